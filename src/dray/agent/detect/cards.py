@@ -1,0 +1,36 @@
+"""What a probe brings back: cards with their full names, the driver, and lines for people.
+
+Knows no driver and no protocol. The surprising rule: these records cross a process boundary as JSON, because the
+probes that load drivers run in a child process (see `child`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Card(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One card as its driver describes it; `index` is the number by which that driver's masks name it."""
+
+    index: int
+    name: str
+    uuid: str = ""
+    vram_bytes: int = 0
+    healthy: bool = True
+    driver: str = ""
+    kind: str = ""
+    """`discrete`, `integrated`, `virtual`, `software` or `other`, where the driver tells."""
+    bus: str = ""
+    """PCI address, where the driver tells: two drivers may show one card twice."""
+
+
+class Cards(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of one probe. No cards and a note is an ordinary answer, not an error."""
+
+    cards: list[Card] = []
+    notes: list[str] = []
+
+
+def format_gb(size_bytes: int) -> str:
+    """Sizes for people, in the 10⁹ bytes that the protocol counts in."""
+    return f"{size_bytes / 1e9:.1f} GB"

@@ -1,0 +1,161 @@
+"""One attempt: its stages (prolog, command, epilog), what was asked of it meanwhile, and the verdict at its end.
+
+Holds state and draws conclusions; starts, signals and reaps nothing (runner.py does). Surprising rule: once TERM has
+been sent for a reason, the reason decides the result, whatever the program makes of the signal; a program that ended
+before is reported as it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from .output import STREAMS, OutputLimits, OutputStream
+from .spawn import describe_failure
+
+if TYPE_CHECKING:
+    import resource
+
+    from .cgroup import Group
+    from .identity import ProcessInfo
+    from .journal import Record
+    from .spawn import Identity, Process
+    from .spec import TaskSpec
+    from .timers import Timer
+
+RSS_UNIT_BYTES = 1 if os.uname().sysname == "Darwin" else 1024
+NO_EXIT_CODE = -1
+
+
+class Stop:
+    """A request to end: TERM at once, KILL at `kill_at`.
+
+    `known` are the processes seen below the leader while it lived: those that left its session can be recognised as its
+    descendants only as long as their parents are there.
+    """
+
+    __slots__ = ("kill_at", "known", "reason", "term_sent", "timer")
+
+    def __init__(self, reason: str, kill_at: float) -> None:
+        self.reason = reason
+        self.kill_at = kill_at
+        self.term_sent = False
+        self.known: dict[int, ProcessInfo] = {}
+        self.timer: Timer | None = None
+
+
+class Attempt:
+    __slots__ = (
+        "cpu_s",
+        "drain_timer",
+        "exited",
+        "group",
+        "identity",
+        "limit_timer",
+        "max_rss_bytes",
+        "open_pipes",
+        "process",
+        "released_at",
+        "result",
+        "spec",
+        "stage",
+        "started_at",
+        "stop",
+        "streams",
+        "uid",
+    )
+
+    def __init__(self, spec: TaskSpec, output_directory: str, limits: OutputLimits) -> None:
+        self.uid = spec.uid
+        self.spec = spec
+        self.stage = "prolog" if spec.prolog else "command"
+        self.streams = [OutputStream(output_directory, name, limits) for name in STREAMS]
+        self.process: Process | None = None
+        self.open_pipes = 0
+        self.exited = False
+        self.identity: Identity | None = None
+        self.group: Group | None = None
+        self.stop: Stop | None = None
+        self.limit_timer: Timer | None = None
+        self.drain_timer: Timer | None = None
+        self.result: Record | None = None
+        self.started_at = 0.0
+        self.released_at = 0.0
+        self.cpu_s = 0.0
+        self.max_rss_bytes = 0
+
+    @property
+    def argv(self) -> list[str]:
+        if self.stage == "command":
+            return self.spec.argv
+        return (self.spec.prolog if self.stage == "prolog" else self.spec.epilog) or []
+
+    def out(self) -> dict[str, int]:
+        return {name: stream.total_bytes for name, stream in zip(STREAMS, self.streams, strict=True)}
+
+    def add_usage(self, usage: resource.struct_rusage) -> None:
+        self.cpu_s += usage.ru_utime + usage.ru_stime
+        # Never below the supervisor's own size: a forked child starts out with the high-water mark of its parent.
+        self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * RSS_UNIT_BYTES)
+
+    def usage(self, now: float) -> dict[str, float]:
+        wall_s = now - self.released_at if self.released_at else 0.0
+        return {
+            "wall_s": round(wall_s, 6),
+            "cpu_s": round(self.cpu_s, 6),
+            "max_rss_bytes": self.max_rss_bytes,
+        }
+
+    def judge(self, status: int, failure: Record | None, oom_killed: bool) -> Record:
+        """The verdict over the stage that just ended, `status` as wait gives it."""
+        signaled = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        code = 128 + signaled if signaled else os.WEXITSTATUS(status)
+        if self.stop is not None and (self.stop.term_sent or self.stage == "prolog"):
+            return judge_stopped(self.stop.reason, code, signaled, self.spec.limit_s)
+        if failure is not None:
+            exit_class, code, error = describe_failure(failure, self.argv, self.spec.env, self.spec.cwd)
+            return make_result("failed", code, 0, exit_class, error)
+        if code == 0:
+            return make_result("succeeded", 0, 0, "ok", "")
+        if oom_killed and code == 128 + signal.SIGKILL:
+            return make_result("failed", code, signaled, "oom", describe_oom(self.spec.memory_bytes))
+        what = "prolog" if self.stage == "prolog" else "command"
+        error = f"the {what} exited with code {code}"
+        if signaled:
+            error = f"the {what} was killed by signal {signaled} ({describe_signal(signaled)})"
+        if oom_killed:
+            error += "; the kernel killed one of its processes for memory"
+        return make_result("failed", code, signaled, "signal" if signaled else "code", error)
+
+
+def make_result(state: str, exit_code: int, number: int, exit_class: str, error: str) -> Record:
+    return {
+        "state": state,
+        "exit_code": exit_code,
+        "signal": number,
+        "exit_class": exit_class,
+        "error": error,
+    }
+
+
+def judge_stopped(reason: str, code: int, number: int, limit_s: float | None) -> Record:
+    if reason == "time_limit":
+        limit = f" of {limit_s:g} s" if limit_s is not None else ""
+        return make_result("failed", code, number, "time_limit", f"stopped at its time limit{limit}")
+    if reason == "preempted":
+        return make_result("preempted", code, number, "cancelled", "stopped to make room for other work")
+    return make_result("killed", code, number, "cancelled", f"cancelled ({reason})")
+
+
+def describe_oom(memory_bytes: int) -> str:
+    if memory_bytes:
+        return f"killed for memory: it used more than its limit of {memory_bytes} bytes; ask for more"
+    return "killed for memory: the worker ran out of it"
+
+
+def describe_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unnamed"

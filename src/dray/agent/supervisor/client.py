@@ -1,0 +1,136 @@
+"""The agent's side: reach the supervisor of a home, starting it when there is none, and talk to it.
+
+The only module here for the agent's process. Closing it leaves the supervisor running: that is what it is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from .home import LOCKED_CODE, Home
+
+PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+# The agent's own environment may hold its token, and any task of the same user can read the supervisor's.
+KEPT_ENV = "PATH HOME LANG LC_ALL TZ TMPDIR XDG_RUNTIME_DIR LD_LIBRARY_PATH DYLD_LIBRARY_PATH".split()
+RETRY_S = 0.03
+READ_BYTES = 1 << 18
+READY_S = 5.0
+
+
+class SupervisorError(Exception):
+    """The supervisor could not be reached or started."""
+
+
+class SupervisorClient:
+    """Use `open`. Connecting is no proof of life: a socket answers as long as a forked child still holds it, so the
+    supervisor's own first word is waited for."""
+
+    def __init__(self, home: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.home = home
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(
+        cls,
+        home: str | os.PathLike[str],
+        python: str = sys.executable,
+        options: Sequence[str] = (),
+        timeout_s: float = 20.0,
+    ) -> SupervisorClient:
+        """Connect to the running supervisor or start one, detached. Say hello next: it answers with the state."""
+        directory = Home(os.fspath(home)).directory
+        deadline = time.monotonic() + timeout_s
+        while True:
+            streams = await _connect(directory)
+            if streams is not None:
+                return cls(directory, *streams)
+            code, text = await _start(directory, python, options)
+            if code not in (0, LOCKED_CODE):
+                raise SupervisorError(
+                    text or f"the supervisor of {directory} ended with code {code} at its start"
+                )
+            if time.monotonic() > deadline:
+                raise SupervisorError(
+                    f"the supervisor of {directory} holds its lock but does not answer: see supervisor.log there"
+                )
+            if code == LOCKED_CODE:
+                # Somebody else is starting it at this moment, or it is on its way out.
+                await asyncio.sleep(RETRY_S)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Queue one message; raises ConnectionError when the supervisor is gone."""
+        if self._writer.is_closing():
+            raise ConnectionError(f"the connection to the supervisor of {self.home} is closed")
+        self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def drain(self) -> None:
+        await self._writer.drain()
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """Every event as it comes; ends when the connection does, whoever ended it."""
+        parts: list[bytes] = []
+        while True:
+            try:
+                data = await self._reader.read(READ_BYTES)
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._writer.close()
+                return
+            *lines, rest = data.split(b"\n")
+            for line in lines:
+                whole = b"".join([*parts, line])
+                parts.clear()
+                yield json.loads(whole)
+            if rest:
+                parts.append(rest)
+
+    async def close(self) -> None:
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except ConnectionError:
+            return
+
+
+async def _connect(directory: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    address = Home(directory).read_address()
+    if address is None:
+        return None
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(address["socket"]))
+    except (OSError, KeyError):
+        return None
+    try:
+        async with asyncio.timeout(READY_S):
+            ready = await reader.readline()
+    except (TimeoutError, ConnectionError):
+        ready = b""
+    if ready:
+        return reader, writer
+    writer.close()
+    return None
+
+
+async def _start(directory: str, python: str, options: Sequence[str]) -> tuple[int, str]:
+    """Run the starter, which returns once the supervisor serves. Without site-packages: it needs none of them."""
+    process = await asyncio.create_subprocess_exec(
+        *(python, "-S", "-P", "-m", "dray.agent.supervisor", "--home", directory, "--detach", *options),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={
+            **{name: os.environ[name] for name in KEPT_ENV if name in os.environ},
+            "PYTHONPATH": PACKAGE_ROOT,
+        },
+        start_new_session=True,
+    )
+    _, errors = await process.communicate()
+    return process.returncode or 0, errors.decode(errors="replace").strip()

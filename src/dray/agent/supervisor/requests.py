@@ -1,0 +1,149 @@
+"""What the agent may ask of the supervisor, one method per operation.
+
+Decodes and checks; the server records and acts. A bad message is answered with an error that says what was wrong, and
+costs nobody else anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from .ledger import Entry
+from .spec import REASONS, TaskSpec, read_seconds, read_uid
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .journal import Record
+    from .server import Server
+
+RECORDS_PER_TASK_BYTES = 1024
+
+
+class Requests:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._handlers = {
+            "run": self._run,
+            "cancel": self._cancel,
+            "acked": self._acked,
+            "epoch": self._epoch,
+            "stop": self._stop,
+        }
+
+    def receive(self, connection: Connection, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                raise ValueError(f"a message is an object, not {type(message).__name__}")
+            op = message.get("op")
+            if op == "hello":
+                # What the state tells is not told twice; what happens from here on follows it.
+                self._server.outbox.drop_progress()
+                connection.state = self.describe_state()
+                return
+            if not connection.greeted and connection.state is None:
+                raise ValueError("say hello first: the answer tells what already runs")
+            handler = self._handlers.get(op) if isinstance(op, str) else None
+            if handler is None:
+                raise ValueError(f"unknown op {op!r}: known are hello, {', '.join(self._handlers)}")
+            handler(message)
+        except (ValueError, RecursionError) as error:
+            connection.send({"ev": "error", "error": str(error)[:500]})
+
+    def describe_state(self) -> Record:
+        server = self._server
+        return {
+            "ev": "state",
+            "journal_id": server.journal.journal_id,
+            "boot_id": server.boot_id,
+            "pid": os.getpid(),
+            "max_epoch": server.ledger.max_epoch,
+            "attempts": [self._describe(entry) for entry in server.ledger.entries.values()],
+        }
+
+    def _describe(self, entry: Entry) -> Record:
+        started = entry.started
+        item: Record = {
+            "uid": entry.uid,
+            "task_id": entry.task_id,
+            "phase": entry.phase,
+            "pid": started["pid"] if started is not None else None,
+            "started_at": started["first_at"] if started is not None else None,
+            "meta": entry.meta,
+        }
+        attempt = self._server.runner.attempts.get(entry.uid)
+        item["out"] = attempt.out() if attempt is not None else {"stdout": 0, "stderr": 0}
+        if entry.exit is not None:
+            item.update(entry.exit)
+        return item
+
+    def _run(self, message: Record) -> None:
+        tasks = message.get("tasks")
+        if not isinstance(tasks, list):
+            raise ValueError("run needs a list of tasks")
+        refusal = self._server.refusal(self._estimate_bytes(tasks))
+        for raw in tasks:
+            try:
+                if not isinstance(raw, dict):
+                    raise ValueError(f"a task is an object, not {type(raw).__name__}")
+                if self._answer_known(read_uid(raw)):
+                    continue
+                if refusal:
+                    raise ValueError(refusal)
+                self._server.take_on(TaskSpec(raw))
+            except ValueError as error:
+                self._refuse(raw, str(error))
+
+    def _estimate_bytes(self, tasks: list[object]) -> int:
+        metas = [raw.get("meta") for raw in tasks if isinstance(raw, dict)]
+        return len(json.dumps(metas)) + RECORDS_PER_TASK_BYTES * len(tasks)
+
+    def _refuse(self, raw: object, error: str) -> None:
+        uid = raw.get("uid") if isinstance(raw, dict) else None
+        self._server.outbox.others.append({"ev": "refused", "uid": uid, "error": error})
+
+    def _answer_known(self, uid: str) -> bool:
+        """A uid that is known already is never started twice: its present phase is told again."""
+        ledger, outbox = self._server.ledger, self._server.outbox
+        phase = ledger.phase_of(uid)
+        if phase == "accepted":
+            outbox.accepted.append(uid)
+        elif phase == "running":
+            started = ledger.entries[uid].started or {}
+            outbox.started.append({"uid": uid, "pid": started["pid"], "started_at": started["first_at"]})
+        elif phase == "exited":
+            outbox.exited.append({"uid": uid, **(ledger.exit_of(uid) or {})})
+        return phase is not None
+
+    def _cancel(self, message: Record) -> None:
+        uid = read_uid(message)
+        reason = message.get("reason", "user")
+        if reason not in REASONS:
+            raise ValueError(f"unknown reason {reason!r}: known are {', '.join(REASONS)}")
+        grace_s = read_seconds(message, "grace_s")
+        attempt = self._server.runner.attempts.get(uid)
+        if attempt is not None:
+            self._server.runner.cancel(uid, reason, attempt.spec.grace_s if grace_s is None else grace_s)
+        elif not self._answer_known(uid):
+            self._server.outbox.others.append(
+                {"ev": "error", "uid": uid, "error": f"attempt {uid} is not known here: nothing to cancel"}
+            )
+
+    def _acked(self, message: Record) -> None:
+        uids = message.get("uids")
+        if not isinstance(uids, list) or not all(isinstance(uid, str) for uid in uids):
+            raise ValueError("acked needs a list of uids")
+        self._server.acknowledge(uids)
+
+    def _epoch(self, message: Record) -> None:
+        value = message.get("value")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ValueError(f"epoch is {value!r}: give a whole number")
+        if value > self._server.ledger.max_epoch:
+            self._server.record({"k": "epoch", "value": value})
+        self._server.outbox.others.append({"ev": "epoch", "value": max(value, self._server.ledger.max_epoch)})
+
+    def _stop(self, message: Record) -> None:
+        self._server.stop()

@@ -1,0 +1,376 @@
+"""The life of attempts as processes: launch behind the barrier, pump output, stop, settle, reap.
+
+Owns every child, its pipes and its deadlines. Reports facts to its owner through `report` (a started record, an exit)
+and knows neither journal nor agent. Surprising rule: an exited leader is reaped last, after its output is drained and
+its session is dealt with: as long as it is a zombie its pid cannot name anybody else.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from .attempt import NO_EXIT_CODE, Attempt, Stop, judge_stopped, make_result
+from .identity import HAS_PROC, find_members, kill_exactly, snapshot_processes
+from .output import OutputLimits, OutputStream, pump_pipe
+from .spawn import Barrier, Identity, Spawner, discard_child
+
+if TYPE_CHECKING:
+    from .cgroup import Group, Groups
+    from .identity import ProcessInfo
+    from .journal import Record
+    from .spawn import Process
+    from .spec import TaskSpec
+    from .timers import Timers
+
+SPAWNS_PER_TURN = 64
+DRAIN_S = 1.0
+SURVIVOR_POLL_S = 0.05
+TABLE_FRESH_S = 0.03
+GROUP_REMOVAL_S = 0.2
+
+
+class Report:
+    """What the owner of a runner is told; the facts become records before anything leaves or runs."""
+
+    def process_started(self, attempt: Attempt, process: Process, first: bool) -> None:
+        raise NotImplementedError
+
+    def attempt_ended(self, attempt: Attempt, result: Record) -> None:
+        raise NotImplementedError
+
+
+class Runner:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        timers: Timers,
+        spawner: Spawner,
+        groups: Groups,
+        report: Report,
+        attempts_directory: str,
+        limits: OutputLimits,
+    ) -> None:
+        self._selector = selector
+        self._timers = timers
+        self._spawner = spawner
+        self._groups = groups
+        self._report = report
+        self._directory = attempts_directory
+        self._limits = limits
+        self._queue: deque[Attempt] = deque()
+        self._table: dict[int, ProcessInfo] = {}
+        self._table_at = float("-inf")
+        self.attempts: dict[str, Attempt] = {}
+
+    @property
+    def wants_turn(self) -> bool:
+        return bool(self._queue)
+
+    def accept(self, spec: TaskSpec) -> None:
+        attempt = Attempt(spec, os.path.join(self._directory, spec.uid), self._limits)
+        self.attempts[spec.uid] = attempt
+        self._queue.append(attempt)
+
+    # --- launching ---------------------------------------------------------------------------------------------------
+
+    def launch_some(self) -> Barrier | None:
+        """Fork what waits, within one turn's share. The caller releases the barrier once the records are safe."""
+        barrier = None
+        for _ in range(min(SPAWNS_PER_TURN, len(self._queue))):
+            attempt = self._queue.popleft()
+            if attempt.uid not in self.attempts:
+                continue
+            barrier = barrier or Barrier()
+            try:
+                self._launch(attempt, barrier)
+            except ValueError as error:
+                self._end(attempt, make_result("failed", 126, 0, "not_executable", str(error)))
+            except OSError as error:
+                self._fail_launch(attempt, error)
+        return barrier
+
+    def _launch(self, attempt: Attempt, barrier: Barrier) -> None:
+        spec = attempt.spec
+        first = not attempt.released_at
+        if first:
+            if spec.user:
+                attempt.identity = Identity(spec.user)
+            if spec.memory_bytes:
+                attempt.group = self._groups.create(spec.uid, spec.memory_bytes)
+        process = self._spawner.spawn(attempt.argv, spec.env, spec.cwd, attempt.identity, barrier)
+        attempt.process = process
+        attempt.exited = False
+        if attempt.group is not None:
+            self._join_group(attempt, attempt.group, process.pid)
+        self._watch(attempt, process)
+        if first:
+            attempt.started_at = time.time()
+            attempt.released_at = now = time.monotonic()
+            if spec.limit_s is not None:
+                expired = functools.partial(self.cancel, attempt.uid, "time_limit", spec.grace_s)
+                attempt.limit_timer = self._timers.at(now + spec.limit_s, expired)
+        if attempt.stage == "epilog":
+            cut = functools.partial(self._cut_epilog, attempt)
+            attempt.limit_timer = self._timers.at(time.monotonic() + spec.epilog_limit_s, cut)
+        self._report.process_started(attempt, process, first)
+
+    def _join_group(self, attempt: Attempt, group: Group, pid: int) -> None:
+        try:
+            group.add(pid)
+        except OSError:
+            group.remove()
+            attempt.group = None
+
+    def _fail_launch(self, attempt: Attempt, error: OSError) -> None:
+        if attempt.process is not None:
+            self._unwatch(attempt.process)
+            discard_child(attempt.process.pid, [attempt.process.pidfd, *attempt.process.pipes])
+            attempt.process = None
+        if attempt.result is not None:
+            self._end(attempt, attempt.result)  # only the epilog was left, and that never changes a result
+            return
+        unstarted = "lost_unstarted" if not attempt.released_at else "lost"
+        text = f"this worker could not start another process: {error}"
+        self._end(attempt, make_result("failed", NO_EXIT_CODE, 0, unstarted, text))
+
+    def _watch(self, attempt: Attempt, process: Process) -> None:
+        attempt.open_pipes = 2
+        for fd, stream in zip(process.pipes, attempt.streams, strict=True):
+            pump = functools.partial(self._pump, attempt, process, fd, stream)
+            self._selector.register(fd, selectors.EVENT_READ, pump)
+        if process.pidfd >= 0:
+            exited = functools.partial(self._process_exited, attempt)
+            self._selector.register(process.pidfd, selectors.EVENT_READ, exited)
+
+    def _unwatch(self, process: Process) -> None:
+        for fd in (process.pidfd, *process.pipes):
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+
+    # --- output and exit ---------------------------------------------------------------------------------------------
+
+    def _pump(self, attempt: Attempt, process: Process, fd: int, stream: OutputStream) -> None:
+        if fd not in process.pipes:
+            return  # closed earlier in this very turn
+        if pump_pipe(fd, stream):
+            self._close_pipe(attempt, process, fd)
+            if attempt.exited and not attempt.open_pipes:
+                self._settle(attempt)
+
+    def _close_pipe(self, attempt: Attempt, process: Process, fd: int) -> None:
+        self._selector.unregister(fd)
+        os.close(fd)
+        process.pipes[process.pipes.index(fd)] = -1
+        attempt.open_pipes -= 1
+
+    def poll_exits(self) -> None:
+        """Where there are no pidfds: look at every child after SIGCHLD, without reaping."""
+        for attempt in list(self.attempts.values()):
+            process = attempt.process
+            if process is not None and not attempt.exited and process.poll_exit():
+                self._process_exited(attempt)
+
+    def _process_exited(self, attempt: Attempt) -> None:
+        process = attempt.process
+        if process is None or attempt.exited:
+            return
+        attempt.exited = True
+        if process.pidfd >= 0:
+            self._selector.unregister(process.pidfd)
+            os.close(process.pidfd)
+            process.pidfd = -1
+        for fd, stream in zip(list(process.pipes), attempt.streams, strict=True):
+            if fd >= 0 and pump_pipe(fd, stream):
+                self._close_pipe(attempt, process, fd)
+        if attempt.open_pipes == 0 or (attempt.stop is not None and attempt.stop.term_sent):
+            self._settle(attempt)
+        else:
+            attempt.drain_timer = self._timers.at(
+                time.monotonic() + DRAIN_S, functools.partial(self._settle, attempt)
+            )
+
+    def _settle(self, attempt: Attempt) -> None:
+        """The leader is gone: deal with what it left behind, then reap it and go on to the next stage."""
+        process = attempt.process
+        if process is None:
+            return
+        self._timers.cancel(attempt.drain_timer)
+        attempt.drain_timer = None
+        if (
+            attempt.stop is not None
+            and attempt.stop.term_sent
+            and self._await_survivors(attempt, attempt.stop, process)
+        ):
+            return
+        if process.reaped is None or attempt.open_pipes:
+            process.signal_group(signal.SIGKILL)
+        for fd, stream in zip(list(process.pipes), attempt.streams, strict=True):
+            if fd >= 0:
+                pump_pipe(fd, stream)
+                self._close_pipe(attempt, process, fd)
+        status, usage = process.reap()
+        attempt.process = None
+        attempt.add_usage(usage)
+        self._end_stage(attempt, status, self._spawner.take_failure(process.pid))
+
+    def _await_survivors(self, attempt: Attempt, stop: Stop, process: Process) -> bool:
+        """The grace is the whole group's: a shell that dies of TERM must not cut short the program it started."""
+        if not HAS_PROC:
+            return self._await_group(attempt, stop, process)
+        members = self._find_members(attempt, stop, process)
+        if not members:
+            return False
+        if time.monotonic() >= stop.kill_at:
+            kill_exactly(members)
+        self._settle_later(attempt)
+        return True
+
+    def _await_group(self, attempt: Attempt, stop: Stop, process: Process) -> bool:
+        """The same without a process table to read: all that can be asked is whether the group still exists."""
+        if process.reaped is None or time.monotonic() >= stop.kill_at or not process.has_group():
+            return False
+        self._settle_later(attempt)
+        return True
+
+    def _settle_later(self, attempt: Attempt) -> None:
+        again = functools.partial(self._settle, attempt)
+        attempt.drain_timer = self._timers.at(time.monotonic() + SURVIVOR_POLL_S, again)
+
+    def _find_members(self, attempt: Attempt, stop: Stop, process: Process) -> list[ProcessInfo]:
+        """All that lives of this attempt: its session, descendants seen at any time since the stop, its group."""
+        table = self._look_around()
+        stop.known.update((info.pid, info) for info in find_members(process.pid, table))
+        if attempt.group is not None:
+            stop.known.update((pid, table[pid]) for pid in attempt.group.pids() if pid in table)
+        now = {pid: table.get(pid) for pid in stop.known}
+        return [
+            info
+            for pid, info in now.items()
+            if info is not None and info.alive and info.start == stop.known[pid].start
+            # The table may be older than the leader's end.
+            if not (attempt.exited and pid == process.pid)
+        ]
+
+    def _look_around(self) -> dict[int, ProcessInfo]:
+        """The process table, at most a moment old: a hundred cancels at once must not read it a hundred times."""
+        now = time.monotonic()
+        if now - self._table_at > TABLE_FRESH_S:
+            self._table, self._table_at = snapshot_processes(), now
+        return self._table
+
+    # --- stages ------------------------------------------------------------------------------------------------------
+
+    def _end_stage(self, attempt: Attempt, status: int, failure: Record | None) -> None:
+        if attempt.stage == "epilog":
+            self._end(attempt, attempt.result or make_result("failed", NO_EXIT_CODE, 0, "lost", "no result"))
+            return
+        result = attempt.judge(status, failure, self._was_oom_killed(attempt, status))
+        if attempt.stage == "prolog":
+            if result["state"] == "succeeded":
+                attempt.stage = "command"
+                self._queue.append(attempt)
+                return
+            if result["exit_class"] not in ("cancelled", "time_limit"):
+                result["error"] = f"the command was not run, its prolog failed: {result['error']}"
+                result["exit_class"] = "prolog"
+            self._end(attempt, result)
+            return
+        self._timers.cancel(attempt.limit_timer)
+        self._drop_stop(attempt)
+        if attempt.spec.epilog:
+            attempt.result = result
+            attempt.stage = "epilog"
+            self._queue.append(attempt)
+            return
+        self._end(attempt, result)
+
+    def _was_oom_killed(self, attempt: Attempt, status: int) -> bool:
+        if attempt.group is not None:
+            return attempt.group.count_oom_kills() > 0
+        return (
+            os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and self._groups.own_kills_rose()
+        )
+
+    def _drop_stop(self, attempt: Attempt) -> None:
+        if attempt.stop is not None:
+            self._timers.cancel(attempt.stop.timer)
+            attempt.stop = None
+
+    def _end(self, attempt: Attempt, result: Record) -> None:
+        self._timers.cancel(attempt.limit_timer)
+        self._drop_stop(attempt)
+        for stream in attempt.streams:
+            stream.close()
+        if attempt.group is not None:
+            self._remove_group(attempt.group)
+        del self.attempts[attempt.uid]
+        self._report.attempt_ended(attempt, result)
+
+    def _remove_group(self, group: Group) -> None:
+        """A group can be removed only a moment after its last process: keep at it, killing what is left."""
+        if not group.remove():
+            group.kill_all()
+            again = functools.partial(self._remove_group, group)
+            self._timers.at(time.monotonic() + GROUP_REMOVAL_S, again)
+
+    # --- stopping ----------------------------------------------------------------------------------------------------
+
+    def cancel(self, uid: str, reason: str, grace_s: float) -> None:
+        attempt = self.attempts.get(uid)
+        if attempt is None:
+            return
+        now = time.monotonic()
+        if attempt.stage == "epilog":
+            # The command has ended and its result stands; a cancel can only hurry the epilog.
+            self._hasten_epilog(attempt, now + grace_s)
+            return
+        if attempt.process is None:
+            self._end(attempt, judge_stopped(reason, NO_EXIT_CODE, 0, attempt.spec.limit_s))
+            return
+        if attempt.stop is not None:
+            if now + grace_s < attempt.stop.kill_at:
+                self._arm_kill(attempt, attempt.stop, now + grace_s)
+            return
+        attempt.stop = Stop(reason, now + grace_s)
+        if attempt.exited:
+            return
+        attempt.stop.term_sent = True
+        self._find_members(attempt, attempt.stop, attempt.process)
+        attempt.process.signal_group(signal.SIGTERM)
+        attempt.process.signal_group(signal.SIGCONT)  # a stopped process would sit out its grace
+        self._arm_kill(attempt, attempt.stop, now + grace_s)
+
+    def _arm_kill(self, attempt: Attempt, stop: Stop, kill_at: float) -> None:
+        self._timers.cancel(stop.timer)
+        stop.kill_at = kill_at
+        stop.timer = self._timers.at(kill_at, functools.partial(self._kill, attempt))
+
+    def _hasten_epilog(self, attempt: Attempt, cut_at: float) -> None:
+        if attempt.process is None:
+            return
+        if attempt.limit_timer is not None and attempt.limit_timer.when > cut_at:
+            self._timers.cancel(attempt.limit_timer)
+            attempt.limit_timer = self._timers.at(cut_at, functools.partial(self._cut_epilog, attempt))
+
+    def _cut_epilog(self, attempt: Attempt) -> None:
+        if attempt.process is not None and attempt.stop is None:
+            attempt.stop = Stop("time_limit", time.monotonic())
+            attempt.stop.term_sent = True
+            self._kill(attempt)
+
+    def _kill(self, attempt: Attempt) -> None:
+        process = attempt.process
+        if process is None:
+            return
+        # Looked up before the kill: it breaks the ties by which descendants are recognised.
+        members = self._find_members(attempt, attempt.stop, process) if attempt.stop is not None else []
+        process.signal_group(signal.SIGKILL)
+        kill_exactly(members)
+        if attempt.group is not None:
+            attempt.group.kill_all()

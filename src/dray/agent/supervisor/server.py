@@ -1,0 +1,364 @@
+"""The supervisor's loop: messages and exits in, one group sync per turn, then barriers and events out.
+
+Everything that happened in a turn is recorded before any of it is told or let loose: fork, append, sync once, release,
+send. So a child may exist before its `started` record is safe, but it runs nothing until then. While the journal cannot
+be written the turn's events and barriers are held back and new work is refused; what runs goes on, limits included.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from .cgroup import Groups
+from .connection import Connection
+from .identity import HAS_PIDFD, now_ticks, read_boot_id
+from .journal import Journal
+from .ledger import KEEP_RECORDS, KEEP_S, Ledger
+from .output import OutputLimits
+from .recovery import Recovery
+from .requests import Requests
+from .runner import Report, Runner
+from .spawn import Spawner, prepare_signals
+from .timers import Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .attempt import Attempt
+    from .home import Home
+    from .journal import Record
+    from .spawn import Barrier, Process
+    from .spec import TaskSpec
+
+ALIVE_EVERY_S = 1.0
+LAZY_WRITE_S = 1.0
+RETRY_COMMIT_S = 0.5
+RESTORE_RESERVE_S = 2.0
+HOUSEKEEPING_S = 30.0
+IDLE_EXIT_S = 900.0
+
+
+class Retention:
+    __slots__ = ("keep_records", "keep_s")
+
+    def __init__(self, keep_s: float = KEEP_S, keep_records: int = KEEP_RECORDS) -> None:
+        self.keep_s = keep_s
+        self.keep_records = keep_records
+
+
+class Outbox:
+    """Events of the turn, in the order in which a reader can make sense of them."""
+
+    __slots__ = ("accepted", "exited", "others", "started")
+
+    def __init__(self) -> None:
+        self.others: list[Record] = []
+        self.accepted: list[str] = []
+        self.started: list[Record] = []
+        self.exited: list[Record] = []
+
+    def drop_progress(self) -> None:
+        self.accepted, self.started, self.exited = [], [], []
+
+    def take(self) -> list[Record]:
+        events, self.others = self.others, []
+        if self.accepted:
+            events.append({"ev": "accepted", "uids": self.accepted})
+            self.accepted = []
+        if self.started:
+            events.append({"ev": "started", "items": self.started})
+            self.started = []
+        if self.exited:
+            events.append({"ev": "exited", "items": self.exited})
+            self.exited = []
+        return events
+
+
+class Server(Report):
+    def __init__(
+        self, home: Home, limits: OutputLimits, retention: Retention, idle_exit_s: float = IDLE_EXIT_S
+    ) -> None:
+        self._home = home
+        self._retention = retention
+        self._idle_exit_s = idle_exit_s
+        self._idle_since = time.monotonic()
+        self.boot_id = read_boot_id()
+        self.journal = Journal(home.directory)
+        self.ledger = Ledger()
+        self.outbox = Outbox()
+        self._selector = selectors.DefaultSelector()
+        self._timers = Timers()
+        self._groups = Groups(home.tag)
+        self._connection: Connection | None = None
+        self._barriers: list[Barrier] = []
+        self._held = False
+        self._stopping = False
+        self._ticking = False
+        self._write_due = False
+        self._socket_path = ""
+        self._requests = Requests(self)
+        self._limits = limits
+
+    # --- beginning and end -------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Replay, settle what an earlier supervisor left, listen. The home must be claimed already."""
+        replay = self.journal.open()
+        if replay.note:
+            self._home.log(replay.note)
+        for record in replay.records:
+            self.ledger.fold(record)
+        recovery = Recovery(self.boot_id, self._home.alive_ticks, self._groups)
+        recovery.stop_orphans([record for record in replay.beyond if record.get("k") == "started"])
+        for record in recovery.settle(self.ledger, self._home.attempt_directory):
+            self._home.log(f"{record['uid']}: {record['exit']['exit_class']}, {record['exit']['error']}")
+            self.record(record)
+        self.journal.commit()
+        self._listen_to_signals()
+        self._listener, self._socket_path = self._home.listen()
+        spawner = Spawner([self._home.lock_fd, self._listener.fileno()])
+        self.runner = Runner(
+            self._selector, self._timers, spawner, self._groups, self, self._home.attempts, self._limits
+        )
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._home.publish(
+            {"pid": os.getpid(), "socket": self._socket_path, "journal_id": self.journal.journal_id}
+        )
+        self._remove_strays()
+        self._keep_house()
+        # No cycles are made on the way of a task; the collector would only unshare pages after every fork.
+        gc.disable()
+
+    def _listen_to_signals(self) -> None:
+        read_end, write_end = socket.socketpair()
+        read_end.setblocking(False)
+        write_end.setblocking(False)
+        self._wakeup = (read_end, write_end)
+        signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+        prepare_signals(listen_to_children=not HAS_PIDFD)
+        self._selector.register(read_end, selectors.EVENT_READ, self._signalled)
+
+    def _signalled(self) -> None:
+        numbers = self._wakeup[0].recv(4096)
+        if signal.SIGCHLD in numbers and not HAS_PIDFD:
+            self.runner.poll_exits()
+        if signal.SIGTERM in numbers:
+            if self.runner.attempts:
+                self._home.log(f"SIGTERM ignored: {len(self.runner.attempts)} attempts still run")
+            else:
+                self._stopping = True
+
+    def run(self) -> None:
+        self._home.log(f"supervisor {os.getpid()} serves, journal {self.journal.journal_id}")
+        while not self._stopping or self._held:
+            self._turn()
+        self.journal.commit()
+        if self._connection is not None:
+            self._connection.close()
+        os.unlink(self._socket_path)
+        if os.path.dirname(self._socket_path) != self._home.directory:
+            os.rmdir(os.path.dirname(self._socket_path))
+        self._groups.close()
+        self._home.log("supervisor stopped")
+
+    # --- the turn ----------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        wait_s = 0.0 if self.runner.wants_turn and not self._held else self._timers.wait_s(now)
+        for key, _ in self._selector.select(wait_s):
+            self._guard(key.data)
+        for call in self._timers.due(time.monotonic()):
+            self._guard(call)
+        if not self._held:
+            if self.runner.wants_turn:
+                barrier = self.runner.launch_some()
+                if barrier is not None:
+                    self._barriers.append(barrier)
+            if self.journal.wants_commit:
+                self._commit()
+        if not self._held:
+            self._let_go()
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        """One broken callback must not take down the tasks of all the others."""
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - logged whole; the reason stands above
+            self._home.log_exception(f"handling {call!r}")
+
+    def record(self, record: Record, sync: bool = True) -> None:
+        self.ledger.fold(record)
+        self.journal.append(record, sync)
+
+    def _commit(self) -> None:
+        had_reserve = self.journal.reserved
+        try:
+            if self.journal.suspect:
+                self.journal.rewrite(self.ledger.snapshot())
+            else:
+                self.journal.commit()
+            self._held = False
+        except OSError as error:
+            if not self._held:
+                self._home.log(f"journal cannot be written, events are held back: {error}")
+            self._held = True
+            self._timers.at(time.monotonic() + RETRY_COMMIT_S, self._commit)
+        if had_reserve and not self.journal.reserved:
+            self._home.log("no space left: the journal lives on its reserve, new work is refused")
+            self._timers.at(time.monotonic() + RESTORE_RESERVE_S, self._restore_reserve)
+        if self.journal.wants_compaction and not self._held:
+            self._compact()
+
+    def _restore_reserve(self) -> None:
+        if not self.journal.restore_reserve():
+            self._timers.at(time.monotonic() + RESTORE_RESERVE_S, self._restore_reserve)
+
+    def _compact(self) -> None:
+        try:
+            self.journal.rewrite(self.ledger.snapshot())
+        except OSError as error:
+            self._home.log(f"journal not compacted: {error}")
+            self.journal.put_off_compaction()
+
+    def _let_go(self) -> None:
+        for barrier in self._barriers:
+            barrier.release()
+        self._barriers.clear()
+        events = self.outbox.take()
+        connection = self._connection
+        if connection is None:
+            return
+        if connection.state is not None:
+            connection.send(connection.state)
+            connection.state = None
+            connection.greeted = True
+        if connection.greeted:
+            for event in events:
+                connection.send(event)
+        if connection.closed:
+            self._connection = None
+
+    # --- what requests may do ----------------------------------------------------------------------------------------
+
+    def refusal(self, extra_bytes: int) -> str:
+        """Why no new work is taken on now; empty when it is."""
+        if self._held or not self.journal.has_room(extra_bytes):
+            return f"no space left on the worker for the journal in {self._home.directory}: free some"
+        return ""
+
+    def take_on(self, spec: TaskSpec) -> None:
+        self.record({"k": "spec", "uid": spec.uid, "task_id": spec.task_id, "meta": spec.meta})
+        self.outbox.accepted.append(spec.uid)
+        self.runner.accept(spec)
+        if not self._ticking:
+            self._tick()
+
+    def acknowledge(self, uids: list[str]) -> None:
+        known = [uid for uid in uids if uid in self.ledger.entries and self.ledger.phase_of(uid) == "exited"]
+        if known:
+            self.record({"k": "acked", "uids": known, "at": time.time()}, sync=False)
+        self._forget_old()
+        if self.journal.pending and not self._write_due:
+            self._write_due = True
+            self._timers.at(time.monotonic() + LAZY_WRITE_S, self._write_lazily)
+
+    def _write_lazily(self) -> None:
+        self._write_due = False
+        if not self._held:
+            self._commit()
+
+    def stop(self) -> None:
+        if self.runner.attempts:
+            self.outbox.others.append({"ev": "busy", "running": len(self.runner.attempts)})
+        else:
+            self.outbox.others.append({"ev": "stopped"})
+            self._stopping = True
+
+    # --- what the runner reports -------------------------------------------------------------------------------------
+
+    def process_started(self, attempt: Attempt, process: Process, first: bool) -> None:
+        record: Record = {
+            "k": "started",
+            "uid": attempt.uid,
+            "pid": process.pid,
+            "start": process.start,
+            "boot": self.boot_id,
+            "at": attempt.started_at,
+            "stage": attempt.stage,
+        }
+        if attempt.group is not None:
+            record["group"] = attempt.group.path
+        self.record(record)
+        if first:
+            item = {"uid": attempt.uid, "pid": process.pid, "started_at": attempt.started_at}
+            self.outbox.started.append(item)
+
+    def attempt_ended(self, attempt: Attempt, result: Record) -> None:
+        exit_ = {**result, "usage": attempt.usage(time.monotonic()), "out": attempt.out()}
+        self.record({"k": "exit", "uid": attempt.uid, "exit": exit_})
+        self.outbox.exited.append({"uid": attempt.uid, **exit_})
+        self._idle_since = time.monotonic()
+
+    # --- connections and upkeep --------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        sock, _ = self._listener.accept()
+        if self._connection is not None:
+            # The newest wins: after its own crash an agent cannot always close what it had.
+            self._connection.close()
+        self._connection = Connection(sock, self._selector, self._requests.receive)
+        self._connection.send({"ev": "ready", "pid": os.getpid()})
+
+    def _tick(self) -> None:
+        self._home.note_alive(now_ticks())
+        self._ticking = bool(self.runner.attempts)
+        if self._ticking:
+            self._timers.at(time.monotonic() + ALIVE_EVERY_S, self._tick)
+
+    def _keep_house(self) -> None:
+        now = time.monotonic()
+        self._timers.at(now + min(HOUSEKEEPING_S, max(0.1, self._idle_exit_s)), self._keep_house)
+        self._forget_old()
+        connected = self._connection is not None and not self._connection.closed
+        if connected or self.runner.attempts:
+            self._idle_since = now
+        elif now - self._idle_since > self._idle_exit_s:
+            self._home.log("nothing runs and no agent came: leaving the rest to the next supervisor")
+            self._stopping = True
+        if not self.runner.attempts:
+            gc.collect()
+
+    def _remove_strays(self) -> None:
+        """Output that no record speaks of (a damaged journal was set aside) goes once it is old enough."""
+        oldest = time.time() - self._retention.keep_s
+        try:
+            entries = list(os.scandir(self._home.attempts))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if self.ledger.phase_of(entry.name) is None and entry.stat().st_mtime < oldest:
+                remove_output(entry.path)
+
+    def _forget_old(self) -> None:
+        keep = self._retention
+        uids = self.ledger.find_forgettable(time.time(), keep.keep_s, keep.keep_records)
+        if uids:
+            self.record({"k": "forgotten", "uids": uids}, sync=False)
+            for uid in uids:
+                remove_output(self._home.attempt_directory(uid))
+
+
+def remove_output(directory: str) -> None:
+    try:
+        for entry in os.scandir(directory):
+            os.unlink(entry.path)
+        os.rmdir(directory)
+    except OSError:
+        return

@@ -1,0 +1,111 @@
+"""What the agent asks for: one task to run, checked before anything is written or started.
+
+The environment is the whole environment: nothing of the supervisor's own is added. Ids become folder names, so an id
+that could be read as a path is refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .journal import Record
+
+ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+DEFAULT_GRACE_S = 30.0
+EPILOG_LIMIT_S = 60.0
+REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang")
+
+
+class TaskSpec:
+    __slots__ = (
+        "argv",
+        "cwd",
+        "env",
+        "epilog",
+        "grace_s",
+        "limit_s",
+        "memory_bytes",
+        "meta",
+        "prolog",
+        "task_id",
+        "uid",
+        "user",
+    )
+
+    def __init__(self, raw: Record) -> None:
+        """Raises ValueError naming the field at fault."""
+        self.uid = read_uid(raw)
+        self.task_id = _read_text(raw, "task_id") or ""
+        self.argv = _read_argv(raw, "argv") or []
+        if not self.argv:
+            raise ValueError("argv is empty: name the program to run")
+        self.prolog = _read_argv(raw, "prolog")
+        self.epilog = _read_argv(raw, "epilog")
+        self.env = _read_env(raw)
+        self.cwd = _read_text(raw, "cwd")
+        self.user = _read_text(raw, "user")
+        self.limit_s = read_seconds(raw, "limit_s")
+        grace_s = read_seconds(raw, "grace_s")
+        self.grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
+        memory = raw.get("memory_bytes", 0)
+        if not isinstance(memory, int) or memory < 0:
+            raise ValueError(f"memory_bytes is {memory!r}: give a whole number, 0 for no limit")
+        self.memory_bytes = memory
+        self.meta = raw.get("meta")
+
+    @property
+    def epilog_limit_s(self) -> float:
+        return self.grace_s or EPILOG_LIMIT_S
+
+
+def read_uid(raw: Record) -> str:
+    uid = raw.get("uid")
+    if not isinstance(uid, str) or ID_PATTERN.fullmatch(uid) is None:
+        raise ValueError(
+            f"uid is {uid!r}: an id starts with a letter or digit and holds up to 128 of A-Z a-z 0-9 . _ -"
+        )
+    return uid
+
+
+def read_seconds(raw: Record, name: str) -> float | None:
+    value = raw.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ValueError(f"{name} is {value!r}: give seconds, 0 or more")
+    return float(value)
+
+
+def _read_text(raw: Record, name: str) -> str | None:
+    value = raw.get(name)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"{name} is {value!r}: give text without NUL")
+    return value
+
+
+def _read_argv(raw: Record, name: str) -> list[str] | None:
+    value = raw.get(name)
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list) or not all(isinstance(word, str) and "\0" not in word for word in value):
+        raise ValueError(f"{name} is {value!r}: give a list of words without NUL")
+    if not value[0]:
+        raise ValueError(f"{name} starts with an empty word: name the program to run")
+    return value
+
+
+def _read_env(raw: Record) -> dict[str, str]:
+    env = raw.get("env")
+    if env is None:
+        return {}
+    if not isinstance(env, dict):
+        raise ValueError("env is not an object of names and values")
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name or not isinstance(value, str) or "\0" in value:
+            # The value stays out of the message: environments hold secrets.
+            raise ValueError(f"env has a name or value that no environment can hold, at {name!r}")
+    return env

@@ -1,0 +1,216 @@
+"""Commands about workers, tokens and the hub itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from dray.cli.connection import read_hub_file, worker_path
+from dray.cli.session import HubCommand, LazyGroup, Session, pass_session
+from dray.errors import DrayError
+
+_HERE = "dray.cli.cluster_commands"
+_DAEMONS = "dray.cli.daemon_commands"
+SCOPES = ("admin", "submit", "read", "worker")
+
+
+@click.group(
+    "worker",
+    cls=LazyGroup,
+    table={
+        "start": (f"{_DAEMONS}:worker_start", "Run an agent: make this machine a worker."),
+        "ls": (f"{_HERE}:worker_ls", "List workers."),
+        "show": (f"{_HERE}:worker_show", "Show a worker, its cards and what runs there."),
+        "drain": (f"{_HERE}:worker_drain", "Give a worker no new work; what runs there goes on."),
+        "resume": (f"{_HERE}:worker_resume", "Give a drained worker work again."),
+        "detect": (f"{_DAEMONS}:worker_detect", "Show what an agent would offer from this machine."),
+    },
+)
+def worker() -> None:
+    """Start, list, show, drain and resume workers."""
+
+
+@click.command("ls", cls=HubCommand)
+@click.option("--backend", metavar="NAME", help="Only workers with this backend.")
+@pass_session
+def worker_ls(session: Session, backend: str | None) -> None:
+    """List workers."""
+    answer = session.hub.get("/workers", {"backend": backend})
+    if session.json:
+        session.print_json(answer)
+        return
+    workers = answer.get("workers") or []
+    if not workers:
+        print("no workers: start one with `dray worker start`", file=sys.stderr)
+        return
+    from dray.cli.cluster_views import draw_workers
+
+    print(draw_workers(workers))
+
+
+@click.command("show", cls=HubCommand)
+@click.argument("name")
+@pass_session
+def worker_show(session: Session, name: str) -> None:
+    """Show a worker, its cards and what runs there."""
+    _print_worker(session, session.hub.get(worker_path(name)))
+
+
+def _print_worker(session: Session, document: dict[str, Any]) -> None:
+    if session.json:
+        session.print_json(document)
+        return
+    from dray.cli.cluster_views import draw_worker
+
+    print(draw_worker(document))
+
+
+@click.command("drain", cls=HubCommand)
+@click.argument("names", nargs=-1, required=True)
+@pass_session
+def worker_drain(session: Session, names: tuple[str, ...]) -> None:
+    """Give workers no new work; what runs there goes on."""
+    _change_workers(session, names, "drain")
+
+
+@click.command("resume", cls=HubCommand)
+@click.argument("names", nargs=-1, required=True)
+@pass_session
+def worker_resume(session: Session, names: tuple[str, ...]) -> None:
+    """Give drained workers work again."""
+    _change_workers(session, names, "resume")
+
+
+def _change_workers(session: Session, names: tuple[str, ...], verb: str) -> None:
+    documents = [session.hub.call("POST", worker_path(name, f"/{verb}"), body={}) for name in names]
+    if session.json:
+        session.print_json(documents[0] if len(documents) == 1 else {"workers": documents})
+        return
+    for document in documents:
+        active = document.get("active_jobs") or 0
+        rest = (
+            f", {active} task{'s' if active != 1 else ''} still running" if verb == "drain" and active else ""
+        )
+        print(
+            f"{document.get('id')}: {'draining' if document.get('draining') else document.get('status')}{rest}"
+        )
+
+
+@click.group(
+    "token",
+    cls=LazyGroup,
+    table={
+        "create": (f"{_HERE}:token_create", "Make a token; it is shown this once."),
+        "ls": (f"{_HERE}:token_ls", "List tokens."),
+        "revoke": (f"{_HERE}:token_revoke", "Make a token invalid."),
+    },
+)
+def token() -> None:
+    """Create, list and revoke tokens (needs admin)."""
+
+
+@click.command("create", cls=HubCommand)
+@click.option("--user", metavar="NAME", help="Whose token it is.  [default: yours]")
+@click.option(
+    "--scope", "scopes", multiple=True, type=click.Choice(SCOPES), help="What it may do; may be repeated."
+)
+@click.option("--expires", metavar="TIME", help="Valid for this long, such as 30d.  [default: for ever]")
+@pass_session
+def token_create(session: Session, user: str | None, scopes: tuple[str, ...], expires: str | None) -> None:
+    """Make a token and print it: the hub keeps only its hash and cannot show it again."""
+    from dray.core.model.units import parse_seconds
+
+    body: dict[str, Any] = {"scopes": list(scopes) or ["submit", "read"]}
+    if user:
+        body["user"] = user
+    if expires:
+        body["expires_s"] = parse_seconds(expires)
+    document = session.hub.call("POST", "/tokens", body=body)
+    if session.json:
+        session.print_json(document)
+        return
+    print(document.get("token", ""))
+    print(
+        f"token {document.get('id')} for {document.get('user')}, scopes {', '.join(document.get('scopes') or [])};"
+        " it is not shown again",
+        file=sys.stderr,
+    )
+
+
+@click.command("ls", cls=HubCommand)
+@pass_session
+def token_ls(session: Session) -> None:
+    """List tokens, without the tokens themselves."""
+    answer = session.hub.get("/tokens")
+    if session.json:
+        session.print_json(answer)
+        return
+    from dray.cli.cluster_views import draw_tokens
+
+    print(draw_tokens(answer.get("tokens") or []))
+
+
+@click.command("revoke", cls=HubCommand)
+@click.argument("token_id", metavar="ID")
+@pass_session
+def token_revoke(session: Session, token_id: str) -> None:
+    """Make a token invalid from now on."""
+    from urllib.parse import quote
+
+    document = session.hub.call("DELETE", f"/tokens/{quote(token_id, safe='')}")
+    if session.json:
+        session.print_json(document)
+    else:
+        print(f"token {document.get('id', token_id)} is revoked")
+
+
+@click.command("doctor", cls=HubCommand)
+@pass_session
+def doctor(session: Session) -> int:
+    """Check this machine's way to the hub, then the hub's own invariants (needs admin)."""
+    local = [] if session.json else _check_locally(session)
+    answer = session.hub.get("/doctor")
+    if session.json:
+        session.print_json(answer)
+    else:
+        from dray.cli.cluster_views import draw_checks
+
+        print(draw_checks({**answer, "checks": [*local, *(answer.get("checks") or [])]}))
+    return 0 if answer.get("ok") and all(check["ok"] for check in local) else 1
+
+
+def _check_locally(session: Session) -> list[dict[str, Any]]:
+    from dray.cli.connection import locate
+
+    checks = []
+    target = locate(session.config)
+    source = "given by hand" if session.config.hub else str(session.home / "hub.json")
+    checks.append({"name": "address", "ok": True, "detail": f"{target.url} ({source})"})
+    path = session.home / "token"
+    if path.exists() and not session.config.token:
+        open_to_others = path.stat().st_mode & 0o077
+        detail = f"{path} may be read by others: chmod 600 it" if open_to_others else f"{path}, mode 0600"
+        checks.append({"name": "token file", "ok": not open_to_others, "detail": detail})
+    return checks
+
+
+@click.command("version", cls=HubCommand)
+@pass_session
+def version(session: Session) -> None:
+    """Print the version of dray, and of the hub if one answers."""
+    from dray import __version__
+
+    hub: dict[str, Any] | None = None
+    try:
+        if session.config.hub or read_hub_file(session.home):
+            hub = session.hub.get("/hub")
+    except DrayError as error:
+        print(f"dray: {error.message} ({error.code})", file=sys.stderr)
+    if session.json:
+        session.print_json({"version": __version__, "hub": hub})
+        return
+    print(f"dray {__version__}")
+    if hub is not None:
+        print(f"hub  {hub.get('version')} (epoch {hub.get('epoch')}, since {hub.get('started_at')})")

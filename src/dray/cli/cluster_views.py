@@ -1,0 +1,249 @@
+"""How workers, tokens, checks and this machine look to a person; reads documents and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dray.cli.render import (
+    Column,
+    clean,
+    draw_pairs,
+    draw_table,
+    has_colour,
+    local_time,
+    paint,
+    span_between,
+    terminal_width,
+)
+from dray.core.model.units import format_bytes, format_seconds
+
+Document = Mapping[str, Any]
+WORKER_COLUMNS = (
+    Column("ID", least=12, cosy=20),
+    Column("STATUS"),
+    Column("DETAIL", least=8, drop=1, cosy=12),
+    Column("BACKEND", drop=2),
+    Column("GPUS", least=8, cosy=12),
+    Column("VRAM", drop=2, right=True),
+    Column("CPUS", drop=3, right=True),
+    Column("MEM", drop=4, right=True),
+    Column("SLOTS", right=True),
+    Column("TASKS", drop=6, right=True),
+    Column("SEEN", drop=5, right=True),
+)
+TOKEN_COLUMNS = (
+    Column("ID"),
+    Column("USER", least=6),
+    Column("SCOPES", least=8),
+    Column("CREATED", drop=2),
+    Column("EXPIRES"),
+    Column("LAST USED", drop=3),
+    Column("STATE"),
+)
+
+
+def draw_workers(workers: Sequence[Document], width: int | None = None) -> str:
+    """The table of `worker ls`."""
+    rows = [_worker_row(worker) for worker in workers]
+    return draw_table(WORKER_COLUMNS, rows, width or terminal_width(), has_colour())
+
+
+def _worker_row(worker: Document) -> list[str]:
+    slots: Document = worker.get("slots") or {}
+    used = slots.get("batch_in_use", worker.get("active_jobs", 0))
+    total = slots.get("batch_total", worker.get("total_slots", 0))
+    seen = span_between(worker.get("last_heartbeat"), None)
+    return [
+        str(worker.get("id", "")),
+        str(worker.get("status", "")),
+        _tell_worker(worker),
+        str(worker.get("backend") or "-"),
+        tell_cards(worker),
+        f"{worker['vram_gb']:g}G" if worker.get("vram_gb") else "-",
+        f"{worker['cpu_count']:g}" if worker.get("cpu_count") else "?",
+        f"{worker['memory_gb']:.4g}G" if worker.get("memory_gb") else "?",
+        f"{used}/{total}",
+        str(worker.get("active_jobs", 0)),
+        f"{seen} ago" if seen else "never",
+    ]
+
+
+def _tell_worker(worker: Document) -> str:
+    parts = [str(worker.get("state_detail") or "")]
+    if worker.get("draining") and "drain" not in parts[0]:
+        parts.append("draining")
+    if worker.get("quarantined"):
+        parts.append(f"{len(worker['quarantined'])} unknown")
+    return ", ".join(filter(None, parts)) or "-"
+
+
+def tell_cards(worker: Document) -> str:
+    count = worker.get("gpu_count") or 0
+    return f"{count}× {worker.get('gpu_type') or 'GPU'}" if count else "-"
+
+
+def draw_worker(worker: Document) -> str:
+    """All that `worker show` tells."""
+    slots: Document = worker.get("slots") or {}
+    free: Document = worker.get("free") or {}
+    pairs = [
+        ("worker", str(worker.get("id", ""))),
+        ("status", f"{paint(str(worker.get('status', '')))}{_in_brackets(_tell_worker(worker))}"),
+        ("host", clean(f"{worker.get('hostname') or '-'}{_in_brackets(str(worker.get('address') or ''))}")),
+        (
+            "cards",
+            f"{tell_cards(worker)}{_in_brackets(_tell_vram(worker))}, backend {worker.get('backend') or '-'}",
+        ),
+        ("cores", f"{worker['cpu_count']:g}" if worker.get("cpu_count") else "unknown"),
+        ("memory", f"{worker['memory_gb']:g} GB" if worker.get("memory_gb") else "unknown"),
+        ("slots", _tell_slots(slots)),
+        ("free", _tell_free(free)),
+        ("labels", clean(" ".join(f"{key}={value}" for key, value in (worker.get("labels") or {}).items()))),
+        ("registered", local_time(worker.get("registered_at"))),
+        ("last seen", local_time(worker.get("last_heartbeat"))),
+        ("unknown tasks", ", ".join(map(str, worker.get("quarantined") or []))),
+    ]
+    blocks = [draw_pairs(pairs)]
+    for title, draw in (("devices", _draw_devices), ("jobs", _draw_worker_jobs)):
+        if worker.get(title):
+            blocks.append(draw(worker[title]))
+    return "\n\n".join(blocks)
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text and text != "-" else ""
+
+
+def _tell_vram(worker: Document) -> str:
+    return f"{worker['vram_gb']:g} GB in all" if worker.get("vram_gb") else ""
+
+
+def _tell_slots(slots: Document) -> str:
+    pools = [
+        f"{slots.get(f'{pool}_in_use', 0)} of {slots[f'{pool}_total']} {pool} slots in use"
+        for pool in ("batch", "service")
+        if slots.get(f"{pool}_total")
+    ]
+    return ", ".join(pools)
+
+
+def _tell_free(free: Document) -> str:
+    parts = [
+        f"{free['cpu_milli'] / 1000:g} cores" if free.get("cpu_milli") is not None else "",
+        format_bytes(int(free["memory_bytes"])) if free.get("memory_bytes") else "",
+        f"{free['gpus']} GPUs" if free.get("gpus") else "",
+        f"{free['batch_slots']} batch slots" if free.get("batch_slots") is not None else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _draw_devices(devices: Sequence[Document]) -> str:
+    columns = (
+        Column("GPU", right=True),
+        Column("MODEL", least=8),
+        Column("VRAM", right=True),
+        Column("HEALTH"),
+        Column("UUID", drop=1),
+    )
+    rows = [
+        [
+            str(device.get("index", "")),
+            str(device.get("model") or "-"),
+            f"{device['vram_bytes'] / 1e9:.4g}G" if device.get("vram_bytes") else "?",
+            "ok" if device.get("healthy", True) else "FAILED",
+            str(device.get("uuid") or "-"),
+        ]
+        for device in devices
+    ]
+    return draw_table(columns, rows, terminal_width(), has_colour())
+
+
+def _draw_worker_jobs(jobs: Sequence[Document]) -> str:
+    columns = (
+        Column("TASK"),
+        Column("NAME", least=6, drop=1),
+        Column("STATUS"),
+        Column("USER", drop=2),
+        Column("RUN", right=True),
+    )
+    rows = [
+        [
+            str(job.get("task_id", "")),
+            str(job.get("job_name") or "-"),
+            str(job.get("status", "")),
+            str(job.get("user") or "-"),
+            span_between(job.get("started_at"), None) or "-",
+        ]
+        for job in jobs
+    ]
+    return draw_table(columns, rows, terminal_width(), has_colour())
+
+
+def draw_tokens(tokens: Sequence[Document]) -> str:
+    rows = [
+        [
+            str(token.get("id", "")),
+            str(token.get("user") or "-"),
+            ",".join(token.get("scopes") or []),
+            local_time(token.get("created_at")) or "-",
+            local_time(token.get("expires_at")) or "never",
+            local_time(token.get("last_used_at")) or "-",
+            "revoked" if token.get("revoked") else "valid",
+        ]
+        for token in tokens
+    ]
+    return draw_table(TOKEN_COLUMNS, rows, terminal_width(), has_colour())
+
+
+def draw_checks(answer: Document) -> str:
+    """The answer of `doctor`: each check, then the facts."""
+    checks = answer.get("checks") or []
+    columns = (Column("CHECK", least=12), Column("RESULT"), Column("DETAIL", least=20))
+    rows = [
+        [str(check.get("name", "")), "ok" if check.get("ok") else "FAILED", str(check.get("detail") or "")]
+        for check in checks
+    ]
+    facts = [
+        (name.replace("_", " "), _tell_fact(name, value))
+        for name, value in (answer.get("facts") or {}).items()
+    ]
+    table = draw_table(columns, rows, terminal_width(), has_colour())
+    return f"{table}\n\n{draw_pairs(facts)}" if facts else table
+
+
+def _name_fact(name: str) -> str:
+    return name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
+
+
+def _tell_fact(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_bytes(value)
+    if name.endswith("_s") and isinstance(value, (int, float)):
+        return format_seconds(value)
+    return clean(str(value))
+
+
+def draw_machine(found: Document) -> str:
+    """What `worker detect` tells: the offer, the cards, and what could not be seen."""
+    capability: Document = found.get("capability") or {}
+    labels = " ".join(f"{key}={value}" for key, value in (found.get("labels") or {}).items())
+    memory = capability.get("memory_gb")
+    info: Document = capability.get("gpu_info") or {}
+    pairs = [
+        ("host", clean(str(capability.get("hostname") or "-"))),
+        ("backend", str(capability.get("gpu_backend") or "-")),
+        ("cards", f"{tell_cards(capability)}{_in_brackets(_tell_vram(capability))}"),
+        ("driver", clean(str(info.get("driver") or ""))),
+        ("cores", f"{capability.get('cpu_count') or 0:g} ({found.get('usable_cores')} usable)"),
+        ("memory", f"{memory:g} GB" if memory else "unknown"),
+        ("labels", clean(labels)),
+    ]
+    blocks = [draw_pairs(pairs)]
+    if found.get("devices"):
+        blocks.append(_draw_devices(found["devices"]))
+    if found.get("notes"):
+        blocks.append("\n".join(f"note: {clean(str(note))}" for note in found["notes"]))
+    return "\n\n".join(blocks)

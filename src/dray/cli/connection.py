@@ -1,0 +1,394 @@
+"""Find the hub and talk HTTP to it: one connection per request, the token never sent to a stranger.
+
+Owns addresses, tokens, TLS and the reading of refusals; knows nothing about jobs. Two surprising rules: the hub is
+looked up again at every connection, because one that restarts may come back on another port; and the token found in
+the home goes only to the hub of that home or to this machine, never to an address given by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+from dray import __version__
+from dray.config import ClientConfig
+from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem, Unauthenticated
+
+if TYPE_CHECKING:
+    import ssl
+
+API = "/api/v1"
+STREAM_SILENCE_S = 60.0
+_CHUNK = 1 << 16
+_BUSY_TRIES = 5
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class NoHub(HubUnavailable):
+    """Nothing says where a hub could be: asking again would not help."""
+
+
+class HubAway(HubUnavailable):
+    """A known hub does not answer now. `sent`: whether the request may have reached it."""
+
+    def __init__(self, message: str, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class HubDead(HubAway):
+    """The hub of this home does not answer, and its process is gone."""
+
+
+class HubRefusal(DrayError):
+    """The hub understood and said no; `code` is the hub's own."""
+
+    def __init__(
+        self, status: int, code: str, message: str, problems: list[Problem], retry_after_s: float
+    ) -> None:
+        super().__init__(message, problems)
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class Target(NamedTuple):
+    """Where the hub is and how to prove that it is the right one."""
+
+    url: str
+    token: str
+    fingerprint: str
+    cafile: Path | None
+    pid: int = 0
+
+    @property
+    def parts(self) -> SplitResult:
+        return urlsplit(self.url)
+
+
+def read_hub_file(home: Path) -> dict[str, Any]:
+    """What the hub of this home wrote when it began to listen; empty where there is none."""
+    try:
+        document = json.loads((home / "hub.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        raise NoHub(
+            f"{home / 'hub.json'} cannot be read ({error}): restart the hub, or set DRAY_HUB"
+        ) from None
+    return document if isinstance(document, dict) else {}
+
+
+def locate(config: ClientConfig) -> Target:
+    """Settle address and token: what was given by hand, else the hub of this home."""
+    note = read_hub_file(config.home)
+    own_url = str(note.get("url", "")).rstrip("/")
+    url = config.hub.rstrip("/") or own_url
+    if not url:
+        raise NoHub(
+            f"no hub is running here (looked in {config.home}): start one with `dray up`, or set DRAY_HUB"
+        )
+    check_url(url)
+    is_own = url == own_url
+    token = config.token
+    if not token and (is_own or urlsplit(url).hostname in _LOOPBACK):
+        token = _read_token(config.home)
+    if not token:
+        raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN or give --token")
+    fingerprint = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
+    pid = note.get("pid", 0) if is_own else 0
+    return Target(url, token, fingerprint, config.cafile, pid if isinstance(pid, int) else 0)
+
+
+def check_url(url: str) -> None:
+    """Refuse an address that is none, or that would carry the token in the clear beyond this machine."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidConfig(f"{url!r} is not the address of a hub: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidConfig(
+            f"{url!r} is not the address of a hub: write http://127.0.0.1:7373 or https://HOST:PORT"
+        )
+    if parts.scheme == "http" and host not in _LOOPBACK:
+        raise InvalidConfig(
+            f"{url} would send the token in the clear: plain http is for this machine only, use https://{parts.netloc}"
+        )
+
+
+def _read_token(home: Path) -> str:
+    try:
+        return (home / "token").read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise Unauthenticated(f"{home / 'token'} cannot be read: {error.strerror}") from None
+
+
+class Stream:
+    """An answer that arrives bit by bit. It ends quietly on silence; a break raises `HubAway`."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        self._connection = connection
+        self._response = response
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def header(self, name: str) -> str | None:
+        return self._response.headers.get(name)
+
+    def chunks(self) -> Iterator[bytes]:
+        while True:
+            try:
+                data = self._response.read1(_CHUNK)
+            except TimeoutError:
+                return
+            except (OSError, http.client.HTTPException) as error:
+                raise HubAway(f"the connection broke: {_reason(error)}", sent=True) from None
+            if not data:
+                return
+            yield data
+
+
+class Hub:
+    """The hub as the command line sees it: JSON in, JSON out, or a stream."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        extra_s: float = 0.0,
+    ) -> Any:
+        """Ask and read the whole answer; `extra_s` is how long a long poll may take beyond the usual."""
+        for tries_left in reversed(range(_BUSY_TRIES)):
+            try:
+                return self._call_once(method, path, query, body, headers, self.config.timeout_s + extra_s)
+            except HubRefusal as refusal:
+                if refusal.status != 429 or not tries_left:
+                    raise
+                time.sleep(min(refusal.retry_after_s, 10.0))
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def get(self, path: str, query: Mapping[str, Any] | None = None, extra_s: float = 0.0) -> Any:
+        return self.call("GET", path, query, extra_s=extra_s)
+
+    def stream(
+        self, path: str, query: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Stream:
+        """Open an answer that goes on; refusals are raised here, before the first byte."""
+        connection, response = self._open("GET", path, query, None, headers, STREAM_SILENCE_S)
+        if response.status >= 300:
+            with contextlib.closing(connection):
+                raise _read_refusal(response, _read_all(response), self.config)
+        return Stream(connection, response)
+
+    def _call_once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        timeout_s: float,
+    ) -> Any:
+        connection, response = self._open(method, path, query, body, headers, timeout_s)
+        with contextlib.closing(connection):
+            data = _read_all(response)
+        if response.status >= 300:
+            raise _read_refusal(response, data, self.config)
+        try:
+            return json.loads(data) if data else {}
+        except ValueError:
+            raise _not_a_hub(locate(self.config).url) from None
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        timeout_s: float,
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        target = locate(self.config)
+        given = {key: value for key, value in (query or {}).items() if value not in (None, "")}
+        url = f"{API}{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+        sent = {
+            "Authorization": f"Bearer {target.token}",
+            "User-Agent": f"dray/{__version__}",
+            **(headers or {}),
+        }
+        payload = None
+        if body is not None:
+            payload = json.dumps(body).encode()
+            sent["Content-Type"] = "application/json"
+        connection = _connect(target, timeout_s)
+        try:
+            connection.request(method, url, body=payload, headers=sent)
+            response = connection.getresponse()
+        except http.client.BadStatusLine as error:
+            connection.close()
+            if isinstance(error, http.client.RemoteDisconnected):
+                raise HubAway(f"the hub at {target.url} closed the connection", sent=True) from None
+            raise _not_a_hub(target.url) from None
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise HubAway(f"the hub at {target.url} does not answer: {_reason(error)}", sent=True) from None
+        return connection, response
+
+
+def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
+    parts = target.parts
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        secure = http.client.HTTPSConnection(
+            host, parts.port, timeout=timeout_s, context=_tls_context(target)
+        )
+        _dial(secure, target)
+        if target.fingerprint:
+            _check_fingerprint(secure, target)
+        return secure
+    connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+    _dial(connection, target)
+    return connection
+
+
+def _dial(connection: http.client.HTTPConnection, target: Target) -> None:
+    import ssl
+
+    try:
+        connection.connect()
+    except ssl.SSLCertVerificationError as error:
+        connection.close()
+        raise InvalidConfig(
+            f"the certificate of {target.url} is not trusted ({error.verify_message}): give --fingerprint sha256:… as"
+            " the hub prints it, or --cafile"
+        ) from None
+    except socket.gaierror as error:
+        connection.close()
+        raise NoHub(
+            f"there is no host {target.parts.hostname!r} ({error.strerror}): look at DRAY_HUB or --hub"
+        ) from None
+    except OSError as error:
+        connection.close()
+        if target.pid and not _is_alive(target.pid):
+            raise HubDead(
+                f"the hub at {target.url} is not running (its process {target.pid} is gone): start it with `dray up`"
+            ) from None
+        raise HubAway(f"no hub answers at {target.url}: {_reason(error)}") from None
+
+
+def _tls_context(target: Target) -> ssl.SSLContext:
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=str(target.cafile) if target.cafile else None)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfig(f"--cafile {target.cafile} cannot be used: {_reason(error)}") from None
+    if target.fingerprint:
+        # A pinned certificate is stronger than a signed one: its own bytes are compared before anything is sent.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _check_fingerprint(connection: http.client.HTTPSConnection, target: Target) -> None:
+    import hashlib
+
+    certificate = connection.sock.getpeercert(binary_form=True)
+    seen = hashlib.sha256(certificate or b"").hexdigest()
+    if seen != parse_fingerprint(target.fingerprint):
+        connection.close()
+        raise InvalidConfig(
+            f"{target.url} shows another certificate (sha256:{seen}) than the pinned one: nothing was sent. If the"
+            " hub's certificate was renewed on purpose, use the new fingerprint; if not, somebody may stand in between"
+        )
+
+
+def parse_fingerprint(text: str) -> str:
+    """Read `sha256:HEX`, with or without colons between the bytes, as plain lower-case hex."""
+    algorithm, mark, digits = text.partition(":")
+    plain = digits.replace(":", "").lower()
+    if not mark or algorithm.lower() != "sha256" or len(plain) != 64 or set(plain) - set("0123456789abcdef"):
+        raise InvalidInput(f"{text!r} is not a fingerprint: write sha256: and 64 hex digits")
+    return plain
+
+
+def _read_all(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise HubAway(f"the connection broke: {_reason(error)}", sent=True) from None
+
+
+def _read_refusal(response: http.client.HTTPResponse, data: bytes, config: ClientConfig) -> DrayError:
+    try:
+        error = json.loads(data)["error"]
+        code, message = str(error["code"]), str(error["message"])
+        problems = [Problem(str(item["where"]), str(item["what"])) for item in error.get("problems") or []]
+    except (ValueError, KeyError, TypeError):
+        if response.status in (502, 503, 504):
+            return HubAway(f"the hub is not ready ({response.status} {response.reason})", sent=True)
+        return _not_a_hub(locate(config).url, f"{response.status} {response.reason}")
+    if response.status == 503:
+        return HubAway(f"the hub is not ready: {message}", sent=True)
+    return HubRefusal(
+        response.status, code, message, problems, _retry_after(response.headers.get("Retry-After"))
+    )
+
+
+def _retry_after(text: str | None) -> float:
+    try:
+        return max(0.0, float(text or 1))
+    except ValueError:
+        return 1.0
+
+
+def _not_a_hub(url: str, seen: str = "") -> DrayError:
+    return NoHub(
+        f"what answers at {url} is not a dray hub{f' ({seen})' if seen else ''}: look at DRAY_HUB or --hub"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def job_path(job_id: str, rest: str = "") -> str:
+    """The path of a job; an id is data, so it is quoted whatever it holds."""
+    return f"/jobs/{quote(job_id, safe='')}{rest}"
+
+
+def worker_path(worker_id: str, rest: str = "") -> str:
+    return f"/workers/{quote(worker_id, safe='')}{rest}"

@@ -1,0 +1,279 @@
+"""Commands that start and stop processes: up, down, hub, worker start, worker detect.
+
+`up` starts hub and agent at the same moment: the agent asks for the hub until it is there, which is quicker than
+starting them in turn. Stopping either does not stop tasks, and the messages say so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dray.cli.connection import Hub, read_hub_file, worker_path
+from dray.cli.daemons import (
+    DaemonFailed,
+    forget_agent,
+    log_path,
+    note_agent,
+    read_pid,
+    read_tail,
+    start_daemon,
+    stop_daemon,
+    wait_for_hub,
+)
+from dray.cli.job_commands import request_cancel
+from dray.cli.outage import say
+from dray.cli.session import AgentCommand, HomeCommand, HubCommand, Session, pass_session
+from dray.config import ClientConfig, default_worker_name, load_agent, load_hub
+from dray.errors import DrayError, InvalidInput
+
+WORKER_S = 1.5
+CANCEL_S = 900.0
+_POLL_S = 0.02
+
+
+@click.command("hub", cls=HomeCommand)
+@click.option(
+    "--host",
+    metavar="ADDR",
+    help="Address to listen on; beyond this machine needs TLS.  [default: 127.0.0.1]",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes any free one.  [default: 7373]"
+)
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Certificate, with its chain.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Key of the certificate.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="Further names clients may use for it."
+)
+@click.option("--log-json/--log-text", default=None, help="Form of the log.  [default: json]")
+@pass_session
+def hub(session: Session, **flags: Any) -> int:
+    """Run a hub in the foreground; it stops cleanly on SIGTERM, and tasks keep running."""
+    config = load_hub(session.home, {name: value for name, value in flags.items() if value not in (None, ())})
+    from dray.hub.app import run_hub
+
+    return run_hub(config)
+
+
+@click.command("start", cls=AgentCommand)
+@click.option("--name", metavar="ID", help="Name of the worker.  [default: the host's name]")
+@click.option("--slots", type=click.IntRange(0), help="Batch tasks at once.  [default: the usable cores]")
+@click.option("--service-slots", type=click.IntRange(0), help="Services at once.  [default: 0]")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of the worker; may be repeated.")
+@click.option("--backend", metavar="NAME", help="Offer this backend only: nvidia, metal, vulkan or cpu.")
+@click.option(
+    "--allow-software-vulkan", is_flag=True, default=None, help="Offer Vulkan devices that are no cards."
+)
+@click.option("--task-user", metavar="NAME", help="Run tasks as this user (needs root).")
+@pass_session
+def worker_start(session: Session, labels: tuple[str, ...], **flags: Any) -> int:
+    """Run an agent in the foreground: this machine becomes a worker of the hub."""
+    given: dict[str, Any] = {name: value for name, value in session.flags.items() if name != "home"}
+    given.update({name: value for name, value in flags.items() if value is not None})
+    if labels:
+        given["labels"] = read_labels(labels)
+    config = load_agent(session.home, given)
+    other = read_pid(session.home, "agent")
+    if other and other != os.getpid():
+        raise DaemonFailed(f"an agent already runs with {session.home} (process {other}): use another --home")
+    note = note_agent(session.home, config.name)
+    try:
+        from dray.agent.app import run_agent
+
+        return run_agent(config)
+    finally:
+        forget_agent(note)
+
+
+def read_labels(texts: tuple[str, ...]) -> dict[str, str]:
+    """Read `--label K=V` flags."""
+    pairs = [text.partition("=") for text in texts]
+    for key, mark, value in pairs:
+        if not key or not mark:
+            raise InvalidInput(f"{key}{mark}{value!r} is not a label: write K=V")
+    return {key: value for key, _, value in pairs}
+
+
+@click.command("detect", cls=HubCommand)
+@pass_session
+def worker_detect(session: Session) -> None:
+    """Show what an agent would offer from this machine, and what it could not see."""
+    import msgspec
+
+    from dray.agent.detect import detect
+
+    found = detect()
+    document: dict[str, Any] = {
+        "capability": msgspec.to_builtins(found.capability),
+        "devices": msgspec.to_builtins(found.devices),
+        "usable_cores": found.usable_cores,
+        "labels": dict(found.labels),
+        "notes": list(found.notes),
+    }
+    if session.json:
+        session.print_json(document)
+        return
+    from dray.cli.cluster_views import draw_machine
+
+    print(draw_machine(document))
+
+
+def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
+    hub_flags = [] if flags["port"] is None else ["--port", str(flags["port"])]
+    agent_flags = [] if flags["slots"] is None else ["--slots", str(flags["slots"])]
+    for name in ("name", "backend"):
+        if flags[name]:
+            agent_flags += [f"--{name}", flags[name]]
+    for label in flags["labels"]:
+        agent_flags += ["--label", label]
+    return hub_flags, agent_flags
+
+
+@click.command("up", cls=HomeCommand)
+@click.option(
+    "-d", "--detach", is_flag=True, help="Leave hub and worker in the background; `dray down` stops them."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port of the hub; 0 takes any free one.  [default: 7373]"
+)
+@click.option("--slots", type=click.IntRange(0), help="Tasks at once.  [default: the usable cores]")
+@click.option("--name", metavar="ID", help="Name of the worker.  [default: the host's name]")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of the worker; may be repeated.")
+@click.option("--backend", metavar="NAME", help="Offer this backend only: nvidia, metal, vulkan or cpu.")
+@pass_session
+def up(session: Session, detach: bool, **flags: Any) -> int:
+    """Start a hub and a worker on this machine; in the foreground with a live view, Ctrl-C stops both."""
+    home = session.home
+    load_hub(home, {})
+    read_labels(flags["labels"])
+    hub_flags, agent_flags = _up_arguments(flags)
+    running = read_pid(home, "hub")
+    if running and not detach:
+        url = read_hub_file(home).get("url")
+        raise DaemonFailed(
+            f"a hub already runs here: {url} (process {running}); `dray ps` uses it, `dray down` stops it"
+        )
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    to_file = detach or sys.stderr.isatty()
+    hub_process = None if running else start_daemon(home, "hub", hub_flags, to_file)
+    has_agent = bool(running and read_pid(home, "agent"))
+    agent_process = None if has_agent else start_daemon(home, "agent", agent_flags, to_file)
+    try:
+        note = read_hub_file(home) if hub_process is None else wait_for_hub(home, hub_process)
+    except DrayError:
+        if agent_process is not None:
+            stop_daemon(agent_process.pid)
+        raise
+    if hub_process is None or detach:
+        name = flags["name"] or default_worker_name()
+        _report_up(session, note, bool(running), name if agent_process is not None else "")
+        return 0
+    from dray.cli.live_view import watch_over
+
+    assert agent_process is not None  # an agent is left alone only beside a hub that was running already
+    return watch_over(home, str(note.get("url")), hub_process, agent_process)
+
+
+def _report_up(session: Session, note: dict[str, Any], was_running: bool, worker: str) -> None:
+    hub = Hub(ClientConfig(home=session.home))
+    seen = _wait_for_worker(hub, worker) if worker else None
+    agent_pid = read_pid(session.home, "agent")
+    if session.json:
+        document = {"url": note.get("url"), "home": str(session.home), "hub_pid": note.get("pid")}
+        session.print_json(
+            {**document, "agent_pid": agent_pid, "already_running": was_running, "worker": seen}
+        )
+        return
+    print(
+        f"hub     {note.get('url')} (process {note.get('pid')}{', was running already' if was_running else ''})"
+    )
+    if seen is not None:
+        from dray.cli.cluster_views import tell_cards
+
+        cards = tell_cards(seen)
+        print(f"worker  {worker}: {seen.get('total_slots')} slots{'' if cards == '-' else f', {cards}'}")
+    elif worker:
+        print(f"worker  {worker} is still starting{'' if agent_pid else read_tail(session.home, 'agent')}")
+    print(f"logs    {log_path(session.home, 'hub').parent}")
+
+
+def _wait_for_worker(hub: Hub, name: str) -> dict[str, Any] | None:
+    deadline = time.monotonic() + WORKER_S
+    while time.monotonic() < deadline:
+        try:
+            document = dict(hub.get(worker_path(name)))
+        except DrayError:
+            document = {}
+        if document.get("status") in ("ready", "busy"):
+            return document
+        time.sleep(_POLL_S)
+    return None
+
+
+@click.command("down", cls=HomeCommand)
+@click.option("--tasks", is_flag=True, help="Cancel what runs first; without it tasks outlive hub and agent.")
+@pass_session
+def down(session: Session, tasks: bool) -> int:
+    """Stop the agent and the hub of this home; tasks go on unless --tasks is given."""
+    home = session.home
+    pids = {role: read_pid(home, role) for role in ("agent", "hub")}
+    if not any(pids.values()):
+        if session.json:
+            session.print_json({"stopped": {}, "home": str(home)})
+        else:
+            print(f"nothing runs here (looked in {home})")
+        return 0
+    still = _deal_with_tasks(home, tasks) if pids["hub"] else []
+    stopped, failed = {}, 0
+    for role, pid in pids.items():
+        if not pid:
+            continue
+        if stop_daemon(pid):
+            stopped[role] = pid
+            if not session.json:
+                print(f"{role} stopped (process {pid})")
+        else:
+            failed = 1
+            say(f"the {role} (process {pid}) has not ended yet; look into {log_path(home, role)}")
+    if session.json:
+        session.print_json({"stopped": stopped, "home": str(home), "still_running": still})
+    elif still:
+        print(f"{len(still)} job{'s' if len(still) > 1 else ''} still running: {tell_jobs(still)}")
+        print("`dray up` takes them up again; `dray down --tasks` would have cancelled them")
+    return failed
+
+
+def tell_jobs(ids: list[str]) -> str:
+    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+
+
+def list_running(home: Path) -> list[str]:
+    """Ids of what runs now, as far as the hub of this home can tell; empty where it cannot."""
+    try:
+        page = Hub(ClientConfig(home=home, timeout_s=5.0)).get("/jobs", {"state": "running", "limit": 200})
+    except DrayError:
+        return []
+    return [str(job["id"]) for job in page.get("jobs") or []]
+
+
+def _deal_with_tasks(home: Path, cancel: bool) -> list[str]:
+    running = list_running(home)
+    if not cancel or not running:
+        return running
+    hub = Hub(ClientConfig(home=home))
+    say(f"cancelling {tell_jobs(running)}; Ctrl-C leaves them to end by themselves")
+    deadline = time.monotonic() + CANCEL_S
+    try:
+        for job_id in running:
+            request_cancel(hub, job_id)
+        while (running := list_running(home)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        say("not waiting any longer")
+    return running

@@ -1,0 +1,301 @@
+"""Commands that stay: run, wait, logs, events. They outlast a hub that is away, and exit as the job did.
+
+The surprising rule: Ctrl-C means different things. It cancels what `run` started, and merely leaves `wait`, `logs` and
+`events`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from dray.cli.exit_codes import INTERRUPTED, NOT_RUN, describe_end, exit_code, has_ended, is_numbered
+from dray.cli.flags import job_options
+from dray.cli.following import (
+    LONG_POLL_S,
+    LogCopy,
+    LogThread,
+    follow_logs,
+    job_exit_code,
+    look,
+    read_events,
+    wait_for_job,
+    wait_for_task,
+)
+from dray.cli.job_commands import find_task, request_cancel, split_id
+from dray.cli.outage import Outage, say
+from dray.cli.progress import ArrayProgress, StatusLine
+from dray.cli.session import HubCommand, Session, pass_session, report
+from dray.cli.submission import SubmitCommand, prepare, send
+from dray.errors import DrayError, HubUnavailable
+
+_REFRESH_S = 1.0
+_REST_OF_OUTPUT_S = 60.0
+
+
+@click.command("run", cls=SubmitCommand)
+@job_options
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | -- COMMAND [ARGS]...")
+@pass_session
+def run(session: Session, words: tuple[str, ...], **flags: Any) -> int:
+    """Submit a command, show its output, and exit with its exit code; Ctrl-C cancels it.
+
+    \b
+    Exit codes: the command's own; 124 time limit; 125 dray could not run it;
+    126 not executable; 127 not found; 128+n ended by signal n; 130 after Ctrl-C.
+    """
+    submission = prepare(click.get_current_context(), words, flags)
+    if len(submission.specs) != 1:
+        raise click.UsageError(
+            f"run takes one job, this file holds {len(submission.specs)}: use submit, then wait"
+        )
+    outage = Outage(session.config.away_s, "the job goes on if it was submitted", needs_process=True)
+    try:
+        job = send(session.hub, submission, outage)[0]
+    except KeyboardInterrupt:
+        say("interrupted while submitting: the job may have been taken, look with `dray ps`")
+        return INTERRUPTED
+    except DrayError as error:
+        return report(error, NOT_RUN)
+    outage.goes_on = f"job {job['id']} goes on: `dray wait {job['id']}` takes it up again"
+    return _Run(session, outage, job).follow()
+
+
+class _Run:
+    """One `run` after its job was accepted."""
+
+    def __init__(self, session: Session, outage: Outage, job: Mapping[str, Any]) -> None:
+        self._session = session
+        self._outage = outage
+        self._job = job
+        self._id = str(job["id"])
+        self._status = StatusLine()
+        self._bar = (
+            ArrayProgress(self._id) if (job.get("spec") or {}).get("array") and is_numbered(job) else None
+        )
+        self._logs: LogThread | None = None
+
+    def follow(self) -> int:
+        self._start_logs()
+        try:
+            job = wait_for_job(self._session.hub, self._outage, self._id, self._watch)
+            self._finish_output()
+            return self._conclude(job)
+        except KeyboardInterrupt:
+            return self._cancel()
+        finally:
+            self._status.clear()
+            if self._bar is not None:
+                self._bar.close()
+
+    def _start_logs(self) -> None:
+        if self._bar is not None:
+            return
+        sink = sys.stderr.buffer if self._session.json else sys.stdout.buffer
+
+        def write(data: bytes) -> None:
+            self._status.clear()
+            sink.write(data)
+            sink.flush()
+
+        # Of a gang the first task is shown: the others' output is there with `dray logs ID/INDEX`.
+        query = {"task": 0} if is_numbered(self._job) else {}
+        self._logs = LogThread(LogCopy(self._session.hub, self._id, query, write))
+        self._logs.start()
+
+    def _watch(self, job: Mapping[str, Any]) -> float:
+        if self._bar is not None:
+            self._bar.note(job)
+            return _REFRESH_S
+        self._status.note(job)
+        return _REFRESH_S if job.get("state") == "pending" else LONG_POLL_S
+
+    def _finish_output(self) -> None:
+        if self._logs is None:
+            return
+        self._logs.finish(_REST_OF_OUTPUT_S)
+        if self._logs.refusal is not None:
+            say(f"the output cannot be shown: {self._logs.refusal.message} ({self._logs.refusal.code})")
+        elif self._logs.is_alive():
+            say(f"the rest of the output did not come: `dray logs {self._id}` has it")
+
+    def _conclude(self, job: Mapping[str, Any]) -> int:
+        code = job_exit_code(self._session.hub, self._outage, job)
+        if self._bar is not None:
+            self._bar.close()
+        if self._session.json:
+            self._session.print_json(job)
+        elif code and (job.get("exit_class") != "code" or is_numbered(job)):
+            # A plain exit code speaks for itself, as in a shell.
+            end = describe_end(job)
+            say(f"{self._id} {str(job.get('state')).replace('_', ' ')}{f': {end}' if end else ''}")
+        return code
+
+    def _cancel(self) -> int:
+        self._status.clear()
+        if self._outage.is_away:
+            say(
+                f"the hub is away, so {self._id} could not be cancelled and may still run: `dray cancel {self._id}`"
+            )
+            return INTERRUPTED
+        say(f"cancelling {self._id}; Ctrl-C again leaves at once")
+        try:
+            request_cancel(self._session.hub, self._id)
+            wait_for_job(self._session.hub, self._outage, self._id)
+            self._finish_output()
+            say(f"{self._id} has ended")
+        except KeyboardInterrupt:
+            say(f"left: {self._id} may still run, `dray show {self._id}` tells")
+        except HubUnavailable as error:
+            say(f"{error.message}: {self._id} may still run, `dray cancel {self._id}`")
+        return INTERRUPTED
+
+
+@click.command("wait", cls=HubCommand)
+@click.argument("jobs", nargs=-1, required=True)
+@pass_session
+def wait(session: Session, jobs: tuple[str, ...]) -> int:
+    """Wait for jobs or tasks (ID/INDEX) to end, and exit as the first of them did that did not succeed."""
+    wanted = [(text, *split_id(text)) for text in jobs]
+    outage = Outage(session.config.away_s, "what was waited for goes on")
+    documents: list[dict[str, Any]] = []
+    code = 0
+    try:
+        for text, job_id, index in wanted:
+            document, own_code = _wait_for_one(session, outage, job_id, index)
+            documents.append(document)
+            code = code or own_code
+            if not session.json:
+                end = describe_end(document)
+                print(f"{text}: {document['state']}{f' ({end})' if end else ''}", flush=True)
+    except KeyboardInterrupt:
+        say(f"no longer waiting: {'the jobs go' if len(jobs) > 1 else 'the job goes'} on")
+        return INTERRUPTED
+    except HubUnavailable as error:
+        return report(error, NOT_RUN)
+    if session.json:
+        session.print_json(documents[0] if len(jobs) == 1 else {"jobs": documents})
+    return code
+
+
+def _wait_for_one(session: Session, outage: Outage, job_id: str, index: int) -> tuple[dict[str, Any], int]:
+    if index >= 0:
+        task = wait_for_task(session.hub, outage, job_id, index)
+        return task, exit_code(task)
+    bar = ArrayProgress(job_id)
+
+    def watch(job: Mapping[str, Any]) -> float:
+        if not (job.get("spec") or {}).get("array") or not is_numbered(job) or session.json:
+            return LONG_POLL_S
+        bar.note(job)
+        return _REFRESH_S
+
+    try:
+        job = wait_for_job(session.hub, outage, job_id, watch)
+    finally:
+        bar.close()
+    return job, job_exit_code(session.hub, outage, job)
+
+
+@click.command("logs", cls=HubCommand)
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
+@click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="NO", help="Of this attempt.  [default: the newest]"
+)
+@click.option(
+    "--stream", type=click.Choice(["stdout", "stderr", "both"]), help="Only this stream.  [default: both]"
+)
+@pass_session
+def logs(session: Session, job: str, follow: bool, **options: Any) -> int:
+    """Print the output of a job or of one task (ID/INDEX), byte for byte."""
+    job_id, index = split_id(job)
+    query = {name: value for name, value in options.items() if value is not None}
+    if index >= 0:
+        query["task"] = index
+    copy = LogCopy(session.hub, job_id, query, _print_json_text if session.json else _print_bytes)
+    if not follow:
+        copy.copy(follow=False)
+        return 0
+    outage = Outage(session.config.away_s, "the job goes on")
+
+    def ended() -> bool:
+        return has_ended(
+            find_task(session.hub, job_id, index) if index >= 0 else look(session.hub, outage, job_id)
+        )
+
+    try:
+        follow_logs(copy, outage, ended)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except HubUnavailable as error:
+        return report(error, NOT_RUN)
+    return 0
+
+
+def _print_bytes(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _print_json_text(data: bytes) -> None:
+    print(json.dumps({"text": data.decode("utf-8", "replace")}, ensure_ascii=False), flush=True)
+
+
+@click.command("events", cls=HubCommand)
+@click.argument("job", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now.")
+@click.option("--since", metavar="SEQ.N", help="With -f: start after this event.")
+@pass_session
+def events(session: Session, job: str | None, follow: bool, since: str | None) -> int:
+    """Print the history of a job, or with -f what happens now, to all jobs or to one."""
+    from dray.cli.connection import job_path
+    from dray.cli.job_views import draw_event
+
+    job_id = split_id(job)[0] if job else None
+    if not follow:
+        if job_id is None:
+            raise click.UsageError("name a job to see its history, or use -f to see what happens now")
+        answer = session.hub.get(job_path(job_id, "/events"))
+        if session.json:
+            session.print_json(answer)
+        else:
+            for event in answer.get("events") or []:
+                print(draw_event({"job_id": "", **event}))
+        return 0
+    return _follow_events(session, job_id, since)
+
+
+def _follow_events(session: Session, job_id: str | None, since: str | None) -> int:
+    import time
+
+    from dray.cli.job_views import draw_event
+
+    outage = Outage(session.config.away_s)
+    last = since or ""
+
+    def read() -> None:
+        nonlocal last
+        # The query goes with the first question only: on later ones the header must not be contradicted by it.
+        headers = {"Last-Event-ID": last} if last else {}
+        with session.hub.stream("/events", None, headers) as stream:
+            outage.note_presence()
+            for event_id, data in read_events(stream.chunks()):
+                last = event_id or last
+                event = json.loads(data)
+                if job_id is None or event.get("job_id") == job_id:
+                    print(data if session.json else draw_event(event), flush=True)
+
+    try:
+        while True:
+            outage.ride_out(read)
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except HubUnavailable as error:
+        return report(error, NOT_RUN)

@@ -1,0 +1,196 @@
+"""Commands that ask the hub about jobs once and return: ps, show, cancel, why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from dray.cli.connection import Hub, HubRefusal, job_path
+from dray.cli.exit_codes import ENDED, has_ended
+from dray.cli.session import HubCommand, Session, pass_session
+from dray.core.model.ids import split_task_id
+from dray.errors import DrayError
+
+RECENT_S = 600.0
+STATES = ("pending", "running", *ENDED)
+_PAGE = 200
+
+
+def split_id(text: str) -> tuple[str, int]:
+    """Read ID or ID/INDEX as people type it."""
+    parts = split_task_id(text)
+    if parts is None:
+        raise click.UsageError(f"{text!r} is not the id of a job (ID) or a task (ID/INDEX)")
+    return parts
+
+
+def find_task(hub: Hub, job_id: str, index: int) -> dict[str, Any]:
+    """One task of a job. The hub is told which one is wanted, and pages are read on in case it sends more."""
+    query: dict[str, Any] = {"task": index, "limit": _PAGE}
+    while True:
+        page = hub.get(job_path(job_id, "/tasks"), query)
+        for task in page.get("tasks") or []:
+            if task.get("index") == index:
+                return dict(task)
+        if not page.get("next_cursor"):
+            raise TaskNotFound(f"job {job_id} has no task {index}")
+        query["cursor"] = page["next_cursor"]
+
+
+class TaskNotFound(DrayError):
+    """The job is there, the index is not."""
+
+    code = "not_found"
+
+
+@click.command("ps", cls=HubCommand)
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Also jobs that ended more than 10 minutes ago."
+)
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="Only jobs in this state; may be repeated."
+)
+@click.option("--user", metavar="NAME", help="Only jobs of this user.")
+@click.option("--queue", metavar="NAME", help="Only jobs in this queue.")
+@click.option("--name", metavar="TEXT", help="Only jobs of this name.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Only jobs with this label.")
+@click.option(
+    "-n", "limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many jobs."
+)
+@pass_session
+def ps(session: Session, everything: bool, states: tuple[str, ...], limit: int, **filters: Any) -> None:
+    """List jobs, newest first: those that live, and those that ended in the last 10 minutes."""
+    query = {name: value for name, value in filters.items() if value and name != "labels"}
+    if filters["labels"]:
+        query["label"] = list(filters["labels"])
+    jobs = _select_jobs(session.hub, query, _read_states(states), everything, limit)
+    if session.json:
+        session.print_json({"jobs": jobs})
+        return
+    if not jobs:
+        scope = "" if everything or states else " that live or ended in the last 10 minutes (-a shows all)"
+        print(f"no jobs{scope}", file=sys.stderr)
+        return
+    from dray.cli.job_views import draw_jobs
+
+    print(draw_jobs(jobs))
+    if len(jobs) == limit:
+        print(f"the newest {limit}; -n shows more", file=sys.stderr)
+
+
+def _read_states(given: tuple[str, ...]) -> list[str]:
+    states = [word.strip() for text in given for word in text.split(",") if word.strip()]
+    for state in states:
+        if state not in STATES:
+            raise click.UsageError(f"{state!r} is not a state of a job: there is {', '.join(STATES)}")
+    return states
+
+
+def _select_jobs(
+    hub: Hub, query: Mapping[str, Any], states: list[str], everything: bool, limit: int
+) -> list[dict[str, Any]]:
+    if everything or states:
+        return list(_page_jobs(hub, {**query, "state": ",".join(states)}, limit))
+    live = list(_page_jobs(hub, {**query, "state": "pending,running"}, limit))
+    ended = _page_jobs(hub, {**query, "state": ",".join(ENDED)}, limit, pages=1)
+    recent = [job for job in ended if _ended_lately(job)]
+    return sorted([*live, *recent], key=lambda job: str(job.get("submitted_at") or ""), reverse=True)[:limit]
+
+
+def _page_jobs(hub: Hub, query: Mapping[str, Any], limit: int, pages: int = 1000) -> Iterator[dict[str, Any]]:
+    asked: dict[str, Any] = {**query, "limit": min(limit, _PAGE)}
+    left = limit
+    for _ in range(pages):
+        page = hub.get("/jobs", asked)
+        for job in page.get("jobs") or []:
+            if not left:
+                return
+            left -= 1
+            yield job
+        if not left or not page.get("next_cursor"):
+            return
+        asked["cursor"] = page["next_cursor"]
+
+
+def _ended_lately(job: Mapping[str, Any]) -> bool:
+    from datetime import UTC, datetime
+
+    from dray.cli.render import read_time
+
+    ended = read_time(job.get("ended_at"))
+    return ended is not None and (datetime.now(UTC) - ended).total_seconds() <= RECENT_S
+
+
+@click.command("show", cls=HubCommand)
+@click.argument("job")
+@pass_session
+def show(session: Session, job: str) -> None:
+    """Show a job with all its attempts, or one task of it (ID/INDEX)."""
+    from dray.cli.job_views import draw_job, draw_task
+
+    job_id, index = split_id(job)
+    document = session.hub.get(job_path(job_id)) if index < 0 else find_task(session.hub, job_id, index)
+    if session.json:
+        session.print_json(document)
+    else:
+        print(draw_job(document) if index < 0 else draw_task(document))
+
+
+@click.command("cancel", cls=HubCommand)
+@click.argument("jobs", nargs=-1, required=True)
+@click.option("--grace", metavar="TIME", help="Time between TERM and KILL.  [default: that of the tier]")
+@pass_session
+def cancel(session: Session, jobs: tuple[str, ...], grace: str | None) -> int:
+    """Cancel jobs or single tasks (ID/INDEX); one that has ended already stays as it is."""
+    wanted = [(text, *split_id(text)) for text in jobs]
+    documents, failed = [], 0
+    for text, job_id, index in wanted:
+        try:
+            document = request_cancel(session.hub, job_id, index, grace)
+        except HubRefusal as refusal:
+            # The others are still to be cancelled: one wrong id must not leave the rest running.
+            print(f"dray: {text}: {refusal.message} ({refusal.code})", file=sys.stderr)
+            failed = 1
+            continue
+        documents.append(document)
+        if not session.json:
+            print(f"{text}: {_tell_cancel(document)}")
+    if session.json:
+        session.print_json(documents[0] if len(jobs) == 1 and documents else {"jobs": documents})
+    return failed
+
+
+def request_cancel(hub: Hub, job_id: str, index: int = -1, grace: str | None = None) -> dict[str, Any]:
+    """Ask the hub to stop a job, or one task of it."""
+    from dray.core.model.units import parse_seconds
+
+    body: dict[str, Any] = {}
+    if index >= 0:
+        body["task"] = index
+    if grace is not None:
+        body["grace_s"] = parse_seconds(grace)
+    return dict(hub.call("POST", job_path(job_id, "/cancel"), body=body))
+
+
+def _tell_cancel(job: Mapping[str, Any]) -> str:
+    if job.get("note"):
+        return str(job["note"])
+    return str(job.get("state")) if has_ended(job) else "cancel requested"
+
+
+@click.command("why", cls=HubCommand)
+@click.argument("job")
+@pass_session
+def why(session: Session, job: str) -> None:
+    """Say why a job does not run: every blocker at once, per worker, and the smallest change that would start it."""
+    job_id, _ = split_id(job)
+    answer = session.hub.get(job_path(job_id, "/why"))
+    if session.json:
+        session.print_json(answer)
+        return
+    from dray.cli.job_views import draw_why
+
+    print(draw_why(job_id, answer))

@@ -1,0 +1,289 @@
+"""How jobs, tasks, attempts and reasons look to a person; reads documents of the API and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from dray.cli.exit_codes import describe_end, is_numbered
+from dray.cli.render import (
+    Column,
+    clean,
+    draw_pairs,
+    draw_table,
+    has_colour,
+    local_time,
+    paint,
+    span_between,
+    terminal_width,
+)
+from dray.core.model.units import format_bytes, format_seconds
+
+Document = Mapping[str, Any]
+JOB_COLUMNS = (
+    Column("ID"),
+    Column("NAME", least=6, drop=3, cosy=16),
+    Column("STATE"),
+    Column("USER", least=5, drop=5, cosy=8),
+    Column("QUEUE", least=5, drop=7, cosy=8, dull="default"),
+    Column("PRIO", drop=6, right=True, dull="0"),
+    Column("AGE", drop=2, right=True),
+    Column("RUN", drop=1, right=True),
+    Column("TASKS", drop=4, right=True),
+    Column("WORKER", least=6, drop=3, cosy=12),
+    Column("REASON", least=14, cosy=24),
+)
+ATTEMPT_COLUMNS = (
+    Column("TRY", right=True),
+    Column("WORKER", least=8),
+    Column("PHASE"),
+    Column("GPUS", drop=2),
+    Column("STARTED", drop=1),
+    Column("RUN", right=True),
+    Column("END", least=12),
+)
+
+
+def draw_jobs(jobs: Sequence[Document], width: int | None = None, now: datetime | None = None) -> str:
+    """The table of `ps`."""
+    rows = [_job_row(job, now) for job in jobs]
+    return draw_table(JOB_COLUMNS, rows, width or terminal_width(), has_colour())
+
+
+def _job_row(job: Document, now: datetime | None) -> list[str]:
+    run = span_between(job.get("started_at"), job.get("ended_at"), now)
+    return [
+        str(job.get("id", "")),
+        str(job.get("name") or "-"),
+        str(job.get("state", "")),
+        str(job.get("user") or "-"),
+        str(job.get("queue") or "-"),
+        str(job.get("priority", 0)),
+        span_between(job.get("submitted_at"), None, now),
+        run or "-",
+        _count_tasks(job),
+        str(job.get("worker") or "-"),
+        tell_detail(job),
+    ]
+
+
+def _count_tasks(job: Document) -> str:
+    if not is_numbered(job):
+        return "-"
+    tasks = job.get("tasks") or {}
+    done = sum(
+        tasks.get(name, 0) for name in ("succeeded", "failed", "killed", "worker_failed", "unschedulable")
+    )
+    return f"{done}/{tasks.get('total', 0)}"
+
+
+def tell_detail(job: Document) -> str:
+    """The one thing worth knowing now: why it waits, what it is up to, or how it ended."""
+    state, phase = job.get("state"), str(job.get("phase") or "")
+    if state == "pending":
+        reason = str(job.get("reason") or "")
+        return reason or (phase if phase != "queued" else "")
+    if state == "running":
+        asked = "cancel requested" if job.get("cancel_requested") else ""
+        return asked or (phase if phase not in ("", "running") else _tell_failures(job))
+    return describe_end(job) or _tell_failures(job)
+
+
+def _tell_failures(job: Document) -> str:
+    tasks = job.get("tasks") or {}
+    if not is_numbered(job):
+        return ""
+    bad = [(name, tasks.get(name, 0)) for name in ("failed", "killed", "worker_failed", "unschedulable")]
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in bad if count)
+
+
+def draw_job(job: Document) -> str:
+    """All that `show` tells of a job."""
+    spec: Document = job.get("spec") or {}
+    blocks = [draw_pairs(_job_pairs(job, spec))]
+    if job.get("attempts"):
+        blocks.append(draw_attempts(job["attempts"]))
+    return "\n\n".join(blocks)
+
+
+def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
+    end = describe_end(job)
+    state = paint(str(job.get("state", "")))
+    phase = "" if job.get("ended_at") else str(job.get("phase") or "")
+    counts = (job.get("tasks") or {}) if is_numbered(job) else {}
+    return [
+        ("job", str(job.get("id", ""))),
+        ("name", clean(str(job.get("name") or ""))),
+        ("state", f"{state}{f' ({phase})' if phase and phase not in (job.get('state'), 'queued') else ''}"),
+        ("reason", clean(str(job.get("reason") or ""))),
+        ("ended as", clean(end)),
+        ("asked to stop", "yes" if job.get("cancel_requested") and not job.get("ended_at") else ""),
+        ("tasks", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)),
+        ("user", str(job.get("user") or "")),
+        (
+            "queue",
+            f"{job.get('queue') or '-'}, priority {job.get('priority', 0)}, tier {job.get('tier') or '-'}",
+        ),
+        ("labels", clean(_join(job.get("labels") or {}))),
+        ("workload", str(job.get("workload") or "")),
+        ("submitted", local_time(job.get("submitted_at"))),
+        ("started", _tell_time(job.get("started_at"), job.get("submitted_at"), "waited")),
+        ("ended", _tell_time(job.get("ended_at"), job.get("started_at"), "ran")),
+        ("worker", str(job.get("worker") or "")),
+        ("tried again", _tell_retries(job)),
+        ("asks for", _tell_ask(spec)),
+        ("command", clean(shlex.join(map(str, spec.get("command") or [])))),
+        ("in", clean(str(spec.get("workdir") or ""))),
+    ]
+
+
+def _tell_time(at: str | None, since: str | None, word: str) -> str:
+    if not at:
+        return ""
+    span = span_between(since, at)
+    return f"{local_time(at)}{f' ({word} {span})' if span else ''}"
+
+
+def _tell_retries(job: Document) -> str:
+    kinds = (
+        ("failures", "after a failure"),
+        ("losses", "after a lost worker"),
+        ("preemptions", "after preemption"),
+    )
+    return ", ".join(f"{job[name]} {words}" for name, words in kinds if job.get(name))
+
+
+def _tell_ask(spec: Document) -> str:
+    nodes = spec.get("node_count") or 1
+    array: Document = spec.get("array") or {}
+    limit_s = spec.get("max_runtime_s") or (spec.get("max_runtime_hours") or 0) * 3600
+    cores = (spec.get("cpu_milli") or 0) / 1000 or spec.get("min_cpu_cores") or 0
+    parts = [
+        f"{nodes} nodes" if nodes > 1 else "",
+        _tell_array(array) if array else "",
+        f"{cores:g} core{'s' if cores != 1 else ''}" if cores else "",
+        f"{format_bytes(spec['memory_bytes'])} memory" if spec.get("memory_bytes") else "",
+        _tell_gpus(spec),
+        f"{format_seconds(limit_s)} at most" if limit_s else "",
+        *(f"{condition} needed" for condition in spec.get("require") or []),
+        *(f"{condition} preferred" for condition in spec.get("prefer") or []),
+    ]
+    return clean(", ".join(filter(None, parts)))
+
+
+def _tell_array(array: Document) -> str:
+    step, limit = array.get("step", 1), array.get("limit", 0)
+    text = f"array {array.get('first', 0)}-{array.get('last', 0)}"
+    return f"{text}{f':{step}' if step != 1 else ''}{f', {limit} at once' if limit else ''}"
+
+
+def _tell_gpus(spec: Document) -> str:
+    count = spec.get("gpu_count") or 0
+    if not count:
+        return ""
+    kind = " ".join(str(spec[name]) for name in ("gpu_backend", "gpu_type") if spec.get(name))
+    vram = spec.get("vram_per_gpu_bytes") or 0
+    share = spec.get("gpu_milli") or 0
+    amount = f"{share / 1000:g} of a" if share else str(count)
+    text = f"{amount} {f'{kind} ' if kind else ''}GPU{'s' if count > 1 and not share else ''}"
+    return f"{text} with {vram / 1e9:g} GB" if vram else text
+
+
+def draw_attempts(attempts: Sequence[Document]) -> str:
+    rows = [
+        [
+            str(attempt.get("no", "")),
+            str(attempt.get("worker") or "-"),
+            str(attempt.get("phase") or "-"),
+            ",".join(map(str, attempt.get("devices") or [])) or "-",
+            local_time(attempt.get("started_at")) or "-",
+            span_between(attempt.get("started_at"), attempt.get("ended_at")) or "-",
+            _tell_attempt_end(attempt),
+        ]
+        for attempt in attempts
+    ]
+    return draw_table(ATTEMPT_COLUMNS, rows, terminal_width(), has_colour())
+
+
+def _tell_attempt_end(attempt: Document) -> str:
+    phase = str(attempt.get("phase") or "")
+    state = (
+        phase
+        if phase in ("failed", "killed")
+        else "failed"
+        if phase in ("lost", "preempted", "revoked")
+        else ""
+    )
+    words = describe_end({**attempt, "state": state})
+    usage: Document = attempt.get("usage") or {}
+    peak = f"peak {format_bytes(int(usage['max_rss_bytes']))}" if usage.get("max_rss_bytes") else ""
+    reason = f"stopped by {attempt['cancel_reason']}" if attempt.get("cancel_reason") else ""
+    return ", ".join(filter(None, (words, reason, peak)))
+
+
+def draw_task(task: Document) -> str:
+    """All that `show ID/3` tells of a task."""
+    index = task.get("array_index")
+    pairs = [
+        ("task", str(task.get("id", ""))),
+        ("array index", "" if index is None else str(index)),
+        ("state", paint(str(task.get("state", "")))),
+        ("ended as", clean(describe_end(task))),
+        ("started", local_time(task.get("started_at"))),
+        ("ended", _tell_time(task.get("ended_at"), task.get("started_at"), "ran")),
+        ("worker", str(task.get("worker") or "")),
+        ("tried again", _tell_retries(task)),
+    ]
+    blocks = [draw_pairs(pairs)]
+    if task.get("attempts"):
+        blocks.append(draw_attempts(task["attempts"]))
+    return "\n\n".join(blocks)
+
+
+def draw_why(job_id: str, answer: Document) -> str:
+    """The answer of `why`: the summary, each blocker, workers grouped by what rules them out, and the way out."""
+    lines = [f"{job_id}: {paint(str(answer.get('state', '')))}", clean(str(answer.get("summary") or ""))]
+    blockers = answer.get("blockers") or []
+    if blockers:
+        lines += ["", "In the way:"]
+        lines += [f"  - {clean(str(blocker.get('message') or blocker.get('kind')))}" for blocker in blockers]
+    groups: dict[str, list[str]] = {}
+    for worker in answer.get("workers") or []:
+        reasons = [str(item.get("message") or item.get("kind")) for item in worker.get("rejections") or []]
+        groups.setdefault("; ".join(reasons) or "would fit", []).append(str(worker.get("id", "")))
+    if groups:
+        lines += ["", "Workers:"]
+        lines += [f"  {_name_workers(names)}: {clean(reason)}" for reason, names in groups.items()]
+    if answer.get("fix"):
+        lines += ["", f"To start it: {clean(str(answer['fix']))}"]
+    return "\n".join(lines)
+
+
+def _name_workers(names: list[str]) -> str:
+    if len(names) <= 3:
+        return ", ".join(names)
+    return f"{', '.join(names[:2])} and {len(names) - 2} more"
+
+
+def draw_event(event: Document) -> str:
+    """One line per event, whatever further fields it has."""
+    known = ("at", "type", "job_id", "task_id", "worker", "attempt", "message", "seq", "id")
+    rest = {
+        key: value for key, value in event.items() if key not in known and value not in (None, "", [], {})
+    }
+    where = f"on {event['worker']}" if event.get("worker") else ""
+    about = str(event.get("task_id") or event.get("job_id") or "")
+    parts = [
+        local_time(event.get("at")),
+        f"{event.get('type', ''):<17}",
+        about,
+        where,
+        str(event.get("message") or ""),
+    ]
+    return clean(" ".join(part for part in (*parts, _join(rest)) if part).rstrip())
+
+
+def _join(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in values.items())

@@ -1,0 +1,85 @@
+"""The `dray` command: a table of commands, and the one place where errors become messages and exit codes.
+
+Nothing but click and the table is imported until a command is chosen: `dray ps` must feel instant.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from dray import __version__
+from dray.cli.session import LazyGroup, connection_options, report
+from dray.errors import DrayError
+
+_JOBS = "dray.cli.job_commands"
+_FOLLOW = "dray.cli.follow_commands"
+_CLUSTER = "dray.cli.cluster_commands"
+_DAEMONS = "dray.cli.daemon_commands"
+COMMANDS = {
+    "up": (f"{_DAEMONS}:up", "Start a hub and a worker on this machine."),
+    "down": (f"{_DAEMONS}:down", "Stop the hub and the agent of this home."),
+    "hub": (f"{_DAEMONS}:hub", "Run a hub alone."),
+    "worker": (f"{_CLUSTER}:worker", "Start, list, show, drain and resume workers."),
+    "submit": ("dray.cli.submit_command:submit", "Submit a command or a job file and return at once."),
+    "run": (f"{_FOLLOW}:run", "Submit a command, show its output, exit with its exit code."),
+    "ps": (f"{_JOBS}:ps", "List jobs."),
+    "show": (f"{_JOBS}:show", "Show a job or a task with all its attempts."),
+    "logs": (f"{_FOLLOW}:logs", "Print the output of a job or a task."),
+    "wait": (f"{_FOLLOW}:wait", "Wait for jobs to end, exit with their exit code."),
+    "cancel": (f"{_JOBS}:cancel", "Cancel jobs or tasks."),
+    "why": (f"{_JOBS}:why", "Say why a job does not run, and what would start it."),
+    "events": (f"{_FOLLOW}:events", "Print what happened, or what happens now."),
+    "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
+    "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),
+    "version": (f"{_CLUSTER}:version", "Print the version of dray and of the hub."),
+}
+ROOT_HELP = """dray hauls machine-learning work to the machine that can carry it.
+
+Start with `dray up`, then `dray run -- python train.py`.
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    name="dray",
+    help=ROOT_HELP,
+    params=connection_options(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="dray", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Only holds the commands together."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and give its exit code; nothing dray raises on purpose ends in a traceback."""
+    if "_DRAY_COMPLETE" in os.environ:
+        cli.main(argv, prog_name="dray")
+    try:
+        # Not through click's own main, which would turn a reader that leaves into exit code 1.
+        with cli.make_context("dray", list(sys.argv[1:] if argv is None else argv)) as context:
+            result: Any = cli.invoke(context)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except DrayError as error:
+        return report(error)
+    except (click.Abort, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read the output has seen enough (`dray ps | head`); the interpreter must not try to flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""What every command shares: the flags that lead to the hub, the form of the output, and the error that ends it all.
+
+The connection flags may stand before or after the command's name; the one nearer to the end wins.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Container
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from dray.errors import DrayError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dray.cli.connection import Hub
+    from dray.config import ClientConfig
+
+CONNECTION_FLAGS = {
+    "hub": ("URL", "Address of the hub (DRAY_HUB; else the hub of the home)."),
+    "token": ("TOKEN", "Token for the hub (DRAY_TOKEN; else the token file of the home)."),
+    "home": ("DIR", "Where dray keeps its files (DRAY_HOME; else ~/.dray)."),
+    "fingerprint": ("sha256:HEX", "Trust exactly this certificate of the hub (DRAY_FINGERPRINT)."),
+    "cafile": ("FILE", "Certificates to trust instead of the system's (DRAY_CAFILE)."),
+}
+
+
+class Session:
+    """One invocation: flags as given so far, and the hub once a command needs it."""
+
+    def __init__(self) -> None:
+        self.flags: dict[str, str] = {}
+        self.output = "table"
+
+    @property
+    def json(self) -> bool:
+        return self.output == "json"
+
+    @cached_property
+    def home(self) -> Path:
+        from dray.config import find_home
+
+        return find_home(self.flags.get("home"))
+
+    @cached_property
+    def config(self) -> ClientConfig:
+        from dray.config import load_client
+
+        return load_client(self.home, {name: text for name, text in self.flags.items() if name != "home"})
+
+    @cached_property
+    def hub(self) -> Hub:
+        from dray.cli.connection import Hub
+
+        return Hub(self.config)
+
+    def print_json(self, document: Any) -> None:
+        """Print the API's own document; for people who pipe, indented only on a terminal."""
+        indent = 2 if sys.stdout.isatty() else None
+        print(json.dumps(document, indent=indent, ensure_ascii=False), flush=True)
+
+
+def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+    session = context.ensure_object(Session)
+    if value is None:
+        return
+    if option.name == "output":
+        session.output = value
+    elif option.name is not None:
+        session.flags[option.name] = value
+
+
+def connection_options(shown: Container[str] = CONNECTION_FLAGS) -> list[click.Option]:
+    """The flags that every command takes; a command's help lists only those named in `shown`."""
+    options = [
+        click.Option(
+            [f"--{name}"],
+            metavar=metavar,
+            help=text,
+            hidden=name not in shown,
+            expose_value=False,
+            callback=_keep,
+            is_eager=True,
+        )
+        for name, (metavar, text) in CONNECTION_FLAGS.items()
+    ]
+    output = click.Option(
+        ["-o", "--output"],
+        type=click.Choice(["table", "json"]),
+        help="Form of the output; json prints the API's own documents.",
+        expose_value=False,
+        callback=_keep,
+        is_eager=True,
+    )
+    return [*options, output]
+
+
+class HubCommand(click.Command):
+    """A command that takes the connection flags, out of sight in its help."""
+
+    shown: ClassVar[Container[str]] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(connection_options(self.shown))
+
+
+class AgentCommand(HubCommand):
+    """The same with the connection flags in sight: for an agent they matter."""
+
+    shown = CONNECTION_FLAGS
+
+
+class HomeCommand(HubCommand):
+    """A command about the daemons of one home."""
+
+    shown = ("home",)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when called; `table` maps a name to (module:function, short help)."""
+
+    def __init__(self, *args: Any, table: dict[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return None
+        import importlib
+
+        module, _, function = entry[0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), function)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # The help texts stand in the table, so that `dray --help` does not import every command either.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.table and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], list(self.table), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f": there is {', '.join(self.table)}"
+            ctx.fail(f"{ctx.command_path} has no command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+
+def report(error: DrayError, exit_code: int | None = None) -> int:
+    """Say what went wrong on stderr, each problem on its own line, and give the exit code."""
+    first, problems = error.message, error.problems
+    if problems and problems[0].what in first:
+        first = first.split(": ", 1)[0]
+    print(f"dray: {first} ({error.code})", file=sys.stderr)
+    for problem in problems:
+        print(f"  {problem.where}: {problem.what}" if problem.where else f"  {problem.what}", file=sys.stderr)
+    return int(getattr(error, "exit_code", 1)) if exit_code is None else exit_code
+
+
+pass_session: Callable[[Callable[..., Any]], Callable[..., Any]] = click.make_pass_decorator(
+    Session, ensure=True
+)

@@ -1,0 +1,103 @@
+"""From a command line to jobs at the hub: what is to be submitted, and sending it so that it happens once.
+
+Every submission carries an idempotency key, so that asking again after a broken connection is safe. The surprising
+rule: a word that ends in .yaml is a job file, unless `--` says that a command follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from dray.cli.asks import Asks, read_asks
+from dray.cli.connection import Hub, HubAway, HubRefusal
+from dray.cli.flags import name_flags, read_flags, settle_surroundings
+from dray.cli.outage import Outage
+from dray.cli.session import HubCommand
+from dray.errors import Problem
+
+RETRY_S = 30.0
+_DASHES = "dray.dashes"
+
+
+class Submission(NamedTuple):
+    """The specs, the key, and how the fields got their values (None: from a file, which was checked already)."""
+
+    specs: list[dict[str, Any]]
+    key: str
+    asks: Asks | None
+
+
+class SubmitCommand(HubCommand):
+    """Stops reading flags at the command's name; after the name of a job file it goes on reading them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_DASHES] = "--" in args
+        ctx.allow_interspersed_args = False
+        if "--" not in args:
+            # What is wrong with the flags is raised by the parsing proper, which knows the usage to show.
+            with contextlib.suppress(click.UsageError):
+                words = self.make_parser(ctx).parse_args(list(args))[0].get("words")
+                ctx.allow_interspersed_args = isinstance(words, tuple) and _is_job_file(str(words[0]))
+        return super().parse_args(ctx, args)
+
+
+def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, Any]) -> Submission:
+    """Read flags and files; whatever is wrong with them is a usage error that lists everything."""
+    given, problems = read_flags(flags)
+    key = flags.get("key") or uuid.uuid4().hex
+    if words and not context.meta.get(_DASHES) and all(_is_job_file(word) for word in words):
+        _refuse(context, [*problems, *read_asks(given).problems])
+        from dray.cli.jobfile import load_jobs
+
+        return Submission([spec for word in words for spec in load_jobs(Path(word), given)], key, None)
+    if not words:
+        raise click.UsageError("give a command after `--`, or a job file (.yaml)", context)
+    asks = read_asks({**given, "command": list(words)})
+    _refuse(context, [*problems, *asks.problems])
+    settle_surroundings(asks.spec)
+    return Submission([asks.spec], key, asks)
+
+
+def send(hub: Hub, submission: Submission, patience: Outage | None = None) -> list[dict[str, Any]]:
+    """Submit all or none; give the jobs in order. Without patience a hub that cannot be reached at all is final."""
+    headers = {"Idempotency-Key": submission.key}
+    specs = submission.specs
+
+    def ask() -> Any:
+        path, body = ("/jobs", specs[0]) if len(specs) == 1 else ("/jobs:batch", specs)
+        return hub.call("POST", path, body=body, headers=headers)
+
+    try:
+        if patience is not None:
+            answer = patience.ride_out(ask)
+        else:
+            try:
+                answer = ask()
+            except HubAway as error:
+                if not error.sent:
+                    raise
+                answer = Outage(RETRY_S, "it may have been submitted: look with `dray ps`").ride_out(ask)
+    except HubRefusal as refusal:
+        if submission.asks is not None:
+            refusal.problems = tuple(name_flags(list(refusal.problems), submission.asks))
+        raise
+    return answer if isinstance(answer, list) else [answer]
+
+
+def _refuse(context: click.Context, problems: list[Problem]) -> None:
+    if not problems:
+        return
+    lines = [f"{problem.where}: {problem.what}" for problem in name_flags(problems)]
+    raise click.UsageError(
+        "\n  ".join(["", *lines]).strip() if len(lines) == 1 else "\n  ".join(["", *lines]), context
+    )
+
+
+def _is_job_file(word: str) -> bool:
+    return word.lower().endswith((".yaml", ".yml"))

@@ -1,0 +1,35 @@
+"""The command `submit`: send jobs and return at once, their ids on stdout and nothing else there."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from dray.cli.flags import job_options
+from dray.cli.outage import say
+from dray.cli.session import Session, pass_session
+from dray.cli.submission import SubmitCommand, prepare, send
+
+
+@click.command("submit", cls=SubmitCommand)
+@job_options
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | -- COMMAND [ARGS]...")
+@pass_session
+def submit(session: Session, words: tuple[str, ...], **flags: Any) -> None:
+    """Submit a command, or the jobs of a file, and print the id of each.
+
+    \b
+      dray submit -G 1 -t 2h -- python train.py --lr 3e-4
+      dray submit -a 0-99%8 -- python evaluate.py
+      dray submit jobs.yaml --priority 5
+    """
+    jobs = send(session.hub, prepare(click.get_current_context(), words, flags))
+    if session.json:
+        session.print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
+        return
+    for job in jobs:
+        print(job.get("id", ""))
+    if len(jobs) == 1 and sys.stdout.isatty() and jobs[0].get("reason"):
+        say(f"it waits: {jobs[0]['reason']}")

@@ -1,0 +1,1 @@
+"""The pure core: values in, values out. Nothing below here can read a clock, a socket, a file or a random number."""

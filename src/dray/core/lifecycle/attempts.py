@@ -1,0 +1,80 @@
+"""The life of an attempt as a table: which phase follows which, and on what.
+
+What a message means for the task is decided in `jobs`; here only the phase moves. A pair that is not in the table changes
+nothing: it is a duplicate, or comes from an attempt whose time is over.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Attempt, Phase
+
+ACCEPT, START, STOP, SILENCE, RETURN = "accepted", "started", "stop", "silent", "returned"
+SUCCEED, FAIL, KILL, PREEMPT, LOSE, REVOKE, ADOPT = (
+    "succeeded",
+    "failed",
+    "killed",
+    "preempted",
+    "lost",
+    "revoked",
+    "adopted",
+)
+TRIGGERS = (ACCEPT, START, STOP, SILENCE, RETURN, SUCCEED, FAIL, KILL, PREEMPT, LOSE, REVOKE, ADOPT)
+
+_ENDS = {
+    SUCCEED: Phase.SUCCEEDED,
+    FAIL: Phase.FAILED,
+    KILL: Phase.KILLED,
+    PREEMPT: Phase.PREEMPTED,
+    LOSE: Phase.LOST,
+}
+TRANSITIONS: dict[tuple[Phase, str], Phase] = {
+    (Phase.ASSIGNED, ACCEPT): Phase.ACCEPTED,
+    (Phase.ASSIGNED, START): Phase.RUNNING,
+    (Phase.ASSIGNED, STOP): Phase.STOPPING,
+    (Phase.ASSIGNED, REVOKE): Phase.REVOKED,
+    (Phase.ACCEPTED, START): Phase.RUNNING,
+    (Phase.ACCEPTED, STOP): Phase.STOPPING,
+    (Phase.ACCEPTED, SILENCE): Phase.UNKNOWN,
+    (Phase.RUNNING, STOP): Phase.STOPPING,
+    (Phase.RUNNING, SILENCE): Phase.UNKNOWN,
+    (Phase.UNKNOWN, RETURN): Phase.RUNNING,
+    (Phase.UNKNOWN, START): Phase.RUNNING,
+    (Phase.UNKNOWN, STOP): Phase.STOPPING,
+    (Phase.LOST, ADOPT): Phase.RUNNING,
+    **{
+        (phase, trigger): end
+        for phase in (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, Phase.UNKNOWN)
+        for trigger, end in _ENDS.items()
+    },
+}
+
+
+def move(state: State, attempt: Attempt, trigger: str) -> bool:
+    """Follow the table; False where the pair is not in it. Keeps `held` and the columns in step with the phase."""
+    after = TRANSITIONS.get((attempt.phase, trigger))
+    if after is None:
+        return False
+    before, attempt.phase = attempt.phase, after
+    state.touched.attempts[attempt.uid] = None
+    if before.live != after.live:
+        hold(state, attempt, 1 if after.live else -1)
+    return True
+
+
+def hold(state: State, attempt: Attempt, sign: int) -> None:
+    """Book or give back what an attempt holds on its worker."""
+    job = state.jobs[attempt.job_id]
+    job.live += sign
+    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = None
+    held, live = state.held.setdefault(attempt.worker, {}), state.live_of.setdefault(attempt.job_id, {})
+    if sign > 0:
+        held[attempt.uid] = live[attempt.uid] = None
+    else:
+        del held[attempt.uid], live[attempt.uid]
+        if not live:
+            del state.live_of[attempt.job_id]
+        if job.limit:
+            # The array's own cap held it back, not a lack of room: no worker need gain any for the next one to start.
+            state.backlog.wake(job.shape)
+    state.columns.hold(attempt.worker, state.ask(attempt.shape), attempt.devices, sign)

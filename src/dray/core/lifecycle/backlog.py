@@ -1,0 +1,140 @@
+"""Waiting work by class: shapes, and for each the jobs that wait, in order.
+
+One entry per job, whatever its size: an array is a range. Entries go stale in place (cancelled, placed) and are skipped, never
+searched for. A shape that fits nowhere is parked until a worker it could use gains room, so a pass costs what changed.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dray.core.model.records import Job
+from dray.core.model.resources import Ask
+
+RANGE = 1 << 40
+
+
+class BucketKey(NamedTuple):
+    """Tasks that only differ in their place in the line."""
+
+    queue: str
+    user: str
+    priority: int
+    shape: int
+
+
+class Entry(NamedTuple):
+    """A job's range of tasks never placed (position RANGE), or one task queued again, which goes before it."""
+
+    seq: int
+    position: int
+    job_id: str
+
+
+class Bucket:
+    """Entries in order with a moving head: appending is the common case, inserting the rare one."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.head = 0
+
+    def add(self, entry: Entry) -> None:
+        if not self.entries or self.entries[-1] < entry:
+            self.entries.append(entry)
+        else:
+            insort(self.entries, entry, lo=self.head)
+
+    def drop_head(self) -> None:
+        """Forget the first entry, which must be stale."""
+        self.head += 1
+        if self.head > 64 and self.head * 2 > len(self.entries):
+            del self.entries[: self.head]
+            self.head = 0
+
+
+class Shapes:
+    """Numbers for distinct asks, reused when the last job of a shape has gone."""
+
+    def __init__(self) -> None:
+        self.asks: list[Ask] = []
+        self.refs: list[int] = []
+        self._index: dict[Ask, int] = {}
+        self._free: list[int] = []
+
+    def take(self, ask: Ask) -> int:
+        shape = self._index.get(ask)
+        if shape is None:
+            if self._free:
+                shape = self._free.pop()
+                self.asks[shape], self.refs[shape] = ask, 0
+            else:
+                shape = len(self.asks)
+                self.asks.append(ask)
+                self.refs.append(0)
+            self._index[ask] = shape
+        self.refs[shape] += 1
+        return shape
+
+    def release(self, shape: int) -> bool:
+        """Give one reference back; True when the number is free again."""
+        self.refs[shape] -= 1
+        if self.refs[shape] > 0:
+            return False
+        del self._index[self.asks[shape]]
+        self._free.append(shape)
+        return True
+
+
+class Backlog:
+    """Who waits, by shape."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[BucketKey, Bucket] = {}
+        self.of_shape: dict[int, dict[BucketKey, None]] = {}
+        self.awake: dict[int, None] = {}
+        self.parked: dict[int, None] = {}
+        self.depth: dict[str, int] = {}
+
+    def count(self, queue: str, change: int) -> None:
+        """Keep the number of waiting tasks per queue."""
+        self.depth[queue] = self.depth.get(queue, 0) + change
+
+    def add(self, job: Job, position: int = RANGE) -> None:
+        """Queue a job's range, or one of its tasks again; its shape is looked at in the next pass."""
+        key = BucketKey(job.queue, job.user, job.priority, job.shape)
+        bucket = self.buckets.get(key)
+        if bucket is None:
+            bucket = self.buckets[key] = Bucket()
+            self.of_shape.setdefault(job.shape, {})[key] = None
+        bucket.add(Entry(job.seq, position, job.id))
+        if job.shape not in self.parked:
+            self.awake[job.shape] = None
+
+    def park(self, shape: int) -> None:
+        """Leave a shape out of passes until a worker it could use gains room."""
+        self.awake.pop(shape, None)
+        if shape in self.of_shape:
+            self.parked[shape] = None
+
+    def wake(self, shape: int) -> None:
+        """Look at a shape again."""
+        if self.parked.pop(shape, 0) is None:
+            self.awake[shape] = None
+
+    def remove_bucket(self, key: BucketKey) -> None:
+        """Forget a line in which nobody waits."""
+        del self.buckets[key]
+        keys = self.of_shape[key.shape]
+        del keys[key]
+        if not keys:
+            del self.of_shape[key.shape]
+            self.awake.pop(key.shape, None)
+            self.parked.pop(key.shape, None)
+
+    def entries(self, key: BucketKey) -> Iterator[Entry]:
+        """Walk a line in order, stale entries included."""
+        bucket = self.buckets[key]
+        for place in range(bucket.head, len(bucket.entries)):
+            yield bucket.entries[place]

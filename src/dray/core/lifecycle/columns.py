@@ -1,0 +1,225 @@
+"""Workers as columns of integers, kept up to date by `apply` so that no pass rebuilds anything.
+
+A cache: every number here can be derived from the worker, its presence and its live attempts, and the invariants compare the
+two. Columns are `array.array` (Python ints in and out) with numpy views for the scans: numpy scalars must not creep into
+ids and sums.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dray.core.model.capability import Device
+from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.units import GB
+from dray.core.model.worker import Presence, Worker, card_table
+
+NAMES = (
+    "total_cpu",
+    "used_cpu",
+    "total_mem",
+    "used_mem",
+    "total_gpu",
+    "free_gpu",
+    "batch_total",
+    "batch_in_use",
+    "batch_live",
+    "service_total",
+    "service_in_use",
+    "service_live",
+    "credit",
+    "open",
+    "offer",
+    "rank",
+)
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What all workers of one class share: everything a shape is matched with that is not a number."""
+
+    backend: str
+    kinds: tuple[str, ...]
+    gpu_words: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...]
+    features: tuple[str, ...]
+
+
+class Columns:
+    """One row per worker. Rows of forgotten workers are reused."""
+
+    def __init__(self) -> None:
+        self.capacity = 0
+        self.count = 0
+        self.row_of: dict[str, int] = {}
+        self.worker_of: list[str] = []
+        self.cards: list[tuple[Device, ...]] = []
+        self.card_used: list[dict[int, int]] = []
+        self.offers: list[Offer] = []
+        self.roomier: dict[int, None] = {}
+        self.ranks_stale = False
+        self._offer_index: dict[Offer, int] = {}
+        self._free_rows: list[int] = []
+        self._data: dict[str, array[int]] = {}
+        self.view: dict[str, np.ndarray[Any, np.dtype[np.int64]]] = {}
+        self._grow(16)
+
+    def get(self, name: str, row: int) -> int:
+        """Read one cell as a plain int."""
+        return self._data[name][row]
+
+    def put(self, name: str, row: int, value: int) -> None:
+        """Write one cell."""
+        self._data[name][row] = value
+
+    def update(self, worker: Worker, presence: Presence) -> int:
+        """Bring a worker's row in line with what it registered; what its attempts hold stays."""
+        row = self.row_of.get(worker.id)
+        if row is None:
+            row = self._new_row(worker.id)
+        cards = card_table(worker.capability, worker.devices)
+        self.cards[row] = cards
+        data, capability = self._data, worker.capability
+        data["total_cpu"][row] = round(capability.cpu_count * 1000)
+        data["total_mem"][row] = round(capability.memory_gb * GB)
+        data["total_gpu"][row] = sum(1 for card in cards if card.healthy)
+        data["offer"][row] = self._offer(offer_of(worker, cards))
+        self._count_cards(row)
+        self.set_presence(row, worker, presence)
+        return row
+
+    def set_presence(self, row: int, worker: Worker, presence: Presence) -> None:
+        """Follow what a worker's session says: credit, slots, and whether it may get work at all."""
+        slots, data = presence.slots, self._data
+        data["batch_total"][row] = slots.batch_total
+        data["batch_in_use"][row] = slots.batch_in_use
+        data["service_total"][row] = slots.service_total
+        data["service_in_use"][row] = slots.service_in_use
+        data["credit"][row] = presence.credit
+        data["open"][row] = int(
+            bool(presence.session) and not (presence.suspect or worker.draining or worker.silent)
+        )
+        self.roomier[row] = None
+
+    def hold(self, worker_id: str, ask: Ask, devices: tuple[int, ...], sign: int) -> None:
+        """Book (sign 1) or give back (sign -1) what one attempt holds."""
+        row = self.row_of[worker_id]
+        data = self._data
+        data["used_cpu"][row] += sign * ask.cpu_milli
+        data["used_mem"][row] += sign * ask.memory_bytes
+        data[f"{ask.pool}_live"][row] += sign
+        if devices:
+            used = self.card_used[row]
+            for index in devices:
+                left = used.get(index, 0) + sign * ask.gpu_milli
+                if left:
+                    used[index] = left
+                else:
+                    del used[index]
+            self._count_cards(row)
+        if sign < 0:
+            self.roomier[row] = None
+
+    def forget(self, worker_id: str) -> None:
+        """Free a row for the next new worker."""
+        row = self.row_of.pop(worker_id)
+        for name in NAMES:
+            self._data[name][row] = 0
+        self.worker_of[row], self.cards[row], self.card_used[row] = "", (), {}
+        self.roomier.pop(row, None)
+        self._free_rows.append(row)
+
+    def refresh_ranks(self) -> None:
+        """Number the rows in order of worker id, so that ties end in the id."""
+        if self.ranks_stale:
+            for rank, worker_id in enumerate(sorted(self.row_of)):
+                self._data["rank"][self.row_of[worker_id]] = rank
+            self.ranks_stale = False
+
+    def _count_cards(self, row: int) -> None:
+        used = self.card_used[row]
+        self._data["free_gpu"][row] = sum(
+            1 for card in self.cards[row] if card.healthy and card.index not in used
+        )
+
+    def _offer(self, offer: Offer) -> int:
+        index = self._offer_index.get(offer)
+        if index is None:
+            index = self._offer_index[offer] = len(self.offers)
+            self.offers.append(offer)
+        return index
+
+    def _new_row(self, worker_id: str) -> int:
+        if self._free_rows:
+            row = self._free_rows.pop()
+            self.worker_of[row], self.card_used[row] = worker_id, {}
+        else:
+            if self.count == self.capacity:
+                self._grow(self.capacity * 2)
+            row, self.count = self.count, self.count + 1
+            self.worker_of.append(worker_id)
+            self.cards.append(())
+            self.card_used.append({})
+        self.row_of[worker_id] = row
+        self.ranks_stale = True
+        return row
+
+    def _grow(self, capacity: int) -> None:
+        for name in NAMES:
+            old = self._data.get(name, array("q"))
+            self._data[name] = old + array("q", bytes(8 * (capacity - len(old))))
+            self.view[name] = np.frombuffer(self._data[name], dtype=np.int64)
+        self.capacity = capacity
+
+
+def offer_of(worker: Worker, cards: tuple[Device, ...]) -> Offer:
+    """Read the class of a worker: backend, device kinds, words its GPU type may be called by, labels, features."""
+    capability = worker.capability
+    backend = capability.gpu_backend or "cpu"
+    has_gpu = capability.gpu_count > 0
+    info = capability.gpu_info
+    names = [capability.gpu_type, info.gpu_type if info else "", *(info.devices if info else [])]
+    names += [card.model for card in cards]
+    words: dict[str, None] = {}
+    for name in names if has_gpu else ():
+        lowered = name.lower()
+        words[lowered] = None
+        for word in lowered.replace("-", " ").replace("_", " ").split():
+            words[word] = None
+    words.pop("", None)
+    kinds = ("cpu", *(("tpu",) if "tpu" in words else ("gpu",) if has_gpu else ()))
+    return Offer(
+        backend=backend,
+        kinds=kinds,
+        gpu_words=tuple(sorted(words)),
+        labels=tuple(sorted(worker.labels.items())),
+        features=tuple(sorted(worker.features)),
+    )
+
+
+def pick_cards(ask: Ask, cards: tuple[Device, ...], used: dict[int, int]) -> tuple[int, ...] | None:
+    """Choose the cards a task would get, smallest that suffice first; None where they are not there.
+
+    A shared ask takes the card with the least room that still holds it, so that whole cards stay whole.
+    """
+    if ask.gpus == 0:
+        return ()
+    room = [
+        (card.vram_bytes, WHOLE - used.get(card.index, 0), card.index)
+        for card in cards
+        if card.healthy
+        and WHOLE - used.get(card.index, 0) >= ask.gpu_milli
+        and card.vram_bytes >= ask.vram_each_bytes
+    ]
+    if ask.gpu_milli < WHOLE:
+        fitting = [(left, vram, index) for vram, left, index in room if vram >= ask.vram_total_bytes]
+        return (min(fitting)[2],) if fitting else None
+    room = sorted(entry for entry in room if entry[1] == WHOLE)
+    for first in range(len(room) - ask.gpus + 1):
+        chosen = room[first : first + ask.gpus]
+        if sum(vram for vram, _, _ in chosen) >= ask.vram_total_bytes:
+            return tuple(sorted(index for _, _, index in chosen))
+    return None

@@ -1,0 +1,89 @@
+"""What the shell must do once the turn is committed: messages to workers, notes for people, alarms.
+
+Effects name ids, never records: by the time they run the state has not moved, but a replay throws them away unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Assign(NamedTuple):
+    """Send (or send again) an attempt to its worker."""
+
+    worker: str
+    uid: str
+
+
+class NoWork(NamedTuple):
+    """Answer a poll that got nothing."""
+
+    worker: str
+
+
+class Cancel(NamedTuple):
+    """Ask a worker to stop an attempt; `uid` may be one that the hub no longer holds."""
+
+    worker: str
+    task_id: str
+    uid: str
+    reason: str
+    grace_s: float
+
+
+class Ack(NamedTuple):
+    """Answer a message of a worker. `results` maps attempt uids to recorded, duplicate or superseded."""
+
+    worker: str
+    re: str
+    results: Mapping[str, str] = _NOTHING
+    keep: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+
+
+class Refuse(NamedTuple):
+    """Answer a message that makes no sense here; the connection lives on."""
+
+    worker: str
+    error: str
+
+
+class LookUp(NamedTuple):
+    """A result for an attempt that memory does not hold: the store knows whether it is a duplicate."""
+
+    worker: str
+    job_id: str
+    task_index: int
+    uid: str
+
+
+class CloseSession(NamedTuple):
+    """Close a socket with a code and a reason."""
+
+    worker: str
+    session: int
+    code: int
+    reason: str
+
+
+class Note(NamedTuple):
+    """One line of the public event feed, stored beside the facts that caused it."""
+
+    type: str
+    job_id: str = ""
+    task_id: str = ""
+    worker: str = ""
+    data: Mapping[str, Any] = _NOTHING
+
+
+class Alarm(NamedTuple):
+    """Something a person must hear of now."""
+
+    text: str
+
+
+Effect = Assign | NoWork | Cancel | Ack | Refuse | LookUp | CloseSession | Note | Alarm

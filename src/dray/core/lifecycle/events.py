@@ -1,0 +1,275 @@
+"""What can happen. Facts are committed before anything they cause leaves the hub; signals live in memory only.
+
+Facts are stored as arrays under a numeric tag: fields are only ever appended, each with a default, and a tag is never used
+for anything else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from dray.core.model.capability import Capability, Device, Slots
+
+
+class Clock(NamedTuple):
+    """When something happened: hub time for every decision, wall time for people."""
+
+    now_ms: int
+    at_ms: int
+
+
+class NewJob(msgspec.Struct, frozen=True, array_like=True):
+    """One job of a submit, its id drawn and its spec complete."""
+
+    id: str
+    user: str
+    spec: bytes
+
+
+class Placement(msgspec.Struct, frozen=True, array_like=True):
+    """One task given to one worker by a plan."""
+
+    job_id: str
+    index: int
+    uid: str
+    worker: str
+    devices: tuple[int, ...] = ()
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """How an attempt ended, in the worker's words. `uid` is empty where a base-only peer named none."""
+
+    job_id: str
+    index: int
+    uid: str
+    state: str
+    exit_code: int | None = None
+    signal: int = 0
+    exit_class: str = ""
+    error: str = ""
+    wall_s: float = 0
+    cpu_s: float = 0
+    max_rss_bytes: int = 0
+    value: bytes = b""
+    digest: str = ""
+
+
+class Activity(msgspec.Struct, frozen=True, array_like=True):
+    """One task that a registering worker says it runs. `over`: the store knows this attempt as ended."""
+
+    job_id: str
+    index: int
+    uid: str = ""
+    over: bool = False
+    running: bool = True
+
+
+class JobsSubmitted(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    jobs: tuple[NewJob, ...]
+
+
+class PlanDecided(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    placements: tuple[Placement, ...]
+
+
+class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    worker: str
+    session: int
+    capability: Capability
+    devices: tuple[Device, ...] = ()
+    labels: dict[str, str] = {}
+    slots: Slots | None = None
+    features: tuple[str, ...] = ()
+    base: bool = True
+    address: str = ""
+    incarnation: str = ""
+    journal_id: str = ""
+    boot_id: str = ""
+    active: tuple[Activity, ...] = ()
+    finished: tuple[Outcome, ...] = ()
+
+
+class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    worker: str
+    capability: Capability
+    devices: tuple[Device, ...] = ()
+
+
+class AttemptAccepted(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    worker: str
+    job_id: str
+    index: int
+    uid: str = ""
+    address: str = ""
+    ports: tuple[int, ...] = ()
+
+
+class AttemptStarted(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    worker: str
+    job_id: str
+    index: int
+    uid: str = ""
+    pid: int = 0
+
+
+class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    worker: str
+    outcome: Outcome
+
+
+class CancelRequested(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """`index` -1 means every task of the job. `grace_s` below 0 means the tier's own."""
+
+    job_id: str
+    index: int = -1
+    user: str = ""
+    grace_s: float = -1
+
+
+class WorkerSilent(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    worker: str
+
+
+class WorkerReturned(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    worker: str
+
+
+class AttemptsLost(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    worker: str
+    uids: tuple[str, ...]
+    reason: str = ""
+
+
+class AttemptRevoked(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    uid: str
+    reason: str = ""
+
+
+class WaitTimedOut(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    job_id: str
+    reason: str = ""
+
+
+class WorkerDrained(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    worker: str
+    on: bool
+    user: str = ""
+
+
+class WorkerLeft(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    worker: str
+
+
+class LimitPassed(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    uid: str
+
+
+class EpochStarted(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    epoch: int
+
+
+class WorkerForgotten(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    worker: str
+
+
+class ArrayExtended(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """An open array took `count` further members, or was closed."""
+
+    job_id: str
+    count: int
+    close: bool = False
+
+
+Fact = (
+    JobsSubmitted
+    | PlanDecided
+    | WorkerRegistered
+    | WorkerChanged
+    | AttemptAccepted
+    | AttemptStarted
+    | AttemptEnded
+    | CancelRequested
+    | WorkerSilent
+    | WorkerReturned
+    | AttemptsLost
+    | AttemptRevoked
+    | WaitTimedOut
+    | WorkerDrained
+    | WorkerLeft
+    | LimitPassed
+    | EpochStarted
+    | WorkerForgotten
+    | ArrayExtended
+)
+
+
+class Heard(NamedTuple):
+    """Any message of a worker is a sign of life."""
+
+    worker: str
+
+
+class SlotsSeen(NamedTuple):
+    """A heartbeat's slots; capability changes ride as `WorkerChanged`."""
+
+    worker: str
+    slots: Slots
+
+
+class CreditSet(NamedTuple):
+    """`ready_for_work`: sets, never adds; asks for an answer in this turn."""
+
+    worker: str
+    credits: int
+    slots: Slots
+
+
+class SessionOpened(NamedTuple):
+    """A worker is about to register on a new socket; an older session under its id gives way."""
+
+    worker: str
+    session: int
+    incarnation: str
+
+
+class SessionClosed(NamedTuple):
+    """A socket broke. `clean` closes ride as `WorkerLeft` as well."""
+
+    worker: str
+    session: int
+
+
+class Suspected(NamedTuple):
+    """A worker was silent long enough to get no new work."""
+
+    worker: str
+
+
+class ResendDue(NamedTuple):
+    """An unaccepted assignment to a worker that asked to be asked again."""
+
+    uid: str
+
+
+Signal = Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue
+Event = Fact | Signal
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Fact])
+
+
+def pack_facts(facts: list[Fact]) -> bytes:
+    """Encode one turn's facts for the log."""
+    return _encoder.encode(facts)
+
+
+def unpack_facts(packed: bytes) -> list[Fact]:
+    """Undo `pack_facts`."""
+    return _decoder.decode(packed)
+
+
+def is_fact(event: Event) -> bool:
+    """Tell what is committed from what is not."""
+    return isinstance(event, msgspec.Struct)

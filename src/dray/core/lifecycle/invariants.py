@@ -1,0 +1,128 @@
+"""What must always hold. Checked after steps in simulation and on demand live (`dray doctor`).
+
+Each check derives a number a second way and compares: a cache that drifted, a task in two places or in none, a held resource that
+nobody holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dray.core.lifecycle.backlog import RANGE
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Job, JobState, Task
+from dray.core.model.resources import WHOLE
+
+
+def problems(state: State) -> list[str]:
+    """Every invariant that does not hold, in words; empty when all is well."""
+    checks = (_tasks, _jobs, _attempts, _columns, _capacity, _backlog)
+    return [problem for check in checks for problem in check(state)]
+
+
+def _tasks(state: State) -> Iterator[str]:
+    for (job_id, index), task in state.tasks.items():
+        name = f"task {job_id}/{index}"
+        places = [bool(task.current), task.queued, task.state.final]
+        if sum(places) != 1:
+            yield f"{name} is in {sum(places)} places: current={task.current!r} queued={task.queued} state={task.state}"
+        if task.current:
+            attempt = state.attempts.get(task.current)
+            if attempt is None or not attempt.phase.live:
+                yield f"{name} names {task.current} as current, which is not live"
+        if task.queued != (index in state.requeued_of.get(job_id, ())):
+            yield f"{name}: queued={task.queued} disagrees with the list of tasks queued again"
+        if job_id not in state.jobs:
+            yield f"{name} has no job"
+
+
+def _jobs(state: State) -> Iterator[str]:
+    by_job: dict[str, list[Task]] = {}
+    for task in state.tasks.values():
+        by_job.setdefault(task.job_id, []).append(task)
+    for job in state.jobs.values():
+        yield from _job(state, job, by_job.get(job.id, []))
+
+
+def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
+    running = sum(1 for task in tasks if task.state is JobState.RUNNING)
+    live = len(state.live_of.get(job.id, ()))
+    held = sum(1 for task in tasks if task.current)
+    if job.running != running:
+        yield f"job {job.id} counts {job.running} running tasks, there are {running}"
+    if job.live != live:
+        yield f"job {job.id} counts {job.live} live attempts, there are {live}"
+    if job.requeued != len(state.requeued_of.get(job.id, ())):
+        yield f"job {job.id} counts {job.requeued} tasks queued again, there are {len(state.requeued_of.get(job.id, ()))}"
+    if job.waiting + held + job.ended != job.total:
+        yield f"job {job.id}: {job.waiting} waiting + {held} held + {job.ended} ended is not {job.total} tasks"
+    if job.state.final != (job.ended == job.total and not job.open):
+        yield f"job {job.id} is {job.state} with {job.ended} of {job.total} tasks ended"
+    if job.limit and job.live > job.limit and not job.cancelled:
+        yield f"job {job.id} has {job.live} live attempts, its cap is {job.limit}"
+
+
+def _attempts(state: State) -> Iterator[str]:
+    current: dict[tuple[str, int], str] = {}
+    for uid, attempt in state.attempts.items():
+        held = uid in state.held.get(attempt.worker, ())
+        if held != attempt.phase.live:
+            yield f"attempt {uid} is {attempt.phase} and {'held' if held else 'not held'} by worker {attempt.worker}"
+        task = state.tasks.get((attempt.job_id, attempt.index))
+        if task is not None and task.current == uid:
+            key = (attempt.job_id, attempt.index)
+            if key in current:
+                yield f"task {key} has two current attempts: {current[key]} and {uid}"
+            current[key] = uid
+        elif attempt.phase.live and not attempt.cancel:
+            yield f"attempt {uid} is {attempt.phase}, nobody's current attempt, and was not asked to stop"
+
+
+def _columns(state: State) -> Iterator[str]:
+    for worker_id, row in state.columns.row_of.items():
+        held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
+        asks = [state.ask(attempt.shape) for attempt in held]
+        sums = {
+            "used_cpu": sum(ask.cpu_milli for ask in asks),
+            "used_mem": sum(ask.memory_bytes for ask in asks),
+            "batch_live": sum(1 for ask in asks if ask.pool == "batch"),
+            "service_live": sum(1 for ask in asks if ask.pool == "service"),
+        }
+        for name, value in sums.items():
+            if state.columns.get(name, row) != value:
+                yield f"worker {worker_id}: column {name} is {state.columns.get(name, row)}, its attempts sum to {value}"
+        cards: dict[int, int] = {}
+        for attempt, ask in zip(held, asks, strict=True):
+            for index in attempt.devices:
+                cards[index] = cards.get(index, 0) + ask.gpu_milli
+        if cards != state.columns.card_used[row]:
+            yield f"worker {worker_id}: cards in use are {state.columns.card_used[row]}, its attempts hold {cards}"
+
+
+def _capacity(state: State) -> Iterator[str]:
+    for worker_id, row in state.columns.row_of.items():
+        for index, used in state.columns.card_used[row].items():
+            if used > WHOLE:
+                yield f"worker {worker_id}: card {index} is held {used} of {WHOLE}"
+
+
+def _backlog(state: State) -> Iterator[str]:
+    entries = {
+        (entry.job_id, entry.position)
+        for bucket in state.backlog.buckets.values()
+        for entry in bucket.entries[bucket.head :]
+    }
+    depth: dict[str, int] = {}
+    for job in state.jobs.values():
+        depth[job.queue] = depth.get(job.queue, 0) + job.waiting
+        if job.untouched and (job.id, RANGE) not in entries:
+            yield f"job {job.id} has {job.untouched} waiting tasks and no place in the line"
+        for index in state.requeued_of.get(job.id, ()):
+            if (job.id, index) not in entries:
+                yield f"task {job.id}/{index} is queued again and has no place in the line"
+    for queue, number in state.backlog.depth.items():
+        if depth.get(queue, 0) != number:
+            yield f"queue {queue} counts {number} waiting tasks, its jobs have {depth.get(queue, 0)}"
+    for shape in state.backlog.of_shape:
+        if (shape in state.backlog.awake) == (shape in state.backlog.parked):
+            yield f"shape {shape} is neither awake nor parked, or both"

@@ -1,0 +1,346 @@
+"""Jobs and their tasks: queued, placed, queued again, ended. Only here are conclusions drawn from what agents report.
+
+A task's result is recorded once and never changes. Failures, losses and preemptions are counted apart: only a failure uses
+up `retries`, only a loss after user code may have run uses up `losses`.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle import attempts
+from dray.core.lifecycle.attempts import ADOPT, STOP
+from dray.core.lifecycle.effects import Assign, Cancel, Effect, Note
+from dray.core.lifecycle.events import (
+    ArrayExtended,
+    CancelRequested,
+    Clock,
+    JobsSubmitted,
+    NewJob,
+    Placement,
+    PlanDecided,
+    WaitTimedOut,
+)
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import attempt_number, task_id
+from dray.core.model.records import Attempt, Job, JobState, Task
+from dray.core.model.resources import ask_of
+from dray.core.model.spec import TIERS, JobSpec, unpack_spec
+
+_FINAL_ORDER = (
+    (JobState.FAILED, "failed"),
+    (JobState.WORKER_FAILED, "worker_failed"),
+    (JobState.UNSCHEDULABLE, "unschedulable"),
+    (JobState.KILLED, "killed"),
+)
+
+
+def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
+    """Queue new jobs. An id that is there already is left alone: the shell has compared the two."""
+    notes: list[Effect] = []
+    for new in event.jobs:
+        if new.id in state.jobs:
+            continue
+        job = make_job(state, new, clock)
+        state.jobs[job.id] = job
+        state.touched.jobs[job.id] = None
+        if job.total:
+            state.backlog.add(job)
+            state.backlog.count(job.queue, job.total)
+        arm_wait(state, job)
+        data = {"name": job.name, "user": job.user, "tasks": job.total, "queue": job.queue}
+        notes.append(Note("job_submitted", job.id, data=data))
+    return notes
+
+
+def make_job(state: State, new: NewJob, clock: Clock) -> Job:
+    """Build the record of a new job; its place in every queue is its number."""
+    spec = unpack_spec(new.spec)
+    seq, state.counters.next_job = state.counters.next_job, state.counters.next_job + 1
+    array = spec.array
+    return Job(
+        id=new.id,
+        seq=seq,
+        user=new.user,
+        name=spec.name,
+        queue=spec.queue,
+        priority=spec.priority,
+        tier=spec.job_tier,
+        shape=state.shapes.take(ask_of(spec)),
+        spec=new.spec,
+        numbered=spec.numbered,
+        total=spec.task_count,
+        limit=array.limit if array else 0,
+        open=bool(array and array.open),
+        retries=spec.retries,
+        losses_allowed=spec.losses,
+        timeout_ms=round(spec.scheduling_timeout_s * 1000),
+        limit_ms=round(spec.limit_s * 1000),
+        lost_after_ms=round(spec.lost_after_s * 1000) or _lost_after_ms(state, spec),
+        waiting_since_ms=clock.now_ms,
+        submitted_at_ms=clock.at_ms,
+    )
+
+
+def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
+    """Give an open array further members, or close it."""
+    job = state.jobs.get(event.job_id)
+    if job is None or not job.open or job.state.final:
+        return []
+    was_waiting = job.untouched
+    job.total += event.count
+    state.backlog.count(job.queue, event.count)
+    job.open = not event.close
+    state.touched.jobs[job.id] = None
+    if event.count and not was_waiting:
+        job.waiting_since_ms = clock.now_ms
+        state.backlog.add(job)
+        arm_wait(state, job)
+    return settle(state, job, clock)
+
+
+def arm_wait(state: State, job: Job) -> None:
+    """Look at the job when its scheduling timeout may have run out."""
+    if job.timeout_ms and job.waiting:
+        state.set_timer(job.waiting_since_ms + job.timeout_ms, "wait", job.id)
+
+
+def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
+    """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
+    effects: list[Effect] = []
+    for placement in event.placements:
+        effects += place(state, placement, clock)
+    return effects
+
+
+def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
+    """Give one waiting task a new attempt on one worker."""
+    job = state.jobs.get(placement.job_id)
+    worker = state.workers.get(placement.worker)
+    if job is None or worker is None or placement.uid in state.attempts:
+        return []
+    task = take_waiting(state, job, placement.index)
+    if task is None:
+        return []
+    attempt = Attempt(
+        uid=placement.uid,
+        job_id=job.id,
+        index=placement.index,
+        no=task.attempts + 1,
+        fence=attempt_number(placement.uid),
+        worker=placement.worker,
+        shape=job.shape,
+        devices=placement.devices,
+        assigned_ms=clock.now_ms,
+        assigned_at_ms=clock.at_ms,
+        limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,
+        lost_after_ms=job.lost_after_ms,
+    )
+    number = (attempt.fence & (1 << 40) - 1) + 1
+    state.counters.next_attempt = max(state.counters.next_attempt, number)
+    task.attempts, task.current, task.last_uid = attempt.no, attempt.uid, attempt.uid
+    job.waiting_since_ms = clock.now_ms
+    state.attempts[attempt.uid] = attempt
+    state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
+    attempts.hold(state, attempt, 1)
+    _spend_credit(state, attempt.worker)
+    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = state.touched.attempts[
+        attempt.uid
+    ] = None
+    state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+    if "resend" in worker.features:
+        for delay_ms in state.rules.resend_ms:
+            state.set_timer(clock.now_ms + delay_ms, "resend", attempt.uid)
+    note = Note("task_assigned", job.id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
+    return [Assign(attempt.worker, attempt.uid), note]
+
+
+def take_waiting(state: State, job: Job, index: int) -> Task | None:
+    """Take a task out of the queue: one queued again, or the next one never placed. None where it does not wait."""
+    task = state.tasks.get((job.id, index))
+    if task is not None:
+        if not task.queued:
+            return None
+        task.queued = False
+        job.requeued -= 1
+        state.backlog.count(job.queue, -1)
+        queued = state.requeued_of[job.id]
+        del queued[index]
+        if not queued:
+            del state.requeued_of[job.id]
+        return task
+    if job.rest.final or index != next_index(state, job):
+        return None
+    job.holes -= index - job.cursor
+    job.cursor = index + 1
+    state.backlog.count(job.queue, -1)
+    task = state.tasks[job.id, index] = Task(job_id=job.id, index=index)
+    return task
+
+
+def next_index(state: State, job: Job) -> int:
+    """The first task never placed; tasks that ended by themselves leave holes that are passed over."""
+    index = job.cursor
+    if job.holes:
+        while (job.id, index) in state.tasks:
+            index += 1
+    return index
+
+
+def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[Effect]:
+    """Put a task back in its old place in the line."""
+    if job.cancelled:
+        return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
+    if task.state is JobState.RUNNING:
+        job.running -= 1
+    task.state, task.current, task.queued = JobState.PENDING, "", True
+    job.requeued += 1
+    state.backlog.count(job.queue, 1)
+    job.waiting_since_ms = clock.now_ms
+    state.requeued_of.setdefault(job.id, {})[task.index] = None
+    state.backlog.add(job, task.index)
+    arm_wait(state, job)
+    state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
+    note = Note(
+        "task_requeued", job.id, _spell(job, task.index), data={"reason": why, "attempt": task.attempts}
+    )
+    return [note, *settle(state, job, clock)]
+
+
+def started(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> None:
+    """A task counts as running from its acceptance on."""
+    if task.current == attempt.uid and task.state is JobState.PENDING:
+        task.state = JobState.RUNNING
+        task.started_at_ms = clock.at_ms
+        job.running += 1
+        job.state = JobState.RUNNING
+        job.started_at_ms = job.started_at_ms or clock.at_ms
+        state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
+
+
+def end_task(
+    state: State, job: Job, task: Task, final: JobState, clock: Clock, exit_class: str, error: str
+) -> list[Effect]:
+    """Record a task's one result."""
+    if task.state is JobState.RUNNING:
+        job.running -= 1
+    if task.queued:
+        take_waiting(state, job, task.index)
+    task.state, task.current = final, ""
+    task.exit_class, task.error, task.ended_at_ms = exit_class, error, clock.at_ms
+    setattr(job, final.value, getattr(job, final.value) + 1)
+    state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
+    data = {"state": final.value, "exit_code": task.exit_code, "exit_class": exit_class, "error": error}
+    return [Note("task_ended", job.id, _spell(job, task.index), data=data), *settle(state, job, clock)]
+
+
+def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
+    """Derive the job's state from its tasks'; a job ends when all of them have and no more may come."""
+    if job.state.final:
+        return []
+    if job.ended < job.total or job.open:
+        going = job.running > 0 or (job.numbered and job.started_at_ms > 0)
+        job.state = JobState.RUNNING if going else JobState.PENDING
+        return []
+    job.state = next((final for final, count in _FINAL_ORDER if getattr(job, count)), JobState.SUCCEEDED)
+    if job.cancelled and (job.killed or not job.total):
+        job.state = JobState.KILLED
+    job.ended_at_ms = clock.at_ms
+    return [Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user})]
+
+
+def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect]:
+    """End what waits at once; what runs is ended for the record and asked to stop, and holds its place until it has."""
+    job = state.jobs.get(event.job_id)
+    if job is None or job.state.final:
+        return []
+    effects: list[Effect] = [
+        Note("cancel_requested", job.id, data={"user": event.user, "index": event.index})
+    ]
+    state.touched.jobs[job.id] = None
+    if event.index >= 0:
+        return effects + _cancel_task(state, job, event.index, event, clock)
+    job.cancelled, job.open = True, False
+    for index in list(state.requeued_of.get(job.id, ())):
+        effects += _cancel_task(state, job, index, event, clock)
+    for uid in list(state.live_of.get(job.id, ())):
+        effects += _cancel_task(state, job, state.attempts[uid].index, event, clock)
+    if job.untouched:
+        job.killed += job.untouched
+        state.backlog.count(job.queue, -job.untouched)
+        job.rest = JobState.KILLED
+        job.error = "cancelled before it started"
+    return effects + settle(state, job, clock)
+
+
+def _cancel_task(state: State, job: Job, index: int, event: CancelRequested, clock: Clock) -> list[Effect]:
+    task = state.tasks.get((job.id, index))
+    if task is None:
+        if job.rest.final or not job.cursor <= index < job.total:
+            return []
+        task = state.tasks[job.id, index] = Task(job_id=job.id, index=index)
+        job.holes += 1
+        state.backlog.count(job.queue, -1)
+    if task.state.final:
+        return []
+    effects: list[Effect] = []
+    attempt = state.attempts.get(task.current)
+    if attempt is not None:
+        grace_s = event.grace_s if event.grace_s >= 0 else TIERS[job.tier].grace_s
+        effects += stop_attempt(state, attempt, "user", grace_s, clock)
+    who = f"cancelled by {event.user}" if event.user else "cancelled"
+    return effects + end_task(state, job, task, JobState.KILLED, clock, "cancelled", who)
+
+
+def stop_attempt(state: State, attempt: Attempt, reason: str, grace_s: float, clock: Clock) -> list[Effect]:
+    """Ask a worker to stop an attempt; what it holds stays held until it is confirmed gone."""
+    if not attempts.move(state, attempt, STOP):
+        return []
+    attempt.cancel, attempt.grace_s, attempt.cancel_ms = reason, grace_s, clock.now_ms
+    return [Cancel(attempt.worker, state.spell(attempt), attempt.uid, reason, grace_s)]
+
+
+def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
+    """End what has waited longer than its scheduling timeout."""
+    job = state.jobs.get(event.job_id)
+    if job is None or job.state.final or not job.waiting:
+        return []
+    effects: list[Effect] = []
+    for index in list(state.requeued_of.get(job.id, ())):
+        task = state.tasks[job.id, index]
+        effects += end_task(state, job, task, JobState.UNSCHEDULABLE, clock, "unschedulable", event.reason)
+    if job.untouched:
+        job.unschedulable += job.untouched
+        state.backlog.count(job.queue, -job.untouched)
+        job.rest = JobState.UNSCHEDULABLE
+        job.error = event.reason
+        job.open = False
+    state.touched.jobs[job.id] = None
+    return effects + settle(state, job, clock)
+
+
+def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
+    """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile."""
+    if task.last_uid != attempt.uid or not task.queued or not attempts.move(state, attempt, ADOPT):
+        return False
+    take_waiting(state, job, task.index)
+    if attempt.started:
+        task.losses -= 1
+    task.current, task.state = attempt.uid, JobState.RUNNING
+    job.running += 1
+    job.state = JobState.RUNNING
+    state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
+    return True
+
+
+def _lost_after_ms(state: State, spec: JobSpec) -> int:
+    return state.rules.lost_service_ms if spec.type == "service" else state.rules.lost_ms
+
+
+def _spend_credit(state: State, worker_id: str) -> None:
+    presence = state.presence[worker_id]
+    if presence.credit > 0:
+        presence.credit -= 1
+        state.columns.put("credit", state.columns.row_of[worker_id], presence.credit)
+
+
+def _spell(job: Job, index: int) -> str:
+    return task_id(job.id, index if job.numbered else -1)

@@ -1,0 +1,139 @@
+"""State rebuilt from rows, and entities let go once their rows are written.
+
+Recovery = rows + fold of the log's tail through the same `apply`; here are the caches around it. Nothing a worker said lives
+through a restart: every presence starts empty and counts as heard at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.state import Counters, State
+from dray.core.model.records import Attempt, Job, Phase, Task
+from dray.core.model.resources import ask_of
+from dray.core.model.spec import unpack_spec
+from dray.core.model.worker import Presence, Worker
+
+
+def load(
+    state: State,
+    counters: Counters,
+    rows: tuple[Iterable[Job], Iterable[Task], Iterable[Attempt], Iterable[Worker]],
+) -> None:
+    """Fill an empty state from rows."""
+    job_rows, task_rows, attempt_rows, worker_rows = rows
+    state.counters = counters
+    for worker in worker_rows:
+        state.workers[worker.id] = worker
+        state.presence[worker.id] = Presence()
+        state.touch_worker(worker.id)
+    for job in job_rows:
+        job.live = 0
+        job.shape = state.shapes.take(ask_of(unpack_spec(job.spec)))
+        state.jobs[job.id] = job
+        if job.untouched:
+            state.backlog.add(job)
+        state.backlog.count(job.queue, job.waiting)
+    live = list(attempt_rows)
+    wanted = {(attempt.job_id, attempt.index) for attempt in live}
+    for task in task_rows:
+        _load_task(state, task, wanted)
+    for attempt in live:
+        _load_attempt(state, attempt)
+
+
+def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
+    job = state.jobs[task.job_id]
+    if task.state.final and task.index < job.cursor and (task.job_id, task.index) not in wanted:
+        return
+    state.tasks[task.job_id, task.index] = task
+    if task.queued:
+        state.requeued_of.setdefault(job.id, {})[task.index] = None
+        state.backlog.add(job, task.index)
+
+
+def _load_attempt(state: State, attempt: Attempt) -> None:
+    attempt.shape = state.jobs[attempt.job_id].shape
+    state.attempts[attempt.uid] = attempt
+    state.newest[attempt.worker, attempt.job_id, attempt.index] = attempt.uid
+    if attempt.phase.live:
+        attempts.hold(state, attempt, 1)
+
+
+def wake_up(state: State, clock: Clock) -> None:
+    """Start the clocks after a load: nobody is connected, everybody was heard just now."""
+    state.started_ms = clock.now_ms
+    state.polls.clear()
+    state.timers.clear()
+    for worker_id in state.workers:
+        state.presence[worker_id] = Presence(seen_ms=clock.now_ms)
+        state.touch_worker(worker_id)
+        presence = state.presence[worker_id]
+        presence.loss_timer_ms = clock.now_ms + state.rules.suspect_ms
+        state.set_timer(presence.loss_timer_ms, "silence", worker_id)
+    for job in state.jobs.values():
+        jobs.arm_wait(state, job)
+    for attempt in state.attempts.values():
+        if attempt.phase is Phase.ASSIGNED:
+            state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+        elif (
+            attempt.phase.live and attempt.started and attempt.limit_ms and state.workers[attempt.worker].base
+        ):
+            due_ms = attempt.started_ms + attempt.limit_ms + state.rules.limit_margin_ms
+            state.set_timer(due_ms, "limit", attempt.uid)
+
+
+def release(
+    state: State, job_ids: Iterable[str], task_keys: Iterable[tuple[str, int]], uids: Iterable[str]
+) -> None:
+    """Let ended entities go whose rows are written. Live ones stay, and so does what they hang on."""
+    for uid in uids:
+        attempt = state.attempts.get(uid)
+        if attempt is not None and not attempt.phase.live and not _wanted(state, attempt):
+            del state.attempts[uid]
+            place = (attempt.worker, attempt.job_id, attempt.index)
+            if state.newest.get(place) == uid:
+                del state.newest[place]
+    for key in task_keys:
+        task = state.tasks.get(key)
+        job = state.jobs.get(key[0])
+        if (
+            task is not None
+            and task.state.final
+            and (job is None or key[1] < job.cursor)
+            and not _stopping(state, task)
+        ):
+            del state.tasks[key]
+    for job_id in job_ids:
+        job = state.jobs.get(job_id)
+        if job is not None and job.state.final and job_id not in state.live_of:
+            _release_job(state, job)
+
+
+def _wanted(state: State, attempt: Attempt) -> bool:
+    """A lost attempt may still be adopted while its task waits and no newer one was made."""
+    task = state.tasks.get((attempt.job_id, attempt.index))
+    return attempt.phase is Phase.LOST and task is not None and task.queued and task.last_uid == attempt.uid
+
+
+def _stopping(state: State, task: Task) -> bool:
+    last = state.attempts.get(task.last_uid)
+    return last is not None and last.phase.live
+
+
+def _release_job(state: State, job: Job) -> None:
+    for key in list(_holes(state, job)):
+        del state.tasks[key]
+    del state.jobs[job.id]
+    if state.shapes.release(job.shape):
+        for bucket in list(state.backlog.of_shape.get(job.shape, ())):
+            state.backlog.remove_bucket(bucket)
+
+
+def _holes(state: State, job: Job) -> Iterable[tuple[str, int]]:
+    if job.holes:
+        for index in range(job.cursor, job.total):
+            if (job.id, index) in state.tasks:
+                yield job.id, index

@@ -1,0 +1,228 @@
+"""What a worker says of its attempts: accepted, started, ended. Each message is checked against who is current.
+
+A worker speaks only for its own attempts. A message that names no attempt (base-only peer) is read as this worker's newest
+attempt of that task.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
+from dray.core.lifecycle.effects import Ack, Cancel, Effect, LookUp, Note, Refuse
+from dray.core.lifecycle.events import (
+    AttemptAccepted,
+    AttemptEnded,
+    AttemptRevoked,
+    AttemptsLost,
+    AttemptStarted,
+    Clock,
+    LimitPassed,
+    Outcome,
+)
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import task_id
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.spec import TIERS
+
+_TRIGGER = {"succeeded": SUCCEED, "completed": SUCCEED, "failed": FAIL, "killed": KILL, "preempted": PREEMPT}
+LOST_CLASSES = {"lost": True, "lost_unstarted": False}
+
+
+def find(state: State, worker: str, job_id: str, index: int, uid: str) -> Attempt | None:
+    """Find the attempt a message of `worker` speaks of; `index` as spelled, -1 for a job's only task."""
+    if not uid:
+        uid = state.newest.get((worker, job_id, max(index, 0)), "")
+    attempt = state.attempts.get(uid)
+    if attempt is None or attempt.worker != worker or attempt.job_id != job_id:
+        return None
+    return attempt if attempt.index == max(index, 0) else None
+
+
+def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]:
+    """The worker holds the task durably; for a peer that never says `job_started` this is the start as well."""
+    attempt = find(state, event.worker, event.job_id, event.index, event.uid)
+    if attempt is None:
+        return [_unknown(state, event.worker, "job_accepted", event.job_id, event.index, event.uid)]
+    effects: list[Effect] = [Ack(event.worker, "job_accepted")]
+    if attempt.phase is Phase.REVOKED:
+        return [*effects, Cancel(event.worker, state.spell(attempt), attempt.uid, "revoked", 0)]
+    if not attempts.move(state, attempt, ACCEPT):
+        return effects
+    attempt.accepted_at_ms = clock.at_ms
+    attempt.address, attempt.ports = event.address, event.ports
+    effects.append(
+        Note("task_accepted", attempt.job_id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
+    )
+    if not says_started(state, attempt.worker):
+        mark_started(state, attempt, clock)
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    jobs.started(state, job, task, attempt, clock)
+    return effects
+
+
+def says_started(state: State, worker_id: str) -> bool:
+    """Whether this worker tells acceptance and start apart."""
+    return "job_started" in state.workers[worker_id].features
+
+
+def mark_started(state: State, attempt: Attempt, clock: Clock) -> None:
+    """From here on user code may have run: a loss is charged, the time limit runs."""
+    if attempt.started:
+        return
+    attempt.started = True
+    attempt.started_ms, attempt.started_at_ms = clock.now_ms, clock.at_ms
+    if attempt.limit_ms and state.workers[attempt.worker].base:
+        state.set_timer(clock.now_ms + attempt.limit_ms + state.rules.limit_margin_ms, "limit", attempt.uid)
+
+
+def started(state: State, event: AttemptStarted, clock: Clock) -> list[Effect]:
+    """User code runs."""
+    attempt = find(state, event.worker, event.job_id, event.index, event.uid)
+    if attempt is None:
+        return [_unknown(state, event.worker, "job_started", event.job_id, event.index, event.uid)]
+    effects: list[Effect] = [Ack(event.worker, "job_started")]
+    if not attempt.phase.live:
+        return effects
+    attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
+    attempt.pid = event.pid
+    first = not attempt.started
+    mark_started(state, attempt, clock)
+    attempts.move(state, attempt, START)
+    state.touched.attempts[attempt.uid] = None
+    if first:
+        job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+        jobs.started(state, job, task, attempt, clock)
+        waited_ms = max(0, clock.at_ms - job.submitted_at_ms)
+        data = {"attempt": attempt.no, "waited_ms": waited_ms}
+        effects.append(Note("task_started", attempt.job_id, state.spell(attempt), attempt.worker, data))
+    return effects
+
+
+def ended(state: State, event: AttemptEnded, clock: Clock) -> list[Effect]:
+    """Record a result, or say why it changes nothing; either way the worker may forget it."""
+    outcome = event.outcome
+    attempt = find(state, event.worker, outcome.job_id, outcome.index, outcome.uid)
+    if attempt is None:
+        return [LookUp(event.worker, outcome.job_id, outcome.index, outcome.uid)]
+    verdict, effects = record(state, attempt, outcome, clock)
+    return [Ack(event.worker, "job_result", {attempt.uid: verdict}), *effects]
+
+
+def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tuple[str, list[Effect]]:
+    """Give the verdict on a result: recorded, duplicate or superseded."""
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    if attempt.phase is Phase.LOST:
+        jobs.adopt(state, job, task, attempt)
+    if not attempt.phase.live:
+        return ("superseded" if attempt.phase in (Phase.LOST, Phase.REVOKED) else "duplicate"), []
+    _fill(attempt, outcome, clock)
+    if outcome.state in ("succeeded", "completed", "failed") and outcome.exit_class not in LOST_CLASSES:
+        mark_started(state, attempt, clock)
+    trigger = LOSE if outcome.exit_class in LOST_CLASSES else _TRIGGER[outcome.state]
+    attempts.move(state, attempt, trigger)
+    if task.current != attempt.uid:
+        return "superseded", []
+    return "recorded", conclude(state, job, task, attempt, clock)
+
+
+def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:
+    """Decide what the end of its current attempt means for a task."""
+    task.exit_code, task.signal = attempt.exit_code, attempt.signal
+    phase = attempt.phase
+    if phase is Phase.SUCCEEDED:
+        return jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, attempt.exit_class or "ok", "")
+    if phase is Phase.PREEMPTED:
+        task.preemptions += 1
+        return jobs.requeue(state, job, task, clock, attempt.error or "preempted")
+    if phase is Phase.LOST:
+        return _conclude_loss(state, job, task, attempt, clock)
+    if phase is Phase.KILLED and attempt.cancel != "time_limit":
+        error = attempt.error or "stopped on its worker"
+        return jobs.end_task(
+            state, job, task, JobState.KILLED, clock, attempt.exit_class or "cancelled", error
+        )
+    if attempt.cancel == "time_limit":
+        attempt.exit_class = "time_limit"
+    task.failures += 1
+    if task.failures <= job.retries:
+        return jobs.requeue(
+            state, job, task, clock, f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
+        )
+    return jobs.end_task(
+        state, job, task, JobState.FAILED, clock, attempt.exit_class or "code", attempt.error
+    )
+
+
+def _conclude_loss(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:
+    if not attempt.started:
+        return jobs.requeue(state, job, task, clock, "its worker was lost before it started")
+    task.losses += 1
+    if task.losses <= job.losses_allowed:
+        return jobs.requeue(
+            state, job, task, clock, f"its worker {attempt.worker} was lost (loss {task.losses})"
+        )
+    error = f"its worker was lost {task.losses} times, {job.losses_allowed} allowed"
+    return jobs.end_task(state, job, task, JobState.WORKER_FAILED, clock, "lost", error)
+
+
+def lose(state: State, attempt: Attempt, reason: str, clock: Clock) -> list[Effect]:
+    """Give an attempt up: its worker is gone, or no longer knows it."""
+    if not attempts.move(state, attempt, LOSE):
+        return []
+    attempt.ended_at_ms, attempt.exit_class, attempt.error = clock.at_ms, "lost", reason
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    return conclude(state, job, task, attempt, clock) if task.current == attempt.uid else []
+
+
+def lost(state: State, event: AttemptsLost, clock: Clock) -> list[Effect]:
+    """A worker was silent too long: its attempts are lost."""
+    data = {"attempts": len(event.uids), "reason": event.reason}
+    effects: list[Effect] = [Note("worker_lost", worker=event.worker, data=data)]
+    for uid in event.uids:
+        attempt = state.attempts.get(uid)
+        if attempt is not None:
+            effects += lose(state, attempt, event.reason, clock)
+    return effects
+
+
+def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
+    """Take an assignment back that was never accepted: free of charge, back to its old place."""
+    attempt = state.attempts.get(event.uid)
+    if attempt is None or not attempts.move(state, attempt, REVOKE):
+        return []
+    attempt.ended_at_ms, attempt.error = clock.at_ms, event.reason
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    effects: list[Effect] = [Cancel(attempt.worker, state.spell(attempt), attempt.uid, "revoked", 0)]
+    if task.current == attempt.uid:
+        effects += jobs.requeue(state, job, task, clock, event.reason)
+    return effects
+
+
+def limit_passed(state: State, event: LimitPassed, clock: Clock) -> list[Effect]:
+    """Stop what a base-only worker runs past its limit; other agents keep the limit themselves."""
+    attempt = state.attempts.get(event.uid)
+    if attempt is None:
+        return []
+    grace_s = TIERS[state.jobs[attempt.job_id].tier].grace_s
+    return jobs.stop_attempt(state, attempt, "time_limit", grace_s, clock)
+
+
+def _fill(attempt: Attempt, outcome: Outcome, clock: Clock) -> None:
+    attempt.exit_code, attempt.signal, attempt.exit_class = (
+        outcome.exit_code,
+        outcome.signal,
+        outcome.exit_class,
+    )
+    attempt.error, attempt.value, attempt.digest = outcome.error, outcome.value, outcome.digest
+    attempt.wall_s, attempt.cpu_s, attempt.max_rss_bytes = (
+        outcome.wall_s,
+        outcome.cpu_s,
+        outcome.max_rss_bytes,
+    )
+    attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
+    attempt.ended_at_ms = clock.at_ms
+
+
+def _unknown(state: State, worker: str, kind: str, job_id: str, index: int, uid: str) -> Refuse:
+    named = f" (attempt {uid})" if uid else ""
+    return Refuse(worker, f"{kind}: this worker has no attempt of task {task_id(job_id, index)}{named}")

@@ -1,0 +1,25 @@
+"""The numbers that lifecycle decisions depend on, all in milliseconds, with the protocol's defaults."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Timers of the worker protocol. Times are hub time: a clock that never runs backwards."""
+
+    suspect_ms: int = 25_000
+    unknown_ms: int = 40_000
+    lost_ms: int = 120_000
+    lost_service_ms: int = 60_000
+    start_grace_ms: int = 120_000
+    accept_ms: int = 30_000
+    resend_ms: tuple[int, ...] = (2_000, 4_000, 8_000)
+    limit_margin_ms: int = 5_000
+    brake_share: float = 0.5
+    brake_window_ms: int = 60_000
+    brake_min: int = 3
+    flap_window_ms: int = 20_000
+    flap_takeovers: int = 4
+    flap_refuse_ms: int = 60_000
+    pass_placements: int = 2_000

@@ -1,0 +1,128 @@
+"""Which timers have run out, as events. A timer is only a reason to look: what it meant may be over.
+
+One per worker for silence, one per attempt for acceptance and limits, one per job for the scheduling timeout: the cost is in
+what is due, not in what exists.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from dray.core.lifecycle.events import (
+    AttemptRevoked,
+    AttemptsLost,
+    Clock,
+    Event,
+    LimitPassed,
+    ResendDue,
+    Suspected,
+    WaitTimedOut,
+    WorkerSilent,
+)
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Phase
+
+Reasons = Callable[[str], str]
+
+
+def next_due_ms(state: State) -> int | None:
+    """When the next look is due; None while nothing is timed."""
+    return state.timers[0][0] if state.timers else None
+
+
+def due(state: State, clock: Clock, reasons: Reasons) -> list[Event]:
+    """Take the timers that have run out and say what follows. `reasons` words why a job could not be placed."""
+    looks: list[tuple[str, str]] = []
+    while state.timers and state.timers[0][0] <= clock.now_ms:
+        _, kind, key = heapq.heappop(state.timers)
+        looks.append((kind, key))
+    if not looks:
+        return []
+    if any(kind == "silence" for kind, _ in looks):
+        state.braked = brake(state, clock)
+    events: list[Event] = []
+    for kind, key in looks:
+        events += _LOOKS[kind](state, key, clock, reasons)
+    return events
+
+
+def brake(state: State, clock: Clock) -> bool:
+    """Over half the workers fell silent within a minute: more likely the hub's fault than theirs. Decide nothing."""
+    rules = state.rules
+    present = [state.presence[worker.id] for worker in state.workers.values() if not worker.left]
+    silences = [clock.now_ms - presence.seen_ms for presence in present]
+    gone = [silence for silence in silences if silence >= rules.unknown_ms]
+    if len(gone) < rules.brake_min or len(gone) <= rules.brake_share * len(present):
+        return False
+    fresh = [silence for silence in gone if silence < rules.unknown_ms + rules.brake_window_ms]
+    return state.braked or len(fresh) > rules.brake_share * len(present)
+
+
+def _silence(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    worker, presence = state.workers.get(worker_id), state.presence.get(worker_id)
+    if worker is None or presence is None:
+        return []
+    rules, silence_ms = state.rules, clock.now_ms - presence.seen_ms
+    held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
+    waits = [rules.suspect_ms, rules.unknown_ms, *(attempt.lost_after_ms for attempt in held)]
+    later = [presence.seen_ms + wait for wait in waits if wait > silence_ms]
+    presence.loss_timer_ms = min(later) if later else clock.now_ms + rules.suspect_ms
+    state.set_timer(presence.loss_timer_ms, "silence", worker_id)
+    events: list[Event] = []
+    if silence_ms >= rules.suspect_ms and not presence.suspect:
+        events.append(Suspected(worker_id))
+    if state.braked:
+        return events
+    if silence_ms >= rules.unknown_ms and not worker.silent:
+        events.append(WorkerSilent(worker_id))
+    if clock.now_ms - state.started_ms < rules.start_grace_ms:
+        return events
+    over = [a.uid for a in held if silence_ms >= a.lost_after_ms and a.phase is not Phase.ASSIGNED]
+    if over:
+        events.append(AttemptsLost(worker_id, tuple(sorted(over)), f"silent for {silence_ms // 1000} s"))
+    return events
+
+
+def _accept(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    attempt = state.attempts.get(uid)
+    if attempt is None or attempt.phase is not Phase.ASSIGNED:
+        return []
+    ready_ms = max(attempt.assigned_ms, state.started_ms) + state.rules.accept_ms
+    if clock.now_ms < ready_ms:
+        state.set_timer(ready_ms, "accept", uid)
+        return []
+    return [AttemptRevoked(uid, f"not accepted within {state.rules.accept_ms // 1000} s")]
+
+
+def _wait(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    job = state.jobs.get(job_id)
+    if job is None or job.state.final or not job.waiting or not job.timeout_ms:
+        return []
+    due_ms = job.waiting_since_ms + job.timeout_ms
+    if job.live:
+        due_ms = max(due_ms, clock.now_ms + job.timeout_ms)
+    if clock.now_ms < due_ms:
+        state.set_timer(due_ms, "wait", job_id)
+        return []
+    return [WaitTimedOut(job_id, reasons(job_id))]
+
+
+def _limit(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    attempt = state.attempts.get(uid)
+    live = attempt is not None and attempt.phase.live and not attempt.cancel
+    return [LimitPassed(uid)] if live else []
+
+
+def _resend(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    attempt = state.attempts.get(uid)
+    return [ResendDue(uid)] if attempt is not None and attempt.phase is Phase.ASSIGNED else []
+
+
+_LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
+    "silence": _silence,
+    "accept": _accept,
+    "wait": _wait,
+    "limit": _limit,
+    "resend": _resend,
+}

@@ -1,0 +1,311 @@
+"""Workers come, speak, fall silent, return and leave.
+
+The session side (credit, slots, when last heard) is made of signals. Registering reconciles what both sides hold; a new session
+under an id takes over from the old one, and two machines that keep doing so are both refused for a while.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle import attempts, jobs, results
+from dray.core.lifecycle.attempts import ACCEPT, RETURN, SILENCE
+from dray.core.lifecycle.effects import Ack, Alarm, Assign, Cancel, CloseSession, Effect, Note
+from dray.core.lifecycle.events import (
+    Activity,
+    AttemptRevoked,
+    Clock,
+    CreditSet,
+    Heard,
+    ResendDue,
+    SessionClosed,
+    SessionOpened,
+    SlotsSeen,
+    Suspected,
+    WorkerChanged,
+    WorkerDrained,
+    WorkerForgotten,
+    WorkerLeft,
+    WorkerRegistered,
+    WorkerReturned,
+    WorkerSilent,
+)
+from dray.core.lifecycle.reconcile import ADOPT, KEEP, LOSE, QUARANTINE, RESEND, STOP, Reported, reconcile
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import task_id
+from dray.core.model.records import Attempt, Phase
+from dray.core.model.worker import Presence, Worker
+
+TAKEN_OVER, FLAPPING = 4409, 4429
+
+
+def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effect]:
+    """Take a worker in (again): its session, its capabilities, and what it still runs or finished meanwhile."""
+    presence = state.presence.setdefault(event.worker, Presence())
+    before = state.workers.get(event.worker)
+    same_journal = before is None or not event.journal_id or event.journal_id == before.journal_id
+    worker = Worker(
+        id=event.worker,
+        capability=event.capability,
+        devices=event.devices,
+        labels=event.labels,
+        slots=event.slots or (before.slots if before else Presence().slots),
+        features=event.features,
+        base=event.base,
+        address=event.address,
+        incarnation=event.incarnation,
+        journal_id=event.journal_id or (before.journal_id if before else ""),
+        boot_id=event.boot_id,
+        draining=before.draining if before else False,
+        registered_at_ms=clock.at_ms,
+    )
+    state.workers[event.worker] = worker
+    presence.session, presence.credit, presence.suspect = event.session, 0, False
+    presence.slots = event.slots or Presence().slots
+    _hear(presence, clock)
+    watch_silence(state, event.worker, clock)
+    state.touched.workers[event.worker] = None
+    state.touch_worker(event.worker)
+    note = Note("worker_registered", worker=event.worker, data={"backend": event.capability.gpu_backend})
+    return [note, *_reconcile(state, event, worker, same_journal, clock)]
+
+
+def session_opened(state: State, event: SessionOpened, clock: Clock) -> list[Effect]:
+    """Let a new session take its id over; it was let in when `presence.session` names it afterwards.
+
+    Before the fact of registering, not part of it: a replay has no sessions and must not depend on them.
+    """
+    presence = state.presence.setdefault(event.worker, Presence())
+    if presence.refused_until_ms > clock.now_ms:
+        text = f"worker id {event.worker} is refused for a minute: two machines keep registering under it"
+        return [CloseSession(event.worker, event.session, FLAPPING, text)]
+    old, presence.session, presence.credit = presence.session, event.session, 0
+    if not old or old == event.session:
+        return []
+    before = state.workers.get(event.worker)
+    other = before is not None and bool(event.incarnation) and before.incarnation != event.incarnation
+    recent = tuple(at for at in presence.takeovers if clock.now_ms - at < state.rules.flap_window_ms)
+    presence.takeovers = (*recent, clock.now_ms) if other or not event.incarnation else recent
+    if len(presence.takeovers) < state.rules.flap_takeovers:
+        return [
+            CloseSession(event.worker, old, TAKEN_OVER, "another session registered under this worker id")
+        ]
+    presence.refused_until_ms = clock.now_ms + state.rules.flap_refuse_ms
+    presence.takeovers, presence.session, presence.credit = (), 0, 0
+    if before is not None:
+        state.touch_worker(event.worker)
+    text = f"two machines keep registering as worker {event.worker}: both are refused for a minute; give each its own --name"
+    closing = [CloseSession(event.worker, session, FLAPPING, text) for session in (old, event.session)]
+    return [*closing, Alarm(text)]
+
+
+def _reconcile(
+    state: State, event: WorkerRegistered, worker: Worker, same_journal: bool, clock: Clock
+) -> list[Effect]:
+    verdicts: dict[str, str] = {}
+    effects: list[Effect] = []
+    finished: list[str] = []
+    for outcome in event.finished:
+        attempt = results.find(state, event.worker, outcome.job_id, outcome.index, outcome.uid)
+        if attempt is not None:
+            verdict, consequences = results.record(state, attempt, outcome, clock)
+            verdicts[attempt.uid] = verdict
+            finished.append(attempt.uid)
+            effects += consequences
+        elif outcome.uid:
+            verdicts[outcome.uid] = "superseded"
+    reports = {
+        report.key: (report, activity)
+        for activity in event.active
+        for report in [_report(state, event, activity)]
+    }
+    held = {uid: state.attempts[uid].phase for uid in state.held.get(event.worker, {})}
+    reported = [report for report, _ in reports.values()]
+    keep, stop, strange = [], [], []
+    messages: list[Effect] = []
+    for decision in reconcile(held, reported, finished, same_journal):
+        attempt = state.attempts.get(decision.key)
+        if decision.action == KEEP and attempt is not None:
+            keep.append(attempt.uid)
+            _keep(state, attempt, reports[decision.key][1].running, clock)
+        elif decision.action == ADOPT and attempt is not None:
+            job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+            jobs.adopt(state, job, task, attempt)
+            keep.append(attempt.uid)
+        elif decision.action == STOP:
+            stop.append(decision.key)
+            messages.append(_stop(state, event.worker, reports[decision.key][1], attempt, clock))
+        elif decision.action == RESEND and attempt is not None:
+            messages.append(Assign(event.worker, attempt.uid))
+            state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+            attempt.assigned_ms = clock.now_ms
+        elif decision.action == LOSE and attempt is not None:
+            why = (
+                "its worker came back without it"
+                if same_journal
+                else "its worker came back with a new journal"
+            )
+            effects += results.lose(state, attempt, why, clock)
+        elif decision.action == QUARANTINE:
+            strange.append(decision.key)
+    worker.quarantined = tuple(strange)
+    state.touch_worker(event.worker)
+    return [Ack(event.worker, "register", verdicts, tuple(keep), tuple(stop)), *effects, *messages]
+
+
+def _report(state: State, event: WorkerRegistered, activity: Activity) -> Reported:
+    attempt = results.find(state, event.worker, activity.job_id, activity.index, activity.uid)
+    if attempt is None:
+        if activity.over:
+            return Reported(activity.uid, True, Phase.REVOKED)
+        return Reported(task_id(activity.job_id, activity.index), False)
+    task = state.tasks[attempt.job_id, attempt.index]
+    adoptable = task.queued and task.last_uid == attempt.uid
+    return Reported(attempt.uid, True, attempt.phase, bool(attempt.cancel), adoptable)
+
+
+def _keep(state: State, attempt: Attempt, running: bool, clock: Clock) -> None:
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    if attempts.move(state, attempt, ACCEPT):
+        attempt.accepted_at_ms = clock.at_ms
+        jobs.started(state, job, task, attempt, clock)
+    if running:
+        results.mark_started(state, attempt, clock)
+    attempts.move(state, attempt, RETURN)
+    state.touched.attempts[attempt.uid] = None
+
+
+def _stop(state: State, worker: str, activity: Activity, attempt: Attempt | None, clock: Clock) -> Cancel:
+    name = task_id(activity.job_id, activity.index)
+    if attempt is None or not attempt.cancel:
+        return Cancel(worker, name, activity.uid or (attempt.uid if attempt else ""), "superseded", 0)
+    spent_s = (clock.now_ms - attempt.cancel_ms) / 1000
+    return Cancel(worker, name, attempt.uid, attempt.cancel, max(0.0, attempt.grace_s - spent_s))
+
+
+def watch_silence(state: State, worker_id: str, clock: Clock) -> None:
+    """Keep one timer per worker; it moves itself on while the worker speaks."""
+    presence = state.presence[worker_id]
+    if presence.loss_timer_ms <= clock.now_ms:
+        presence.loss_timer_ms = clock.now_ms + state.rules.suspect_ms
+        state.set_timer(presence.loss_timer_ms, "silence", worker_id)
+
+
+def _hear(presence: Presence, clock: Clock) -> None:
+    presence.seen_ms, presence.seen_at_ms = clock.now_ms, clock.at_ms
+
+
+def heard(state: State, event: Heard, clock: Clock) -> list[Effect]:
+    """Any message is a sign of life."""
+    presence = state.presence.get(event.worker)
+    if presence is not None:
+        _hear(presence, clock)
+        if presence.suspect:
+            presence.suspect = False
+            state.touch_worker(event.worker)
+    return []
+
+
+def slots_seen(state: State, event: SlotsSeen, clock: Clock) -> list[Effect]:
+    """A heartbeat says how many slots there are and how many are in use."""
+    presence = state.presence[event.worker]
+    if presence.slots != event.slots:
+        presence.slots = event.slots
+        state.touch_worker(event.worker)
+    return []
+
+
+def credit_set(state: State, event: CreditSet, clock: Clock) -> list[Effect]:
+    """Readiness is credit; the poll is answered after this turn's pass."""
+    presence = state.presence[event.worker]
+    presence.credit, presence.slots = event.credits, event.slots
+    state.columns.set_presence(state.columns.row_of[event.worker], state.workers[event.worker], presence)
+    state.polls[event.worker] = None
+    return []
+
+
+def session_closed(state: State, event: SessionClosed, clock: Clock) -> list[Effect]:
+    """A socket that merely breaks costs nothing until the timers run out."""
+    presence = state.presence.get(event.worker)
+    if presence is not None and presence.session == event.session:
+        presence.session = presence.credit = 0
+        state.touch_worker(event.worker)
+    return []
+
+
+def suspected(state: State, event: Suspected, clock: Clock) -> list[Effect]:
+    """No new work for a worker that has been silent for a while."""
+    state.presence[event.worker].suspect = True
+    state.touch_worker(event.worker)
+    return []
+
+
+def resend_due(state: State, event: ResendDue, clock: Clock) -> list[Effect]:
+    """Ask again for an assignment that was not accepted yet."""
+    attempt = state.attempts.get(event.uid)
+    if attempt is None or attempt.phase is not Phase.ASSIGNED or not state.presence[attempt.worker].session:
+        return []
+    return [Assign(attempt.worker, attempt.uid)]
+
+
+def changed(state: State, event: WorkerChanged, clock: Clock) -> list[Effect]:
+    """Capabilities may change at any heartbeat."""
+    worker = state.workers[event.worker]
+    worker.capability, worker.devices = event.capability, event.devices
+    state.touched.workers[event.worker] = None
+    state.touch_worker(event.worker)
+    return [Note("worker_changed", worker=event.worker)]
+
+
+def silent(state: State, event: WorkerSilent, clock: Clock) -> list[Effect]:
+    """Nobody knows how its attempts are doing."""
+    worker = state.workers[event.worker]
+    worker.silent = True
+    state.touched.workers[event.worker] = None
+    for uid in list(state.held.get(event.worker, ())):
+        attempts.move(state, state.attempts[uid], SILENCE)
+    state.touch_worker(event.worker)
+    return [Note("worker_silent", worker=event.worker)]
+
+
+def returned(state: State, event: WorkerReturned, clock: Clock) -> list[Effect]:
+    """It speaks again on the same session: what was unknown runs."""
+    worker = state.workers[event.worker]
+    worker.silent = False
+    state.touched.workers[event.worker] = None
+    for uid in list(state.held.get(event.worker, ())):
+        attempts.move(state, state.attempts[uid], RETURN)
+    state.touch_worker(event.worker)
+    return [Note("worker_returned", worker=event.worker)]
+
+
+def drained(state: State, event: WorkerDrained, clock: Clock) -> list[Effect]:
+    """No new work until it is resumed; what runs goes on."""
+    state.workers[event.worker].draining = event.on
+    state.touched.workers[event.worker] = None
+    state.touch_worker(event.worker)
+    kind = "worker_draining" if event.on else "worker_resumed"
+    return [Note(kind, worker=event.worker, data={"user": event.user})]
+
+
+def left(state: State, event: WorkerLeft, clock: Clock) -> list[Effect]:
+    """A goodbye: unaccepted assignments go back at once, accepted ones keep their timers."""
+    worker = state.workers.get(event.worker)
+    if worker is None:
+        return []
+    worker.left = True
+    state.touched.workers[event.worker] = None
+    effects: list[Effect] = [Note("worker_left", worker=event.worker)]
+    for uid in list(state.held.get(event.worker, ())):
+        if state.attempts[uid].phase is Phase.ASSIGNED:
+            effects += results.revoked(state, AttemptRevoked(uid, "its worker said goodbye"), clock)
+    return effects
+
+
+def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect]:
+    """Drop a worker that left long ago and holds nothing."""
+    if event.worker in state.workers and not state.held.get(event.worker):
+        del state.workers[event.worker]
+        state.presence.pop(event.worker, None)
+        state.held.pop(event.worker, None)
+        state.columns.forget(event.worker)
+        state.touched.workers[event.worker] = None
+    return []

@@ -1,0 +1,53 @@
+"""Ids of jobs, tasks and attempts, and the one place that knows how they are spelled.
+
+An id is never a path: it holds no slash, and a task id's slash is split off here before anything looks at it.
+"""
+
+from __future__ import annotations
+
+import re
+
+ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+ID_RULE = "1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
+_ID = re.compile(ID_PATTERN)
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def is_id(text: str) -> bool:
+    """Tell whether `text` may name a job, a worker or a user."""
+    return _ID.fullmatch(text) is not None
+
+
+def task_id(job_id: str, index: int) -> str:
+    """Spell a task's id; `index` is -1 for the only task of its job."""
+    return job_id if index < 0 else f"{job_id}/{index}"
+
+
+def split_task_id(text: str) -> tuple[str, int] | None:
+    """Read a task id back as (job id, index), index -1 for a job's only task; None where it is no task id."""
+    job_id, slash, rest = text.partition("/")
+    if not is_id(job_id):
+        return None
+    if not slash:
+        return job_id, -1
+    if _INDEX.fullmatch(rest) is None:
+        return None
+    return job_id, int(rest)
+
+
+def attempt_uid(epoch: int, seq: int) -> str:
+    """Spell an attempt's uid: drawn from counters, so that a replay draws the same one."""
+    return f"{epoch}-{seq}"
+
+
+def attempt_number(uid: str) -> int:
+    """Fold a uid into one integer that grows with it (the attempt's row id and fence); -1 where it is no uid."""
+    epoch, dash, seq = uid.partition("-")
+    if not dash or not epoch.isdigit() or not seq.isdigit():
+        return -1
+    return int(epoch) << 40 | int(seq)
+
+
+def uid_of_number(number: int) -> str:
+    """Undo `attempt_number`."""
+    return attempt_uid(number >> 40, number & (1 << 40) - 1)

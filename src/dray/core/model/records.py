@@ -1,0 +1,183 @@
+"""Jobs, tasks and attempts as the hub holds them while they live.
+
+`gc=False` structs of atoms: a million of them must not slow the garbage collector, so the spec stays packed bytes and
+nothing here points at another record. Ids join them. They are stored as arrays: fields are only ever appended, each with
+a default, so that an older row still reads.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class JobState(StrEnum):
+    """What a user sees of a job and of each of its tasks."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    KILLED = "killed"
+    WORKER_FAILED = "worker_failed"
+    UNSCHEDULABLE = "unschedulable"
+
+    @property
+    def final(self) -> bool:
+        """Whether it never changes again."""
+        return self not in (JobState.PENDING, JobState.RUNNING)
+
+
+class Phase(StrEnum):
+    """Where an attempt stands; the last six are final."""
+
+    ASSIGNED = "assigned"
+    ACCEPTED = "accepted"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    UNKNOWN = "unknown"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    KILLED = "killed"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    REVOKED = "revoked"
+
+    @property
+    def live(self) -> bool:
+        """Whether it holds resources on its worker."""
+        return self in LIVE_PHASES
+
+
+LIVE_PHASES = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, Phase.UNKNOWN)
+
+
+class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
+    """One submitted job. Tasks that were never placed have no record of their own: they are the range [cursor, total).
+
+    `rest` is the state that this range shares: pending, or how it ended without being placed. `holes` counts tasks inside
+    the range that ended by themselves (cancelled one by one) and do have a record. `waiting_since_ms` restarts with each
+    placement: an array that moves on does not time out.
+    """
+
+    id: str
+    seq: int
+    user: str
+    name: str
+    queue: str
+    priority: int
+    tier: str
+    shape: int = -1
+    spec: bytes
+    numbered: bool
+    total: int
+    cursor: int = 0
+    limit: int = 0
+    open: bool = False
+    retries: int = 0
+    losses_allowed: int = 3
+    state: JobState = JobState.PENDING
+    rest: JobState = JobState.PENDING
+    cancelled: bool = False
+    requeued: int = 0
+    holes: int = 0
+    live: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    killed: int = 0
+    worker_failed: int = 0
+    unschedulable: int = 0
+    timeout_ms: int = 0
+    limit_ms: int = 0
+    lost_after_ms: int = 0
+    waiting_since_ms: int = 0
+    submitted_at_ms: int = 0
+    started_at_ms: int = 0
+    ended_at_ms: int = 0
+    error: str = ""
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that neither run nor ended: those never placed and those queued again."""
+        return self.untouched + self.requeued
+
+    @property
+    def untouched(self) -> int:
+        """Tasks that were never placed and still may be."""
+        return 0 if self.rest.final else self.total - self.cursor - self.holes
+
+    @property
+    def ended(self) -> int:
+        """Tasks that reached a final state."""
+        return self.succeeded + self.failed + self.killed + self.worker_failed + self.unschedulable
+
+
+class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
+    """One task that was placed at least once, or ended by itself without it. `index` counts from 0 within its job.
+
+    Exactly one of these holds: `current` names its live attempt; `queued`; `state` is final. A final task may still have
+    an attempt that is stopping: "killed" and "the process is gone" are two facts.
+    """
+
+    job_id: str
+    index: int
+    state: JobState = JobState.PENDING
+    current: str = ""
+    queued: bool = False
+    attempts: int = 0
+    failures: int = 0
+    losses: int = 0
+    preemptions: int = 0
+    used_ms: int = 0
+    last_uid: str = ""
+    exit_code: int | None = None
+    signal: int = 0
+    exit_class: str = ""
+    error: str = ""
+    started_at_ms: int = 0
+    ended_at_ms: int = 0
+
+
+class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
+    """One try of a task on one worker. Times ending in `_ms` are hub time; `_at_ms` are wall time for people.
+
+    `cancel` is the reason it was asked to stop ("" for none). `started` stays True once user code may have run: it
+    decides whether a loss is charged.
+    """
+
+    uid: str
+    job_id: str
+    index: int
+    no: int
+    fence: int
+    worker: str
+    shape: int
+    phase: Phase = Phase.ASSIGNED
+    devices: tuple[int, ...] = ()
+    generation: int = 0
+    started: bool = False
+    cancel: str = ""
+    grace_s: float = 0
+    cancel_ms: int = 0
+    assigned_ms: int = 0
+    started_ms: int = 0
+    limit_ms: int = 0
+    lost_after_ms: int = 0
+    assigned_at_ms: int = 0
+    accepted_at_ms: int = 0
+    started_at_ms: int = 0
+    ended_at_ms: int = 0
+    pid: int = 0
+    address: str = ""
+    ports: tuple[int, ...] = ()
+    exit_code: int | None = None
+    signal: int = 0
+    exit_class: str = ""
+    error: str = ""
+    wall_s: float = 0
+    cpu_s: float = 0
+    max_rss_bytes: int = 0
+    value: bytes = b""
+    digest: str = ""

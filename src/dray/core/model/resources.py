@@ -1,0 +1,75 @@
+"""What one task asks for, in integers: millicores, bytes, milli-GPUs.
+
+An `Ask` is the shape key: all tasks with an equal ask are one class to the scheduler, so it holds the whole ask, the node
+count and a bucket of the time limit, and leaves out what differs from job to job (deadline, expected run time, name).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dray.core.model.spec import JobSpec
+from dray.core.model.units import GB
+
+WHOLE = 1000
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One task's requirement. `gpu_milli` is the share of each card it takes: WHOLE, or less of a single one."""
+
+    pool: str = "batch"
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpus: int = 0
+    gpu_milli: int = WHOLE
+    gpu_type: str = ""
+    backend: str = ""
+    vram_total_bytes: int = 0
+    vram_each_bytes: int = 0
+    device_kind: str = ""
+    device_variant: str = ""
+    require: tuple[str, ...] = ()
+    resources: tuple[tuple[str, int], ...] = ()
+    nodes: int = 1
+    features: tuple[str, ...] = ()
+    limit_bucket: int = 0
+
+
+def ask_of(spec: JobSpec) -> Ask:
+    """Read a complete spec as the ask of one of its tasks."""
+    device = spec.device
+    variant = "" if device is None or device.variant.lower() == "auto" else device.variant.lower()
+    shared = 0 < spec.gpu_milli < WHOLE
+    needs = (("gang", spec.node_count > 1), ("functions", bool(spec.function)), ("shared_gpu", shared))
+    return Ask(
+        pool=spec.slot_pool or spec.type,
+        cpu_milli=spec.cpu_milli or round(spec.min_cpu_cores * 1000),
+        memory_bytes=spec.memory_bytes,
+        gpus=spec.gpu_count,
+        gpu_milli=spec.gpu_milli if shared else WHOLE,
+        gpu_type=spec.gpu_type.lower(),
+        backend=spec.gpu_backend,
+        vram_total_bytes=round(spec.min_vram_gb * GB),
+        vram_each_bytes=spec.vram_per_gpu_bytes,
+        device_kind="" if device is None else device.kind,
+        device_variant=variant,
+        require=tuple(sorted(spec.require)),
+        resources=tuple(sorted(spec.resources.items())),
+        nodes=spec.node_count,
+        features=tuple(name for name, needed in needs if needed),
+        limit_bucket=round(spec.limit_s).bit_length(),
+    )
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """One "no" as a value: what was needed, what is there. Turned into words late, once, for every renderer.
+
+    `ever` tells a "cannot ever on this worker" from a "cannot now". `amount` is what is there as a number, so that the
+    worker that comes closest can be named.
+    """
+
+    kind: str
+    need: str
+    have: str
+    ever: bool = False
+    amount: int = 0

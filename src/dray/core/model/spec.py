@@ -1,0 +1,161 @@
+"""The spec of a job as the protocol names it, and what each tier means.
+
+A spec in memory is always complete: defaults are filled in by `core.model.spec_check`, so that two specs can be
+compared by their bytes. Base fields come first and are always sent; the rest are extensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class Tier(NamedTuple):
+    """Grace between TERM and KILL, and the priority of a job that names none (higher wins)."""
+
+    grace_s: int
+    priority: int
+
+
+TIERS = {
+    "data_processing": Tier(30, 0),
+    "evaluation": Tier(120, 10),
+    "training": Tier(600, 20),
+    "fine_tuning": Tier(600, 20),
+}
+POOLS = ("batch", "service")
+DEVICE_KINDS = ("cpu", "gpu", "tpu")
+OVERLAPS = ("allowed", "fenced")
+FOREVER_NS = 2**63 - 1
+DEFAULT_RUNTIME_S = 24 * 3600
+MAX_RUNTIME_S = 168 * 3600
+MAX_NODES = 4096
+MAX_TASKS = 10**7
+MAX_COMMAND_BYTES = 256 * 1024
+DEFAULT_LOSSES = 3
+
+
+class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a service says that it lives and that it is ready."""
+
+    liveness: str = ""
+    readiness: str = ""
+    interval_secs: float = 10
+
+
+class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The kind of device a task computes on; an empty variant or `auto` means any."""
+
+    kind: str = "cpu"
+    variant: str = ""
+    count: int = 1
+
+
+class ArraySpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Indices first, first+step … last; `limit` caps how many run at once (0: no cap); `open` takes further members."""
+
+    first: int = 0
+    last: int = 0
+    step: int = 1
+    limit: int = 0
+    open: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many tasks the range holds; an open array may start empty (last below first)."""
+        return max(0, (self.last - self.first) // self.step + 1)
+
+
+class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One job as submitted, after defaults."""
+
+    id: str = ""
+    type: str = "batch"
+    job_tier: str = "data_processing"
+    slot_pool: str = ""
+    user_id: str = ""
+    gpu_count: int = 0
+    gpu_type: str = ""
+    gpu_backend: str = ""
+    min_vram_gb: float = 0
+    min_cpu_cores: float = 0
+    node_count: int = 1
+    max_runtime_hours: float = 0
+    command: list[str] = []
+    env: dict[str, str] = {}
+    prolog: list[str] = []
+    epilog: list[str] = []
+    snapshot_id: str = ""
+    snapshot_sha: str = ""
+    health_check: HealthCheck | None = None
+    metadata: dict[str, Any] = {}
+    # extensions
+    name: str = ""
+    max_runtime_s: float = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpu_milli: int = 0
+    vram_per_gpu_bytes: int = 0
+    device: DeviceAsk | None = None
+    resources: dict[str, int] = {}
+    labels: dict[str, str] = {}
+    require: list[str] = []
+    prefer: list[str] = []
+    priority: int = 0
+    queue: str = "default"
+    workload: str = ""
+    plugin: str = ""
+    expected_runtime_s: float = 0
+    deadline: str = ""
+    scheduling_timeout_s: float = 0
+    retries: int = 0
+    losses: int = DEFAULT_LOSSES
+    at_most_once: bool = False
+    overlap: str = "allowed"
+    lost_after_s: float = 0
+    array: ArraySpec | None = None
+    workdir: str = ""
+    checkpoint: str = ""
+    function: bytes = b""
+
+    @property
+    def limit_s(self) -> float:
+        """The wall-clock budget of one run in seconds; 0 means none (services only)."""
+        asked = self.max_runtime_s or self.max_runtime_hours * 3600
+        if asked <= 0:
+            return 0 if self.type == "service" else DEFAULT_RUNTIME_S
+        return min(asked, MAX_RUNTIME_S)
+
+    @property
+    def task_count(self) -> int:
+        """How many tasks the job has when it is submitted."""
+        return self.array.count if self.array is not None else self.node_count
+
+    @property
+    def numbered(self) -> bool:
+        """Whether its task ids carry an index: a job with one task shares its id with it."""
+        return self.task_count != 1 or (self.array is not None and self.array.open)
+
+
+ALWAYS_SENT = {"type": "batch", "slot_pool": "", "gpu_count": 0, "node_count": 1, "command": [], "env": {}}
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(JobSpec)
+
+
+def pack_spec(spec: JobSpec) -> bytes:
+    """Encode a spec so that equal specs have equal bytes."""
+    return _encoder.encode(spec)
+
+
+def unpack_spec(packed: bytes) -> JobSpec:
+    """Undo `pack_spec`."""
+    return _decoder.decode(packed)
+
+
+def spec_document(spec: JobSpec) -> dict[str, Any]:
+    """Spell a spec for a peer: base fields that the protocol does not mark optional are always there."""
+    document: dict[str, Any] = msgspec.to_builtins(spec, builtin_types=(bytes,))
+    for field, default in ALWAYS_SENT.items():
+        document.setdefault(field, default)
+    return document

@@ -1,0 +1,338 @@
+"""Turn what a user wrote into a complete `JobSpec`, or into every problem it has at once.
+
+Field by field by table: a decoder that stops at the first fault would make people fix a file one error at a time.
+Unknown fields are faults here (with a suggestion); on the worker wire they are ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dray.core.model.capability import BACKENDS
+from dray.core.model.ids import ID_RULE, is_id
+from dray.core.model.labels import condition_problem
+from dray.core.model.spec import (
+    DEVICE_KINDS,
+    MAX_COMMAND_BYTES,
+    MAX_NODES,
+    MAX_TASKS,
+    OVERLAPS,
+    POOLS,
+    TIERS,
+    ArraySpec,
+    DeviceAsk,
+    HealthCheck,
+    JobSpec,
+)
+from dray.errors import InvalidSpec, Problem
+
+INT32 = 2**31 - 1
+LARGE = 2**53
+Check = Callable[[Any], str]
+NOT_YET = {
+    "variants": "alternatives are not available in this version: submit one job per alternative",
+    "after": "dependencies are not available in this version: wait for the first job, then submit",
+    "hold": "holding a job is not available in this version: submit it when it may start",
+}
+
+
+def _number(low: float, high: float, whole: bool) -> Check:
+    def check(value: Any) -> str:
+        kinds = (int,) if whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            return f"must be a {'whole ' if whole else ''}number, got {_quote(value)}"
+        if not math.isfinite(value):
+            return f"must be a finite number, got {value}"
+        if value < low:
+            return f"must be {low:g} or more, got {value}"
+        return f"must be {high:.15g} or less, got {value}" if value > high else ""
+
+    return check
+
+
+def _text(limit: int = 4096) -> Check:
+    def check(value: Any) -> str:
+        if not isinstance(value, str):
+            return f"must be text, got {_quote(value)}"
+        if len(value) > limit:
+            return f"must be at most {limit} characters, got {len(value)}"
+        return _text_fault(value)
+
+    return check
+
+
+def _one_of(names: tuple[str, ...], empty: bool = False) -> Check:
+    def check(value: Any) -> str:
+        if (empty and value == "") or value in names:
+            return ""
+        return f"must be one of {', '.join(names)}, got {_quote(value)}{suggest(value, names)}"
+
+    return check
+
+
+def _id(value: Any) -> str:
+    if not isinstance(value, str):
+        return f"must be text, got {_quote(value)}"
+    return "" if value == "" or is_id(value) else f"must be {ID_RULE}, got {_quote(value)}"
+
+
+def _flag(value: Any) -> str:
+    return "" if isinstance(value, bool) else f"must be true or false, got {_quote(value)}"
+
+
+def _texts(value: Any) -> str:
+    if not isinstance(value, list):
+        return f"must be a list of texts, got {_quote(value)}"
+    for position, item in enumerate(value):
+        if not isinstance(item, str):
+            return f"item {position} must be text, got {_quote(item)}"
+        if fault := _text_fault(item):
+            return f"item {position} {fault}"
+    return ""
+
+
+def _argv(value: Any) -> str:
+    fault = _texts(value)
+    return fault or ("the program to run (item 0) is empty" if value and not value[0] else "")
+
+
+def _text_map(value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"must map names to texts, got {_quote(value)}"
+    for key, item in value.items():
+        if not isinstance(key, str) or not key or _text_fault(key):
+            return f"has a bad name {_quote(key)}"
+        if not isinstance(item, str):
+            return f"{key} must be text, got {_quote(item)}"
+        if fault := _text_fault(item):
+            return f"{key} {fault}"
+    return ""
+
+
+def _env(value: Any) -> str:
+    fault = _text_map(value)
+    bad = "" if fault else next((key for key in value if "=" in key), "")
+    return f"has a name with '=' in it: {bad!r}" if bad else fault
+
+
+def _amounts(value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"must map names to whole numbers, got {_quote(value)}"
+    check = _number(0, LARGE, whole=True)
+    for key, item in value.items():
+        if not isinstance(key, str) or not is_id(key):
+            return f"has a bad name {_quote(key)}: {ID_RULE}"
+        if fault := check(item):
+            return f"{key} {fault}"
+    return ""
+
+
+def _document(value: Any) -> str:
+    return "" if isinstance(value, dict) else f"must be an object, got {_quote(value)}"
+
+
+def _conditions(value: Any) -> str:
+    fault = _texts(value)
+    return fault or next((problem for item in value if (problem := condition_problem(item))), "")
+
+
+def _blob(value: Any) -> str:
+    return (
+        ""
+        if isinstance(value, bytes)
+        else f"must be bytes (only over the client channel), got {_quote(value)}"
+    )
+
+
+_ARRAY: dict[str, Check] = {
+    "first": _number(0, LARGE, whole=True),
+    "last": _number(-1, LARGE, whole=True),
+    "step": _number(1, LARGE, whole=True),
+    "limit": _number(0, MAX_TASKS, whole=True),
+    "open": _flag,
+}
+_DEVICE: dict[str, Check] = {
+    "kind": _one_of(DEVICE_KINDS),
+    "variant": _text(128),
+    "count": _number(0, 1024, whole=True),
+}
+_HEALTH: dict[str, Check] = {
+    "liveness": _text(),
+    "readiness": _text(),
+    "interval_secs": _number(0.1, 86400, whole=False),
+}
+_NESTED: dict[str, dict[str, Check]] = {"array": _ARRAY, "device": _DEVICE, "health_check": _HEALTH}
+FIELDS: dict[str, Check] = {
+    "id": _id,
+    "type": _one_of(POOLS),
+    "job_tier": _one_of(tuple(TIERS), empty=True),
+    "slot_pool": _one_of(POOLS, empty=True),
+    "user_id": _id,
+    "gpu_count": _number(0, 65536, whole=True),
+    "gpu_type": _text(128),
+    "gpu_backend": _one_of(BACKENDS, empty=True),
+    "min_vram_gb": _number(0, 10**9, whole=False),
+    "min_cpu_cores": _number(0, 10**6, whole=False),
+    "node_count": _number(0, MAX_NODES, whole=True),
+    "max_runtime_hours": _number(0, 10**9, whole=False),
+    "command": _argv,
+    "env": _env,
+    "prolog": _argv,
+    "epilog": _argv,
+    "snapshot_id": _text(256),
+    "snapshot_sha": _text(256),
+    "health_check": _document,
+    "metadata": _document,
+    "name": _text(256),
+    "max_runtime_s": _number(0, 10**12, whole=False),
+    "cpu_milli": _number(0, 10**9, whole=True),
+    "memory_bytes": _number(0, 2**60, whole=True),
+    "gpu_milli": _number(0, 1000, whole=True),
+    "vram_per_gpu_bytes": _number(0, 2**60, whole=True),
+    "device": _document,
+    "resources": _amounts,
+    "labels": _text_map,
+    "require": _conditions,
+    "prefer": _conditions,
+    "priority": _number(-INT32 - 1, INT32, whole=True),
+    "queue": _id,
+    "workload": _id,
+    "plugin": _id,
+    "expected_runtime_s": _number(0, 10**12, whole=False),
+    "deadline": _text(64),
+    "scheduling_timeout_s": _number(0, 10**10, whole=False),
+    "retries": _number(0, 10**6, whole=True),
+    "losses": _number(0, 10**6, whole=True),
+    "at_most_once": _flag,
+    "overlap": _one_of(OVERLAPS),
+    "lost_after_s": _number(0, 10**9, whole=False),
+    "array": _document,
+    "workdir": _text(),
+    "checkpoint": _text(),
+    "function": _blob,
+}
+
+
+def check_spec(raw: Mapping[str, Any]) -> JobSpec:
+    """Give the complete spec, or raise `InvalidSpec` with every problem found."""
+    problems = [*_field_problems(raw, FIELDS, ""), *_nested_problems(raw)]
+    if not problems:
+        problems = list(_joint_problems(raw))
+    if problems:
+        first = f"{problems[0].where}: {problems[0].what}"
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidSpec(f"the job cannot be accepted: {first}{more}", problems)
+    return _complete(raw)
+
+
+def suggest(word: Any, known: tuple[str, ...] | list[str]) -> str:
+    """Give `; did you mean X?` for a near miss, else nothing."""
+    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _field_problems(raw: Mapping[str, Any], fields: Mapping[str, Check], prefix: str) -> list[Problem]:
+    problems = []
+    for field, value in raw.items():
+        check = fields.get(field)
+        if check is None:
+            what = NOT_YET.get(field) or f"is not a field of a job{suggest(field, list(fields))}"
+            problems.append(Problem(f"{prefix}{field}", what))
+        elif value is not None and (fault := check(value)):
+            problems.append(Problem(f"{prefix}{field}", fault))
+    return problems
+
+
+def _nested_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for field, fields in _NESTED.items():
+        value = raw.get(field)
+        if isinstance(value, dict):
+            problems += _field_problems(value, fields, f"{field}.")
+    return problems
+
+
+def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    """Faults that only show when fields are read together; each field by itself is sound here."""
+    problems = []
+    command, function = raw.get("command") or [], raw.get("function") or b""
+    if not command and not function:
+        problems.append(Problem("command", "is empty: give the program to run and its arguments"))
+    if command and function:
+        problems.append(Problem("function", "a job runs either a command or a function, not both"))
+    size = sum(len(part.encode()) + 1 for part in command)
+    size += sum(len(key.encode()) + len(value.encode()) + 2 for key, value in (raw.get("env") or {}).items())
+    if size > MAX_COMMAND_BYTES:
+        problems.append(
+            Problem(
+                "command", f"command and env together take {size} bytes, the limit is {MAX_COMMAND_BYTES}"
+            )
+        )
+    if (raw.get("gpu_milli") or 0) % 1000 and (raw.get("gpu_count") or 1) > 1:
+        problems.append(
+            Problem("gpu_milli", "a share of a card goes with one card: drop gpu_milli or set gpu_count to 1")
+        )
+    if raw.get("device") and (raw["device"].get("kind") == "cpu") and (raw.get("gpu_count") or 0) > 0:
+        problems.append(Problem("device.kind", f"is cpu, but gpu_count asks for {raw['gpu_count']}"))
+    problems += _array_problems(raw)
+    return problems
+
+
+def _array_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    array = raw.get("array")
+    if array is None:
+        return []
+    given = {key: value for key, value in array.items() if value is not None}
+    spec = ArraySpec(**given)
+    if (raw.get("node_count") or 1) > 1:
+        return [Problem("array", "an array of gangs is not possible: drop node_count or array")]
+    if spec.count == 0 and not spec.open:
+        return [Problem("array.last", f"must not be below first ({spec.first}), got {spec.last}")]
+    if spec.count > MAX_TASKS:
+        return [Problem("array", f"holds {spec.count} tasks, the limit is {MAX_TASKS}")]
+    return []
+
+
+def _complete(raw: Mapping[str, Any]) -> JobSpec:
+    given = {field: value for field, value in raw.items() if value is not None and value != ""}
+    tier = given.setdefault("job_tier", "data_processing")
+    given.setdefault("priority", TIERS[tier].priority)
+    given.setdefault("slot_pool", given.get("type", "batch"))
+    given["node_count"] = max(1, given.get("node_count", 1))
+    for field, kind in (("array", ArraySpec), ("device", DeviceAsk), ("health_check", HealthCheck)):
+        if field in given:
+            given[field] = kind(**{key: value for key, value in given[field].items() if value is not None})
+    device = given.get("device")
+    if device is not None and device.kind != "cpu" and not given.get("gpu_count"):
+        given["gpu_count"] = max(1, device.count)
+    wants_card = (
+        given.get("min_vram_gb")
+        or given.get("vram_per_gpu_bytes")
+        or given.get("gpu_milli")
+        or given.get("gpu_type")
+    )
+    if wants_card and not given.get("gpu_count"):
+        given["gpu_count"] = 1
+    if given.get("gpu_milli") == 1000:
+        del given["gpu_milli"]
+    if given.get("at_most_once"):
+        given["retries"] = given["losses"] = 0
+    return JobSpec(**given)
+
+
+def _text_fault(value: str) -> str:
+    if "\0" in value:
+        return "holds a NUL character, which no program can be given"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "holds a lone surrogate, which is not valid UTF-8"
+    return ""
+
+
+def _quote(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

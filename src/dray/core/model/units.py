@@ -1,0 +1,133 @@
+"""Sizes, times and array ranges as people write them, parsed to integers.
+
+Nonsense is an error that quotes it. `--vram` and `*_gb` speak of 10⁹ bytes so that an "80 GB" card satisfies 80G;
+every other size counts in powers of 1024.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dray.errors import InvalidInput
+
+GB = 10**9
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(?:i?b)?|b)?\s*", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
+_SPAN_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_ARRAY = re.compile(r"([0-9]+)(?:-([0-9]+))?(?::([0-9]+))?(?:%([0-9]+))?")
+MAX_BYTES = 1 << 62
+
+
+def parse_bytes(text: str | int, base: int = 1024) -> int:
+    """Read "8g", "16gb", "512m", "16GiB" or a bare number of bytes."""
+    if isinstance(text, int):
+        value = text
+    else:
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise InvalidInput(
+                f"{text!r} is not a size: write a number with k, m, g or t, such as 512m or 16g"
+            )
+        number, power = match.group(1), _POWER[(match.group(2) or "").lower()]
+        value = int(number) * base**power if number.isdigit() else round(float(number) * base**power)
+    if not 0 <= value <= MAX_BYTES:
+        raise InvalidInput(f"{text!r} is out of range for a size: 0 to {MAX_BYTES} bytes")
+    return value
+
+
+def parse_minutes(text: str) -> int:
+    """Read a time limit in seconds: minutes, MM:SS, HH:MM:SS, or D-HH[:MM[:SS]]; also 90s, 15m, 2h, 1d."""
+    span = _SPAN.fullmatch(text.strip().lower())
+    if span is not None:
+        return max(1, round(float(span.group(1)) * _SPAN_S[span.group(2)]))
+    match = _CLOCK.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"{text!r} is not a time: write minutes, [D-]HH:MM:SS, or 90s, 15m, 2h, 1d")
+    days, first, second, third = (None if part is None else int(part) for part in match.groups())
+    if days is not None:
+        hours, minutes, seconds = first or 0, second or 0, third or 0
+    elif third is not None:
+        hours, minutes, seconds = first or 0, second or 0, third
+    else:
+        hours, minutes, seconds = 0, first or 0, second or 0
+    return (days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def parse_seconds(text: str | int | float) -> float:
+    """Read a span in seconds: a bare number, or 90s, 15m, 2h, 1d."""
+    if isinstance(text, (int, float)):
+        return float(text)
+    span = _SPAN.fullmatch(text.strip().lower())
+    if span is not None:
+        return float(span.group(1)) * _SPAN_S[span.group(2)]
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not a span of time: write seconds, or 90s, 15m, 2h, 1d") from None
+
+
+class ArrayRange(NamedTuple):
+    """`0-9:2%3` read: first and last index, step, and how many may run at once (0: no cap)."""
+
+    first: int
+    last: int
+    step: int
+    limit: int
+
+
+def parse_array(text: str) -> ArrayRange:
+    """Read Slurm's `-a` ranges: N, A-B, A-B:STEP, each with %LIMIT."""
+    match = _ARRAY.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"{text!r} is not an array range: write 0-9, 0-99:2 or 0-99%8")
+    first = int(match.group(1))
+    last = int(match.group(2)) if match.group(2) else first
+    step = int(match.group(3)) if match.group(3) else 1
+    if last < first or step < 1:
+        raise InvalidInput(
+            f"array range {text!r} is empty: the last index must not be below the first, the step at least 1"
+        )
+    return ArrayRange(first, last, step, int(match.group(4)) if match.group(4) else 0)
+
+
+class GpuAsk(NamedTuple):
+    """`A100:2` read: a type (empty: any) and a count."""
+
+    type: str
+    number: int
+
+
+def parse_gpus(text: str) -> GpuAsk:
+    """Read `-G [TYPE:]N`."""
+    kind, colon, number = text.strip().rpartition(":")
+    if not number.isdigit() or (colon and not kind):
+        raise InvalidInput(f"{text!r} is not a GPU ask: write a number, or TYPE:NUMBER such as A100:2")
+    return GpuAsk(kind, int(number))
+
+
+def format_bytes(value: int) -> str:
+    """Write a size for people: the largest power of 1024 that leaves at least 1."""
+    for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        if value >= 1024**power:
+            return f"{value / 1024**power:.3g}{letter}"
+    return f"{value}B"
+
+
+def format_seconds(value: float) -> str:
+    """Write a span for people with at most two units."""
+    if value < 10:
+        return f"{value:.2g} s" if value < 1 else f"{value:.1f} s"
+    seconds = round(value)
+    if seconds < 120:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 120:
+        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"

@@ -1,0 +1,57 @@
+"""A worker as the hub knows it: what it registered, and what it said since.
+
+`Worker` is durable. `Presence` is made of signals: it is empty after a restart and takes no part in replay equality.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dray.core.model.capability import Capability, Device, Slots
+from dray.core.model.units import GB
+
+
+class Worker(msgspec.Struct, kw_only=True, array_like=True):
+    """One machine as it registered. Without `features` it is a base-only peer and gets nothing outside base."""
+
+    id: str
+    capability: Capability = Capability()
+    devices: tuple[Device, ...] = ()
+    labels: dict[str, str] = {}
+    slots: Slots = Slots()
+    features: tuple[str, ...] = ()
+    base: bool = True
+    address: str = ""
+    incarnation: str = ""
+    journal_id: str = ""
+    boot_id: str = ""
+    draining: bool = False
+    silent: bool = False
+    left: bool = False
+    quarantined: tuple[str, ...] = ()
+    registered_at_ms: int = 0
+
+
+class Presence(msgspec.Struct, kw_only=True):
+    """The live side of a worker: its session, when it was last heard, and how much work it asked for."""
+
+    session: int = 0
+    seen_ms: int = 0
+    seen_at_ms: int = 0
+    credit: int = 0
+    slots: Slots = Slots()
+    suspect: bool = False
+    takeovers: tuple[int, ...] = ()
+    refused_until_ms: int = 0
+    loss_timer_ms: int = 0
+
+
+def card_table(capability: Capability, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Give a worker's cards; a base-only worker is `gpu_count` equal anonymous cards sharing `vram_gb`."""
+    if capability.gpu_count <= 0:
+        return ()
+    if devices:
+        return devices[: capability.gpu_count]
+    each = round(capability.vram_gb * GB / capability.gpu_count)
+    model = capability.gpu_type
+    return tuple(Device(index=index, model=model, vram_bytes=each) for index in range(capability.gpu_count))

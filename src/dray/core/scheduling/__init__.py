@@ -1,0 +1,1 @@
+"""Who gets what: filters, order, placement, and the answer to "why not"."""

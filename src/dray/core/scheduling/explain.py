@@ -1,0 +1,143 @@
+"""Why a job waits: every rule asked of every worker, then put into words once for CLI, API and dashboard alike.
+
+Asks the very filters that a pass uses. "Cannot now" and "cannot ever on any known worker" are different answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Job, JobState
+from dray.core.model.resources import Ask, Rejection
+from dray.core.scheduling.filters import rejections
+from dray.core.scheduling.rooms import Rooms
+
+
+class Blocker(NamedTuple):
+    """One rule that stands in the way, with the worker that comes closest and how many it rules out."""
+
+    kind: str
+    need: str
+    have: str
+    workers: int
+    ever: bool
+    message: str
+
+
+class Explanation(NamedTuple):
+    """The whole answer to `why`."""
+
+    summary: str
+    blockers: list[Blocker]
+    workers: list[tuple[str, list[Rejection]]]
+    fix: str
+    ever: bool
+
+
+_MESSAGES = {
+    "backend": "asks for backend {need}, {workers} offer {have}",
+    "device": "asks for a {need} device, {workers} offer {have}",
+    "gpu_type": "asks for GPU type {need}, {workers} have {have}",
+    "label": "requires {need}, {workers} have {have}",
+    "feature": "needs a worker that knows {need!r}, {workers} do not",
+    "resource": "asks for {need}, {workers} offer {have}",
+    "gpu": "each task asks for {need} GPUs, the best of {workers} has {have}",
+    "vram": "asks for {need} of VRAM, the best of {workers} has {have}",
+    "cpu": "asks for {need}, the best of {workers} has {have}",
+    "memory": "asks for {need} of memory, the best of {workers} has {have}",
+    "offline": "{workers} are offline",
+    "draining": "{workers} are draining",
+    "suspect": "{workers} have not answered for a while",
+    "slot": "no free slot: the best of {workers} has {have}",
+    "credit": "{workers} have not said that they are ready for work",
+}
+_FIXES = {
+    "gpu": "ask for {have} GPUs or fewer per task, or start a worker with {need}",
+    "vram": "ask for {have} of VRAM or less, or start a worker with larger cards",
+    "cpu": "ask for {have} or fewer, or start a larger worker",
+    "memory": "ask for {have} of memory or less, or start a larger worker",
+    "backend": "drop the backend, or start a worker with {need}",
+    "gpu_type": "drop the GPU type, or start a worker with {need}",
+    "device": "drop the device ask, or start a worker with {need}",
+    "label": "drop {need}, or label a worker so (dray worker start --label)",
+    "feature": "update the agents: none of them knows {need!r}",
+    "resource": "drop the ask for {need}: no worker offers it",
+}
+
+
+def explain(state: State, job: Job) -> Explanation:
+    """Ask every rule of every worker on behalf of a job."""
+    if job.state.final:
+        return Explanation(f"the job has ended: {job.state}", [], [], "", False)
+    if not job.waiting:
+        return Explanation(f"nothing waits: the job is {job.state}", [], [], "", False)
+    if job.limit and job.live >= job.limit:
+        text = f"{job.live} of its tasks run already, its own cap is {job.limit}"
+        return Explanation(
+            text,
+            [Blocker("array_limit", f"fewer than {job.limit}", str(job.live), 0, False, text)],
+            [],
+            "",
+            False,
+        )
+    return explain_ask(state, state.ask(job.shape))
+
+
+def explain_ask(state: State, ask: Ask) -> Explanation:
+    """Ask every rule of every worker on behalf of a task with this ask."""
+    rooms = Rooms(state)
+    answers = [
+        (worker_id, list(rejections(ask, rooms.room(state.columns.row_of[worker_id], ask.pool))))
+        for worker_id in sorted(state.workers)
+    ]
+    if not answers:
+        return Explanation("no worker has joined yet", [], [], "start one: dray worker start", False)
+    blockers = _blockers(answers)
+    possible = [found for _, found in answers if not any(item.ever for item in found)]
+    if any(not found for _, found in answers):
+        return Explanation("it fits now and is about to start", blockers, answers, "", False)
+    if possible:
+        kinds = _first_words(blockers, possible)
+        return Explanation(f"cannot start now: {kinds}", blockers, answers, "", False)
+    first = next(blocker for blocker in blockers if blocker.ever)
+    return Explanation(
+        f"cannot ever start on any known worker: {first.message}", blockers, answers, _fix(first), True
+    )
+
+
+def reason(state: State, job: Job) -> str:
+    """One line for lists."""
+    return explain(state, job).summary if job.state is JobState.PENDING else ""
+
+
+def message_of(rejection: Rejection) -> str:
+    """Word one rejection of one worker."""
+    return _MESSAGES[rejection.kind].format(need=rejection.need, have=rejection.have, workers="this worker")
+
+
+def _blockers(answers: Iterable[tuple[str, list[Rejection]]]) -> list[Blocker]:
+    groups: dict[tuple[str, bool], list[Rejection]] = {}
+    for _, found in answers:
+        for rejection in found:
+            groups.setdefault((rejection.kind, rejection.ever), []).append(rejection)
+    blockers = []
+    for (kind, ever), group in groups.items():
+        best = max(group, key=lambda item: item.amount)
+        seen = list(dict.fromkeys(item.have for item in group))
+        have = best.have if best.amount or len(seen) == 1 else ", ".join(seen[:4])
+        count = f"{len(group)} worker{'' if len(group) == 1 else 's'}"
+        text = _MESSAGES[kind].format(need=best.need, have=have, workers=count)
+        blockers.append(Blocker(kind, best.need, have, len(group), ever, text))
+    return sorted(blockers, key=lambda blocker: (-blocker.ever, -blocker.workers, blocker.kind))
+
+
+def _first_words(blockers: list[Blocker], possible: list[list[Rejection]]) -> str:
+    kinds = {item.kind for found in possible for item in found}
+    words = [blocker.message for blocker in blockers if not blocker.ever and blocker.kind in kinds]
+    return "; ".join(words[:3])
+
+
+def _fix(blocker: Blocker) -> str:
+    return _FIXES[blocker.kind].format(need=blocker.need, have=blocker.have) if blocker.kind in _FIXES else ""

@@ -1,0 +1,178 @@
+"""Requirement against offer: each rule says why a worker will not do, or nothing.
+
+The one implementation of matching: a pass stops at the first "no", `why` collects them all. Column scans elsewhere only leave
+out workers that these rules would refuse anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from dray.core.lifecycle.columns import Offer, pick_cards
+from dray.core.model.capability import Device
+from dray.core.model.labels import holds
+from dray.core.model.resources import WHOLE, Ask, Rejection
+from dray.core.model.units import GB, format_bytes
+
+
+class Room(NamedTuple):
+    """One worker as a task sees it: its class, its totals, what is free once the pass's claims are taken off."""
+
+    worker: str
+    offer: Offer
+    cards: tuple[Device, ...]
+    card_used: dict[int, int]
+    total_cpu: int
+    free_cpu: int
+    total_mem: int
+    free_mem: int
+    slots_total: int
+    slots_free: int
+    credit: int
+    present: bool
+    suspect: bool
+    draining: bool
+
+
+def backend(ask: Ask, room: Room) -> Rejection | None:
+    if ask.backend and ask.backend != room.offer.backend:
+        return Rejection("backend", ask.backend, room.offer.backend, ever=True)
+    return None
+
+
+def device(ask: Ask, room: Room) -> Rejection | None:
+    kind = ask.device_kind or ("gpu" if ask.gpus and ask.backend != "cpu" else "")
+    if kind and kind not in room.offer.kinds and not (kind == "gpu" and not ask.device_kind and room.cards):
+        return Rejection("device", kind, " ".join(room.offer.kinds), ever=True)
+    if ask.device_variant and ask.device_variant not in (*room.offer.gpu_words, room.offer.backend):
+        return Rejection("device", ask.device_variant, _words(room), ever=True)
+    return None
+
+
+def gpu_type(ask: Ask, room: Room) -> Rejection | None:
+    if ask.gpu_type and ask.gpu_type not in room.offer.gpu_words:
+        return Rejection("gpu_type", ask.gpu_type, _words(room), ever=True)
+    return None
+
+
+def labels(ask: Ask, room: Room) -> Rejection | None:
+    given = dict(room.offer.labels)
+    for condition in ask.require:
+        if not holds(condition, given):
+            have = " ".join(f"{key}={value}" for key, value in room.offer.labels) or "no labels"
+            return Rejection("label", condition, have, ever=True)
+    return None
+
+
+def features(ask: Ask, room: Room) -> Rejection | None:
+    for feature in ask.features:
+        if feature not in room.offer.features:
+            return Rejection(
+                "feature", feature, " ".join(room.offer.features) or "base protocol only", ever=True
+            )
+    return None
+
+
+def named(ask: Ask, room: Room) -> Rejection | None:
+    for name, amount in ask.resources:
+        if amount > 0:
+            return Rejection("resource", f"{amount} {name}", f"0 {name}", ever=True)
+    return None
+
+
+def gpus(ask: Ask, room: Room) -> Rejection | None:
+    if ask.gpus == 0:
+        return None
+    healthy = sum(1 for card in room.cards if card.healthy)
+    if ask.gpus > healthy:
+        return Rejection("gpu", str(ask.gpus), str(healthy), ever=True, amount=healthy)
+    fitting = sum(
+        1
+        for card in room.cards
+        if card.healthy and WHOLE - room.card_used.get(card.index, 0) >= ask.gpu_milli
+    )
+    if ask.gpus > fitting:
+        return Rejection("gpu", str(ask.gpus), f"{fitting} free of {healthy}", amount=fitting)
+    return None
+
+
+def vram(ask: Ask, room: Room) -> Rejection | None:
+    if (
+        not (ask.vram_total_bytes or ask.vram_each_bytes)
+        or pick_cards(ask, room.cards, room.card_used) is not None
+    ):
+        return None
+    need = _gb(ask.vram_each_bytes or ask.vram_total_bytes) + (" on each card" if ask.vram_each_bytes else "")
+    best = sorted((card.vram_bytes for card in room.cards if card.healthy), reverse=True)
+    amount = best[0] if ask.vram_each_bytes and best else sum(best[: ask.gpus])
+    return Rejection("vram", need, _gb(amount), ever=pick_cards(ask, room.cards, {}) is None, amount=amount)
+
+
+def cpu(ask: Ask, room: Room) -> Rejection | None:
+    if ask.cpu_milli <= room.free_cpu or ask.cpu_milli == 0:
+        return None
+    ever = ask.cpu_milli > room.total_cpu
+    have = _cores(room.total_cpu) if ever else f"{_cores(room.free_cpu)} free of {_cores(room.total_cpu)}"
+    return Rejection("cpu", _cores(ask.cpu_milli), have, ever, room.total_cpu if ever else room.free_cpu)
+
+
+def memory(ask: Ask, room: Room) -> Rejection | None:
+    if ask.memory_bytes <= room.free_mem or ask.memory_bytes == 0:
+        return None
+    ever = ask.memory_bytes > room.total_mem
+    total = format_bytes(room.total_mem)
+    have = total if ever else f"{format_bytes(room.free_mem)} free of {total}"
+    return Rejection(
+        "memory", format_bytes(ask.memory_bytes), have, ever, room.total_mem if ever else room.free_mem
+    )
+
+
+def presence(ask: Ask, room: Room) -> Rejection | None:
+    if not room.present:
+        return Rejection("offline", "a connected worker", "offline")
+    if room.draining:
+        return Rejection("draining", "a worker that takes work", "draining")
+    return Rejection("suspect", "a worker that answers", "silent") if room.suspect else None
+
+
+def slots(ask: Ask, room: Room) -> Rejection | None:
+    if room.slots_free > 0:
+        return None
+    none_at_all = room.present and room.slots_total == 0
+    return Rejection("slot", f"1 {ask.pool} slot", f"0 free of {room.slots_total}", ever=none_at_all)
+
+
+def credit(ask: Ask, room: Room) -> Rejection | None:
+    return None if room.credit > 0 else Rejection("credit", "a worker that is ready for work", "not ready")
+
+
+Filter = Callable[[Ask, Room], Rejection | None]
+CLASS_FILTERS: tuple[Filter, ...] = (backend, device, gpu_type, labels, features, named)
+ROOM_FILTERS: tuple[Filter, ...] = (gpus, vram, cpu, memory, presence, slots, credit)
+FILTERS = CLASS_FILTERS + ROOM_FILTERS
+
+
+def rejections(ask: Ask, room: Room) -> Iterator[Rejection]:
+    """Every reason why this worker will not do now."""
+    for rule in FILTERS:
+        rejection = rule(ask, room)
+        if rejection is not None:
+            yield rejection
+
+
+def fits(ask: Ask, room: Room, rules: tuple[Filter, ...] = FILTERS) -> bool:
+    """Whether a task of this ask could go there now."""
+    return all(rule(ask, room) is None for rule in rules)
+
+
+def _words(room: Room) -> str:
+    return " ".join(room.offer.gpu_words) or "no GPU"
+
+
+def _gb(value: int) -> str:
+    return f"{value / GB:.4g} GB"
+
+
+def _cores(milli: int) -> str:
+    return f"{milli / 1000:g} cores"

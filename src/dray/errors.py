@@ -1,0 +1,122 @@
+"""One exception tree; every class carries a stable `code` that the API, the CLI and foreign clients may rely on.
+
+An error tells what was asked, what is there, and what to do. `problems` lists every fault of one input at once, each
+with the place it was found, so that a user fixes a file in one go instead of one error at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Problem(NamedTuple):
+    """One fault of an input: `where` is a path into it (`array.limit`), `what` says what is wrong with it."""
+
+    where: str
+    what: str
+
+
+class DrayError(Exception):
+    """Root of everything dray raises on purpose."""
+
+    code = "error"
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.problems = tuple(problems)
+
+
+class InvalidSpec(DrayError):
+    """A job that cannot be accepted as written."""
+
+    code = "invalid_spec"
+
+
+class InvalidInput(DrayError):
+    """A request, message or flag that cannot be read."""
+
+    code = "invalid_input"
+
+
+class InvalidConfig(DrayError):
+    """A configuration file, variable or flag with an unknown key or an impossible value."""
+
+    code = "invalid_config"
+
+
+class Unauthenticated(DrayError):
+    """No token, or one the hub does not know."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(DrayError):
+    """A known token without the scope that the request needs."""
+
+    code = "forbidden"
+
+
+class NotFound(DrayError):
+    """Nothing of that name, or it belongs to somebody else."""
+
+    code = "not_found"
+
+
+class Conflict(DrayError):
+    """The same id or key with another content, or a request that the present state rules out."""
+
+    code = "conflict"
+
+
+class TooLarge(DrayError):
+    """An input beyond a configured limit."""
+
+    code = "too_large"
+
+
+class TooManyRequests(DrayError):
+    """The caller must slow down; `retry_after_s` says by how much."""
+
+    code = "too_many_requests"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(DrayError):
+    """The hub is starting, stopping or reloading."""
+
+    code = "not_ready"
+
+
+class NoSpace(DrayError):
+    """The disk under the hub or the worker is full."""
+
+    code = "no_space"
+
+
+class StoreError(DrayError):
+    """The store cannot be opened, is damaged, comes from a newer version, or refused a write."""
+
+    code = "store_error"
+
+
+class EpochLost(StoreError):
+    """Another hub has taken the store over: this one must stop at once."""
+
+    code = "epoch_lost"
+
+
+class HubUnavailable(DrayError):
+    """No hub answers at that address."""
+
+    code = "hub_unavailable"
+
+
+class BrokenInvariant(DrayError):
+    """The state contradicts itself. Never caught below the engine: going on would spread the damage."""
+
+    code = "broken_invariant"

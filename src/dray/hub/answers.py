@@ -1,0 +1,463 @@
+"""`HubService` on the engine: what a caller may see, put together from memory and rows.
+
+Live work is read from the state as of the last commit, finished work from its rows. Memory keeps an entity until its row is
+written, so one of the two always has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
+
+import dray
+from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.results import find
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Attempt, Job, JobState
+from dray.core.scheduling.explain import explain, message_of
+from dray.errors import Forbidden, InvalidInput, NotFound
+from dray.hub import commands
+from dray.hub.commands import KeyMemory, Sources, find_job, owned
+from dray.hub.documents import Document, job_document, moment, task_document, worker_document, worker_tasks
+from dray.hub.engine import Engine
+from dray.hub.feed import Feed
+from dray.hub.histories import job_history
+from dray.hub.metrics import Metrics
+from dray.hub.outputs import Outputs
+from dray.hub.plans import plan_document
+from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.store.base import JobFilter, Store
+from dray.wire.worker_messages import STREAMS
+
+MAX_WAIT_S = 60.0
+
+
+class Parts(NamedTuple):
+    """What the answers are made from."""
+
+    engine: Engine
+    store: Store
+    feed: Feed
+    outputs: Outputs
+    metrics: Metrics
+    low_space: Callable[[], bool]
+    batch_specs: int
+    started_at_ms: int
+
+
+class Answers:
+    """One hub's answers."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._engine, self._store = parts.engine, parts.store
+        self._sources = Sources(parts.store, KeyMemory(), parts.low_space)
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self.ready = False
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    async def submit(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Submitted:
+        checked = commands.read_specs(caller, specs, self._parts.batch_specs)
+
+        def finish(state: State, ids: Sequence[str], created: bool) -> Submitted:
+            return Submitted([self._brief(state, job_id) for job_id in ids], created)
+
+        answer: Submitted = await self._engine.change(
+            commands.submit(caller, checked, key, self._sources, finish)
+        )
+        return answer
+
+    async def cancel(
+        self, caller: Caller, job_id: str, index: int | None = None, grace_s: float | None = None
+    ) -> Document:
+        def finish(state: State, ids: Sequence[str], done: bool) -> Document:
+            document = self._document(state, caller, job_id)
+            return document if done else document | {"note": "already finished: nothing to cancel"}
+
+        answer: Document = await self._engine.change(
+            commands.cancel(caller, job_id, index, grace_s, self._store, finish)
+        )
+        return answer
+
+    async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
+        answer: Document = await self._engine.change(commands.drain(caller, worker_id, on, worker_document))
+        return answer
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    async def job(self, caller: Caller, job_id: str, wait_s: float = 0) -> Document:
+        if wait_s > 0:
+            await self._wait_for_end(caller, job_id, min(wait_s, MAX_WAIT_S))
+        return await self._engine.read(lambda state: self._document(state, caller, job_id))
+
+    async def jobs(self, caller: Caller, wanted: JobFilter) -> Document:
+        if not caller.may("admin"):
+            if wanted.user and wanted.user != caller.user:
+                return {"jobs": [], "next_cursor": None}
+            wanted = _replace_user(wanted, caller.user)
+        await self._engine.settle()
+        rows = self._store.list_jobs(wanted)
+
+        def look(state: State) -> list[Document]:
+            reasons: dict[int, str] = {}
+            return [self._listed(state, state.jobs.get(row.id, row), reasons) for row in rows]
+
+        shown = await self._engine.read(look)
+        cursor = str(rows[-1].seq) if len(rows) == wanted.limit else None
+        return {"jobs": shown, "next_cursor": cursor}
+
+    async def tasks(
+        self, caller: Caller, job_id: str, states: tuple[str, ...], cursor: str, limit: int
+    ) -> Document:
+        if cursor and not cursor.isdigit():
+            raise InvalidInput(f"cursor {cursor[:40]!r} is not one that this list gave")
+        await self._engine.settle()
+        first = int(cursor) if cursor else 0
+
+        def look(state: State) -> Document:
+            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            indices = self._indices(job, states, first, limit)
+            shown = [self._task_document(state, job, index) for index in indices]
+            more = len(indices) == limit and indices[-1] + 1 < job.total
+            return {"tasks": shown, "next_cursor": str(indices[-1] + 1) if more else None}
+
+        return await self._engine.read(look)
+
+    async def job_events(self, caller: Caller, job_id: str) -> Document:
+        def look(state: State) -> Document:
+            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            return {"events": job_history(job, self._attempts(state, job, None))}
+
+        return await self._engine.read(look)
+
+    async def why(self, caller: Caller, job_id: str) -> Document:
+        def look(state: State) -> Document:
+            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            answer = explain(state, job)
+            blockers = [
+                {
+                    "kind": item.kind,
+                    "need": item.need,
+                    "have": item.have,
+                    "workers": item.workers,
+                    "message": item.message,
+                }
+                for item in answer.blockers
+            ]
+            workers = [
+                {
+                    "id": worker,
+                    "rejections": [
+                        {"kind": no.kind, "need": no.need, "have": no.have, "message": message_of(no)}
+                        for no in found
+                    ],
+                }
+                for worker, found in answer.workers
+            ]
+            summary = (
+                answer.summary
+                if not job.state.final
+                else f"{answer.summary}{f' ({job.error})' if job.error else ''}"
+            )
+            return {
+                "state": job.state.value,
+                "summary": summary,
+                "blockers": blockers,
+                "workers": workers,
+                "fix": answer.fix,
+            }
+
+        return await self._engine.read(look)
+
+    async def plan(self, caller: Caller, spec: Any) -> Document:
+        checked = commands.read_specs(caller, [spec], 1)[0]
+        return await self._engine.read(lambda state: plan_document(state, checked))
+
+    async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
+        attempt, running = await self._engine.read(lambda state: self._log_source(state, caller, request))
+        if attempt is None and not (request.follow and running()):
+            return
+        while attempt is None:
+            await asyncio.sleep(0.1)
+            attempt, running = await self._engine.read(lambda state: self._log_source(state, caller, request))
+            if attempt is None and not running():
+                return
+        streams = (0, 1) if request.stream == "both" else (STREAMS.index(request.stream),)
+        pieces = self._parts.outputs.read(attempt, streams, running if request.follow else None)
+        if request.tail is not None and not request.follow:
+            whole = b"".join([piece async for piece in pieces])
+            yield _last_lines(whole, request.tail)[request.skip :]
+            return
+        skip = request.skip
+        async for piece in pieces:
+            if skip >= len(piece):
+                skip -= len(piece)
+                continue
+            yield piece[skip:]
+            skip = 0
+
+    # --- workers, queues, the hub itself ------------------------------------------------------------------------------
+
+    async def workers(self, caller: Caller, backend: str = "") -> Document:
+        def look(state: State) -> Document:
+            shown = [worker_document(state, worker_id) for worker_id in sorted(state.workers)]
+            return {"workers": [line for line in shown if not backend or line["backend"] == backend]}
+
+        return await self._engine.read(look)
+
+    async def worker(self, caller: Caller, worker_id: str) -> Document:
+        def look(state: State) -> Document:
+            if worker_id not in state.workers:
+                raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
+            jobs = [line for line in worker_tasks(state, worker_id) if caller.sees(line["user"])]
+            return worker_document(state, worker_id) | {"jobs": jobs}
+
+        return await self._engine.read(look)
+
+    async def queues(self, caller: Caller, name: str = "") -> Document:
+        def look(state: State) -> Document:
+            depth = {"default": 0, **state.backlog.depth}
+            if name and name not in depth:
+                raise NotFound(f"no job has waited in a queue {name!r} yet")
+            shown = [_queue_document(state, queue) for queue in sorted(depth) if not name or queue == name]
+            return shown[0] if name else {"queues": shown}
+
+        return await self._engine.read(look)
+
+    async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
+        owners: dict[str, str] = {}
+
+        def sees(event: FeedEvent) -> bool:
+            job_id = event.data.get("job_id", "")
+            if not job_id or caller.may("admin"):
+                return True
+            if job_id not in owners:
+                job = find_job(self._engine.state, self._store, job_id)
+                owners[job_id] = job.user if job is not None else ""
+            return caller.sees(owners[job_id])
+
+        async for event in self._parts.feed.follow(after, sees):
+            yield event
+
+    async def doctor(self, caller: Caller) -> Document:
+        def look(state: State) -> Document:
+            found = problems(state)
+            checks = [{"name": "invariants", "ok": not found, "detail": "; ".join(found[:20])}]
+            low = self._parts.low_space()
+            checks.append(
+                {"name": "disk", "ok": not low, "detail": "nearly full: submits are refused" if low else ""}
+            )
+            braked = "over half the workers fell silent at once: no loss is decided" if state.braked else ""
+            checks.append({"name": "mass-loss brake", "ok": not state.braked, "detail": braked})
+            strange = [worker.id for worker in state.workers.values() if worker.quarantined]
+            detail = (
+                f"unknown tasks run on {', '.join(sorted(strange))}: see `dray worker show`"
+                if strange
+                else ""
+            )
+            checks.append({"name": "quarantine", "ok": not strange, "detail": detail})
+            facts = {
+                "version": dray.__version__,
+                "epoch": state.counters.epoch,
+                "seq": self._engine.seq,
+                "jobs": len(state.jobs),
+                "tasks": len(state.tasks),
+                "attempts": len(state.attempts),
+                "workers": len(state.workers),
+                "store_bytes": self._store.size_bytes(),
+            }
+            return {"ok": all(check["ok"] for check in checks), "checks": checks, "facts": facts}
+
+        return await self._engine.read(look)
+
+    async def audit(self, caller: Caller, limit: int) -> Document:
+        if not caller.may("admin"):
+            raise Forbidden("the audit log needs an admin token")
+        await self._engine.read(lambda state: None)
+        rows = self._store.audit(limit)
+        return {"records": [row._asdict() | {"at": moment(row.at_ms)} for row in rows]}
+
+    async def hub(self, caller: Caller) -> Document:
+        epoch = await self._engine.read(lambda state: state.counters.epoch)
+        started = moment(self._parts.started_at_ms)
+        return {"version": dray.__version__, "epoch": epoch, "started_at": started, "ready": self.ready}
+
+    def metrics_text(self) -> bytes:
+        return self._parts.metrics.text()
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def notice(self, note: Note) -> None:
+        """Hear of a committed note: those who wait for a job's end are woken."""
+        if note.type == "job_ended":
+            for waiter in self._waiters.pop(note.job_id, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+        elif note.type == "task_started":
+            self._parts.metrics.observe_start_wait(note.data["waited_ms"] / 1000)
+        elif note.type == "task_ended":
+            self._parts.metrics.count_outcome(str(note.data["state"]))
+        elif note.type == "task_requeued":
+            self._parts.metrics.count_outcome("requeued")
+
+    async def _wait_for_end(self, caller: Caller, job_id: str, wait_s: float) -> None:
+        def join(state: State) -> asyncio.Future[None] | None:
+            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            if job.state.final:
+                return None
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.setdefault(job_id, []).append(waiter)
+            return waiter
+
+        waiter = await self._engine.read(join)
+        if waiter is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(waiter, wait_s)
+        waiting = self._waiters.get(job_id)
+        if waiting is not None and waiter in waiting:
+            waiting.remove(waiter)
+            if not waiting:
+                del self._waiters[job_id]
+
+    # --- putting documents together -----------------------------------------------------------------------------------
+
+    def _document(self, state: State, caller: Caller, job_id: str) -> Document:
+        job = owned(caller, find_job(state, self._store, job_id), job_id)
+        return self._full(state, job)
+
+    def _full(self, state: State, job: Job) -> Document:
+        reason = explain(state, job).summary if job.state is JobState.PENDING and job.waiting else ""
+        if job.numbered:
+            return job_document(job, None, [], reason)
+        task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
+        return job_document(job, task, self._attempts(state, job, 0), reason)
+
+    def _brief(self, state: State, job_id: str) -> Document:
+        """A submit's answer: a new job has no history, so nothing is looked up for it."""
+        job = find_job(state, self._store, job_id)
+        if job is None:
+            return {
+                "id": job_id,
+                "state": "forgotten",
+                "note": "this job ended and its retention time is over",
+            }
+        if job.cursor or job.rest.final:
+            return self._full(state, job)
+        return job_document(job, None, [])
+
+    def _listed(self, state: State, job: Job, reasons: dict[int, str]) -> Document:
+        reason = ""
+        if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
+            reason = reasons.get(job.shape, "")
+            if not reason or job.limit:
+                reason = reasons[job.shape] = explain(state, job).summary
+        if job.numbered:
+            return job_document(job, None, [], reason)
+        untouched = not job.cursor and not job.rest.final
+        task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
+        attempts = [] if untouched else self._attempts(state, job, 0)
+        return job_document(job, task, attempts, reason)
+
+    def _task_document(self, state: State, job: Job, index: int) -> Document:
+        task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
+        attempts = self._attempts(state, job, index) if task is not None and task.attempts else []
+        return task_document(job, index, task, attempts)
+
+    def _indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> list[int]:
+        if not states:
+            return list(range(first, min(job.total, first + limit)))
+        rows = self._store.find_tasks(job.id, first - 1, limit, states)
+        found = {task.index for task in rows}
+        if job.rest.value in states:
+            index = max(first, job.cursor)
+            while index < job.total and len(found) < 2 * limit:
+                if self._untouched(job, index):
+                    found.add(index)
+                index += 1
+        return sorted(found)[:limit]
+
+    def _untouched(self, job: Job, index: int) -> bool:
+        return not job.holes or self._store.find_task(job.id, index) is None
+
+    def _attempts(self, state: State, job: Job, index: int | None) -> list[Attempt]:
+        """Attempts of a job's task (None: of all its tasks), memory before rows."""
+        found = {attempt.uid: attempt for attempt in self._store.find_attempts(job.id, index)}
+        newer = (
+            [attempt for attempt in state.attempts.values() if attempt.job_id == job.id]
+            if len(state.attempts) < 512
+            else (self._live_attempts(state, job))
+        )
+        found |= {attempt.uid: attempt for attempt in newer if index is None or attempt.index == index}
+        return sorted(found.values(), key=lambda attempt: (attempt.index, attempt.no))
+
+    def _live_attempts(self, state: State, job: Job) -> list[Attempt]:
+        uids = [*state.live_of.get(job.id, ()), *(uid for uid in state.touched.attempts)]
+        found = [state.attempts[uid] for uid in uids if uid in state.attempts]
+        return [attempt for attempt in found if attempt.job_id == job.id]
+
+    def _log_source(
+        self, state: State, caller: Caller, request: LogRequest
+    ) -> tuple[Attempt | None, Callable[[], bool]]:
+        job = owned(caller, find_job(state, self._store, request.job_id), request.job_id)
+        index = 0 if request.task is None else request.task
+        if job.numbered and request.task is None:
+            raise InvalidInput(f"job {job.id!r} has {job.total} tasks: name one, such as {job.id}/0")
+        if not 0 <= index < job.total:
+            raise NotFound(f"job {job.id!r} has no task {index}: it has {job.total}")
+        attempts = self._attempts(state, job, index)
+        chosen = [a for a in attempts if request.attempt is None or a.no == request.attempt]
+        if request.attempt is not None and not chosen:
+            raise NotFound(
+                f"task {index} of job {job.id!r} has no attempt {request.attempt}: it has {len(attempts)}"
+            )
+        attempt = chosen[-1] if chosen else None
+
+        def running() -> bool:
+            if attempt is None:
+                live = self._engine.state.jobs.get(job.id)
+                return live is not None and not live.state.final
+            current = self._engine.state.attempts.get(attempt.uid)
+            return current is not None and current.phase.live
+
+        return attempt, running
+
+
+def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str, int, str], Attempt | None]:
+    """Find the attempt that a worker's message speaks of, in memory or in the rows."""
+
+    def look(worker: str, job_id: str, index: int, uid: str) -> Attempt | None:
+        attempt = find(engine().state, worker, job_id, index, uid)
+        if attempt is None:
+            known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
+            if known is not None and (known.worker, known.job_id) == (worker, job_id):
+                attempt = known
+        return attempt
+
+    return look
+
+
+def _queue_document(state: State, queue: str) -> Document:
+    keys = [key for key in state.backlog.buckets if key.queue == queue]
+    running = sum(
+        1
+        for attempt in state.attempts.values()
+        if attempt.phase.live and state.jobs[attempt.job_id].queue == queue
+    )
+    shapes = len({key.shape for key in keys})
+    waiting = state.backlog.depth.get(queue, 0)
+    return {"name": queue, "policy": "fifo", "waiting": waiting, "running": running, "shapes": shapes}
+
+
+def _replace_user(wanted: JobFilter, user: str) -> JobFilter:
+    fields = {name: getattr(wanted, name) for name in JobFilter.__struct_fields__}
+    return JobFilter(**(fields | {"user": user}))
+
+
+def _last_lines(text: bytes, count: int) -> bytes:
+    lines = text.splitlines(keepends=True)
+    return b"".join(lines[len(lines) - count :]) if count < len(lines) else text

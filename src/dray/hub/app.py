@@ -1,0 +1,317 @@
+"""The hub put together: store, engine, sessions, HTTP; started, kept clean, stopped.
+
+The only module of the hub that wires things. A commit that fails ends this process's engine: the hub exits, and whoever started it
+starts it again from disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import getpass
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from dray.config import HubConfig
+from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.events import Clock, EpochStarted, unpack_facts
+from dray.core.lifecycle.recovery import load, wake_up
+from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state import Counters, State
+from dray.errors import DrayError, StoreError
+from dray.hub.answers import Answers, Parts, find_owner
+from dray.hub.auth import Tokens, ensure_first_token, write_private
+from dray.hub.certificates import (
+    TlsFiles,
+    check_bind,
+    ensure_certificate,
+    fingerprint,
+    is_loopback,
+    join_line,
+)
+from dray.hub.clock import HubClock
+from dray.hub.effect_runner import Runner
+from dray.hub.engine import Decision, Engine
+from dray.hub.feed import Feed
+from dray.hub.housekeeping import keep_house
+from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
+from dray.hub.logs import set_up_logging
+from dray.hub.metrics import Gauges, Metrics
+from dray.hub.outputs import Outputs
+from dray.hub.projection import Projector
+from dray.hub.questions import Questions
+from dray.hub.server import HttpServer, bind
+from dray.hub.service import Caller
+from dray.hub.sessions import GOING_AWAY, Limits, Sessions
+from dray.hub.store.base import AuditRecord, Store, TokenRow
+from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.writer import StoreWriter
+
+logger = logging.getLogger("dray.hub")
+
+
+class Hub(NamedTuple):
+    """A running hub."""
+
+    config: HubConfig
+    store: SqliteStore
+    writer: StoreWriter
+    engine: Engine
+    answers: Answers
+    sessions: Sessions
+    feed: Feed
+    outputs: Outputs
+    tokens: Tokens
+    api: HttpApi
+    server: HttpServer
+    url: str
+
+
+def run_hub(config: HubConfig) -> int:
+    """Run a hub until it is told to stop; 0 after a clean end, 1 with a message when it could not start or go on."""
+    set_up_logging(config.log_json)
+    try:
+        with home_lock(config.home):
+            with contextlib.suppress(ImportError):
+                import uvloop
+
+                uvloop.install()
+            return asyncio.run(_serve(config))
+    except DrayError as fault:
+        print(f"dray hub: {fault.message}", file=sys.stderr)
+        return 1
+
+
+@contextlib.contextmanager
+def home_lock(home: Path) -> Iterator[None]:
+    """Let one hub at a time own a home; the second is told who holds it."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (home / "hub.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"another hub holds {home}{_holder(file)}: stop it (dray down) or use another --home"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _holder(file: IO[str]) -> str:
+    file.seek(0)
+    pid = file.read().strip()
+    return f" (process {pid})" if pid else ""
+
+
+def recover(store: Store, rules: Rules) -> tuple[State, int, HubClock]:
+    """Rows + fold of the log's tail through the same `apply` = the state that was committed."""
+    snapshot = store.load()
+    state = State(rules)
+    counters = msgspec.msgpack.decode(snapshot.counters, type=Counters) if snapshot.counters else Counters()
+    load(state, counters, (snapshot.jobs, snapshot.tasks, snapshot.attempts, snapshot.workers))
+    seq, now_ms = snapshot.applied_seq, snapshot.now_ms
+    while entries := store.tail(seq, 1000):
+        for entry in entries:
+            for fact in unpack_facts(entry.facts):
+                apply(state, fact, Clock(entry.now_ms, entry.at_ms))
+            seq, now_ms = entry.seq, max(now_ms, entry.now_ms)
+    return state, seq, HubClock(now_ms, snapshot.clock_base)
+
+
+async def start_hub(config: HubConfig) -> Hub:
+    """Open the store, recover, listen. Everything that can go wrong does so before the first answer."""
+    tls = _tls_files(config)
+    check_bind(config.host, tls is not None)
+    bound = bind(config.host, config.port)
+    store = SqliteStore.open(config.home / "hub.sqlite", reserve_bytes=config.reserve_bytes)
+    state, seq, clock = recover(store, _rules(config))
+    epoch = store.begin_epoch()
+    now = clock.read()
+    store.save_clock(now.now_ms, now.at_ms, clock.base)
+    wake_up(state, now)
+    gc.collect()
+    gc.freeze()
+    ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
+    hub = _wire(config, store, state, seq, clock, bound, tls)
+    hub.writer.start()
+    hub.feed.start(seq)
+    _fold_epoch(hub.engine, epoch)
+    await hub.server.start()
+    hub.answers.ready = True
+    return hub
+
+
+def _fold_epoch(engine: Engine, epoch: int) -> None:
+    engine.post(lambda state, clock: Decision([EpochStarted(epoch)]))
+
+
+def _wire(
+    config: HubConfig,
+    store: SqliteStore,
+    state: State,
+    seq: int,
+    clock: HubClock,
+    bound: Any,
+    tls: TlsFiles | None,
+) -> Hub:
+    writer = StoreWriter(store)
+    feed = Feed(store)
+    engine: Engine | None = None
+
+    def the_engine() -> Engine:
+        assert engine is not None  # set below, before anything can call
+        return engine
+
+    outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(the_engine, store))
+    metrics = Metrics(lambda: _gauges(state, sessions))
+    questions = Questions(the_engine, metrics.snapshot)
+    limits = Limits(
+        config.frame_text_bytes, config.frame_msgpack_bytes, config.queue_messages, config.queue_bytes
+    )
+    sessions = Sessions(the_engine, store, outputs, questions, limits)
+    runner = Runner(state, sessions, store, feed, lambda note: answers.notice(note), config.heartbeat_s)
+    engine = Engine(state, writer, clock, runner, metrics, Projector(writer), seq)
+
+    def low_space() -> bool:
+        return store.low_space(config.min_free_bytes)
+
+    parts = Parts(engine, store, feed, outputs, metrics, low_space, config.batch_specs, clock.read().at_ms)
+    answers = Answers(parts)
+
+    async def save_token(row: TokenRow, record: AuditRecord) -> None:
+        await writer.run(lambda target: target.save_token(row))
+        await engine.change(lambda state, clock: _audit_only(record))
+
+    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save_token)
+    routes = [SocketRoute("/ws", ("worker", "read"), sessions.handle)]
+    http_limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
+    hosts = (*config.hosts, config.host, socket.gethostname())
+    api = HttpApi(answers, tokens, hosts, http_limits, routes, metrics.count_request)
+    server = HttpServer(
+        api,
+        bound,
+        tls.cert if tls else None,
+        tls.key if tls else None,
+        config.frame_msgpack_bytes + (1 << 20),
+    )
+    return Hub(
+        config, store, writer, engine, answers, sessions, feed, outputs, tokens, api, server, server.url
+    )
+
+
+def _audit_only(record: AuditRecord) -> Any:
+    return Decision(audit=(record,))
+
+
+def _gauges(state: State, sessions: Sessions) -> Gauges:
+    status = {"ready": 0, "offline": 0, "draining": 0, "suspect": 0, "silent": 0}
+    for worker in state.workers.values():
+        presence = state.presence[worker.id]
+        kind = (
+            "silent"
+            if worker.silent
+            else "offline"
+            if not presence.session
+            else "draining"
+            if worker.draining
+            else "ready"
+        )
+        status["suspect" if presence.suspect and kind == "ready" else kind] += 1
+    return Gauges(dict(state.backlog.depth), status, len(sessions.open), len(state.touched))
+
+
+async def stop_hub(hub: Hub) -> None:
+    """Drain answers, commit, close sockets with 1001; tasks keep running."""
+    hub.answers.ready = False
+    hub.feed.close()
+    hub.api.close()
+    hub.sessions.closed_all(GOING_AWAY, "the hub is stopping")
+    await hub.server.stop()
+    hub.engine.stop()
+
+
+async def _serve(config: HubConfig) -> int:
+    hub = await start_hub(config)
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    engine = asyncio.create_task(hub.engine.run())
+    house = asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs))
+    await _announce(hub)
+    waiting = asyncio.create_task(told.wait())
+    await asyncio.wait({engine, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    house.cancel()
+    failed = engine.done()
+    if not failed:
+        await stop_hub(hub)
+    with contextlib.suppress(Exception):
+        await engine
+    failure = hub.engine.failure
+    await hub.writer.close()
+    hub.store.close(clean=failure is None)
+    (config.home / "hub.json").unlink(missing_ok=True)
+    if failure is not None:
+        logger.error("the engine stopped: %s", failure, exc_info=failure)
+        print(f"dray hub: stopped: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _announce(hub: Hub) -> None:
+    """Say where the hub is, to people and to programs on this machine."""
+    document: dict[str, Any] = {"url": hub.url, "pid": os.getpid(), "epoch": hub.store.epoch}
+    tls = _tls_files(hub.config)
+    if tls is not None:
+        document["fingerprint"] = fingerprint(tls.cert)
+    write_private(hub.config.home / "hub.json", json.dumps(document).encode())
+    print(f"ready {hub.url}", flush=True)
+    if not is_loopback(hub.config.host) and tls is not None:
+        caller = Caller("", getpass.getuser(), ("admin",))
+        made = await hub.tokens.create(caller, getpass.getuser(), ("worker",))
+        print(f"join with: {join_line(_join_url(hub), fingerprint(tls.cert), made['token'])}", flush=True)
+
+
+def _join_url(hub: Hub) -> str:
+    if hub.config.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        port = hub.url.rpartition(":")[2]
+        return f"https://{socket.gethostname()}:{port}"
+    return hub.url
+
+
+def _tls_files(config: HubConfig) -> TlsFiles | None:
+    if config.tls_cert is not None and config.tls_key is not None:
+        return TlsFiles(config.tls_cert, config.tls_key)
+    if is_loopback(config.host):
+        return None
+    return ensure_certificate(config.home, (config.host, socket.gethostname(), "localhost", "127.0.0.1"))
+
+
+def _rules(config: HubConfig) -> Rules:
+    return Rules(
+        suspect_ms=round(config.suspect_s * 1000),
+        unknown_ms=round(config.unknown_s * 1000),
+        lost_ms=round(config.lost_s * 1000),
+        lost_service_ms=round(config.lost_service_s * 1000),
+        start_grace_ms=round(config.start_grace_s * 1000),
+        accept_ms=round(config.accept_s * 1000),
+        resend_ms=tuple(round(delay * 1000) for delay in config.resend_s),
+        limit_margin_ms=round(config.limit_margin_s * 1000),
+        brake_share=config.brake_share,
+        brake_window_ms=round(config.brake_window_s * 1000),
+        brake_min=config.brake_min,
+        flap_refuse_ms=round(config.flap_refuse_s * 1000),
+    )

@@ -1,0 +1,38 @@
+"""Hub time: milliseconds that never run backwards, carried across restarts.
+
+It follows the monotonic clock of the machine, shifted so that it continues where the last hub stopped. Within one boot the shift
+is kept, so downtime counts; after a reboot hub time simply goes on. Wall time is read for people only: setting it back or
+forward moves no timer.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from dray.core.lifecycle.events import Clock
+
+
+class HubClock:
+    """Reads both clocks. `base` is what a later hub needs to go on: boot id and shift."""
+
+    def __init__(self, last_now_ms: int, stored_base: bytes) -> None:
+        boot, monotonic_ms = boot_id(), time.monotonic_ns() // 1_000_000
+        stored_boot, _, shift = stored_base.decode(errors="replace").rpartition("|")
+        same_boot = bool(boot) and stored_boot == boot and shift.lstrip("-").isdigit()
+        self._shift_ms = last_now_ms + 1 - monotonic_ms
+        if same_boot:
+            self._shift_ms = max(self._shift_ms, int(shift))
+        self.base = f"{boot}|{self._shift_ms}".encode()
+
+    def read(self) -> Clock:
+        """Read the time of a turn: once, for all that happens in it."""
+        return Clock(time.monotonic_ns() // 1_000_000 + self._shift_ms, time.time_ns() // 1_000_000)
+
+
+def boot_id() -> str:
+    """Name this boot of the machine; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

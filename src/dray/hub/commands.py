@@ -1,0 +1,228 @@
+"""What may be changed and by whom: submit, cancel, drain. Checks, authorises, draws ids; the engine folds the events in.
+
+Decisions that need the state are made inside the turn, so that two requests racing for one id or key cannot both win.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dray.core.lifecycle.events import CancelRequested, Clock, JobsSubmitted, NewJob, WorkerDrained
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Job
+from dray.core.model.spec import JobSpec, pack_spec, unpack_spec
+from dray.core.model.spec_check import check_spec
+from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
+from dray.hub.engine import Decision
+from dray.hub.service import Caller
+from dray.hub.store.base import AuditRecord, KeyRow, Store
+from dray.wire.codec import MAX_DEPTH, depth_of
+
+ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+Finish = Callable[[State, Sequence[str], bool], Any]
+
+
+class KeyMemory:
+    """Idempotency keys of the last requests, for those that race within one turn: the store shows a key once committed."""
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[tuple[str, str], tuple[str, ...]] = OrderedDict()
+
+    def find(self, user: str, key: str) -> tuple[str, ...] | None:
+        return self._ids.get((user, key))
+
+    def add(self, user: str, key: str, ids: tuple[str, ...]) -> None:
+        self._ids[user, key] = ids
+        if len(self._ids) > 2048:
+            self._ids.popitem(last=False)
+
+
+def draw_id() -> str:
+    """Draw a job id that is short enough to read out and too rare to meet twice."""
+    number, letters = int.from_bytes(secrets.token_bytes(8)), []
+    for _ in range(12):
+        number, place = divmod(number, len(ALPHABET))
+        letters.append(ALPHABET[place])
+    return "".join(letters)
+
+
+class Sources(NamedTuple):
+    """What a submit is checked against beside the state."""
+
+    store: Store
+    keys: KeyMemory
+    low_space: Callable[[], bool]
+
+
+def read_specs(caller: Caller, raws: Sequence[Any], most: int) -> list[JobSpec]:
+    """Check every spec of a request and settle whose jobs they are; all problems of all specs at once."""
+    if len(raws) > most:
+        raise TooLarge(f"a batch holds at most {most} specs, got {len(raws)}: send several")
+    specs, problems = [], []
+    for place, raw in enumerate(raws):
+        prefix = f"[{place}]." if len(raws) > 1 else ""
+        if not isinstance(raw, dict) or depth_of(raw) > MAX_DEPTH:
+            what = (
+                "must be an object" if not isinstance(raw, dict) else f"nests deeper than {MAX_DEPTH} levels"
+            )
+            problems.append(Problem(prefix.rstrip(".") or "spec", what))
+            continue
+        try:
+            specs.append(check_spec(raw))
+        except InvalidSpec as fault:
+            problems += [Problem(prefix + problem.where, problem.what) for problem in fault.problems]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems)
+    for spec in specs:
+        if spec.user_id and spec.user_id != caller.user and not caller.may("admin"):
+            raise Forbidden(
+                f"only an admin token may submit for {spec.user_id!r}: this one is {caller.user!r}'s"
+            )
+    _check_ids(specs)
+    return [msgspec.structs.replace(spec, user_id=spec.user_id or caller.user) for spec in specs]
+
+
+def _check_ids(specs: Sequence[JobSpec]) -> None:
+    seen: dict[str, int] = {}
+    for place, spec in enumerate(specs):
+        if spec.id and spec.id in seen:
+            raise Conflict(f"specs {seen[spec.id]} and {place} of the batch share the id {spec.id!r}")
+        seen[spec.id] = place
+
+
+def submit(
+    caller: Caller,
+    specs: Sequence[JobSpec],
+    key: str,
+    sources: Sources,
+    finish: Finish,
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one submit: new jobs, the same ones again, or a conflict."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        known = _known_by_key(state, sources, caller, specs, key)
+        if known is None:
+            known = _known_by_ids(state, sources.store, caller, specs)
+        if known is not None:
+            ids = known
+            return Decision(answer=lambda after: finish(after, ids, False))
+        if sources.low_space():
+            raise NoSpace(
+                "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
+            )
+        new = tuple(_new_job(state, spec) for spec in specs)
+        ids = tuple(job.id for job in new)
+        keys = (KeyRow(caller.user, key, clock.at_ms, ids),) if key else ()
+        if key:
+            sources.keys.add(caller.user, key, ids)
+        record = AuditRecord(clock.at_ms, caller.user, caller.token_id, "submit", ids[0], f"{len(ids)} jobs")
+        return Decision([JobsSubmitted(new)], lambda after: finish(after, ids, True), (record,), keys)
+
+    return decide
+
+
+def _new_job(state: State, spec: JobSpec) -> NewJob:
+    job_id = spec.id or draw_id()
+    while not spec.id and job_id in state.jobs:
+        job_id = draw_id()
+    return NewJob(job_id, spec.user_id, pack_spec(msgspec.structs.replace(spec, id="")))
+
+
+def _known_by_key(
+    state: State, sources: Sources, caller: Caller, specs: Sequence[JobSpec], key: str
+) -> tuple[str, ...] | None:
+    if not key:
+        return None
+    ids = sources.keys.find(caller.user, key)
+    if ids is None:
+        row = sources.store.find_key(caller.user, key)
+        ids = row.job_ids if row is not None else None
+    if ids is None:
+        return None
+    if len(ids) != len(specs):
+        raise Conflict(
+            f"the idempotency key {key!r} was used for {len(ids)} jobs, this request has {len(specs)}"
+        )
+    for job_id, spec in zip(ids, specs, strict=True):
+        job = find_job(state, sources.store, job_id)
+        if (spec.id and spec.id != job_id) or (job is not None and not _same(job, spec)):
+            raise Conflict(
+                f"the idempotency key {key!r} was used for another spec (job {job_id}): use a new key"
+            )
+    return ids
+
+
+def _known_by_ids(
+    state: State, store: Store, caller: Caller, specs: Sequence[JobSpec]
+) -> tuple[str, ...] | None:
+    found = [(spec, find_job(state, store, spec.id)) for spec in specs if spec.id]
+    there = [(spec, job) for spec, job in found if job is not None]
+    for spec, job in there:
+        if not caller.sees(job.user) or not _same(job, spec):
+            raise Conflict(f"there is a job {spec.id!r} already, with another spec: choose another id")
+    if not there:
+        return None
+    if len(there) < len(specs):
+        raise Conflict(
+            f"job {there[0][0].id!r} of the batch exists already while others do not: a batch is all or none"
+        )
+    return tuple(spec.id for spec in specs)
+
+
+def _same(job: Job, spec: JobSpec) -> bool:
+    return unpack_spec(job.spec) == msgspec.structs.replace(spec, id="") and job.user == spec.user_id
+
+
+def find_job(state: State, store: Store, job_id: str) -> Job | None:
+    """Find a job in memory or, once it has ended and left, in its row."""
+    return state.jobs.get(job_id) or store.find_job(job_id)
+
+
+def owned(caller: Caller, job: Job | None, job_id: str) -> Job:
+    """Give the job if the caller may see it; what belongs to others does not exist."""
+    if job is None or not caller.sees(job.user):
+        raise NotFound(f"there is no job {job_id!r}, or it is not yours")
+    return job
+
+
+def cancel(
+    caller: Caller, job_id: str, index: int | None, grace_s: float | None, store: Store, finish: Finish
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one cancel; a finished job is left as it is, and the answer says so."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        job = owned(caller, find_job(state, store, job_id), job_id)
+        if index is not None and not 0 <= index < job.total:
+            raise NotFound(f"job {job_id!r} has no task {index}: it has {job.total}")
+        if job.state.final or job.id not in state.jobs:
+            return Decision(answer=lambda after: finish(after, (job_id,), False))
+        wanted = -1 if index is None or not job.numbered else index
+        event = CancelRequested(job_id, wanted, caller.user, -1 if grace_s is None else grace_s)
+        target = job_id if wanted < 0 else f"{job_id}/{wanted}"
+        record = AuditRecord(clock.at_ms, caller.user, caller.token_id, "cancel", target, "")
+        return Decision([event], lambda after: finish(after, (job_id,), True), (record,))
+
+    return decide
+
+
+def drain(
+    caller: Caller, worker_id: str, on: bool, finish: Callable[[State, str], Any]
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one drain or resume."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        worker = state.workers.get(worker_id)
+        if worker is None:
+            raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
+        events = [] if worker.draining == on else [WorkerDrained(worker_id, on, caller.user)]
+        action = "drain" if on else "resume"
+        record = AuditRecord(clock.at_ms, caller.user, caller.token_id, action, worker_id, "")
+        return Decision(events, lambda after: finish(after, worker_id), (record,) if events else ())
+
+    return decide

@@ -1,0 +1,233 @@
+"""Records as the documents that people and programs read. Pure: state or rows in, plain dicts out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import task_id
+from dray.core.model.records import Attempt, Job, JobState, Task
+from dray.core.model.spec import spec_document, unpack_spec
+from dray.core.scheduling.rooms import Rooms
+
+Document = dict[str, Any]
+
+
+def moment(at_ms: int) -> str | None:
+    """Spell a wall time; None for "not yet"."""
+    if not at_ms:
+        return None
+    seconds, millis = divmod(at_ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+
+
+def attempt_document(attempt: Attempt, numbered: bool) -> Document:
+    """One try of a task."""
+    return {
+        "no": attempt.no,
+        "uid": attempt.uid,
+        "fence": attempt.fence,
+        "task_id": task_id(attempt.job_id, attempt.index if numbered else -1),
+        "worker": attempt.worker,
+        "phase": attempt.phase.value,
+        "devices": list(attempt.devices),
+        "assigned_at": moment(attempt.assigned_at_ms),
+        "accepted_at": moment(attempt.accepted_at_ms),
+        "started_at": moment(attempt.started_at_ms),
+        "ended_at": moment(attempt.ended_at_ms),
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "exit_class": attempt.exit_class,
+        "error": attempt.error,
+        "usage": {"wall_s": attempt.wall_s, "cpu_s": attempt.cpu_s, "max_rss_bytes": attempt.max_rss_bytes},
+        "cancel_reason": attempt.cancel,
+    }
+
+
+def job_document(
+    job: Job, task: Task | None, attempts: Sequence[Attempt], reason: str = "", full_env: bool = True
+) -> Document:
+    """One job; `task` and `attempts` are those of its only task, None and empty for an array."""
+    spec = unpack_spec(job.spec)
+    shown = spec_document(spec)
+    shown["id"] = job.id
+    if not full_env:
+        shown["env"] = dict.fromkeys(spec.env, "(hidden)")
+    newest = max(attempts, key=lambda attempt: attempt.no, default=None)
+    document: Document = {
+        "id": job.id,
+        "name": job.name,
+        "type": spec.type,
+        "state": job.state.value,
+        "phase": _phase(job, newest),
+        "reason": reason,
+        "user": job.user,
+        "queue": job.queue,
+        "priority": job.priority,
+        "tier": job.tier,
+        "labels": spec.labels,
+        "workload": spec.workload,
+        "submitted_at": moment(job.submitted_at_ms),
+        "started_at": moment(task.started_at_ms if task else job.started_at_ms),
+        "ended_at": moment(job.ended_at_ms),
+        "worker": newest.worker if newest else "",
+        "tasks": task_counts(job),
+        "attempts": [attempt_document(attempt, job.numbered) for attempt in attempts],
+        "attempt_count": task.attempts if task else len(attempts),
+        "cancel_requested": job.cancelled,
+        "spec": shown,
+    }
+    return document | _ending(job, task)
+
+
+def task_counts(job: Job) -> dict[str, int]:
+    """How many of a job's tasks are in which state."""
+    return {
+        "total": job.total,
+        "pending": job.total - job.ended - job.running,
+        "running": job.running,
+        "succeeded": job.succeeded,
+        "failed": job.failed,
+        "killed": job.killed,
+        "worker_failed": job.worker_failed,
+        "unschedulable": job.unschedulable,
+    }
+
+
+def _ending(job: Job, task: Task | None) -> Document:
+    if task is None:
+        empty = {
+            "exit_code": None,
+            "signal": 0,
+            "exit_class": "",
+            "failures": 0,
+            "losses": 0,
+            "preemptions": 0,
+        }
+        if job.rest.final and not job.numbered:
+            empty["exit_class"] = "cancelled" if job.rest is JobState.KILLED else job.rest.value
+        return {**empty, "error": job.error}
+    return {
+        "exit_code": task.exit_code,
+        "signal": task.signal,
+        "exit_class": task.exit_class,
+        "error": task.error or job.error,
+        "failures": task.failures,
+        "losses": task.losses,
+        "preemptions": task.preemptions,
+    }
+
+
+def _phase(job: Job, newest: Attempt | None) -> str:
+    if newest is not None and newest.phase.live:
+        return newest.phase.value
+    return "queued" if job.waiting and not job.state.final else ""
+
+
+def task_document(job: Job, index: int, task: Task | None, attempts: Sequence[Attempt]) -> Document:
+    """One task; one that was never placed has no record and shares the state of the job's rest."""
+    task = task or Task(job_id=job.id, index=index, state=job.rest, error=job.error if job.rest.final else "")
+    array = unpack_spec(job.spec).array
+    newest = max(attempts, key=lambda attempt: attempt.no, default=None)
+    waiting = not task.state.final and not task.current
+    return {
+        "id": task_id(job.id, index if job.numbered else -1),
+        "index": index if job.numbered else -1,
+        "array_index": array.first + index * array.step if array else None,
+        "state": task.state.value,
+        "phase": newest.phase.value if newest and newest.phase.live else "queued" if waiting else "",
+        "worker": newest.worker if newest else "",
+        "attempts": [attempt_document(attempt, job.numbered) for attempt in attempts],
+        "failures": task.failures,
+        "losses": task.losses,
+        "preemptions": task.preemptions,
+        "exit_code": task.exit_code,
+        "signal": task.signal,
+        "exit_class": task.exit_class,
+        "error": task.error,
+        "started_at": moment(task.started_at_ms),
+        "ended_at": moment(task.ended_at_ms),
+    }
+
+
+def worker_line(state: State, worker_id: str) -> Document:
+    """A worker in the words of `worker_list_response`."""
+    worker, presence = state.workers[worker_id], state.presence[worker_id]
+    capability, slots = worker.capability, presence.slots if presence.session else worker.slots
+    active = len(state.held.get(worker_id, ()))
+    total = slots.batch_total + slots.service_total
+    online = bool(presence.session) and not worker.silent
+    room = online and not worker.draining and not presence.suspect and active < max(total, 1)
+    return {
+        "id": worker_id,
+        "backend": capability.gpu_backend or "cpu",
+        "gpu_count": capability.gpu_count,
+        "vram_gb": capability.vram_gb,
+        "cpu_count": capability.cpu_count,
+        "status": "ready" if room else "busy" if online else "offline",
+        "active_jobs": active,
+        "total_slots": total,
+        "last_heartbeat": moment(presence.seen_at_ms),
+    }
+
+
+def worker_tasks(state: State, worker_id: str) -> list[Document]:
+    """What runs on a worker, in the words of `worker_show_response`."""
+    lines = []
+    for uid in state.held.get(worker_id, ()):
+        attempt = state.attempts[uid]
+        job = state.jobs[attempt.job_id]
+        line = {"task_id": state.spell(attempt), "job_name": job.name, "status": attempt.phase.value}
+        lines.append({**line, "started_at": moment(attempt.started_at_ms), "user": job.user})
+    return lines
+
+
+def worker_document(state: State, worker_id: str) -> Document:
+    """A worker with all that is known of it."""
+    worker, presence = state.workers[worker_id], state.presence[worker_id]
+    row, rooms, columns = state.columns.row_of[worker_id], Rooms(state), state.columns
+    batch, service = rooms.room(row, "batch"), rooms.room(row, "service")
+    details = (
+        ("draining", worker.draining),
+        ("said goodbye", worker.left and not presence.session),
+        ("silent", worker.silent),
+        ("suspect", presence.suspect),
+        ("not seen since the hub started", not presence.seen_at_ms),
+    )
+    return worker_line(state, worker_id) | {
+        "state_detail": next((words for words, holds in details if holds), ""),
+        "gpu_type": worker.capability.gpu_type,
+        "memory_gb": worker.capability.memory_gb,
+        "hostname": worker.capability.hostname,
+        "draining": worker.draining,
+        "labels": worker.labels,
+        "devices": [
+            {
+                "index": card.index,
+                "uuid": card.uuid,
+                "model": card.model,
+                "vram_bytes": card.vram_bytes,
+                "healthy": card.healthy,
+            }
+            for card in worker.devices
+        ],
+        "features": list(worker.features),
+        "address": worker.address,
+        "slots": {
+            "batch_total": presence.slots.batch_total,
+            "batch_in_use": presence.slots.batch_in_use,
+            "service_total": presence.slots.service_total,
+            "service_in_use": presence.slots.service_in_use,
+        },
+        "free": {
+            "cpu_milli": batch.free_cpu,
+            "memory_bytes": batch.free_mem,
+            "gpus": columns.get("free_gpu", row),
+            "batch_slots": max(0, batch.slots_free),
+            "service_slots": max(0, service.slots_free),
+        },
+        "quarantined": list(worker.quarantined),
+        "registered_at": moment(worker.registered_at_ms),
+    }

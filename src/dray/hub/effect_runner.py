@@ -1,0 +1,158 @@
+"""Committed effects become I/O: messages to sessions, lines for the feed, alarms for the log.
+
+Runs only after the commit that justifies the effects, in their order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from dray.core.lifecycle.effects import (
+    Ack,
+    Alarm,
+    Assign,
+    Cancel,
+    CloseSession,
+    Effect,
+    LookUp,
+    Note,
+    NoWork,
+    Refuse,
+)
+from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import task_id
+from dray.core.model.records import Phase
+from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec
+from dray.hub.feed import Feed
+from dray.hub.sessions import Session, Sessions
+from dray.hub.store.base import Store
+from dray.wire.codec import message
+
+logger = logging.getLogger("dray.hub")
+
+
+class Runner:
+    """Knows the sessions and the feed; decides nothing."""
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        store: Store,
+        feed: Feed,
+        notice: Callable[[Note], None],
+        heartbeat_s: float,
+    ) -> None:
+        self._state, self._sessions, self._store, self._feed = state, sessions, store, feed
+        self._notice, self._heartbeat_s = notice, heartbeat_s
+        self._specs: dict[str, dict[str, Any]] = {}
+        self._send: dict[type[Any], Callable[[Any], None]] = {
+            Assign: self._assign,
+            NoWork: self._no_work,
+            Cancel: self._cancel,
+            Ack: self._ack,
+            Refuse: self._refuse,
+            LookUp: self._look_up,
+            CloseSession: self._close,
+            Alarm: self._alarm,
+        }
+
+    def run(self, effects: list[Effect], seq: int, clock: Clock) -> None:
+        """Carry out one turn's effects."""
+        notes = []
+        for effect in effects:
+            if isinstance(effect, Note):
+                notes.append(effect)
+                self._notice(effect)
+            else:
+                self._send[type(effect)](effect)
+        self._specs.clear()
+        self._feed.publish(seq, clock.at_ms, notes)
+
+    def _session(self, worker: str) -> Session | None:
+        return self._sessions.by_worker.get(worker)
+
+    def _assign(self, effect: Assign) -> None:
+        session, attempt = self._session(effect.worker), self._state.attempts.get(effect.uid)
+        if session is None or attempt is None or attempt.phase is not Phase.ASSIGNED:
+            return
+        job = self._state.jobs[attempt.job_id]
+        document = self._specs.get(job.id)
+        if document is None:
+            spec = unpack_spec(job.spec)
+            document = self._specs[job.id] = spec_document(spec) | {"user_id": job.user}
+        payload = {
+            "spec": document | {"id": self._state.spell(attempt)},
+            "remaining_time": attempt.limit_ms * 1_000_000 if attempt.limit_ms else FOREVER_NS,
+            "attempt": {"no": attempt.no, "uid": attempt.uid, "fence": attempt.fence},
+            "devices": list(attempt.devices),
+        }
+        session.push(message("job_assign", payload))
+
+    def _no_work(self, effect: NoWork) -> None:
+        if session := self._session(effect.worker):
+            session.push(message("no_work"))
+
+    def _cancel(self, effect: Cancel) -> None:
+        if session := self._session(effect.worker):
+            payload = {
+                "task_id": effect.task_id,
+                "attempt": effect.uid,
+                "reason": effect.reason,
+                "grace_s": effect.grace_s,
+            }
+            session.push(message("job_cancel", payload))
+
+    def _ack(self, effect: Ack) -> None:
+        session = self._session(effect.worker)
+        if session is None:
+            return
+        payload: dict[str, Any] = {"re": effect.re, "epoch": self._state.counters.epoch}
+        if effect.results:
+            payload["results"] = dict(effect.results)
+        if effect.re == "register":
+            payload |= {
+                "session": str(session.number),
+                "heartbeat_s": self._heartbeat_s,
+                "keep": list(effect.keep),
+                "stop": list(effect.stop),
+            }
+        session.push(message("ack", payload))
+
+    def _refuse(self, effect: Refuse) -> None:
+        if session := self._session(effect.worker):
+            session.push(message("error", error=effect.error))
+
+    def _look_up(self, effect: LookUp) -> None:
+        """A result for an attempt that memory let go: the rows know it, or nobody does."""
+        index = max(effect.task_index, 0)
+        if effect.uid:
+            known = self._store.find_attempt(effect.uid)
+            if known is not None and (known.worker, known.job_id, known.index) != (
+                effect.worker,
+                effect.job_id,
+                index,
+            ):
+                known = None
+        else:
+            known = self._store.newest_attempt(effect.worker, effect.job_id, index)
+        if known is None:
+            name = task_id(effect.job_id, effect.task_index)
+            if not effect.uid:
+                return self._refuse(
+                    Refuse(effect.worker, f"job_result: this worker has no attempt of task {name}")
+                )
+            return self._ack(Ack(effect.worker, "job_result", {effect.uid: "superseded"}))
+        stale = known.phase in (Phase.LOST, Phase.REVOKED)
+        self._ack(Ack(effect.worker, "job_result", {known.uid: "superseded" if stale else "duplicate"}))
+
+    def _close(self, effect: CloseSession) -> None:
+        if session := self._sessions.open.get(effect.session):
+            logger.warning("closing a session", extra={"worker": effect.worker, "reason": effect.reason})
+            session.close(effect.code, effect.reason)
+
+    def _alarm(self, effect: Alarm) -> None:
+        logger.error("alarm: %s", effect.text)

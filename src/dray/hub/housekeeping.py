@@ -1,0 +1,67 @@
+"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files.
+
+By age and by size, in small steps between turns, never live work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from dray.config import HubConfig
+from dray.hub.engine import Engine
+from dray.hub.outputs import Outputs
+from dray.hub.store.base import Retention
+from dray.hub.store.writer import StoreWriter
+
+EVERY_S = 60.0
+logger = logging.getLogger("dray.hub.housekeeping")
+
+
+async def keep_house(config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs) -> None:
+    """Sweep every minute until cancelled."""
+    while True:
+        await asyncio.sleep(EVERY_S)
+        try:
+            await sweep(config, engine, writer, outputs)
+        except Exception:
+            logger.exception("a sweep failed; the next one tries again")
+
+
+async def sweep(config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs) -> int:
+    """Let go of what is past its time; gives the number of jobs that went."""
+    at_ms = engine.clock_ms()
+    retention = Retention(
+        finished_before_ms=at_ms - round(config.finished_s * 1000),
+        finished_max=config.finished_max,
+        log_before_ms=at_ms - round(config.log_s * 1000),
+        keys_before_ms=at_ms - round(config.keys_s * 1000),
+        audit_before_ms=at_ms - round(config.audit_s * 1000),
+    )
+    gone = await writer.run(lambda store: store.sweep(retention))
+    for job_id in gone:
+        outputs.drop(job_id)
+    await asyncio.to_thread(trim_output, outputs.folder, config.output_bytes, frozenset(engine.state.jobs))
+    return len(gone)
+
+
+def trim_output(folder: Path, most_bytes: int, live: frozenset[str]) -> None:
+    """Delete the oldest output of finished jobs until the rest fits."""
+    if not folder.exists():
+        return
+    sizes = []
+    for job in folder.iterdir():
+        files = [file.stat() for file in job.iterdir()] if job.is_dir() else []
+        sizes.append(
+            (max((stat.st_mtime for stat in files), default=0), sum(stat.st_size for stat in files), job)
+        )
+    total = sum(size for _, size, _ in sizes)
+    for _, size, job in sorted(sizes):
+        if total <= most_bytes:
+            return
+        if job.name not in live:
+            for file in job.iterdir():
+                file.unlink(missing_ok=True)
+            job.rmdir()
+            total -= size

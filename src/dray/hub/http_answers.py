@@ -1,0 +1,154 @@
+"""Answers of the HTTP API as bytes: documents, errors, and what every answer carries.
+
+Owns the table from error class to status. An error that dray did not raise on purpose leaves as `internal` without
+any detail: its text may hold a path, a query or a secret, and belongs in the hub's log alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dray import errors
+from dray.hub.gate import Headers, Receive, Send, UnsupportedMedia, WrongHost, has_body
+from dray.hub.http_routes import MethodNotAllowed
+
+JSON = b"application/json"
+LINGER_S = 2.0
+LINGER_BYTES = 64 << 20
+STATUS: dict[type[errors.DrayError], int] = {
+    errors.InvalidSpec: 400,
+    errors.InvalidInput: 400,
+    errors.InvalidConfig: 400,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    MethodNotAllowed: 405,
+    errors.Conflict: 409,
+    errors.TooLarge: 413,
+    UnsupportedMedia: 415,
+    WrongHost: 421,
+    errors.TooManyRequests: 429,
+    errors.NotReady: 503,
+    errors.StoreError: 503,
+    errors.HubUnavailable: 503,
+    errors.NoSpace: 507,
+}
+# Whatever an answer holds is for this caller alone and is what its type says.
+_ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+_encoder = msgspec.json.Encoder()
+
+
+class Answer(NamedTuple):
+    """One whole document."""
+
+    document: Any
+    status: int = 200
+
+
+class Text(NamedTuple):
+    """One whole text of another type than JSON."""
+
+    body: bytes
+    media: str
+    status: int = 200
+
+
+def status_of(error: errors.DrayError) -> int:
+    """Find the status of an error by its class or the nearest one above it."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def error_document(error: errors.DrayError) -> dict[str, Any]:
+    """Spell an error in the documented shape."""
+    problems = [{"where": problem.where, "what": problem.what} for problem in error.problems]
+    return {"error": {"code": error.code, "message": error.message, "problems": problems}}
+
+
+def internal_error() -> errors.DrayError:
+    """What a caller learns of a fault that nobody foresaw."""
+    fault = errors.DrayError(
+        "the hub failed on this request; its log has the details, and nothing was promised"
+    )
+    fault.code = "internal"
+    return fault
+
+
+def encode(document: Any) -> bytes:
+    """Write a document as JSON."""
+    return _encoder.encode(document)
+
+
+def error_headers(error: errors.DrayError) -> list[tuple[bytes, bytes]]:
+    """Give the headers that belong to an error's status."""
+    if isinstance(error, errors.Unauthenticated):
+        return [(b"www-authenticate", b'Bearer realm="dray"')]
+    if isinstance(error, MethodNotAllowed):
+        return [(b"allow", ", ".join(error.allow).encode())]
+    if isinstance(error, errors.TooManyRequests):
+        return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
+    if isinstance(error, errors.NotReady | errors.StoreError):
+        return [(b"retry-after", b"1")]
+    return []
+
+
+async def send_whole(
+    send: Send, status: int, body: bytes, media: bytes = JSON, more: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """Send an answer whose length is known."""
+    headers = [(b"content-type", media), (b"content-length", b"%d" % len(body)), *_ALWAYS, *(more or ())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_start(send: Send, media: str) -> None:
+    """Begin a stream."""
+    headers = [(b"content-type", media.encode()), *_ALWAYS, (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def send_error(
+    send: Send, receive: Receive, headers: Headers, error: errors.DrayError, body_read: bool
+) -> None:
+    """Refuse a request. A body that nobody will read is not worth the connection."""
+    body = encode(error_document(error))
+    more = error_headers(error)
+    if body_read or not has_body(headers):
+        await send_whole(send, status_of(error), body, more=more)
+        return
+    more = [(b"content-type", JSON), (b"content-length", b"%d" % len(body)), *_ALWAYS, *more]
+    more.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status_of(error), "headers": more})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    if b"expect" not in headers:
+        await _linger(receive)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def deny_upgrade(send: Send, error: errors.DrayError) -> None:
+    """Refuse a WebSocket before it is one, with a real HTTP answer."""
+    body = encode(error_document(error))
+    headers = [
+        (b"content-type", JSON),
+        (b"content-length", b"%d" % len(body)),
+        *_ALWAYS,
+        *error_headers(error),
+    ]
+    await send({"type": "websocket.http.response.start", "status": status_of(error), "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
+async def _linger(receive: Receive) -> None:
+    """Throw away what still arrives for a moment: closing at once would reset the connection under the answer."""
+    left = LINGER_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return

@@ -1,0 +1,201 @@
+"""The hub's HTTP face: one ASGI application in front of `HubService`.
+
+Owns the walk of a request (gate, route, parameters, body, handler, answer) and nothing of what the calls do. The
+router is our own: every call is one line of one table that also guards and documents it, and a request costs a
+dictionary walk instead of a chain of middleware and regular expressions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple
+
+from dray.errors import DrayError, InvalidInput, NotFound, NotReady
+from dray.hub.auth import SCOPES, Tokens
+from dray.hub.gate import Gate, Receive, Scope, Send, decode_json, has_body, read_body, read_headers
+from dray.hub.http_answers import (
+    Answer,
+    Text,
+    deny_upgrade,
+    encode,
+    internal_error,
+    send_error,
+    send_whole,
+    status_of,
+)
+from dray.hub.http_calls import ROUTES, Desk
+from dray.hub.http_routes import Request, Route, Router, read_query
+from dray.hub.http_streams import Stream, Streams
+from dray.hub.openapi import openapi_text
+from dray.hub.service import Caller, HubService
+from dray.wire.codec import MAX_DEPTH
+
+log = logging.getLogger("dray.hub.http")
+SocketHandler = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
+CountRequest = Callable[[str, int], None]
+
+
+class SocketRoute(NamedTuple):
+    """A WebSocket that others serve; the gate has let its caller in before `handler` is called."""
+
+    path: str
+    scopes: tuple[str, ...]
+    handler: SocketHandler
+
+
+class HttpLimits(NamedTuple):
+    """What a request may cost."""
+
+    body_bytes: int = 8 << 20
+    json_depth: int = MAX_DEPTH
+    batch_specs: int = 10_000
+
+
+class HttpApi:
+    """The application. `close()` ends streams and waits, after which every call is answered 503."""
+
+    def __init__(
+        self,
+        service: HubService,
+        tokens: Tokens,
+        hosts: Iterable[str] = (),
+        limits: HttpLimits | None = None,
+        sockets: Iterable[SocketRoute] = (),
+        count_request: CountRequest | None = None,
+    ) -> None:
+        self.streams = Streams(tokens.is_live)
+        self._service = service
+        self._limits = limits or HttpLimits()
+        self._gate = Gate(tokens, hosts)
+        self._router = Router(ROUTES)
+        self._sockets = {route.path.encode(): route for route in sockets}
+        self._count = count_request or (lambda name, status: None)
+        self._desk = Desk(service, tokens, self.streams, self._limits.batch_specs, openapi_text().encode())
+
+    def close(self) -> None:
+        """Let nobody wait any longer: the hub is about to stop."""
+        self.streams.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _Exchange(self, scope, receive, send).run()
+        elif scope["type"] == "websocket":
+            await self._open_socket(scope, receive, send)
+
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            headers = read_headers(scope["headers"])
+            self._gate.check_source(scope, headers)
+            route = self._sockets.get(scope["raw_path"])
+            caller = self._gate.check_caller(headers, route.scopes if route else SCOPES)
+            if route is None:
+                raise NotFound("this version of dray has no WebSocket at this path")
+            self.check_ready()
+        except DrayError as error:
+            self._count("websocket", status_of(error))
+            await deny_upgrade(send, error)
+            return
+        self._count("websocket", 101)
+        try:
+            await route.handler(scope, receive, send, caller)
+        except Exception:
+            log.exception("the WebSocket %s failed", route.path)
+            with contextlib.suppress(Exception):
+                await send({"type": "websocket.close", "code": 1011, "reason": "the hub failed"})
+
+    def check_ready(self) -> None:
+        """Refuse work while the hub starts, stops or reloads."""
+        if not self._service.ready or self.streams.closing.is_set():
+            raise NotReady("the hub is starting or stopping: ask again in a second")
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    __slots__ = ("_answered", "_api", "_body_read", "_headers", "_name", "_receive", "_scope", "_send")
+
+    def __init__(self, api: HttpApi, scope: Scope, receive: Receive, send: Send) -> None:
+        self._api = api
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._headers: dict[bytes, bytes] = {}
+        self._name = "none"
+        self._body_read = False
+        self._answered = 0
+
+    async def run(self) -> None:
+        """Answer the request, whatever happens."""
+        try:
+            request, route = await self._admit()
+            await self._answer(await route.handler(self._api._desk, request), request)
+        except DrayError as error:
+            await self._refuse(error)
+        except Exception:
+            # The route and nothing of the request: a query or a header may hold what belongs in no log.
+            log.exception("%s %s failed", self._scope["method"], self._name)
+            await self._refuse(internal_error())
+        finally:
+            if self._answered:
+                self._api._count(self._name, self._answered)
+
+    async def _admit(self) -> tuple[Request, Route]:
+        """Take the request through the gate and read it; nothing is read of a body before the caller is known."""
+        api, scope = self._api, self._scope
+        self._headers = headers = read_headers(scope["headers"])
+        api._gate.check_source(scope, headers)
+        try:
+            route, path = api._router.find(scope["method"], scope["raw_path"])
+        except DrayError:
+            # Strangers do not learn which paths are there.
+            api._gate.check_caller(headers, SCOPES)
+            raise
+        self._name = route.name
+        caller = api._gate.check_caller(headers, route.scopes) if route.scopes else None
+        if route.needs_ready:
+            api.check_ready()
+        query = read_query(scope["query_string"], route.params)
+        body = await self._read_body(route) if has_body(headers) else None
+        self._body_read = True
+        return Request(scope, self._receive, headers, caller, path, query, body), route
+
+    async def _read_body(self, route: Route) -> Any:
+        if route.method == "GET":
+            raise InvalidInput("this call takes no body: give parameters in the query")
+        limits = self._api._limits
+        raw = await read_body(self._receive, self._headers, limits.body_bytes)
+        self._body_read = True
+        document = decode_json(raw, self._headers, limits.json_depth)
+        if route.body is None and document not in (None, {}):
+            raise InvalidInput("this call takes no body")
+        return document
+
+    async def _answer(self, answer: Answer | Text | Stream, request: Request) -> None:
+        if isinstance(answer, Answer):
+            self._answered = answer.status
+            await send_whole(self._send, answer.status, encode(answer.document))
+        elif isinstance(answer, Text):
+            self._answered = answer.status
+            await send_whole(self._send, answer.status, answer.body, answer.media.encode())
+        else:
+            await self._api.streams.run(
+                self._scope, self._receive, self._note_start, answer, request.caller.token_id
+            )
+
+    async def _note_start(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._answered = message["status"]
+        await self._send(message)
+
+    async def _refuse(self, error: DrayError) -> None:
+        if self._answered:
+            # Too late for an answer: what was sent so far must not look whole.
+            if (abort := self._scope.get("extensions", {}).get("dray.abort")) is not None:
+                abort()
+                await asyncio.sleep(0)
+            return
+        self._answered = status_of(error)
+        await send_error(self._send, self._receive, self._headers, error, self._body_read)

@@ -1,0 +1,268 @@
+"""What a call of the HTTP API is: its method, path, parameters, body, scopes and answers, and how a request finds it.
+
+One `Route` serves the router, the gate (scopes), the reader of parameters and the OpenAPI document, so that none
+of them can disagree. Knows nothing about what the calls do. A table of this size is walked segment by segment on
+the raw path: a slash that was percent-encoded stays inside its segment, where it can only be a wrong id.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from dray.core.model.ids import ID_PATTERN, ID_RULE, is_id
+from dray.core.model.spec_check import suggest
+from dray.errors import DrayError, InvalidInput, NotFound, Problem
+
+MAX_QUERY_FIELDS = 64
+_FLAGS = {"1": True, "true": True, "0": False, "false": False}
+
+
+class MethodNotAllowed(DrayError):
+    """The path is there, but not for this method; `allow` lists those it is there for."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, allow: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class Param(NamedTuple):
+    """One query parameter. `kind` is text, whole, number or flag; `many` may repeat and holds commas between values."""
+
+    name: str
+    about: str
+    kind: str = "text"
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    low: float | None = None
+    high: float | None = None
+    many: bool = False
+    max_length: int = 256
+
+    def read(self, text: str) -> Any:
+        """Turn the text of one value into its kind, or raise ValueError with what is wrong with it."""
+        if self.kind == "flag":
+            if text.lower() not in _FLAGS:
+                raise ValueError(f"must be 1 or 0, got {text[:64]!r}")
+            return _FLAGS[text.lower()]
+        if self.kind == "text":
+            return self._read_text(text)
+        return self._read_number(text)
+
+    def schema(self) -> dict[str, Any]:
+        """Spell the kind as a JSON schema."""
+        if self.kind == "flag":
+            one: dict[str, Any] = {"type": "string", "enum": list(_FLAGS)}
+        elif self.kind == "text":
+            one = {"type": "string", "minLength": 1, "maxLength": self.max_length}
+            if self.choices:
+                one = {"type": "string", "enum": list(self.choices)}
+            elif self.pattern:
+                one["pattern"] = f"^(?:{self.pattern})$"
+        else:
+            one = {"type": "integer" if self.kind == "whole" else "number"}
+            one.update({"minimum": self.low} if self.low is not None else {})
+            one.update({"maximum": self.high} if self.high is not None else {})
+        return {"type": "array", "items": one} if self.many else one
+
+    def _read_text(self, text: str) -> str:
+        if self.choices and text not in self.choices:
+            near = suggest(text, self.choices)
+            raise ValueError(f"must be one of {', '.join(self.choices)}, got {text[:64]!r}{near}")
+        if not text:
+            raise ValueError("is empty: leave it out instead")
+        if len(text) > self.max_length or not text.isprintable():
+            raise ValueError(f"must be at most {self.max_length} printable characters")
+        if self.pattern and re.fullmatch(self.pattern, text) is None:
+            raise ValueError(f"has not the form {self.pattern}, got {text[:64]!r}")
+        return text
+
+    def _read_number(self, text: str) -> float | int:
+        try:
+            if len(text) > 32 or not text.isascii() or "_" in text:
+                raise ValueError(text)
+            value = int(text) if self.kind == "whole" else float(text)
+        except ValueError:
+            raise ValueError(f"must be a {self.kind} number, got {text[:64]!r}") from None
+        if not math.isfinite(value):
+            raise ValueError(f"must be a finite number, got {text[:64]!r}")
+        if self.low is not None and value < self.low:
+            raise ValueError(f"must be {self.low:g} or more, got {value:g}")
+        if self.high is not None and value > self.high:
+            raise ValueError(f"must be {self.high:g} or less, got {value:g}")
+        return value
+
+
+class Request(msgspec.Struct):
+    """One request that the gate has let in, read as its route describes it."""
+
+    scope: Mapping[str, Any]
+    receive: Callable[[], Awaitable[Mapping[str, Any]]]
+    headers: Mapping[bytes, bytes]
+    caller: Any
+    path: dict[str, str]
+    query: dict[str, Any]
+    body: Any = None
+
+
+class Route(NamedTuple):
+    """One call. `handler` takes the api and a `Request`; `body` is the type of the JSON document it reads."""
+
+    method: str
+    path: str
+    name: str
+    about: str
+    handler: Callable[[Any, Request], Awaitable[Any]]
+    scopes: tuple[str, ...] = ()
+    params: tuple[Param, ...] = ()
+    body: Any = None
+    body_optional: bool = False
+    answers: Mapping[int, Any] = {200: None}
+    media: str = "application/json"
+    headers: tuple[str, ...] = ()
+    needs_ready: bool = True
+    errors: tuple[int, ...] = ()
+
+
+class Match(NamedTuple):
+    """A route and the ids that its path held."""
+
+    route: Route
+    path: dict[str, str]
+
+
+class _Node:
+    __slots__ = ("children", "inner", "methods", "name")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.methods: dict[str, Route] = {}
+        self.inner: _Node | None = None
+        self.name = ""
+
+
+class Router:
+    """Finds routes by their path; a fixed segment goes before an id."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in routes:
+            node = self._root
+            for segment in route.path.split("/")[1:]:
+                node = _descend(node, segment)
+            node.methods[route.method] = route
+
+    def find(self, method: str, raw_path: bytes) -> Match:
+        """Give the route of a request, or raise NotFound or MethodNotAllowed."""
+        node: _Node | None = self._root
+        held: dict[str, str] = {}
+        for segment in _segments(raw_path):
+            assert node is not None
+            following = node.children.get(segment)
+            if following is None and (following := node.inner) is not None:
+                held[following.name] = segment
+            node = following
+            if node is None:
+                break
+        if node is None or not node.methods:
+            shown = raw_path.decode("latin-1")[:128]
+            raise NotFound(
+                f"this version of dray has no call {method[:16]} {shown}: /openapi.json lists all of them"
+            )
+        route = node.methods.get("GET" if method == "HEAD" else method)
+        if route is None:
+            allow = tuple(sorted({*node.methods, *(["HEAD"] if "GET" in node.methods else [])}))
+            raise MethodNotAllowed(
+                f"this version of dray has no {method[:16]} of this path: it answers {', '.join(allow)}",
+                allow,
+            )
+        _check_ids(held)
+        return Match(route, held)
+
+
+def read_query(raw: bytes, params: tuple[Param, ...]) -> dict[str, Any]:
+    """Read the query string as the route's parameters, or raise InvalidInput with every problem."""
+    values: dict[str, Any] = {param.name: () if param.many else param.default for param in params}
+    if not raw:
+        return values
+    known = {param.name: param for param in params}
+    problems = []
+    seen = set()
+    for name, text in _pairs(raw):
+        param = known.get(name)
+        if param is None:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            what = f"is no parameter of this call{suggest(name, list(known))}; {takes}"
+            problems.append(Problem(name[:64], what))
+            continue
+        if name in seen and not param.many:
+            problems.append(Problem(name, "came twice: give it once"))
+            continue
+        seen.add(name)
+        try:
+            if param.many:
+                texts = text.split(",") if param.choices else (text,)
+                values[name] = (*values[name], *(param.read(part) for part in texts))
+            else:
+                values[name] = param.read(text)
+        except ValueError as fault:
+            problems.append(Problem(name, str(fault)))
+    if problems:
+        raise InvalidInput(f"{problems[0].where}: {problems[0].what}", problems)
+    return values
+
+
+def id_schema() -> dict[str, Any]:
+    """Spell the rule of ids as a JSON schema."""
+    return {"type": "string", "pattern": f"^{ID_PATTERN}$"}
+
+
+def _descend(node: _Node, segment: str) -> _Node:
+    if not segment.startswith("{"):
+        return node.children.setdefault(segment, _Node())
+    if node.inner is None:
+        node.inner = _Node()
+        node.inner.name = segment[1:-1]
+    return node.inner
+
+
+def _segments(raw_path: bytes) -> list[str]:
+    text = raw_path.decode("latin-1")
+    if "%" not in text:
+        return text.split("/")[1:]
+    try:
+        return [unquote(segment, errors="strict") for segment in text.split("/")[1:]]
+    except UnicodeDecodeError:
+        raise InvalidInput("the path is not UTF-8 once it is percent-decoded") from None
+
+
+def _check_ids(held: Mapping[str, str]) -> None:
+    for name, value in held.items():
+        if not is_id(value):
+            raise InvalidInput(
+                f"{value[:64]!r} in the path is no id: an id is {ID_RULE}",
+                [Problem(name, f"must be {ID_RULE}")],
+            )
+
+
+def _pairs(raw: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=False,
+            errors="strict",
+            max_num_fields=MAX_QUERY_FIELDS,
+        )
+    except UnicodeError:
+        raise InvalidInput("the query is not UTF-8 once it is percent-decoded") from None
+    except ValueError:
+        raise InvalidInput(f"the query has more than {MAX_QUERY_FIELDS} parameters") from None

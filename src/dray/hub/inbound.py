@@ -1,0 +1,177 @@
+"""What a worker's message means, decided inside the turn against the state as it then stands.
+
+Messages become facts where they change something durable, and signals or plain answers where they do not: a heartbeat that says
+nothing new costs no commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dray.core.lifecycle.effects import Ack, Effect, LookUp, Refuse
+from dray.core.lifecycle.events import (
+    Activity,
+    AttemptAccepted,
+    AttemptEnded,
+    AttemptStarted,
+    CreditSet,
+    Event,
+    Heard,
+    Outcome,
+    SessionOpened,
+    SlotsSeen,
+    WorkerChanged,
+    WorkerRegistered,
+    WorkerReturned,
+)
+from dray.core.lifecycle.results import find
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import split_task_id
+from dray.core.model.records import Attempt
+from dray.hub.store.base import Store
+from dray.wire.worker_messages import (
+    Heartbeat,
+    JobAccepted,
+    JobLog,
+    JobProgress,
+    JobResult,
+    JobStarted,
+    ReadyForWork,
+    Register,
+    ServiceHealth,
+    WorkerMessage,
+)
+
+LOST_CLASSES = ("lost", "lost_unstarted")
+
+
+def interpret(
+    state: State, store: Store, worker: str, session: int, body: WorkerMessage
+) -> Iterator[Event | Effect]:
+    """Yield what follows from one message of a registered session, step by step: each step sees the one before folded in."""
+    presence = state.presence.get(worker)
+    if presence is None or presence.session != session:
+        return
+    yield Heard(worker)
+    if state.workers[worker].silent:
+        yield WorkerReturned(worker)
+    yield from _STEPS[type(body)](state, worker, body)
+
+
+def register(state: State, store: Store, session: int, body: Register) -> Iterator[Event | Effect]:
+    """Let a session in under its id, then record what it said of itself."""
+    yield SessionOpened(body.id, session, body.incarnation or "")
+    if state.presence[body.id].session != session:
+        return
+    yield WorkerRegistered(
+        worker=body.id,
+        session=session,
+        capability=body.capabilities,
+        devices=tuple(body.devices or ()),
+        labels=body.labels or {},
+        slots=body.slots,
+        features=tuple(body.features or ()),
+        base=body.features is None,
+        address=body.address or "",
+        incarnation=body.incarnation or "",
+        journal_id=body.journal_id or "",
+        boot_id=body.boot_id or "",
+        active=tuple(
+            _activity(state, store, body.id, item.task_id, item.attempt or "", item.state)
+            for item in body.active_tasks or ()
+        ),
+        finished=tuple(outcome_of(result) for result in body.finished_unacked or ()),
+    )
+
+
+def _activity(state: State, store: Store, worker: str, task: str, uid: str, said: str) -> Activity:
+    job_id, index = split_task_id(task) or (task, -1)
+    over = False
+    if find(state, worker, job_id, index, uid) is None:
+        known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
+        over = known is not None and not _is_current(known)
+        uid = known.uid if known is not None else uid
+    return Activity(job_id, index, uid, over, running=said != "accepted")
+
+
+def _is_current(attempt: Attempt) -> bool:
+    return attempt.phase.live
+
+
+def outcome_of(result: JobResult) -> Outcome:
+    """Read a result as the core's own value."""
+    job_id, index = split_task_id(result.task_id) or (result.task_id, -1)
+    usage = result.usage or {}
+    return Outcome(
+        job_id=job_id,
+        index=index,
+        uid=result.attempt or "",
+        state="succeeded" if result.state == "completed" else result.state,
+        exit_code=result.exit_code,
+        signal=result.signal or 0,
+        exit_class=result.exit_class or "",
+        error=(result.error or "")[:4096],
+        wall_s=float(usage.get("wall_s", 0)),
+        cpu_s=float(usage.get("cpu_s", 0)),
+        max_rss_bytes=int(usage.get("max_rss_bytes", 0)),
+        value=result.value or b"",
+        digest=result.digest or "",
+    )
+
+
+def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | Effect]:
+    known = state.workers[worker]
+    devices = known.devices if body.devices is None else tuple(body.devices)
+    if body.capability is not None and (body.capability != known.capability or devices != known.devices):
+        yield WorkerChanged(worker, body.capability, devices)
+    yield SlotsSeen(worker, body.slots)
+    yield Ack(worker, "heartbeat")
+
+
+def _ready(state: State, worker: str, body: ReadyForWork) -> Iterator[Event | Effect]:
+    yield CreditSet(worker, body.credits, body.slots)
+
+
+def _accepted(state: State, worker: str, body: JobAccepted) -> Iterator[Event | Effect]:
+    job_id, index = split_task_id(body.task_id) or (body.task_id, -1)
+    yield AttemptAccepted(
+        worker, job_id, index, body.attempt or "", body.address or "", tuple(body.ports or ())
+    )
+
+
+def _started(state: State, worker: str, body: JobStarted) -> Iterator[Event | Effect]:
+    job_id, index = split_task_id(body.task_id) or (body.task_id, -1)
+    yield AttemptStarted(worker, job_id, index, body.attempt or "", body.pid)
+
+
+def _result(state: State, worker: str, body: JobResult) -> Iterator[Event | Effect]:
+    outcome = outcome_of(body)
+    if find(state, worker, outcome.job_id, outcome.index, outcome.uid) is None:
+        yield LookUp(worker, outcome.job_id, outcome.index, outcome.uid)
+    else:
+        yield AttemptEnded(worker, outcome)
+
+
+def _health(state: State, worker: str, body: ServiceHealth) -> Iterator[Event | Effect]:
+    job_id, index = split_task_id(body.task_id) or (body.task_id, -1)
+    if find(state, worker, job_id, index, body.attempt or "") is None:
+        yield Refuse(worker, f"service_health: this worker has no attempt of task {body.task_id}")
+    else:
+        yield Ack(worker, "service_health")
+
+
+def _nothing(state: State, worker: str, body: object) -> Iterator[Event | Effect]:
+    yield from ()
+
+
+_STEPS: dict[type[Any], Callable[[State, str, Any], Iterator[Event | Effect]]] = {
+    Heartbeat: _heartbeat,
+    ReadyForWork: _ready,
+    JobAccepted: _accepted,
+    JobStarted: _started,
+    JobResult: _result,
+    ServiceHealth: _health,
+    JobProgress: _nothing,
+    JobLog: _nothing,
+}

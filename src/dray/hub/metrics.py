@@ -1,0 +1,108 @@
+"""What the hub counts and times, for Prometheus and for workers that ask.
+
+Owns the names and the registry; knows nothing about where the numbers come from. What moves with every turn is
+counted when it happens through children bound once (about a microsecond each); what can be read off the state is
+read when somebody scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TURN_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+_WAIT_BUCKETS_S = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0, 21600.0, 86400.0)
+
+
+class Gauges(NamedTuple):
+    """How the hub stands at one moment. `log_lag` counts turns that are committed and not yet in the rows."""
+
+    queue_depth: Mapping[str, int] = {}
+    workers: Mapping[str, int] = {}
+    sessions: int = 0
+    log_lag: int = 0
+
+
+ReadGauges = Callable[[], Gauges]
+
+
+class Metrics:
+    """One hub's numbers. `read_gauges` is called at each scrape, on the thread that asks."""
+
+    def __init__(self, read_gauges: ReadGauges) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_GaugeReader(read_gauges))
+        turn = self._histogram("dray_turn_seconds", "One turn of the hub", _TURN_BUCKETS_S)
+        plan = self._histogram("dray_plan_seconds", "Planning within one turn", _TURN_BUCKETS_S)
+        commit = self._histogram("dray_commit_seconds", "One commit of the store", _TURN_BUCKETS_S)
+        wait = self._histogram(
+            "dray_start_wait_seconds", "From submit to the start of a task", _WAIT_BUCKETS_S
+        )
+        self.observe_turn = turn.observe
+        self.observe_plan = plan.observe
+        self.observe_commit = commit.observe
+        self.observe_start_wait = wait.observe
+        self._outcomes = Counter(
+            "dray_attempts", "Attempts that ended, by phase", ["phase"], registry=self.registry
+        )
+        self._requests = Counter(
+            "dray_http_requests", "HTTP requests answered", ["route", "status"], registry=self.registry
+        )
+        self._outcome_children: dict[str, Counter] = {}
+        self._request_children: dict[tuple[str, int], Counter] = {}
+
+    def count_outcome(self, phase: str) -> None:
+        """Count one ended attempt."""
+        child = self._outcome_children.get(phase)
+        if child is None:
+            child = self._outcome_children[phase] = self._outcomes.labels(phase)
+        child.inc()
+
+    def count_request(self, route: str, status: int) -> None:
+        """Count one answer. `route` is a name of the table, never a path: paths would grow without end."""
+        child = self._request_children.get((route, status))
+        if child is None:
+            child = self._request_children[route, status] = self._requests.labels(route, str(status))
+        child.inc()
+
+    def text(self) -> bytes:
+        """Write everything in the text form that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+    def snapshot(self) -> dict[str, float]:
+        """Give counters and gauges, and count and sum of what is timed, by name."""
+        found = {}
+        for metric in self.registry.collect():
+            for sample in metric.samples:
+                if sample.name.endswith(("_bucket", "_created")):
+                    continue
+                labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+                found[f"{sample.name}{{{labels}}}" if labels else sample.name] = float(sample.value)
+        return found
+
+    def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, about, buckets=buckets, registry=self.registry)
+
+
+class _GaugeReader(Collector):
+    def __init__(self, read: ReadGauges) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._read()
+        depth = GaugeMetricFamily("dray_queue_depth", "Tasks that wait, by queue", labels=["queue"])
+        for queue, count in sorted(now.queue_depth.items()):
+            depth.add_metric([queue], count)
+        workers = GaugeMetricFamily("dray_workers", "Workers by state", labels=["state"])
+        for state, count in sorted(now.workers.items()):
+            workers.add_metric([state], count)
+        yield depth
+        yield workers
+        yield GaugeMetricFamily("dray_sessions", "Open worker sessions", value=now.sessions)
+        yield GaugeMetricFamily("dray_log_lag", "Turns committed and not yet in the rows", value=now.log_lag)

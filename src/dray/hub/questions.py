@@ -1,0 +1,45 @@
+"""The three questions any connection may ask: metrics, the list of workers, one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dray.core.lifecycle.state import State
+from dray.hub.documents import worker_line, worker_tasks
+from dray.hub.engine import Engine
+from dray.wire.codec import message
+from dray.wire.worker_messages import WorkerListRequest, WorkerShowRequest
+
+
+class Asker(Protocol):
+    """Where an answer goes."""
+
+    def push(self, envelope: dict[str, Any]) -> None: ...
+
+
+class Questions:
+    """Answers from the state as of a commit, in turn with everything else."""
+
+    def __init__(self, engine: Callable[[], Engine], metrics: Callable[[], dict[str, float]]) -> None:
+        self._engine, self._metrics = engine, metrics
+
+    def answer(self, asker: Asker, body: object) -> None:
+        """Answer one question after the turn it falls into."""
+        if not isinstance(body, (WorkerListRequest, WorkerShowRequest)):
+            asker.push(message("metrics_response", self._metrics()))
+            return
+        self._engine().look(lambda state: self._compose(state, body), asker.push)
+
+    def _compose(self, state: State, body: WorkerListRequest | WorkerShowRequest) -> dict[str, Any]:
+        if isinstance(body, WorkerListRequest):
+            lines = [worker_line(state, worker_id) for worker_id in sorted(state.workers)]
+            kept = [line for line in lines if not body.backend or line["backend"] == body.backend]
+            return message("worker_list_response", {"workers": kept})
+        if body.worker_id in state.workers:
+            payload = {
+                "worker": worker_line(state, body.worker_id),
+                "jobs": worker_tasks(state, body.worker_id),
+            }
+            return message("worker_show_response", payload)
+        return message("error", error=f"worker_show_request: no worker {body.worker_id!r} is known here")

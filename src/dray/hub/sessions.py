@@ -1,0 +1,257 @@
+"""Worker sockets: frames in, frames out, nothing decided. What a message means is settled in `inbound`, inside a turn.
+
+Each session has an outbox with a bound: a peer that does not read is closed (1013) instead of eating the hub's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from dray.core.lifecycle.events import SessionClosed, WorkerLeft
+from dray.errors import InvalidInput
+from dray.hub import inbound
+from dray.hub.engine import Decision, Engine
+from dray.hub.gate import Receive, Scope, Send
+from dray.hub.outputs import Outputs
+from dray.hub.questions import Questions
+from dray.hub.service import Caller
+from dray.hub.store.base import Store
+from dray.wire.codec import Codec, Envelope, message
+from dray.wire.worker_messages import (
+    QUESTIONS,
+    SUBPROTOCOL_JSON,
+    SUBPROTOCOL_MSGPACK,
+    JobLog,
+    JobResult,
+    Register,
+    check_message,
+    worker_codec,
+)
+
+BAD_INPUT, OVERLOADED, GOING_AWAY = 4400, 1013, 1001
+BAD_IN_A_ROW = 10
+logger = logging.getLogger("dray.hub.sessions")
+
+
+class Limits:
+    """Sizes a connection must keep to."""
+
+    def __init__(self, text_bytes: int, binary_bytes: int, queue_messages: int, queue_bytes: int) -> None:
+        self.text_bytes, self.binary_bytes = text_bytes, binary_bytes
+        self.queue_messages, self.queue_bytes = queue_messages, queue_bytes
+
+
+class Session:
+    """One socket. `worker` is empty until it has registered."""
+
+    def __init__(self, number: int, caller: Caller, codec: Codec, send: Send, limits: Limits) -> None:
+        self.number, self.caller, self.codec = number, caller, codec
+        self.worker = ""
+        self.lists = False
+        self.closing: tuple[int, str] | None = None
+        self._send, self._limits = send, limits
+        self._outbox: list[dict[str, Any]] = []
+        self._in_flight = 0
+        self._flying_bytes = 0
+        self._wake = asyncio.Event()
+
+    def push(self, envelope: dict[str, Any]) -> None:
+        """Queue one message; too many unread ones end the session."""
+        if self.closing is not None:
+            return
+        if self._in_flight and (
+            len(self._outbox) >= self._limits.queue_messages or self._flying_bytes > self._limits.queue_bytes
+        ):
+            self.close(OVERLOADED, "this peer does not read what it is sent")
+            return
+        self._outbox.append(envelope)
+        self._wake.set()
+
+    def close(self, code: int, reason: str) -> None:
+        """End the session after what is queued; later messages are dropped."""
+        if self.closing is None:
+            self.closing = (code, reason)
+            self._wake.set()
+
+    async def pump(self) -> None:
+        """Send what is queued, in lists where the peer takes them, until the session ends."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._outbox = self._outbox, []
+            for frame in self._frames(batch):
+                self._in_flight, self._flying_bytes = 1, len(frame)
+                body = {"bytes": frame} if self.codec.binary else {"text": frame.decode()}
+                await self._send({"type": "websocket.send", **body})
+            self._in_flight = self._flying_bytes = 0
+            if self.closing is not None and not self._outbox:
+                code, reason = self.closing
+                await self._send(
+                    {
+                        "type": "websocket.close",
+                        "code": code,
+                        "reason": reason.encode()[:120].decode(errors="ignore"),
+                    }
+                )
+                return
+
+    def _frames(self, batch: list[dict[str, Any]]) -> list[bytes]:
+        if self.lists and batch:
+            return [self.codec.encode(batch[start : start + 256]) for start in range(0, len(batch), 256)]
+        return [self.codec.encode([envelope]) for envelope in batch]
+
+
+class Sessions:
+    """All worker sockets of this hub."""
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine],
+        store: Store,
+        outputs: Outputs,
+        questions: Questions,
+        limits: Limits,
+    ) -> None:
+        self._engine, self._store, self._outputs, self._questions = engine, store, outputs, questions
+        self._limits = limits
+        self._codecs = {True: worker_codec(True), False: worker_codec(False)}
+        self._numbers = 0
+        self.open: dict[int, Session] = {}
+        self.by_worker: dict[str, Session] = {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        """Serve one socket from upgrade to close."""
+        offered: list[str] = list(scope.get("subprotocols") or ())
+        await receive()
+        chosen = next((name for name in offered if name in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON)), None)
+        await send({"type": "websocket.accept", "subprotocol": chosen})
+        self._numbers += 1
+        session = Session(
+            self._numbers, caller, self._codecs[chosen == SUBPROTOCOL_MSGPACK], send, self._limits
+        )
+        self.open[session.number] = session
+        pump = asyncio.create_task(session.pump())
+        if offered and chosen is None:
+            session.close(
+                BAD_INPUT, f"this hub speaks {SUBPROTOCOL_MSGPACK} and plain JSON, not {offered[0][:40]}"
+            )
+        try:
+            code = await self._read(session, receive)
+        finally:
+            self._ended(session, pump)
+        self._report_end(session, code)
+
+    def closed_all(self, code: int, reason: str) -> None:
+        """Say goodbye to everybody."""
+        for session in list(self.open.values()):
+            session.close(code, reason)
+
+    async def _read(self, session: Session, receive: Receive) -> int:
+        """Read until the peer has gone; frames that arrive while the session is being closed are dropped."""
+        bad_in_a_row = 0
+        while True:
+            got = await receive()
+            if got["type"] == "websocket.disconnect":
+                return int(got.get("code") or 1006)
+            if session.closing is not None:
+                continue
+            frame: bytes | str = got["bytes"] if got.get("bytes") is not None else got.get("text") or ""
+            fault = self._frame(session, frame)
+            bad_in_a_row = bad_in_a_row + 1 if fault else 0
+            if bad_in_a_row >= BAD_IN_A_ROW:
+                session.close(BAD_INPUT, f"{BAD_IN_A_ROW} bad messages in a row; the last: {fault}")
+            await self._engine().has_room()
+
+    def _frame(self, session: Session, frame: bytes | str) -> str:
+        """Take one frame; gives the last fault found in it, empty for none."""
+        binary = isinstance(frame, bytes)
+        most = self._limits.binary_bytes if binary else self._limits.text_bytes
+        if len(frame) > most or (not binary and len(frame.encode()) > most):  # type: ignore[union-attr]  # text here
+            session.close(BAD_INPUT, f"a frame of {len(frame)} bytes is over the limit of {most}")
+            return ""
+        if binary != session.codec.binary:
+            return self._refuse(
+                session,
+                f"this session speaks {'msgpack' if session.codec.binary else 'JSON'}: the frame was not read",
+            )
+        try:
+            envelopes = session.codec.split(frame)
+        except InvalidInput as fault:
+            return self._refuse(session, fault.message)
+        fault_seen = ""
+        for envelope in envelopes:
+            try:
+                self._message(session, envelope)
+            except InvalidInput as fault:
+                fault_seen = self._refuse(session, fault.message)
+        return fault_seen
+
+    def _message(self, session: Session, envelope: Envelope) -> None:
+        body = session.codec.open(envelope)
+        check_message(envelope.type, body)
+        if envelope.type in QUESTIONS:
+            if not session.caller.may("read"):
+                raise InvalidInput(f"{envelope.type}: this token lacks the scope 'read'")
+            self._questions.answer(session, body)
+            return
+        if not session.caller.may("worker"):
+            raise InvalidInput(f"{envelope.type}: this token lacks the scope 'worker'")
+        if isinstance(body, Register):
+            self._register(session, body)
+            return
+        if not session.worker:
+            raise InvalidInput(f"{envelope.type}: register first")
+        claimed = getattr(body, "worker_id", session.worker)
+        if claimed != session.worker:
+            raise InvalidInput(
+                f"{envelope.type}: worker_id {claimed!r} is not {session.worker!r}, as this session registered"
+            )
+        if isinstance(body, JobLog):
+            ack = self._outputs.take(session.worker, body)
+            session.push(message("ack", {"re": "job_log", "log_offsets": ack}))
+        if isinstance(body, JobResult):
+            self._outputs.expect(body)
+        engine, worker, number = self._engine(), session.worker, session.number
+        engine.post(
+            lambda state, clock: Decision(inbound.interpret(state, self._store, worker, number, body))
+        )
+
+    def _register(self, session: Session, body: Register) -> None:
+        if session.worker and session.worker != body.id:
+            raise InvalidInput(f"register: this session is {session.worker!r} already")
+        session.worker = body.id
+        session.lists = session.codec.binary and "list" in (body.features or ())
+        self.by_worker[body.id] = session
+        engine, number = self._engine(), session.number
+        if body.max_epoch_seen > engine.state.counters.epoch:
+            engine.raise_epoch(body.max_epoch_seen + 1)
+        engine.post(lambda state, clock: Decision(inbound.register(state, self._store, number, body)))
+
+    def _refuse(self, session: Session, fault: str) -> str:
+        session.push(message("error", error=fault))
+        return fault
+
+    def _ended(self, session: Session, pump: asyncio.Task[None]) -> None:
+        self.open.pop(session.number, None)
+        if self.by_worker.get(session.worker) is session:
+            del self.by_worker[session.worker]
+        if not pump.done():
+            pump.cancel()
+
+    def _report_end(self, session: Session, code: int) -> None:
+        if not session.worker:
+            return
+        worker, number = session.worker, session.number
+        said_goodbye = code in (1000, 1001) and session.closing is None
+
+        def decide(state: Any, clock: Any) -> Decision:
+            presence = state.presence.get(worker)
+            if presence is None or presence.session != number:
+                return Decision()
+            events: list[Any] = [SessionClosed(worker, number)]
+            return Decision([*events, WorkerLeft(worker)] if said_goodbye else events)
+
+        self._engine().post(decide)

@@ -1,0 +1,171 @@
+"""What the engine needs of a store, and the values that pass between them.
+
+A store knows nothing of scheduling: it keeps opaque turns in order, rows keyed by id, tokens and audit records.
+Every write carries the epoch and fails with `EpochLost` when another hub has taken the store over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from dray.core.model.records import Attempt, Job, Task
+from dray.core.model.worker import Worker
+
+
+class AuditRecord(NamedTuple):
+    """Who changed what; one for every mutation."""
+
+    at_ms: int
+    user: str
+    token_id: str
+    action: str
+    target: str
+    detail: str
+
+
+class KeyRow(NamedTuple):
+    """An idempotency key of one user and the jobs that the first request under it made."""
+
+    user: str
+    key: str
+    at_ms: int
+    job_ids: tuple[str, ...]
+
+
+class Turn(NamedTuple):
+    """All that one turn must make durable before its effects leave. `facts` and `notes` are packed by the engine."""
+
+    seq: int
+    now_ms: int
+    at_ms: int
+    facts: bytes
+    notes: bytes
+    keys: Sequence[KeyRow] = ()
+    audit: Sequence[AuditRecord] = ()
+
+
+class JobRow(NamedTuple):
+    """A job with the columns that lists filter by."""
+
+    job: Job
+    labels: dict[str, str]
+
+
+class AttemptRow(NamedTuple):
+    """An attempt with the columns that history is read by."""
+
+    attempt: Attempt
+    name: str
+    user: str
+    shape: str
+    gpu_type: str
+
+
+class Projection(NamedTuple):
+    """Rows as they stand after turn `applied_seq`, and the counters to go on from."""
+
+    applied_seq: int
+    now_ms: int
+    counters: bytes
+    jobs: Sequence[JobRow] = ()
+    tasks: Sequence[Task] = ()
+    attempts: Sequence[AttemptRow] = ()
+    workers: Sequence[Worker] = ()
+    gone_workers: Sequence[str] = ()
+
+
+class Snapshot(NamedTuple):
+    """What a hub starts from: rows of live work as of `applied_seq`; the log's tail comes after it."""
+
+    applied_seq: int
+    now_ms: int
+    at_ms: int
+    clock_base: bytes
+    counters: bytes
+    jobs: Iterator[Job]
+    tasks: Iterator[Task]
+    attempts: Iterator[Attempt]
+    workers: Iterator[Worker]
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which finished or live jobs a list wants; empty fields do not filter. `before_seq` pages downwards."""
+
+    states: tuple[str, ...] = ()
+    user: str = ""
+    queue: str = ""
+    name: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    before_seq: int = 0
+    limit: int = 100
+
+
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as stored: its hash, never itself."""
+
+    id: str
+    hash: bytes
+    user: str
+    scopes: tuple[str, ...]
+    created_at_ms: int
+    expires_at_ms: int = 0
+    revoked: bool = False
+
+
+class LogEntry(NamedTuple):
+    """One turn read back."""
+
+    seq: int
+    now_ms: int
+    at_ms: int
+    facts: bytes
+    notes: bytes
+
+
+class Retention(NamedTuple):
+    """What may go: finished jobs beyond an age or a number, log rows, keys and audit records beyond an age."""
+
+    finished_before_ms: int
+    finished_max: int
+    log_before_ms: int
+    keys_before_ms: int
+    audit_before_ms: int
+    batch: int = 1000
+
+
+class Store(Protocol):
+    """Called from one writer thread (writes) and from the loop (short reads through a reader connection).
+
+    `list_jobs`, `find_tasks` and `audit` may also be called from other threads: some filters walk over many rows.
+    """
+
+    epoch: int
+    sweep_pending: bool
+    """Whether the last `sweep` ended at its bound, so that another one finds more."""
+
+    def begin_epoch(self, at_least: int = 0) -> int: ...
+    def load(self) -> Snapshot: ...
+    def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]: ...
+    def commit(self, turn: Turn) -> None: ...
+    def project(self, projection: Projection) -> None: ...
+    def save_clock(self, now_ms: int, at_ms: int, clock_base: bytes) -> None: ...
+    def find_job(self, job_id: str) -> Job | None: ...
+    def list_jobs(self, wanted: JobFilter) -> list[Job]: ...
+    def find_tasks(
+        self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
+    ) -> list[Task]: ...
+    def find_task(self, job_id: str, index: int) -> Task | None: ...
+    def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]: ...
+    def find_attempt(self, uid: str) -> Attempt | None: ...
+    def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None: ...
+    def find_key(self, user: str, key: str) -> KeyRow | None: ...
+    def tokens(self) -> list[TokenRow]: ...
+    def save_token(self, token: TokenRow) -> None: ...
+    def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]: ...
+    def sweep(self, retention: Retention) -> list[str]: ...
+    def size_bytes(self) -> int: ...
+    def low_space(self, min_free_bytes: int) -> bool: ...
+    def close(self, clean: bool) -> None: ...

@@ -1,0 +1,294 @@
+"""The store in plain dicts: for simulation and tests, where nothing has to outlive the process.
+
+`MemoryFile` is what would be on the disk; several stores may share one, as two hubs might share a file, and the
+same epoch rules hold. Records are copied on their way in and out, so a stored row never changes with the engine's
+live object.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from dray.core.model.ids import attempt_number
+from dray.core.model.records import Attempt, Job, Task
+from dray.core.model.worker import Worker
+from dray.errors import BrokenInvariant, EpochLost
+from dray.hub.store.base import (
+    AttemptRow,
+    AuditRecord,
+    JobFilter,
+    JobRow,
+    KeyRow,
+    LogEntry,
+    Projection,
+    Retention,
+    Snapshot,
+    TokenRow,
+    Turn,
+)
+
+Record = TypeVar("Record", Job, Task, Attempt)
+
+
+class MemoryFile:
+    """What would be on the disk."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.applied_seq = 0
+        self.last_seq = 0
+        self.now_ms = 0
+        self.at_ms = 0
+        self.clock_base = b""
+        self.counters = b""
+        self.log: dict[int, LogEntry] = {}
+        self.keys: dict[tuple[str, str], KeyRow] = {}
+        self.audit: list[AuditRecord] = []
+        self.tokens: dict[str, TokenRow] = {}
+        self.jobs: dict[str, JobRow] = {}
+        self.tasks: dict[str, dict[int, Task]] = {}
+        self.attempts: dict[int, AttemptRow] = {}
+        self.numbers_by_job: dict[str, dict[int, None]] = {}
+        self.workers: dict[str, Worker] = {}
+
+
+class MemoryStore:
+    """A hub's view of a `MemoryFile`."""
+
+    def __init__(self, file: MemoryFile | None = None) -> None:
+        self.file = file if file is not None else MemoryFile()
+        self.epoch = 0
+        self.sweep_pending = False
+
+    def begin_epoch(self, at_least: int = 0) -> int:
+        """Take the file over: from here on every other store's writes fail."""
+        self.epoch = self.file.epoch = max(self.file.epoch + 1, at_least)
+        return self.epoch
+
+    def commit(self, turn: Turn) -> None:
+        """Keep one turn, with the keys and audit records that belong to it."""
+        file = self.file
+        if turn.seq <= file.last_seq:
+            raise BrokenInvariant(
+                f"turn {turn.seq} comes after turn {file.last_seq}: turns are committed in order"
+            )
+        self._check_epoch()
+        file.log[turn.seq] = LogEntry(turn.seq, turn.now_ms, turn.at_ms, turn.facts, turn.notes)
+        file.last_seq = turn.seq
+        for row in turn.keys:
+            # Out first: a key that is used anew goes to the back, where the young ones are.
+            file.keys.pop((row.user, row.key), None)
+            file.keys[row.user, row.key] = row
+        file.audit.extend(turn.audit)
+
+    def project(self, projection: Projection) -> None:
+        """Keep rows as they stand after a turn."""
+        file, seq = self.file, projection.applied_seq
+        if seq > file.last_seq:
+            raise BrokenInvariant(
+                f"projection ahead of the log: rows of turn {seq}, last turn {file.last_seq}"
+            )
+        if seq < file.applied_seq:
+            raise BrokenInvariant(
+                f"projection behind the rows: rows of turn {seq} after those of {file.applied_seq}"
+            )
+        self._check_epoch()
+        numbers = [attempt_number(row.attempt.uid) for row in projection.attempts]
+        if any(number < 0 for number in numbers):
+            raise BrokenInvariant("an attempt of the projection has no uid of the form epoch-seq")
+        for job, labels in projection.jobs:
+            file.jobs[job.id] = JobRow(copy.copy(job), dict(labels))
+        for task in projection.tasks:
+            file.tasks.setdefault(task.job_id, {})[task.index] = copy.copy(task)
+        for number, row in zip(numbers, projection.attempts, strict=True):
+            file.attempts[number] = row._replace(attempt=copy.copy(row.attempt))
+            file.numbers_by_job.setdefault(row.attempt.job_id, {})[number] = None
+        for worker in projection.workers:
+            file.workers[worker.id] = copy.deepcopy(worker)
+        for worker_id in projection.gone_workers:
+            file.workers.pop(worker_id, None)
+        file.applied_seq = seq
+        file.now_ms = max(file.now_ms, projection.now_ms)
+        file.counters = projection.counters
+
+    def save_clock(self, now_ms: int, at_ms: int, clock_base: bytes) -> None:
+        """Keep the hub's time."""
+        self._check_epoch()
+        self.file.now_ms = max(self.file.now_ms, now_ms)
+        self.file.at_ms = at_ms
+        self.file.clock_base = clock_base
+
+    def save_token(self, token: TokenRow) -> None:
+        """Add a token, or change the one of that id."""
+        self._check_epoch()
+        self.file.tokens[token.id] = token
+
+    def sweep(self, retention: Retention) -> list[str]:
+        """Remove at most `batch` of each kind of what may go; gives the jobs that are gone."""
+        self._check_epoch()
+        file = self.file
+        final = sorted(
+            (row.job for row in file.jobs.values() if row.job.state.final),
+            key=lambda job: (job.ended_at_ms, job.seq),
+        )
+        surplus = len(final) - retention.finished_max
+        due = [
+            job.id
+            for position, job in enumerate(final)
+            if position < surplus or job.ended_at_ms < retention.finished_before_ms
+        ]
+        gone = due[: retention.batch]
+        for job_id in gone:
+            del file.jobs[job_id]
+            file.tasks.pop(job_id, None)
+            for number in file.numbers_by_job.pop(job_id, {}):
+                del file.attempts[number]
+        self.sweep_pending = len(due) > len(gone) or self._sweep_fronts(retention)
+        return gone
+
+    def _sweep_fronts(self, retention: Retention) -> bool:
+        file = self.file
+        applied = ((seq, entry.at_ms) for seq, entry in file.log.items() if seq <= file.applied_seq)
+        seqs = _front(applied, retention.log_before_ms, retention.batch)
+        for seq in seqs:
+            del file.log[seq]
+        keys = _front(
+            ((key, row.at_ms) for key, row in file.keys.items()), retention.keys_before_ms, retention.batch
+        )
+        for key in keys:
+            del file.keys[key]
+        old = _front(((None, row.at_ms) for row in file.audit), retention.audit_before_ms, retention.batch)
+        del file.audit[: len(old)]
+        return retention.batch in (len(seqs), len(keys), len(old))
+
+    def _check_epoch(self) -> None:
+        if self.epoch != self.file.epoch:
+            raise EpochLost(
+                f"another hub has taken the store over (this one holds epoch {self.epoch}, it is at "
+                f"{self.file.epoch}): stop this hub, and let only one run on a store"
+            )
+
+    def load(self) -> Snapshot:
+        """Give the rows of live work."""
+        file = self.file
+        stopping = {row.attempt.job_id for row in file.attempts.values() if row.attempt.phase.live}
+        rows = (row.job for row in file.jobs.values() if not row.job.state.final or row.job.id in stopping)
+        jobs = sorted(rows, key=lambda job: job.seq)
+        tasks = (task for job in jobs for _, task in sorted(file.tasks.get(job.id, {}).items()))
+        attempts = (row.attempt for _, row in sorted(file.attempts.items()) if row.attempt.phase.live)
+        return Snapshot(
+            applied_seq=file.applied_seq,
+            now_ms=file.now_ms,
+            at_ms=file.at_ms,
+            clock_base=file.clock_base,
+            counters=file.counters,
+            jobs=_copies(jobs),
+            tasks=_copies(tasks),
+            attempts=_copies(attempts),
+            workers=(copy.deepcopy(worker) for _, worker in sorted(file.workers.items())),
+        )
+
+    def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
+        """Give the turns after `after_seq`, oldest first."""
+        found = (entry for seq, entry in self.file.log.items() if seq > after_seq)
+        return [entry for entry, _ in zip(found, range(limit), strict=False)]
+
+    def find_job(self, job_id: str) -> Job | None:
+        """Find a job by its id."""
+        row = self.file.jobs.get(job_id)
+        return copy.copy(row.job) if row else None
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """List jobs newest first."""
+        found = [row.job for row in self.file.jobs.values() if _matches(row, wanted)]
+        found.sort(key=lambda job: -job.seq)
+        return list(_copies(found[: wanted.limit]))
+
+    def find_tasks(
+        self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
+    ) -> list[Task]:
+        """Give a job's tasks after an index, in order."""
+        tasks = sorted(self.file.tasks.get(job_id, {}).items())
+        found = [
+            task for index, task in tasks if index > after_index and (not states or task.state in states)
+        ]
+        return list(_copies(found[:limit]))
+
+    def find_task(self, job_id: str, index: int) -> Task | None:
+        """Find one task."""
+        task = self.file.tasks.get(job_id, {}).get(index)
+        return copy.copy(task) if task else None
+
+    def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]:
+        """Give the attempts of a task, or of a whole job, in order of task and age."""
+        numbers = self.file.numbers_by_job.get(job_id, {})
+        rows = sorted((self.file.attempts[number].attempt.index, number) for number in numbers)
+        found = [self.file.attempts[number].attempt for at, number in rows if index is None or at == index]
+        return list(_copies(found[:limit]))
+
+    def find_attempt(self, uid: str) -> Attempt | None:
+        """Find an attempt by its uid."""
+        row = self.file.attempts.get(attempt_number(uid))
+        return copy.copy(row.attempt) if row else None
+
+    def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
+        """Find the last attempt of a task on one worker."""
+        found = [
+            attempt for attempt in self.find_attempts(job_id, index, 1 << 62) if attempt.worker == worker
+        ]
+        return found[-1] if found else None
+
+    def find_key(self, user: str, key: str) -> KeyRow | None:
+        """Find what the first request under a key made."""
+        return self.file.keys.get((user, key))
+
+    def tokens(self) -> list[TokenRow]:
+        """Give all tokens, revoked ones too."""
+        return [token for _, token in sorted(self.file.tokens.items())]
+
+    def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]:
+        """Give audit records, newest first."""
+        found = [row for row in reversed(self.file.audit) if not before_ms or row.at_ms < before_ms]
+        return found[:limit]
+
+    def size_bytes(self) -> int:
+        """Give the bytes of the log, the only part whose size is known."""
+        return sum(len(entry.facts) + len(entry.notes) for entry in self.file.log.values())
+
+    def low_space(self, min_free_bytes: int) -> bool:
+        """There is no disk that could be full."""
+        return False
+
+    def close(self, clean: bool) -> None:
+        """Nothing to let go."""
+
+
+Key = TypeVar("Key")
+
+
+def _copies(records: Iterable[Record]) -> Iterator[Record]:
+    return (copy.copy(record) for record in records)
+
+
+def _front(rows: Iterable[tuple[Key, int]], before_ms: int, batch: int) -> list[Key]:
+    """Give the leading rows that are older than `before_ms`, at most `batch` of them."""
+    found: list[Key] = []
+    for key, at_ms in rows:
+        if at_ms >= before_ms or len(found) == batch:
+            break
+        found.append(key)
+    return found
+
+
+def _matches(row: JobRow, wanted: JobFilter) -> bool:
+    job = row.job
+    return (
+        (not wanted.states or job.state in wanted.states)
+        and wanted.user in ("", job.user)
+        and wanted.queue in ("", job.queue)
+        and wanted.name in ("", job.name)
+        and (not wanted.before_seq or job.seq < wanted.before_seq)
+        and all(row.labels.get(key) == value for key, value in wanted.labels)
+    )

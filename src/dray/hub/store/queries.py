@@ -1,0 +1,219 @@
+"""Reads of the SQLite store, through a connection that cannot write.
+
+Each query is its own snapshot: it sees every projection that was committed before it. Called in the loop thread, so
+a query must find its rows by an index; the texts repeat the conditions of the partial indexes for that reason.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dray.core.model.ids import attempt_number
+from dray.core.model.records import Attempt, Job, JobState, Task
+from dray.core.model.worker import Worker
+from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, LogEntry, Snapshot, TokenRow
+from dray.hub.store.faults import translate, translated
+from dray.hub.store.opening import connect
+from dray.hub.store.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
+
+Record = TypeVar("Record")
+_JOB = msgspec.msgpack.Decoder(Job)
+_TASK = msgspec.msgpack.Decoder(Task)
+_ATTEMPT = msgspec.msgpack.Decoder(Attempt)
+_WORKER = msgspec.msgpack.Decoder(Worker)
+_TOKEN = msgspec.msgpack.Decoder(TokenRow)
+_IDS = msgspec.msgpack.Decoder(tuple[str, ...])
+_LIVE_STATES = frozenset({"pending", "running"})
+_COMMON_TASK_STATES = frozenset({"pending", "running", "succeeded"})
+_END = 1 << 62
+
+# A job that has ended may still have an attempt that is stopping: it holds its worker's resources until it is gone.
+_STOPPING = """SELECT DISTINCT job_id FROM attempts INDEXED BY attempts_live
+    WHERE phase IN ('assigned', 'accepted', 'running', 'stopping', 'unknown')"""
+_LIVE_JOBS = f"""SELECT record FROM (
+    SELECT seq, record FROM jobs INDEXED BY jobs_live WHERE state IN ('pending', 'running')
+    UNION ALL
+    SELECT seq, record FROM jobs WHERE id IN ({_STOPPING}) AND state NOT IN ('pending', 'running')
+    ) ORDER BY seq"""
+# CROSS JOIN keeps the order of the two tables: live jobs are asked for their tasks, never every task for its job.
+_LIVE_TASKS = f"""SELECT record FROM (
+    SELECT jobs.seq AS seq, tasks.idx AS idx, tasks.record AS record
+    FROM jobs INDEXED BY jobs_live CROSS JOIN tasks ON tasks.job_id = jobs.id WHERE jobs.state IN ('pending', 'running')
+    UNION ALL
+    SELECT jobs.seq, tasks.idx, tasks.record FROM jobs CROSS JOIN tasks ON tasks.job_id = jobs.id
+    WHERE jobs.id IN ({_STOPPING}) AND jobs.state NOT IN ('pending', 'running')
+    ) ORDER BY seq, idx"""
+_LIVE_ATTEMPTS = """SELECT record FROM attempts INDEXED BY attempts_live
+    WHERE phase IN ('assigned', 'accepted', 'running', 'stopping', 'unknown') ORDER BY number"""
+
+
+class Reader:
+    """The questions that the loop asks of the rows."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = connect(path, read_only=True)
+        self._path = path
+        # Lists may be asked for from several threads, and not every build of SQLite lets two share a connection.
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._connection.close()
+
+    def _all(self, asked: str, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        try:
+            with self._lock:
+                return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise translate(error, self._path, asked) from error
+
+    def _one(self, asked: str, query: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        try:
+            # Fetched whole: a statement not read to its end keeps its snapshot, and so the log from starting over.
+            with self._lock:
+                rows = self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise translate(error, self._path, asked) from error
+        return rows[0] if rows else None
+
+    def load(self) -> Snapshot:
+        """Give the rows that a starting hub needs, streamed; nothing may be projected until they are read."""
+        row = self._one("load", "SELECT applied_seq, now_ms, at_ms, clock_base, counters FROM meta", ())
+        applied_seq, now_ms, at_ms, clock_base, counters = row or (0, 0, 0, b"", b"")
+        return Snapshot(
+            applied_seq=applied_seq,
+            now_ms=now_ms,
+            at_ms=at_ms,
+            clock_base=clock_base,
+            counters=counters,
+            jobs=self._stream(_LIVE_JOBS, _JOB),
+            tasks=self._stream(_LIVE_TASKS, _TASK),
+            attempts=self._stream(_LIVE_ATTEMPTS, _ATTEMPT),
+            workers=self._stream("SELECT record FROM workers ORDER BY id", _WORKER),
+        )
+
+    def _stream(self, query: str, decoder: msgspec.msgpack.Decoder[Record]) -> Iterator[Record]:
+        decode = decoder.decode
+        with translated(self._path, "load"):
+            for (record,) in self._connection.execute(query):
+                yield decode(record)
+
+    def tail(self, after_seq: int, limit: int) -> list[LogEntry]:
+        """Give turns after `after_seq`, oldest first."""
+        query = "SELECT seq, now_ms, at_ms, facts, notes FROM log WHERE seq > ? ORDER BY seq LIMIT ?"
+        return [LogEntry(*row) for row in self._all("read the log", query, (after_seq, limit))]
+
+    def positions(self) -> tuple[int, int]:
+        """Give the turn that the rows have reached and the newest turn; the rows know both where the log was swept."""
+        query = "SELECT applied_seq, max(applied_seq, ifnull((SELECT max(seq) FROM log), 0)) FROM meta"
+        row = self._one("read the log", query, ())
+        return (int(row[0]), int(row[1])) if row else (0, 0)
+
+    def find_job(self, job_id: str) -> Job | None:
+        """Find a job by its id."""
+        row = self._one("find a job", "SELECT record FROM jobs WHERE id = ?", (job_id,))
+        return _JOB.decode(row[0]) if row else None
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """List jobs newest first. Each state is asked for by itself, in order, and the answers are merged."""
+        found: list[tuple[Any, ...]] = []
+        # With a user given all states are asked for one by one as well: the index by user holds them apart.
+        for state in wanted.states or (tuple(JobState) if wanted.user else ("",)):
+            found.extend(self._jobs_of_state(wanted, str(state)))
+        found.sort(reverse=True)
+        return [_JOB.decode(record) for _seq, record in found[: wanted.limit]]
+
+    def _jobs_of_state(self, wanted: JobFilter, state: str) -> list[tuple[Any, ...]]:
+        terms: list[str] = ["seq < ?"]
+        values: list[Any] = [wanted.before_seq or _END]
+        if state:
+            terms.append("state = ?")
+            values.append(state)
+        if wanted.user:
+            terms.append("user = ?")
+            values.append(wanted.user)
+        elif state:
+            terms.append(LIVE_JOB if state in _LIVE_STATES else FINAL_JOB)
+        for column, value in (("queue = ?", wanted.queue), ("name = ?", wanted.name)):
+            if value:
+                terms.append(column)
+                values.append(value)
+        for key, value in wanted.labels:
+            terms.append("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ? AND value = ?)")
+            values += [key, value]
+        values.append(wanted.limit)
+        query = " ".join(
+            ("SELECT seq, record FROM jobs WHERE", " AND ".join(terms), "ORDER BY seq DESC LIMIT ?")
+        )
+        return self._all("list jobs", query, values)
+
+    def find_tasks(self, job_id: str, after_index: int, limit: int, states: tuple[str, ...]) -> list[Task]:
+        """Give a job's tasks after an index, in order; each state is asked for by itself, as with jobs."""
+        found: list[tuple[Any, ...]] = []
+        for state in states or ("",):
+            terms = ["job_id = ?", "idx > ?"]
+            values: list[Any] = [job_id, after_index]
+            if state:
+                terms.append("state = ?")
+                values.append(state)
+                if state not in _COMMON_TASK_STATES:
+                    terms.append(ODD_TASK)
+            query = " ".join(
+                ("SELECT idx, record FROM tasks WHERE", " AND ".join(terms), "ORDER BY idx LIMIT ?")
+            )
+            found.extend(self._all("find tasks", query, (*values, limit)))
+        found.sort()
+        return [_TASK.decode(record) for _index, record in found[:limit]]
+
+    def find_task(self, job_id: str, index: int) -> Task | None:
+        """Find one task."""
+        row = self._one(
+            "find a task", "SELECT record FROM tasks WHERE job_id = ? AND idx = ?", (job_id, index)
+        )
+        return _TASK.decode(row[0]) if row else None
+
+    def find_attempts(self, job_id: str, index: int | None, limit: int) -> list[Attempt]:
+        """Give the attempts of one task, or of a whole job, in order of task and age."""
+        query = "SELECT record FROM attempts WHERE job_id = ? ORDER BY idx, number LIMIT ?"
+        values: tuple[Any, ...] = (job_id, limit)
+        if index is not None:
+            query = "SELECT record FROM attempts WHERE job_id = ? AND idx = ? ORDER BY number LIMIT ?"
+            values = (job_id, index, limit)
+        return [_ATTEMPT.decode(record) for (record,) in self._all("find attempts", query, values)]
+
+    def find_attempt(self, uid: str) -> Attempt | None:
+        """Find an attempt by its uid."""
+        number = attempt_number(uid)
+        row = self._one("find an attempt", "SELECT record FROM attempts WHERE number = ?", (number,))
+        return _ATTEMPT.decode(row[0]) if row else None
+
+    def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
+        """Find the last attempt of a task on one worker."""
+        query = """SELECT record FROM attempts WHERE job_id = ? AND idx = ? AND worker = ?
+            ORDER BY number DESC LIMIT 1"""
+        row = self._one("find an attempt", query, (job_id, index, worker))
+        return _ATTEMPT.decode(row[0]) if row else None
+
+    def find_key(self, user: str, key: str) -> KeyRow | None:
+        """Find what the first request under a key made."""
+        query = "SELECT at_ms, job_ids FROM keys WHERE user = ? AND key = ?"
+        row = self._one("find a key", query, (user, key))
+        return KeyRow(user, key, row[0], _IDS.decode(row[1])) if row else None
+
+    def tokens(self) -> list[TokenRow]:
+        """Give all tokens, revoked ones too."""
+        rows = self._all("read tokens", "SELECT record FROM tokens ORDER BY id", ())
+        return [_TOKEN.decode(record) for (record,) in rows]
+
+    def audit(self, limit: int, before_ms: int) -> list[AuditRecord]:
+        """Give audit records, newest first."""
+        query = """SELECT at_ms, user, token_id, action, target, detail FROM audit
+            WHERE at_ms < ? ORDER BY id DESC LIMIT ?"""
+        rows = self._all("read the audit record", query, (before_ms or _END, limit))
+        return [AuditRecord(*row) for row in rows]

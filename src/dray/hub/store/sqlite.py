@@ -1,0 +1,305 @@
+"""The store in one SQLite file: the log of turns is the truth, the rows are its projection.
+
+Owns the writing connection, its transactions and the epoch check inside each of them. Writes come from one thread
+at a time; reads go through a connection of their own and may run beside them in the loop thread. What a commit
+holds is opaque here. A failed write leaves the file at the last good transaction; whether the failed one is on the
+disk after all is known only after the file was opened anew, so the hub must reload and not go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from dray.core.model.records import Attempt, Job, Task
+from dray.errors import BrokenInvariant, EpochLost
+from dray.hub.store.base import (
+    AuditRecord,
+    JobFilter,
+    KeyRow,
+    LogEntry,
+    Projection,
+    Retention,
+    Snapshot,
+    TokenRow,
+    Turn,
+)
+from dray.hub.store.checkpoint import Checkpointer, grow_wal, wal_path
+from dray.hub.store.faults import is_full, translate, translated
+from dray.hub.store.opening import Check, connect_writer, create_file, inspect
+from dray.hub.store.queries import Reader
+from dray.hub.store.reserve import Reserve, free_bytes
+from dray.hub.store.retention import Swept, sweep_step
+from dray.hub.store.schema import migrate
+from dray.hub.store.upserts import write_rows
+
+Answer = TypeVar("Answer")
+_encode = msgspec.msgpack.Encoder().encode
+
+RESERVE_BYTES = 32 << 20
+WAL_BYTES = 16 << 20
+_APPEND = "INSERT INTO log (seq, now_ms, at_ms, facts, notes) SELECT ?, ?, ?, ?, ? FROM meta WHERE epoch = ?"
+# REPLACE gives a key that is used anew a new place at the end, where retention expects the young ones.
+_SAVE_KEY = "INSERT OR REPLACE INTO keys (user, key, at_ms, job_ids) VALUES (?, ?, ?, ?)"
+_SAVE_AUDIT = "INSERT INTO audit (at_ms, user, token_id, action, target, detail) VALUES (?, ?, ?, ?, ?, ?)"
+_SAVE_TOKEN = (
+    "INSERT INTO tokens (id, record) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record"
+)
+_MARK_APPLIED = "UPDATE meta SET applied_seq = ?, now_ms = max(now_ms, ?), counters = ? WHERE epoch = ?"
+_SAVE_CLOCK = "UPDATE meta SET now_ms = max(now_ms, ?), at_ms = ?, clock_base = ? WHERE epoch = ?"
+_RAISE_EPOCH = "UPDATE meta SET epoch = max(epoch + 1, ?), clean = 0 RETURNING epoch"
+
+
+class SqliteStore:
+    """A store file that is open. Nothing is written before `begin_epoch` has made this hub its owner."""
+
+    def __init__(self, path: Path, reserve: Reserve, wal_bytes: int) -> None:
+        self.path = path
+        self.epoch = 0
+        self.sweep_pending = False
+        self._closed = False
+        with contextlib.ExitStack() as stack:
+            self._writer = connect_writer(path)
+            stack.callback(self._writer.close)
+            migrate(self._writer, path)
+            self._writer.execute("UPDATE meta SET clean = 0 WHERE clean <> 0")
+            grow_wal(self._writer, path, wal_bytes)
+            self._reserve = reserve
+            self._reserve.take()
+            self._reader = Reader(path)
+            stack.callback(self._reader.close)
+            # Lists may have to walk over many rows: on a connection of their own they can run in another thread
+            # without holding up the loop's short reads.
+            self._lister = Reader(path)
+            stack.callback(self._lister.close)
+            self._applied_seq, self._last_seq = self._reader.positions()
+            self._checkpointer = Checkpointer(path, wal_bytes)
+            self._open = stack.pop_all()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        wal_bytes: int = WAL_BYTES,
+        check: Check = "unclean",
+    ) -> SqliteStore:
+        """Open a store file, made where there is none; a file that was not closed cleanly is checked first."""
+        create_file(path)
+        inspect(path, check)
+        path.chmod(0o600)
+        reserve = Reserve(path.with_name(path.name + ".reserve"), reserve_bytes)
+        with translated(path, "open the store"):
+            try:
+                return cls(path, reserve, wal_bytes)
+            except sqlite3.Error as error:
+                if not (is_full(error) and reserve.release()):
+                    raise
+            return cls(path, reserve, wal_bytes)
+
+    # --- writes: one thread at a time ---
+
+    def begin_epoch(self, at_least: int = 0) -> int:
+        """Take the store over: from here on every other hub's writes fail."""
+
+        def raise_epoch(connection: sqlite3.Connection) -> int:
+            return int(connection.execute(_RAISE_EPOCH, (at_least,)).fetchone()[0])
+
+        self.epoch = self._write("take the store over", raise_epoch)
+        self._applied_seq, self._last_seq = self._reader.positions()
+        return self.epoch
+
+    def commit(self, turn: Turn) -> None:
+        """Make one turn durable, with the keys and audit records that belong to it."""
+        if turn.seq <= self._last_seq:
+            raise BrokenInvariant(
+                f"turn {turn.seq} comes after turn {self._last_seq}: turns are committed in order"
+            )
+        values = (turn.seq, turn.now_ms, turn.at_ms, turn.facts, turn.notes, self.epoch)
+
+        def append(connection: sqlite3.Connection) -> None:
+            self._own(connection.execute(_APPEND, values))
+            for row in turn.keys:
+                connection.execute(_SAVE_KEY, (row.user, row.key, row.at_ms, _encode(row.job_ids)))
+            if turn.audit:
+                connection.executemany(_SAVE_AUDIT, turn.audit)
+
+        # Without keys and audit records the one statement is its own transaction: two statements less per turn.
+        self._write("commit a turn", append, bare=not turn.keys and not turn.audit)
+        self._last_seq = turn.seq
+
+    def project(self, projection: Projection) -> None:
+        """Write rows as they stand after a turn, with that turn's number, in one transaction."""
+        seq = projection.applied_seq
+        if seq > self._last_seq:
+            raise BrokenInvariant(
+                f"projection ahead of the log: rows of turn {seq}, last turn {self._last_seq}"
+            )
+        if seq < self._applied_seq:
+            raise BrokenInvariant(
+                f"projection behind the rows: rows of turn {seq} after those of {self._applied_seq}"
+            )
+
+        def write(connection: sqlite3.Connection) -> None:
+            values = (seq, projection.now_ms, projection.counters, self.epoch)
+            self._own(connection.execute(_MARK_APPLIED, values))
+            write_rows(connection, projection)
+
+        self._write("write rows", write)
+        self._applied_seq = seq
+
+    def save_clock(self, now_ms: int, at_ms: int, clock_base: bytes) -> None:
+        """Keep the hub's time, so that it goes on from there after a restart."""
+
+        def save(connection: sqlite3.Connection) -> None:
+            self._own(connection.execute(_SAVE_CLOCK, (now_ms, at_ms, clock_base, self.epoch)))
+
+        self._write("save the clock", save)
+
+    def save_token(self, token: TokenRow) -> None:
+        """Add a token, or change the one of that id."""
+
+        def save(connection: sqlite3.Connection) -> None:
+            self._check_epoch(connection)
+            connection.execute(_SAVE_TOKEN, (token.id, _encode(token)))
+
+        self._write("save a token", save)
+
+    def sweep(self, retention: Retention) -> list[str]:
+        """Remove one bounded portion of what may go; gives the jobs that are gone. `sweep_pending`: call again."""
+
+        def step(connection: sqlite3.Connection) -> Swept:
+            self._check_epoch(connection)
+            return sweep_step(connection, retention, self._applied_seq)
+
+        swept = self._write("remove old records", step)
+        self.sweep_pending = swept.more
+        return swept.job_ids
+
+    def close(self, clean: bool) -> None:
+        """Let the file go; `clean` says that nothing was cut short, so the next opening need not check it."""
+        if self._closed:
+            return
+        self._closed = True
+        self._checkpointer.close()
+        with self._open:
+            if clean:
+                with translated(self.path, "close the store"):
+                    self._writer.execute("UPDATE meta SET clean = 1 WHERE epoch = ?", (self.epoch,))
+                    self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def _write(
+        self, asked: str, work: Callable[[sqlite3.Connection], Answer], *, bare: bool = False
+    ) -> Answer:
+        """Run one transaction; a full disk is tried once more with the reserve given up."""
+        try:
+            try:
+                answer = self._transact(work, bare)
+            except sqlite3.Error as error:
+                if not (is_full(error) and self._reserve.release()):
+                    raise
+                answer = self._transact(work, bare)
+        except sqlite3.Error as error:
+            raise translate(error, self.path, asked) from error
+        self._checkpointer.after_commit(self._writer)
+        return answer
+
+    def _transact(self, work: Callable[[sqlite3.Connection], Answer], bare: bool) -> Answer:
+        connection = self._writer
+        if bare:
+            return work(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            answer = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                # SQLite has often rolled back by itself; the first error is the one to tell.
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            raise
+        return answer
+
+    def _own(self, done: sqlite3.Cursor) -> None:
+        """Check that a statement bound to the epoch found it."""
+        if done.rowcount != 1:
+            raise EpochLost(
+                f"another hub has taken {self.path} over (this one holds epoch {self.epoch}): stop this hub, "
+                f"and let only one run on a store"
+            )
+
+    def _check_epoch(self, connection: sqlite3.Connection) -> None:
+        self._own(connection.execute("UPDATE meta SET epoch = epoch WHERE epoch = ?", (self.epoch,)))
+
+    # --- reads: any thread, beside the writer ---
+
+    def load(self) -> Snapshot:
+        """Give the rows of live work, streamed; read them to the end before the first projection."""
+        return self._reader.load()
+
+    def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
+        """Give the turns after `after_seq`, oldest first."""
+        return self._reader.tail(after_seq, limit)
+
+    def find_job(self, job_id: str) -> Job | None:
+        """Find a job by its id."""
+        return self._reader.find_job(job_id)
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """List jobs newest first; with a name or labels and no user it may walk over all jobs: use a thread."""
+        return self._lister.list_jobs(wanted)
+
+    def find_tasks(
+        self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
+    ) -> list[Task]:
+        """Give a job's tasks after an index, in order."""
+        return self._lister.find_tasks(job_id, after_index, limit, states)
+
+    def find_task(self, job_id: str, index: int) -> Task | None:
+        """Find one task."""
+        return self._reader.find_task(job_id, index)
+
+    def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]:
+        """Give the attempts of a task, or of a whole job."""
+        return self._reader.find_attempts(job_id, index, limit)
+
+    def find_attempt(self, uid: str) -> Attempt | None:
+        """Find an attempt by its uid."""
+        return self._reader.find_attempt(uid)
+
+    def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
+        """Find the last attempt of a task on one worker."""
+        return self._reader.newest_attempt(worker, job_id, index)
+
+    def find_key(self, user: str, key: str) -> KeyRow | None:
+        """Find what the first request under a key made."""
+        return self._reader.find_key(user, key)
+
+    def tokens(self) -> list[TokenRow]:
+        """Give all tokens, revoked ones too."""
+        return self._reader.tokens()
+
+    def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]:
+        """Give audit records, newest first."""
+        return self._lister.audit(limit, before_ms)
+
+    def size_bytes(self) -> int:
+        """Give the size of the database and its log on the disk."""
+        return sum(file.stat().st_size for file in (self.path, wal_path(self.path)) if file.exists())
+
+    def free_bytes(self) -> int:
+        """Give the space left on the disk under the store."""
+        return free_bytes(self.path.parent)
+
+    def low_space(self, min_free_bytes: int) -> bool:
+        """Tell whether new work should be refused; takes the reserve again once there is room for both."""
+        free = self.free_bytes()
+        if not self._reserve.held and free >= min_free_bytes + self._reserve.size_bytes:
+            self._reserve.take()
+        return free < min_free_bytes or not self._reserve.held

@@ -1,0 +1,370 @@
+"""The JSON documents of the HTTP API as types: what the OpenAPI document is generated from.
+
+Requests are read through these types; answers are plain dicts made elsewhere, and the types here say what they
+hold. A field that a later version adds is no breach, so no answer forbids unknown fields.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dray.core.model.ids import ID_PATTERN
+
+Id = Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")]
+Time = Annotated[
+    str, Meta(description="RFC 3339, UTC, with milliseconds", extra_json_schema={"format": "date-time"})
+]
+State = Literal["pending", "running", "succeeded", "failed", "killed", "worker_failed", "unschedulable"]
+TokenScope = Literal["admin", "submit", "read", "worker"]
+
+
+class ProblemEntry(msgspec.Struct):
+    """One fault of an input and where it was found."""
+
+    where: str
+    what: str
+
+
+class ErrorBody(msgspec.Struct):
+    """Why a request was refused."""
+
+    code: Annotated[str, Meta(description="stable: programs may rely on it")]
+    message: str
+    problems: list[ProblemEntry] = []
+
+
+class ErrorAnswer(msgspec.Struct):
+    """Every refusal has this shape."""
+
+    error: ErrorBody
+
+
+class Usage(msgspec.Struct):
+    """What an attempt used, as far as its worker could measure it."""
+
+    wall_s: float = 0
+    cpu_s: float = 0
+    max_rss_bytes: int = 0
+
+
+class AttemptDocument(msgspec.Struct):
+    """One try to run a task on one worker."""
+
+    no: int
+    uid: str
+    task_id: str
+    worker: str
+    phase: str
+    fence: int = 0
+    devices: list[int] = []
+    assigned_at: Time | None = None
+    accepted_at: Time | None = None
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    exit_code: int | None = None
+    signal: int = 0
+    exit_class: str = ""
+    error: str = ""
+    usage: Usage | None = None
+    cancel_reason: str = ""
+
+
+class TaskCounts(msgspec.Struct):
+    """How many tasks of a job are in which state."""
+
+    total: int
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    killed: int = 0
+    worker_failed: int = 0
+    unschedulable: int = 0
+
+
+class JobDocument(msgspec.Struct):
+    """A job: what was asked, how it stands, how it ended."""
+
+    id: str
+    name: str
+    state: State
+    phase: Annotated[str, Meta(description="of the newest live attempt; `queued` while waiting")]
+    reason: Annotated[str, Meta(description="one line: why a pending job waits")]
+    user: str
+    queue: str
+    type: Literal["batch", "service"] = "batch"
+    priority: int = 0
+    tier: str = ""
+    labels: dict[str, str] = {}
+    workload: str = ""
+    submitted_at: Time | None = None
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    exit_code: int | None = None
+    signal: int = 0
+    exit_class: str = ""
+    error: str = ""
+    worker: str = ""
+    tasks: TaskCounts | None = None
+    attempts: list[AttemptDocument] = []
+    attempt_count: int = 0
+    failures: int = 0
+    losses: int = 0
+    preemptions: int = 0
+    cancel_requested: bool = False
+    spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
+    note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
+
+
+class JobList(msgspec.Struct):
+    """Jobs, newest first."""
+
+    jobs: list[JobDocument]
+    next_cursor: str | None = None
+
+
+class TaskDocument(msgspec.Struct):
+    """One task of a job."""
+
+    id: str
+    index: Annotated[int, Meta(description="-1 for the only task of its job")]
+    state: State
+    array_index: int | None = None
+    phase: str = ""
+    worker: str = ""
+    attempts: list[AttemptDocument] = []
+    failures: int = 0
+    losses: int = 0
+    preemptions: int = 0
+    exit_code: int | None = None
+    signal: int = 0
+    exit_class: str = ""
+    error: str = ""
+    started_at: Time | None = None
+    ended_at: Time | None = None
+
+
+class TaskList(msgspec.Struct):
+    """Tasks of one job in order of their index."""
+
+    tasks: list[TaskDocument]
+    next_cursor: str | None = None
+
+
+class JobEvent(msgspec.Struct):
+    """Something that happened to a job."""
+
+    at: Time
+    type: str
+    task_id: str = ""
+    attempt: int | str | None = None
+    worker: str = ""
+    message: str = ""
+
+
+class JobEvents(msgspec.Struct):
+    """Events of one job, oldest first."""
+
+    events: list[JobEvent]
+
+
+class RejectionDocument(msgspec.Struct):
+    """Why one worker cannot take a task."""
+
+    kind: str
+    message: str
+    need: Any = None
+    have: Any = None
+
+
+class Blocker(msgspec.Struct):
+    """One reason why a job waits, over all workers that give it."""
+
+    kind: str
+    message: str
+    need: Any = None
+    have: Any = None
+    workers: int = 0
+
+
+class WorkerRejections(msgspec.Struct):
+    """What stands in the way on one worker."""
+
+    id: str
+    rejections: list[RejectionDocument] = []
+
+
+class Why(msgspec.Struct):
+    """Why a job is where it is, and what would help."""
+
+    state: str
+    summary: str
+    blockers: list[Blocker] = []
+    workers: list[WorkerRejections] = []
+    fix: str = ""
+
+
+class Slots(msgspec.Struct):
+    """Slots of a worker by pool."""
+
+    batch_total: int = 0
+    batch_in_use: int = 0
+    service_total: int = 0
+    service_in_use: int = 0
+
+
+class WorkerDocument(msgspec.Struct):
+    """One worker: what it has, what is free, how it stands."""
+
+    id: str
+    status: Literal["ready", "busy", "offline"]
+    backend: str
+    gpu_count: int
+    cpu_count: float
+    vram_gb: float
+    active_jobs: int
+    total_slots: int
+    state_detail: str = ""
+    gpu_type: str = ""
+    memory_gb: float = 0
+    hostname: str = ""
+    last_heartbeat: Time | None = None
+    draining: bool = False
+    labels: dict[str, str] = {}
+    devices: list[Any] = []
+    features: list[str] = []
+    address: str = ""
+    slots: Slots | None = None
+    free: dict[str, Any] = {}
+    quarantined: list[str] = []
+    registered_at: Time | None = None
+
+
+class WorkerList(msgspec.Struct):
+    """Workers in order of their ids."""
+
+    workers: list[WorkerDocument]
+
+
+class WorkerJob(msgspec.Struct):
+    """A task on a worker."""
+
+    task_id: str
+    job_name: str = ""
+    status: str = ""
+    started_at: Time | None = None
+    user: str = ""
+
+
+class WorkerDetail(WorkerDocument):
+    """A worker and what it runs."""
+
+    jobs: list[WorkerJob] = []
+
+
+class QueueDocument(msgspec.Struct):
+    """One queue."""
+
+    name: str
+    policy: str = ""
+    waiting: int = 0
+    running: int = 0
+    oldest_wait_s: float | None = None
+    shapes: Any = None
+
+
+class QueueList(msgspec.Struct):
+    """Every queue."""
+
+    queues: list[QueueDocument]
+
+
+class CancelRequest(msgspec.Struct):
+    """What to cancel; without `task` the whole job."""
+
+    task: Annotated[int, Meta(ge=0, le=10**9, description="index of one task")] | None = None
+    grace_s: Annotated[float, Meta(ge=0, le=86400, description="between TERM and KILL")] | None = None
+
+
+class TokenRequest(msgspec.Struct):
+    """A token to be made; without `user` for the caller."""
+
+    scopes: Annotated[list[TokenScope], Meta(min_length=1, max_length=4)]
+    user: Id | None = None
+    expires_s: Annotated[float, Meta(gt=0, le=100 * 365 * 86400)] | None = None
+
+
+class TokenDocument(msgspec.Struct):
+    """A token without its secret."""
+
+    id: str
+    user: str
+    scopes: list[TokenScope]
+    created_at: Time | None
+    expires_at: Time | None
+    revoked: bool
+    last_used_at: Time | None = None
+
+
+class NewToken(TokenDocument):
+    """A token and its text, shown once."""
+
+    token: str = ""
+
+
+class TokenList(msgspec.Struct):
+    """Every token, newest first."""
+
+    tokens: list[TokenDocument]
+
+
+class Check(msgspec.Struct):
+    """One check of the doctor."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+class Doctor(msgspec.Struct):
+    """Whether the hub's state holds together."""
+
+    ok: bool
+    checks: list[Check]
+    facts: dict[str, Any] = {}
+
+
+class AuditEntry(msgspec.Struct):
+    """Who changed what."""
+
+    at: Time
+    user: str
+    token_id: str
+    action: str
+    target: str
+    detail: str = ""
+
+
+class AuditList(msgspec.Struct):
+    """Changes, newest first."""
+
+    records: list[AuditEntry]
+
+
+class HubDocument(msgspec.Struct):
+    """The hub itself."""
+
+    version: str
+    epoch: int
+    ready: bool
+    started_at: Time | None = None
+    home: str | None = None
+
+
+class Health(msgspec.Struct):
+    """Whether the hub lives, or is ready to work."""
+
+    status: str

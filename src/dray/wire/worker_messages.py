@@ -1,0 +1,262 @@
+"""The worker protocol, version 2: what a worker may send, as structs, and how the hub's messages are spelled.
+
+Fields that a base-only peer does not know have defaults that keep it safe. `null` stands for "left out" wherever a list or
+an object is expected, since several languages write an empty one so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dray.core.model.capability import BACKENDS, Capability, Device, Slots
+from dray.core.model.ids import ID_RULE, is_id, split_task_id
+from dray.errors import InvalidInput
+from dray.wire.codec import Codec
+
+SUBPROTOCOL_MSGPACK = "dray.v2.msgpack"
+SUBPROTOCOL_JSON = "dray.v2.json"
+MAX_COUNT = 1 << 20
+
+
+class ActiveTask(msgspec.Struct):
+    """A task that a worker says it runs."""
+
+    task_id: str
+    state: str = "running"
+    started_at: str | None = None
+    attempt: str | None = None
+
+
+class JobResult(msgspec.Struct):
+    """How an attempt ended."""
+
+    task_id: str
+    state: str
+    exit_code: int | None = None
+    error: str | None = None
+    attempt: str | None = None
+    signal: int | None = None
+    exit_class: str | None = None
+    usage: dict[str, float] | None = None
+    value: bytes | None = None
+    digest: str | None = None
+
+
+class Register(msgspec.Struct):
+    """First message of a session. `features` absent marks a base-only peer."""
+
+    id: str
+    capabilities: Capability
+    active_tasks: list[ActiveTask] | None = None
+    slots: Slots | None = None
+    incarnation: str | None = None
+    boot_id: str | None = None
+    journal_id: str | None = None
+    max_epoch_seen: int = 0
+    finished_unacked: list[JobResult] | None = None
+    labels: dict[str, str] | None = None
+    devices: list[Device] | None = None
+    address: str | None = None
+    features: list[str] | None = None
+
+
+class Heartbeat(msgspec.Struct):
+    """A sign of life with the whole capability, which may have changed."""
+
+    worker_id: str
+    slots: Slots
+    capability: Capability | None = None
+    active: list[str] | None = None
+    last_acked: str | None = None
+    usage: dict[str, float] | None = None
+    devices: list[Device] | None = None
+
+
+class ReadyForWork(msgspec.Struct):
+    """Sets the session's credit; never adds."""
+
+    worker_id: str
+    slots: Slots
+    reason: str = ""
+    credits: int = 1
+
+
+class JobAccepted(msgspec.Struct):
+    """The worker holds the task durably and will run it."""
+
+    task_id: str
+    attempt: str | None = None
+    ports: list[int] | None = None
+    address: str | None = None
+
+
+class JobStarted(msgspec.Struct):
+    """User code runs."""
+
+    task_id: str
+    attempt: str | None = None
+    pid: int = 0
+    devices: list[int] | None = None
+
+
+class JobProgress(msgspec.Struct):
+    """How far a task has come, by its own word."""
+
+    task_id: str
+    attempt: str | None = None
+    step: int | None = None
+    saved_step: int | None = None
+    fraction: float | None = None
+    note: str | None = None
+
+
+class JobLog(msgspec.Struct):
+    """A piece of a task's output; `offset` past the last end marks a gap."""
+
+    task_id: str
+    stream: str
+    offset: int
+    data: bytes
+    attempt: str | None = None
+
+
+class ServiceHealth(msgspec.Struct):
+    """What a service's own checks say."""
+
+    task_id: str
+    healthy: bool
+    message: str | None = None
+    attempt: str | None = None
+    ready: bool | None = None
+
+
+class MetricsRequest(msgspec.Struct):
+    """Ask for counters and gauges by name."""
+
+
+class WorkerListRequest(msgspec.Struct):
+    """Ask for all workers, or those of one backend."""
+
+    backend: str | None = None
+
+
+class WorkerShowRequest(msgspec.Struct):
+    """Ask for one worker and what runs on it."""
+
+    worker_id: str
+
+
+WORKER_PAYLOADS: dict[str, type[Any]] = {
+    "register": Register,
+    "heartbeat": Heartbeat,
+    "ready_for_work": ReadyForWork,
+    "job_accepted": JobAccepted,
+    "job_started": JobStarted,
+    "job_progress": JobProgress,
+    "job_log": JobLog,
+    "job_result": JobResult,
+    "service_health": ServiceHealth,
+    "metrics_request": MetricsRequest,
+    "worker_list_request": WorkerListRequest,
+    "worker_show_request": WorkerShowRequest,
+}
+QUESTIONS = ("metrics_request", "worker_list_request", "worker_show_request")
+RESULT_STATES = ("succeeded", "completed", "failed", "killed", "preempted")
+STREAMS = ("stdout", "stderr")
+WorkerMessage = (
+    Register
+    | Heartbeat
+    | ReadyForWork
+    | JobAccepted
+    | JobStarted
+    | JobProgress
+    | JobLog
+    | JobResult
+    | ServiceHealth
+    | MetricsRequest
+    | WorkerListRequest
+    | WorkerShowRequest
+)
+
+
+def worker_codec(binary: bool) -> Codec:
+    """The codec by which a hub reads its workers."""
+    return Codec(WORKER_PAYLOADS, binary)
+
+
+def check_message(kind: str, body: Any) -> None:
+    """Raise `InvalidInput` for values that have the right type and make no sense; names the place."""
+    for place, fault in _faults(body):
+        raise InvalidInput(f"{kind}: {fault} - at `$.{place}`")
+
+
+def _faults(body: Any) -> list[tuple[str, str]]:
+    faults: list[tuple[str, str]] = []
+    if isinstance(body, Register):
+        faults += _worker_faults("id", body.id)
+        faults += _capability_faults("capabilities", body.capabilities)
+        for place, item in enumerate(body.active_tasks or ()):
+            faults += _task_faults(f"active_tasks[{place}].task_id", item.task_id)
+        for place, result in enumerate(body.finished_unacked or ()):
+            faults += [(f"finished_unacked[{place}].{where}", what) for where, what in _faults(result)]
+        faults += _device_faults(body.devices)
+    if isinstance(body, (Heartbeat, ReadyForWork)):
+        faults += _worker_faults("worker_id", body.worker_id)
+    if isinstance(body, Heartbeat) and body.capability is not None:
+        faults += _capability_faults("capability", body.capability)
+        faults += _device_faults(body.devices)
+    slots = getattr(body, "slots", None)
+    if isinstance(slots, Slots):
+        for name in Slots.__struct_fields__:
+            faults += _count_faults(f"slots.{name}", getattr(slots, name))
+    if isinstance(body, ReadyForWork):
+        faults += _count_faults("credits", body.credits, 1 << 31)
+    if isinstance(body, (JobAccepted, JobStarted, JobProgress, JobLog, JobResult, ServiceHealth)):
+        faults += _task_faults("task_id", body.task_id)
+    if isinstance(body, JobResult) and body.state not in RESULT_STATES:
+        faults.append(("state", f"must be one of {', '.join(RESULT_STATES)}, got {body.state[:64]!r}"))
+    if isinstance(body, JobLog):
+        if body.stream not in STREAMS:
+            faults.append(("stream", f"must be one of {', '.join(STREAMS)}, got {body.stream[:64]!r}"))
+        faults += _count_faults("offset", body.offset, 1 << 62)
+    return faults
+
+
+def _worker_faults(place: str, text: str) -> list[tuple[str, str]]:
+    return [] if is_id(text) else [(place, f"a worker id must be {ID_RULE}, got {text[:160]!r}")]
+
+
+def _task_faults(place: str, text: str) -> list[tuple[str, str]]:
+    return [] if split_task_id(text) else [(place, f"{text[:160]!r} is not a task id: JOB or JOB/INDEX")]
+
+
+def _count_faults(place: str, value: int, high: int = MAX_COUNT) -> list[tuple[str, str]]:
+    return [] if 0 <= value <= high else [(place, f"must be 0 to {high}, got {value}")]
+
+
+def _capability_faults(place: str, capability: Capability) -> list[tuple[str, str]]:
+    faults = []
+    if capability.gpu_backend not in BACKENDS:
+        named = ", ".join(BACKENDS)
+        faults.append(
+            (f"{place}.gpu_backend", f"must be one of {named}, got {capability.gpu_backend[:64]!r}")
+        )
+    for name, high in (("gpu_count", 65536), ("vram_gb", 10**9), ("cpu_count", 10**6), ("memory_gb", 10**9)):
+        value = getattr(capability, name)
+        if not 0 <= value <= high:
+            faults.append((f"{place}.{name}", f"must be 0 to {high}, got {value}"))
+    return faults
+
+
+def _device_faults(devices: list[Device] | None) -> list[tuple[str, str]]:
+    seen: dict[int, int] = {}
+    faults = []
+    for place, device in enumerate(devices or ()):
+        if device.index in seen or not 0 <= device.index < MAX_COUNT or device.vram_bytes < 0:
+            faults.append(
+                (f"devices[{place}]", f"a card must have an index of its own and sane memory, got {device}")
+            )
+        seen[device.index] = place
+    return faults

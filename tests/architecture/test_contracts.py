@@ -1,0 +1,140 @@
+"""The import contracts hold, and each of them notices when it is broken.
+
+Contracts are broken in a skeleton of the package under the project's own configuration, so that these tests keep
+their meaning whatever the real modules import today.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACTS = [
+    contract["name"]
+    for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+]
+LAYERS = "imports go down the layers"
+CORE_LAYERS = "imports go down the layers of core"
+PURITY = "core touches nothing outside itself"
+NO_PICKLE = "the hub and the agent never unpickle"
+
+SKELETON = [
+    "__init__.py",
+    "__main__.py",
+    "agent/__init__.py",
+    "cli/__init__.py",
+    "client/__init__.py",
+    "config.py",
+    "core/__init__.py",
+    "core/lifecycle/__init__.py",
+    "core/model/__init__.py",
+    "core/scheduling/__init__.py",
+    "errors.py",
+    "hub/__init__.py",
+    "sim/__init__.py",
+    "testing/__init__.py",
+    "wire/__init__.py",
+]
+
+# contract, file, what goes into it
+BREAKS = [
+    (LAYERS, "errors.py", "import dray.core.model"),
+    (LAYERS, "core/model/__init__.py", "import dray.wire"),
+    (LAYERS, "core/scheduling/__init__.py", "import dray.hub"),
+    (LAYERS, "wire/__init__.py", "import dray.config"),
+    (LAYERS, "config.py", "import dray.wire"),
+    (LAYERS, "wire/__init__.py", "import dray.hub"),
+    (LAYERS, "hub/__init__.py", "import dray.agent"),
+    (LAYERS, "hub/__init__.py", "import dray.client"),
+    (LAYERS, "agent/__init__.py", "import dray.hub"),
+    (LAYERS, "agent/__init__.py", "import dray.client"),
+    (LAYERS, "client/__init__.py", "import dray.hub"),
+    (LAYERS, "client/__init__.py", "def late():\n    from dray import agent"),
+    (LAYERS, "hub/__init__.py", "import dray.cli"),
+    (LAYERS, "client/__init__.py", "import dray.testing"),
+    (LAYERS, "sim/__init__.py", "import dray.testing"),
+    (LAYERS, "testing/__init__.py", "import dray.cli"),
+    (LAYERS, "helpers.py", "unlisted = True"),
+    (CORE_LAYERS, "core/lifecycle/__init__.py", "import dray.core.scheduling"),
+    (CORE_LAYERS, "core/model/__init__.py", "from dray.core import lifecycle"),
+    (CORE_LAYERS, "core/misc.py", "unlisted = True"),
+    (PURITY, "core/model/__init__.py", "import time"),
+    (PURITY, "core/lifecycle/__init__.py", "import asyncio.events"),
+    (PURITY, "core/lifecycle/__init__.py", "from os import path"),
+    (PURITY, "core/scheduling/__init__.py", "def late():\n    import random"),
+    (PURITY, "core/scheduling/__init__.py", "import logging as log"),
+    (PURITY, "errors.py", "import datetime"),
+    (NO_PICKLE, "hub/__init__.py", "import pickle"),
+    (NO_PICKLE, "agent/__init__.py", "def late():\n    import cloudpickle"),
+    (NO_PICKLE, "wire/__init__.py", "from pickle import loads"),
+]
+
+
+def lint(folder: Path) -> tuple[int, dict[str, str], str]:
+    """Exit code, verdict per contract, and all that was printed."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--config", "pyproject.toml", "--no-cache"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    verdicts = {
+        name: verdict
+        for line in output.splitlines()
+        for name in CONTRACTS
+        for verdict in ("KEPT", "BROKEN")
+        if line.startswith(f"{name} {verdict}")
+    }
+    return done.returncode, verdicts, output
+
+
+@pytest.fixture
+def skeleton(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in SKELETON:
+        path = tmp_path / "src" / "dray" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    # The ways through which a break of one module reaches another.
+    (tmp_path / "src/dray/hub/__init__.py").write_text("import dray.wire\n")
+    (tmp_path / "src/dray/core/model/__init__.py").write_text("import dray.errors\n")
+    # The facade names what it loads late; that must not count as a way around the layers.
+    (tmp_path / "src/dray/__init__.py").write_text("def connect():\n    import dray.client\n")
+    (tmp_path / "src/dray/wire/__init__.py").write_text("import dray\n")
+    return tmp_path
+
+
+def test_the_project_keeps_its_contracts() -> None:
+    code, verdicts, output = lint(ROOT)
+    assert code == 0, output
+    assert verdicts == dict.fromkeys(CONTRACTS, "KEPT"), output
+
+
+def test_the_skeleton_keeps_them_before_it_is_broken(skeleton: Path) -> None:
+    code, verdicts, output = lint(skeleton)
+    assert code == 0, output
+    assert verdicts == dict.fromkeys(CONTRACTS, "KEPT"), output
+
+
+def test_every_contract_is_broken_below() -> None:
+    assert {contract for contract, _, _ in BREAKS} == set(CONTRACTS)
+
+
+@pytest.mark.parametrize(("contract", "file", "text"), BREAKS)
+def test_a_break_is_noticed(skeleton: Path, contract: str, file: str, text: str) -> None:
+    path = skeleton / "src" / "dray" / file
+    before = path.read_text() if path.exists() else ""
+    path.write_text(f"{before}{text}\n")
+    code, verdicts, output = lint(skeleton)
+    assert code != 0, output
+    assert verdicts.get(contract) == "BROKEN", output

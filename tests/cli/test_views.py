@@ -1,0 +1,282 @@
+"""Tables fit the terminal and hold what matters; piped output is never cut; names cannot steer a terminal."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dray.cli.job_views import draw_event, draw_job, draw_jobs, draw_why
+from dray.cli.main import main
+from dray.cli.render import Column, draw_table, short_span, shorten, text_width
+
+NOW = datetime(2026, 11, 15, 9, 40, tzinfo=UTC)
+REASON = "needs 4 A100 with 80 GB; 2 of 3 workers have none free, 1 has too little memory"
+
+
+def stamp(ago_s: float) -> str:
+    return (
+        (datetime.now(UTC) - timedelta(seconds=ago_s))
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
+
+
+@pytest.fixture
+def jobs(job):
+    return [
+        job(
+            "j-1",
+            name="llama-finetune-with-a-long-name",
+            started_at="2026-11-15T09:11:00.000Z",
+            worker="gpu-17.lab",
+        ),
+        job("j-2", state="pending", reason=REASON, worker="", priority=7),
+        job("j-3", state="failed", exit_class="oom", name="評価ジョブ"),
+        job("j-4", tasks={**job()["tasks"], "total": 10, "succeeded": 3, "failed": 1}),
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 300])
+def test_the_table_fits_and_keeps_id_state_and_reason(jobs, width):
+    lines = draw_jobs(jobs, width, NOW).splitlines()
+    assert max(map(text_width, lines)) <= width
+    assert [line.split()[0] for line in lines] == ["ID", "j-1", "j-2", "j-3", "j-4"]
+    assert "STATE" in lines[0]
+    assert "needs 4 A100" in lines[2]
+    assert "out of memory" in lines[3]
+
+
+def test_with_room_nothing_is_cut(jobs):
+    text = draw_jobs(jobs, 300, NOW)
+    for part in (
+        REASON,
+        "llama-finetune-with-a-long-name",
+        "gpu-17.lab",
+        "4/10",
+        "29m00s",
+        "評価ジョブ",
+        "1 failed",
+    ):
+        assert part in text
+    assert "…" not in text
+
+
+def test_columns_that_say_nothing_go_first():
+    columns = (Column("ID"), Column("A", drop=1, dull="x"), Column("B", drop=2), Column("C", least=3))
+    text = draw_table(columns, [["1", "x", "beta", "long text"], ["2", "x", "beta", "long text"]], 18)
+    assert text.splitlines()[0].split() == ["ID", "B", "C"]
+
+
+def test_names_cannot_steer_the_terminal(job):
+    for text in (
+        draw_jobs([job("j", name="\x1b[31mred\n")], 200, NOW),
+        draw_job(job("j", name="\x1b]0;title\x07", spec={"command": ["\x1b[2J"]})),
+        draw_event({"type": "alarm", "message": "\x1b[2J"}),
+        draw_why("j", {"state": "pending", "summary": "\x1b[2J", "workers": [{"id": "w", "rejections": []}]}),
+    ):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+
+
+def test_spans_and_widths():
+    spans = [short_span(seconds) for seconds in (-1, 0, 59, 60, 3599, 3600, 86399, 86400, 10**6)]
+    assert spans == ["0s", "0s", "59s", "1m00s", "59m59s", "1h00m", "23h59m", "1d00h", "11d13h"]
+    assert shorten("abcdef", 4) == "abc…"
+    assert shorten("評価評価", 5) == "評価…"
+    assert text_width("評価é") == 5
+
+
+def test_why_groups_workers(capfd):
+    answer = {
+        "state": "pending",
+        "summary": "waits for 4 GPUs",
+        "blockers": [{"kind": "gpus", "message": "4 asked, 2 free"}],
+        "workers": [{"id": f"w{i}", "rejections": [{"message": "2 of 8 GPUs free"}]} for i in range(5)],
+        "fix": "ask for 2",
+    }
+    text = draw_why("j", answer)
+    assert "w0, w1 and 3 more: 2 of 8 GPUs free" in text
+    assert "  - 4 asked, 2 free" in text
+    assert text.endswith("To start it: ask for 2")
+
+
+def test_ps_asks_for_the_living_and_the_recently_ended(hub, job, capfd):
+    living = job("live", state="running", submitted_at=stamp(50))
+    fresh = job("fresh", state="failed", submitted_at=stamp(90), ended_at=stamp(60))
+    old = job("old", state="failed", submitted_at=stamp(9000), ended_at=stamp(700))
+    answers = {
+        "pending,running": [living],
+        "succeeded,failed,killed,worker_failed,unschedulable": [fresh, old],
+    }
+    seen = []
+
+    def route(handler, method, path, query, body):
+        seen.append(query)
+        handler.send(
+            200, {"jobs": answers.get(query.get("state", [""])[0], [living, fresh, old]), "next_cursor": None}
+        )
+
+    hub.server.RequestHandlerClass.route = route
+    assert main(["ps"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ID", "live", "fresh"]
+    assert main(["ps", "-a", "-o", "json"]) == 0
+    assert [found["id"] for found in json.loads(capfd.readouterr().out)["jobs"]] == ["live", "fresh", "old"]
+    arguments = [
+        "--state",
+        "failed,killed",
+        "--user",
+        "ada",
+        "--queue",
+        "q",
+        "--name",
+        "n",
+        "--label",
+        "k=v",
+        "-n",
+        "5",
+    ]
+    assert main(["ps", *arguments]) == 0
+    expected = {
+        "state": "failed,killed",
+        "user": "ada",
+        "queue": "q",
+        "name": "n",
+        "label": "k=v",
+        "limit": "5",
+    }
+    assert seen[-1] == {name: [value] for name, value in expected.items()}
+    assert main(["ps", "--state", "faild"]) == 2
+
+
+def test_ps_turns_pages_until_it_has_enough(hub, job, capfd):
+    def route(handler, method, path, query, body):
+        first = int(query.get("cursor", ["0"])[0])
+        page = [job(f"j{index}") for index in range(first, first + 200)]
+        handler.send(200, {"jobs": page, "next_cursor": str(first + 200)})
+
+    hub.server.RequestHandlerClass.route = route
+    assert main(["ps", "-a", "-n", "450"]) == 0
+    captured = capfd.readouterr()
+    assert len(captured.out.splitlines()) == 451
+    assert "the newest 450" in captured.err
+
+
+def test_show_of_a_job_and_of_a_task(hub, capfd):
+    attempt = {
+        "no": 1,
+        "worker": "w1",
+        "phase": "failed",
+        "devices": [0, 1],
+        "exit_code": 3,
+        "exit_class": "code",
+    }
+    spec = {
+        "command": ["python", "my train.py"],
+        "gpu_count": 2,
+        "gpu_type": "A100",
+        "vram_per_gpu_bytes": 80 * 10**9,
+    }
+    hub.set("a", state="failed", exit_code=3, exit_class="code", attempts=[attempt], spec=spec)
+    hub.tasks["a"] = [
+        {"id": f"a/{i}", "index": i, "array_index": 10 * i, "state": "failed", "attempts": [attempt]}
+        for i in range(5)
+    ]
+    assert main(["show", "a"]) == 0
+    text = capfd.readouterr().out
+    for part in ("ended as", "exit code 3", "2 A100 GPUs with 80 GB", "python 'my train.py'", "0,1"):
+        assert part in text
+    assert main(["show", "a/3"]) == 0
+    text = capfd.readouterr().out
+    assert "a/3" in text
+    assert "30" in text
+    assert main(["show", "a/9"]) == 1
+    assert "job a has no task 9" in capfd.readouterr().err
+    assert main(["show", "a/x"]) == 2
+    assert main(["show", "nope"]) == 1
+
+
+def test_cancel_goes_on_after_a_wrong_id(hub, job, capfd):
+    hub.set("a")
+    hub.set("done")
+    hub.canned["POST", "/jobs/done/cancel"] = (200, job("done", state="succeeded", note="already finished"))
+    assert main(["cancel", "nope", "a", "done", "--grace", "1m"]) == 1
+    captured = capfd.readouterr()
+    assert "dray: nope:" in captured.err
+    assert captured.out.splitlines() == ["a: killed", "done: already finished"]
+    assert hub.asked("POST", "/jobs/a/cancel")[0][1] == {"grace_s": 60.0}
+    assert main(["cancel", "a/3"]) == 0
+    assert hub.asked("POST", "/jobs/a/cancel")[1][1] == {"task": 3}
+
+
+WORKER = {
+    "id": "w1",
+    "status": "busy",
+    "backend": "nvidia",
+    "gpu_count": 8,
+    "gpu_type": "H200",
+    "active_jobs": 2,
+}
+TOKEN_DOCUMENT = {"id": "t1", "user": "ada", "scopes": ["read"], "token": "secret", "revoked": False}
+DOCTOR = {
+    "ok": True,
+    "checks": [{"name": "epoch", "ok": True, "detail": "3"}],
+    "facts": {"uptime_s": 5, "brake": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_line", "document", "part"),
+    [
+        (["worker", "ls"], "GET /workers", {"workers": [WORKER]}, "8× H200"),
+        (["worker", "show", "w1"], "GET /workers/w1", {**WORKER, "jobs": []}, "8× H200"),
+        (
+            ["worker", "drain", "w1"],
+            "POST /workers/w1/drain",
+            {**WORKER, "draining": True},
+            "w1: draining, 2 tasks",
+        ),
+        (["worker", "resume", "w1"], "POST /workers/w1/resume", {**WORKER, "draining": False}, "w1: busy"),
+        (["token", "ls"], "GET /tokens", {"tokens": [TOKEN_DOCUMENT]}, "valid"),
+        (["token", "create", "--scope", "read"], "POST /tokens", TOKEN_DOCUMENT, "secret"),
+        (
+            ["token", "revoke", "t1"],
+            "DELETE /tokens/t1",
+            {**TOKEN_DOCUMENT, "revoked": True},
+            "t1 is revoked",
+        ),
+        (["doctor"], "GET /doctor", DOCTOR, "epoch"),
+        (["why", "a"], "GET /jobs/a/why", {"state": "pending", "summary": "waits"}, "waits"),
+    ],
+)
+def test_text_for_people_and_the_document_for_programs(hub, capfd, arguments, request_line, document, part):
+    method, path = request_line.split()
+    hub.canned[method, path] = (200, document)
+    hub.set("a")
+    assert main([*arguments, "-o", "json"]) == 0
+    assert json.loads(capfd.readouterr().out) == document
+    assert main(arguments) == (1 if arguments == ["doctor"] else 0)
+    assert part in capfd.readouterr().out
+    assert len(hub.asked(method, path)) == 2
+
+
+def test_doctor_fails_when_a_check_does(hub, clean_environment, capfd):
+    hub.canned["GET", "/doctor"] = (200, {**DOCTOR, "ok": False})
+    (clean_environment / "token").chmod(0o600)
+    assert main(["doctor"]) == 1
+    hub.canned["GET", "/doctor"] = (200, DOCTOR)
+    assert main(["doctor"]) == 0
+    (clean_environment / "token").chmod(0o644)
+    assert main(["doctor"]) == 1
+    assert "may be read by others" in capfd.readouterr().out
+
+
+def test_version_with_and_without_a_hub(hub, capfd, clean_environment):
+    hub.canned["GET", "/hub"] = (200, {"version": "9", "epoch": 4, "started_at": "now", "ready": True})
+    assert main(["version"]) == 0
+    assert "hub  9 (epoch 4" in capfd.readouterr().out
+    (clean_environment / "hub.json").unlink()
+    assert main(["version", "-o", "json"]) == 0
+    assert json.loads(capfd.readouterr().out)["hub"] is None

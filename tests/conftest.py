@@ -1,0 +1,64 @@
+"""What tests of every part share: hypothesis profiles, waiting for a condition, a short folder for unix sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+POLL_S = 0.01
+
+# No deadlines: how long one example takes says more about the machine's load than about the code.
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("deep", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
+)
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., object]:
+    """`wait_until(predicate, timeout_s=10)` polls until the predicate holds and returns what it returned."""
+
+    def wait(predicate: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition") -> object:
+        deadline = time.monotonic() + timeout_s
+        while not (value := predicate()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"{what} did not come true within {timeout_s:g} s")
+            time.sleep(POLL_S)
+        return value
+
+    return wait
+
+
+@pytest.fixture
+def wait_until_async() -> Callable[..., Awaitable[object]]:
+    """`await wait_until_async(predicate, timeout_s=10)`: as `wait_until`, while the event loop goes on."""
+
+    async def wait(
+        predicate: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition"
+    ) -> object:
+        deadline = time.monotonic() + timeout_s
+        while not (value := predicate()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"{what} did not come true within {timeout_s:g} s")
+            await asyncio.sleep(POLL_S)
+        return value
+
+    return wait
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's name: unix socket paths end at 107 bytes, 103 on macOS."""
+    folder = Path(tempfile.mkdtemp(prefix="dr", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,283 @@
+"""A real server on a free port, with a stand-in for the engine behind it: what is tested here ends at `HubService`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dray.errors import NotFound
+from dray.hub.auth import Tokens, make_token
+from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
+from dray.hub.server import HttpServer, bind
+from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
+
+NOW_MS = 1_800_000_000_000
+
+
+class FakeHub:
+    """Keeps jobs in a dict, records what it was asked, and fails on demand."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.made: dict[str, dict[str, Any]] = {}
+        self.fault: Exception | None = None
+        self.ended = asyncio.Event()
+        self.output: list[bytes] = [b"one\n", b"two\n"]
+        self.events: list[FeedEvent] = []
+        self.open_feeds = 0
+
+    def note(self, name: str, *what: Any) -> None:
+        self.calls.append((name, what))
+        if self.fault is not None:
+            raise self.fault
+
+    async def submit(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Submitted:
+        self.note("submit", caller, list(specs), key)
+        created = key == "" or key not in self.made
+        jobs = [
+            {"id": spec.get("id") or f"j{len(self.made)}", "state": "pending", "user": caller.user}
+            for spec in specs
+        ]
+        if created:
+            self.made.update({job["id"]: job for job in jobs} | ({key: jobs[0]} if key else {}))
+        return Submitted(jobs, created)
+
+    async def job(self, caller: Caller, job_id: str, wait_s: float = 0) -> dict[str, Any]:
+        self.note("job", caller, job_id, wait_s)
+        if job_id not in self.made:
+            raise NotFound(f"no job has the id {job_id!r}")
+        if wait_s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self.ended.wait()
+        state = "succeeded" if self.ended.is_set() else "pending"
+        return {**self.made[job_id], "state": state}
+
+    async def jobs(self, caller: Caller, wanted: JobFilter) -> dict[str, Any]:
+        self.note("jobs", caller, wanted)
+        return {"jobs": list(self.made.values()), "next_cursor": None}
+
+    async def tasks(
+        self, caller: Caller, job_id: str, states: tuple[str, ...], cursor: str, limit: int
+    ) -> dict[str, Any]:
+        self.note("tasks", caller, job_id, states, cursor, limit)
+        return {"tasks": [], "next_cursor": None}
+
+    async def job_events(self, caller: Caller, job_id: str) -> dict[str, Any]:
+        self.note("job_events", caller, job_id)
+        return {"events": []}
+
+    async def why(self, caller: Caller, job_id: str) -> dict[str, Any]:
+        self.note("why", caller, job_id)
+        return {"state": "pending", "summary": "", "blockers": [], "workers": [], "fix": ""}
+
+    async def cancel(
+        self, caller: Caller, job_id: str, index: int | None = None, grace_s: float | None = None
+    ) -> dict[str, Any]:
+        self.note("cancel", caller, job_id, index, grace_s)
+        return {"id": job_id, "state": "killed"}
+
+    async def plan(self, caller: Caller, spec: Any) -> dict[str, Any]:
+        self.note("plan", caller, spec)
+        return {"fits": True}
+
+    async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
+        self.note("logs", caller, request)
+        for piece in self.output:
+            yield piece
+        if request.follow:
+            await self.ended.wait()
+            yield b"last\n"
+
+    async def workers(self, caller: Caller, backend: str = "") -> dict[str, Any]:
+        self.note("workers", caller, backend)
+        return {"workers": []}
+
+    async def worker(self, caller: Caller, worker_id: str) -> dict[str, Any]:
+        self.note("worker", caller, worker_id)
+        return {"id": worker_id}
+
+    async def drain(self, caller: Caller, worker_id: str, on: bool) -> dict[str, Any]:
+        self.note("drain", caller, worker_id, on)
+        return {"id": worker_id, "draining": on}
+
+    async def queues(self, caller: Caller, name: str = "") -> dict[str, Any]:
+        self.note("queues", caller, name)
+        return {"name": name} if name else {"queues": []}
+
+    async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
+        self.note("feed", caller, after)
+        self.open_feeds += 1
+        try:
+            sent = 0
+            while True:
+                while sent < len(self.events):
+                    yield self.events[sent]
+                    sent += 1
+                await asyncio.sleep(0.005)
+        finally:
+            self.open_feeds -= 1
+
+    async def doctor(self, caller: Caller) -> dict[str, Any]:
+        self.note("doctor", caller)
+        return {"ok": True, "checks": [], "facts": {}}
+
+    async def audit(self, caller: Caller, limit: int) -> dict[str, Any]:
+        self.note("audit", caller, limit)
+        return {"records": []}
+
+    async def hub(self, caller: Caller) -> dict[str, Any]:
+        self.note("hub", caller)
+        return {"version": "0", "epoch": 1, "ready": True}
+
+    def metrics_text(self) -> bytes:
+        return b"# nothing\n"
+
+
+class Reply(NamedTuple):
+    """An answer as it came over the wire."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        return str(self.json["error"]["code"])
+
+    @property
+    def message(self) -> str:
+        return str(self.json["error"]["message"])
+
+
+class Site:
+    """A running server. The loop lives in its own thread, so that tests may block on plain sockets."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now_ms = NOW_MS
+        self.saved: list[tuple[TokenRow, AuditRecord]] = []
+        self.texts: dict[str, str] = {}
+        self.requests: list[tuple[str, int]] = []
+        self._options = options
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread.start()
+        assert self._started.wait(20)
+
+    async def _main(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self.hub = FakeHub()
+        rows = []
+        for scope in ("admin", "submit", "read", "worker"):
+            self.texts[scope], row = make_token(f"{scope}-user", (scope,), self.now_ms)
+            rows.append(row)
+        self.rows = {row.scopes[0]: row for row in rows}
+
+        async def save(row: TokenRow, record: AuditRecord) -> None:
+            self.saved.append((row, record))
+
+        self.tokens = Tokens(rows, lambda: self.now_ms, save)
+        self.api = HttpApi(
+            self.hub,
+            self.tokens,
+            hosts=("hub.example",),
+            limits=self._options.get("limits", HttpLimits()),
+            sockets=[SocketRoute("/ws", ("worker",), self._echo)],
+            count_request=lambda name, status: self.requests.append((name, status)),
+        )
+        bound = bind(self._options.get("host", "127.0.0.1"), 0)
+        self.port = bound.port
+        self.server = HttpServer(
+            self.api, bound, cert=self._options.get("cert"), key=self._options.get("key")
+        )
+        await self.server.start()
+        self._started.set()
+        await self._stopping.wait()
+        self.api.close()
+        await self.server.stop(deadline_s=2)
+
+    async def _echo(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": f"{caller.user}:{message['text']}"})
+
+    def on_loop(self, call: Callable[[], Any]) -> Any:
+        """Run something on the server's loop and give back what it returned."""
+
+        async def run() -> Any:
+            found = call()
+            return await found if asyncio.iscoroutine(found) else found
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str | None = "admin",
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        """One request on a connection of its own. `token` is the name of a scope, or a token."""
+        sent = dict(headers or {})
+        if token is not None:
+            sent["Authorization"] = f"Bearer {self.texts.get(token, token)}"
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        connection = self.connect()
+        try:
+            connection.request(method, path, body, sent)
+            answer = connection.getresponse()
+            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    running = Site()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def make_site() -> Iterator[Callable[..., Site]]:
+    made: list[Site] = []
+
+    def make(**options: Any) -> Site:
+        made.append(Site(**options))
+        return made[-1]
+
+    yield make
+    for running in made:
+        running.stop()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"

@@ -1,0 +1,70 @@
+"""Keep files that code writes (the state diagram, the API description) equal to what the code says today.
+
+`ROWS` is the whole registry: a file, the module that knows its content, and the function there that takes nothing
+and returns the text. `--write` writes the files; without it a stale or missing file fails.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Row(NamedTuple):
+    file: str
+    module: str
+    function: str
+
+
+ROWS: tuple[Row, ...] = ()
+
+
+def render(row: Row) -> str:
+    function: Callable[[], str] = getattr(importlib.import_module(row.module), row.function)
+    return function().rstrip("\n") + "\n"
+
+
+def check(row: Row, root: Path) -> str:
+    """The difference in words, empty when there is none."""
+    path = root / row.file
+    if not path.exists():
+        return f"{row.file} is missing: ./dev fix writes it"
+    difference = list(
+        difflib.unified_diff(
+            path.read_text(encoding="utf-8").splitlines(),
+            render(row).splitlines(),
+            row.file,
+            f"{row.module}.{row.function}()",
+            lineterm="",
+            n=1,
+        )
+    )
+    if not difference:
+        return ""
+    return "\n".join([*difference[:40], f"{row.file} is stale: ./dev fix writes it"])
+
+
+def write(row: Row, root: Path) -> None:
+    path = root / row.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(row), encoding="utf-8")
+
+
+def run(rows: Sequence[Row], root: Path, *, writes: bool) -> int:
+    if writes:
+        for row in rows:
+            write(row, root)
+        return 0
+    stale = [text for text in (check(row, root) for row in rows) if text]
+    print("\n\n".join(stale))
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(ROWS, ROOT, writes=sys.argv[1:] == ["--write"]))
