@@ -99,7 +99,7 @@ def test_why_groups_workers(capfd):
     text = draw_why("j", answer)
     assert "w0, w1 and 3 more: 2 of 8 GPUs free" in text
     assert "  - 4 asked, 2 free" in text
-    assert text.endswith("To start it: ask for 2")
+    assert text.endswith("Fix: ask for 2")
 
 
 def test_ps_asks_for_the_living_and_the_recently_ended(hub, job, capfd):

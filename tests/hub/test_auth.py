@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,17 @@ def test_the_owner_of_a_token_is_found():
 
 @pytest.mark.parametrize(
     "header",
-    [None, "", "Bearer", "Bearer ", "Basic abc", "Bearer dray_x", "Bearer dray_00000000_secret", "Bearer \udcff", "dray"],
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic abc",
+        "Bearer dray_x",
+        "Bearer dray_00000000_secret",
+        "Bearer \udcff",
+        "dray",
+    ],
 )
 def test_anything_else_is_refused_with_what_to_do(header):
     with pytest.raises(Unauthenticated, match=r"token|Authorization"):
@@ -93,7 +104,7 @@ def test_expiry_counts_at_once():
 
 
 async def test_revoking_counts_at_once_and_is_saved_with_an_audit_record():
-    saved: list[tuple] = []
+    saved: list[Any] = []
     text, row = make_token("ann", ("read",), NOW_MS)
     tokens = make_tokens(row, saved=saved)
     assert tokens.authenticate(f"Bearer {text}")
@@ -104,7 +115,12 @@ async def test_revoking_counts_at_once_and_is_saved_with_an_audit_record():
     assert not tokens.is_live(row.id)
     ((stored, record),) = saved
     assert (stored.revoked, stored.hash) == (True, row.hash)
-    assert (record.action, record.target, record.user, record.token_id) == ("token.revoke", row.id, "root", "a")
+    assert (record.action, record.target, record.user, record.token_id) == (
+        "token.revoke",
+        row.id,
+        "root",
+        "a",
+    )
     assert (await tokens.revoke(ADMIN, row.id))["revoked"] is True
     assert len(saved) == 1, "revoking twice writes nothing twice"
 
@@ -135,7 +151,7 @@ async def test_the_last_admin_token_stays():
 
 
 async def test_create_shows_the_text_once():
-    saved: list[tuple] = []
+    saved: list[Any] = []
     tokens = make_tokens(saved=saved)
     made = await tokens.create(ADMIN, "bob", ["worker"], expires_s=60)
     assert tokens.authenticate(f"Bearer {made['token']}") == Caller(made["id"], "bob", ("worker",))

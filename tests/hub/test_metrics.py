@@ -16,7 +16,9 @@ def parse(metrics):
 
 
 def test_everything_is_in_the_text():
-    now = Gauges(queue_depth={"default": 3, 'od"d\n': 1}, workers={"ready": 2, "offline": 1}, sessions=4, log_lag=7)
+    now = Gauges(
+        queue_depth={"default": 3, 'od"d\n': 1}, workers={"ready": 2, "offline": 1}, sessions=4, log_lag=7
+    )
     metrics = Metrics(lambda: now)
     metrics.observe_turn(0.003)
     metrics.observe_plan(0.0001)

@@ -205,8 +205,7 @@ def draw_checks(answer: Document) -> str:
         for check in checks
     ]
     facts = [
-        (name.replace("_", " "), _tell_fact(name, value))
-        for name, value in (answer.get("facts") or {}).items()
+        (_name_fact(name), _tell_fact(name, value)) for name, value in (answer.get("facts") or {}).items()
     ]
     table = draw_table(columns, rows, terminal_width(), has_colour())
     return f"{table}\n\n{draw_pairs(facts)}" if facts else table

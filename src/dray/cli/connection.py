@@ -147,9 +147,6 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def header(self, name: str) -> str | None:
-        return self._response.headers.get(name)
-
     def chunks(self) -> Iterator[bytes]:
         while True:
             try:

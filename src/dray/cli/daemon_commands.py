@@ -6,7 +6,9 @@ starting them in turn. Stopping either does not stop tasks, and the messages say
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +16,8 @@ from typing import Any
 
 import click
 
-from dray.cli.connection import Hub, read_hub_file, worker_path
+from dray.cli.cluster_views import tell_cards
+from dray.cli.connection import Hub, read_hub_file
 from dray.cli.daemons import (
     DaemonFailed,
     forget_agent,
@@ -35,6 +38,7 @@ from dray.errors import DrayError, InvalidInput
 WORKER_S = 1.5
 CANCEL_S = 900.0
 _POLL_S = 0.02
+Process = subprocess.Popen[bytes]
 
 
 @click.command("hub", cls=HomeCommand)
@@ -171,47 +175,50 @@ def up(session: Session, detach: bool, **flags: Any) -> int:
             stop_daemon(agent_process.pid)
         raise
     if hub_process is None or detach:
-        name = flags["name"] or default_worker_name()
-        _report_up(session, note, bool(running), name if agent_process is not None else "")
-        return 0
+        return _report_up(session, note, bool(running), flags["name"] or default_worker_name(), agent_process)
     from dray.cli.live_view import watch_over
 
     assert agent_process is not None  # an agent is left alone only beside a hub that was running already
     return watch_over(home, str(note.get("url")), hub_process, agent_process)
 
 
-def _report_up(session: Session, note: dict[str, Any], was_running: bool, worker: str) -> None:
-    hub = Hub(ClientConfig(home=session.home))
-    seen = _wait_for_worker(hub, worker) if worker else None
-    agent_pid = read_pid(session.home, "agent")
+def _report_up(
+    session: Session, note: dict[str, Any], was_running: bool, name: str, agent: Process | None
+) -> int:
+    """Tell what is there now; an agent that died at once is a failure, though the hub stays."""
+    seen = _wait_for_worker(Hub(ClientConfig(home=session.home)), name, agent)
+    died = agent is not None and agent.poll() is not None
     if session.json:
         document = {"url": note.get("url"), "home": str(session.home), "hub_pid": note.get("pid")}
+        agent_pid = read_pid(session.home, "agent")
         session.print_json(
             {**document, "agent_pid": agent_pid, "already_running": was_running, "worker": seen}
         )
-        return
+        return int(died)
     print(
         f"hub     {note.get('url')} (process {note.get('pid')}{', was running already' if was_running else ''})"
     )
     if seen is not None:
-        from dray.cli.cluster_views import tell_cards
-
         cards = tell_cards(seen)
-        print(f"worker  {worker}: {seen.get('total_slots')} slots{'' if cards == '-' else f', {cards}'}")
-    elif worker:
-        print(f"worker  {worker} is still starting{'' if agent_pid else read_tail(session.home, 'agent')}")
+        print(f"worker  {seen['id']}: {seen.get('total_slots')} slots{'' if cards == '-' else f', {cards}'}")
+    elif not died:
+        print(f"worker  {name} is still starting: `dray worker ls` tells")
     print(f"logs    {log_path(session.home, 'hub').parent}")
+    if died:
+        say(f"the worker ended at once, the hub goes on{read_tail(session.home, 'agent')}")
+    return int(died)
 
 
-def _wait_for_worker(hub: Hub, name: str) -> dict[str, Any] | None:
+def _wait_for_worker(hub: Hub, name: str, agent: Process | None) -> dict[str, Any] | None:
+    """The worker of this home once the hub knows it; None if it takes longer than one would like to wait."""
     deadline = time.monotonic() + WORKER_S
-    while time.monotonic() < deadline:
-        try:
-            document = dict(hub.get(worker_path(name)))
-        except DrayError:
-            document = {}
-        if document.get("status") in ("ready", "busy"):
-            return document
+    while time.monotonic() < deadline and (agent is None or agent.poll() is None):
+        with contextlib.suppress(DrayError):
+            for worker in hub.get("/workers").get("workers") or []:
+                if worker.get("id") == name and worker.get("status") in ("ready", "busy"):
+                    return dict(worker)
+        if agent is None:
+            return None
         time.sleep(_POLL_S)
     return None
 

@@ -27,6 +27,7 @@ _BY_CLASS = {
     "prolog": NOT_RUN,
     "workdir": NOT_RUN,
 }
+_WORDS = {"oom": "out of memory", "time_limit": "time limit reached", "not_found": "command not found"}
 
 
 def has_ended(document: Mapping[str, Any]) -> bool:
@@ -61,18 +62,14 @@ def exit_code(document: Mapping[str, Any]) -> int:
 def describe_end(document: Mapping[str, Any]) -> str:
     """How a task or job ended, in a few words; empty for success and for what still lives."""
     state, exit_class = document.get("state"), document.get("exit_class") or ""
-    error = str(document.get("error") or "")
     if state not in UNSUCCESSFUL:
         return ""
+    if document.get("error"):
+        # Whoever saw it end has said it better than its class could.
+        return str(document["error"])
     signal, code = document.get("signal") or 0, document.get("exit_code")
     if exit_class == "code" or (not exit_class and code):
-        words = f"exit code {code}"
-    elif exit_class == "oom":
-        words = "out of memory"
-    elif exit_class == "time_limit":
-        words = "time limit reached"
-    elif exit_class == "signal" or (not exit_class and signal):
-        words = f"signal {signal}"
-    else:
-        words = exit_class.replace("_", " ")
-    return ": ".join(part for part in (words, error) if part)
+        return f"exit code {code}"
+    if exit_class == "signal" or (not exit_class and signal):
+        return f"signal {signal}"
+    return _WORDS.get(exit_class, exit_class.replace("_", " "))

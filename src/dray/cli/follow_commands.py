@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -17,6 +17,7 @@ from dray.cli.exit_codes import INTERRUPTED, NOT_RUN, describe_end, exit_code, h
 from dray.cli.flags import job_options
 from dray.cli.following import (
     LONG_POLL_S,
+    LastLines,
     LogCopy,
     LogThread,
     follow_logs,
@@ -218,9 +219,9 @@ def logs(session: Session, job: str, follow: bool, **options: Any) -> int:
     query = {name: value for name, value in options.items() if value is not None}
     if index >= 0:
         query["task"] = index
-    copy = LogCopy(session.hub, job_id, query, _print_json_text if session.json else _print_bytes)
+    write = _print_json_text if session.json else _print_bytes
     if not follow:
-        copy.copy(follow=False)
+        LogCopy(session.hub, job_id, query, write).copy(follow=False)
         return 0
     outage = Outage(session.config.away_s, "the job goes on")
 
@@ -230,12 +231,25 @@ def logs(session: Session, job: str, follow: bool, **options: Any) -> int:
         )
 
     try:
-        follow_logs(copy, outage, ended)
+        position = _print_end(session, outage, job_id, query, write) if "tail" in query else 0
+        follow_logs(LogCopy(session.hub, job_id, query, write, position), outage, ended)
     except KeyboardInterrupt:
         return INTERRUPTED
     except HubUnavailable as error:
         return report(error, NOT_RUN)
     return 0
+
+
+def _print_end(
+    session: Session, outage: Outage, job_id: str, query: dict[str, Any], write: Callable[[bytes], None]
+) -> int:
+    """Print the last lines of what is there; the position behind them is where following begins."""
+    last = LastLines(query.pop("tail"))
+    copy = LogCopy(session.hub, job_id, query, last.add)
+    outage.ride_out(lambda: copy.copy(follow=False))
+    if last.text:
+        write(last.text)
+    return copy.position
 
 
 def _print_bytes(data: bytes) -> None:

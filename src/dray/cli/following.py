@@ -21,7 +21,7 @@ from dray.errors import HubUnavailable
 LONG_POLL_S = 30.0
 _TASK_POLL_S = 1.0
 _LEAST_PAUSE_S = 0.2
-OFFSET_HEADER = "Dray-Offset"
+_HELD_BYTES = 1 << 20
 Document = Mapping[str, Any]
 
 
@@ -71,13 +71,18 @@ class LogCopy:
     """The output of one task, copied in pieces; `position` is how many bytes of it have been seen."""
 
     def __init__(
-        self, hub: Hub, job_id: str, query: Mapping[str, Any], write: Callable[[bytes], None]
+        self,
+        hub: Hub,
+        job_id: str,
+        query: Mapping[str, Any],
+        write: Callable[[bytes], None],
+        position: int = 0,
     ) -> None:
         self._hub = hub
         self._path = job_path(job_id, "/logs")
         self._query = dict(query)
         self._write = write
-        self.position = 0
+        self.position = position
 
     def copy(self, follow: bool, opened: Callable[[], None] | None = None) -> None:
         """Copy what there is beyond `position`, and what comes while the stream lasts."""
@@ -85,20 +90,26 @@ class LogCopy:
         with self._hub.stream(self._path, query) as stream:
             if opened is not None:
                 opened()
-            self._place(stream.header(OFFSET_HEADER))
             for chunk in stream.chunks():
                 self._write(chunk)
                 self.position += len(chunk)
 
-    def _place(self, offset: str | None) -> None:
-        if "tail" not in self._query:
-            return
-        # After a tail only the hub knows where in the whole output its answer began.
-        if offset is not None and offset.isdigit():
-            self.position = int(offset)
-            del self._query["tail"]
-        else:
-            self._query["tail"] = 0
+
+class LastLines:
+    """The end of an output that is read from its beginning, since only so its length becomes known."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held = b""
+
+    def add(self, data: bytes) -> None:
+        self._held += data
+        if len(self._held) > _HELD_BYTES:
+            self._held = self.text
+
+    @property
+    def text(self) -> bytes:
+        return b"".join(self._held.splitlines(keepends=True)[-self._count :]) if self._count else b""
 
 
 def follow_logs(copy: LogCopy, outage: Outage, ended: Callable[[], bool]) -> None:

@@ -28,16 +28,12 @@ def split_id(text: str) -> tuple[str, int]:
 
 
 def find_task(hub: Hub, job_id: str, index: int) -> dict[str, Any]:
-    """One task of a job. The hub is told which one is wanted, and pages are read on in case it sends more."""
-    query: dict[str, Any] = {"task": index, "limit": _PAGE}
-    while True:
-        page = hub.get(job_path(job_id, "/tasks"), query)
-        for task in page.get("tasks") or []:
-            if task.get("index") == index:
-                return dict(task)
-        if not page.get("next_cursor"):
-            raise TaskNotFound(f"job {job_id} has no task {index}")
-        query["cursor"] = page["next_cursor"]
+    """One task of a job: the list is ordered by index, and its cursor is the index to begin with."""
+    page = hub.get(job_path(job_id, "/tasks"), {"cursor": index, "limit": 1})
+    for task in page.get("tasks") or []:
+        if task.get("index") == index:
+            return dict(task)
+    raise TaskNotFound(f"job {job_id} has no task {index}")
 
 
 class TaskNotFound(DrayError):

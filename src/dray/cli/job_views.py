@@ -257,7 +257,7 @@ def draw_why(job_id: str, answer: Document) -> str:
         lines += ["", "Workers:"]
         lines += [f"  {_name_workers(names)}: {clean(reason)}" for reason, names in groups.items()]
     if answer.get("fix"):
-        lines += ["", f"To start it: {clean(str(answer['fix']))}"]
+        lines += ["", f"Fix: {clean(str(answer['fix']))}"]
     return "\n".join(lines)
 
 
@@ -273,7 +273,8 @@ def draw_event(event: Document) -> str:
     rest = {
         key: value for key, value in event.items() if key not in known and value not in (None, "", [], {})
     }
-    where = f"on {event['worker']}" if event.get("worker") else ""
+    # A message names the worker where that matters.
+    where = f"on {event['worker']}" if event.get("worker") and not event.get("message") else ""
     about = str(event.get("task_id") or event.get("job_id") or "")
     parts = [
         local_time(event.get("at")),

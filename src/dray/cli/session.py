@@ -163,7 +163,9 @@ def report(error: DrayError, exit_code: int | None = None) -> int:
     """Say what went wrong on stderr, each problem on its own line, and give the exit code."""
     first, problems = error.message, error.problems
     if problems and problems[0].what in first:
-        first = first.split(": ", 1)[0]
+        # The message quotes the first problem, and the list below has it too: keep what stands before it.
+        before = first.partition(problems[0].what)[0].rstrip(": ")
+        first = before.rpartition(": ")[0] or "this cannot be accepted"
     print(f"dray: {first} ({error.code})", file=sys.stderr)
     for problem in problems:
         print(f"  {problem.where}: {problem.what}" if problem.where else f"  {problem.what}", file=sys.stderr)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -58,7 +59,8 @@ class Gate:
 
     def __init__(self, tokens: Tokens, hosts: Iterable[str]) -> None:
         self._tokens = tokens
-        self._hosts = frozenset(bare_host(host) for host in (*LOOPBACK_NAMES, *hosts) if host)
+        # "Every address" is where a hub may listen, never what it is called.
+        self._hosts = frozenset(map(_name_of, (*LOOPBACK_NAMES, *hosts))) - {"", "0.0.0.0", "::"}
 
     def check_source(self, scope: Scope, headers: Headers) -> None:
         """Refuse a foreign Host (421) and a foreign Origin (403), on every method."""
@@ -94,6 +96,11 @@ class Gate:
         return name, int(match[3]) if match[3] else None
 
 
+def known_hosts(bind_host: str, configured: Iterable[str]) -> tuple[str, ...]:
+    """List the names a hub answers to: where it listens, the machine's own name, and what its owner added."""
+    return (bind_host, socket.gethostname(), *configured)
+
+
 def bare_host(text: str) -> str:
     """Spell a host name or address in one way, without a port."""
     text = text.strip().strip("[]").rstrip(".").lower()
@@ -101,6 +108,11 @@ def bare_host(text: str) -> str:
         return str(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
         return text
+
+
+def _name_of(host: str) -> str:
+    match = _HOST.fullmatch(host)
+    return bare_host(match[1] or match[2]) if match is not None else bare_host(host)
 
 
 def _same_origin(origin: str, scheme: str, host: tuple[str, int | None]) -> bool:

@@ -7,7 +7,6 @@ dictionary walk instead of a chain of middleware and regular expressions.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
@@ -28,12 +27,14 @@ from dray.hub.http_answers import (
 )
 from dray.hub.http_calls import ROUTES, Desk
 from dray.hub.http_routes import Request, Route, Router, read_query
-from dray.hub.http_streams import Stream, Streams
+from dray.hub.http_streams import CallerGone, Stream, Streams, cut, wait_gone
 from dray.hub.openapi import openapi_text
 from dray.hub.service import Caller, HubService
 from dray.wire.codec import MAX_DEPTH
 
 log = logging.getLogger("dray.hub.http")
+# How metrics count a caller that hung up; nobody ever receives it.
+CLIENT_CLOSED = 499
 SocketHandler = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 CountRequest = Callable[[str, int], None]
 
@@ -134,6 +135,8 @@ class _Exchange:
             await self._answer(await route.handler(self._api._desk, request), request)
         except DrayError as error:
             await self._refuse(error)
+        except CallerGone:
+            self._answered = CLIENT_CLOSED
         except Exception:
             # The route and nothing of the request: a query or a header may hold what belongs in no log.
             log.exception("%s %s failed", self._scope["method"], self._name)
@@ -193,9 +196,7 @@ class _Exchange:
     async def _refuse(self, error: DrayError) -> None:
         if self._answered:
             # Too late for an answer: what was sent so far must not look whole.
-            if (abort := self._scope.get("extensions", {}).get("dray.abort")) is not None:
-                abort()
-                await asyncio.sleep(0)
+            await cut(self._scope, wait_gone(self._receive))
             return
         self._answered = status_of(error)
         await send_error(self._send, self._receive, self._headers, error, self._body_read)

@@ -8,7 +8,7 @@ own.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -279,7 +279,12 @@ _JOB_FILTERS = (
     Param("user", "only jobs of this user", default=""),
     Param("queue", "only jobs of this queue", default=""),
     Param("name", "only jobs of this name", default=""),
-    Param("label", "only jobs with this label, `key=value`; may repeat", pattern="[^=]+=.*", many=True),
+    Param(
+        "label",
+        "only jobs with this label, `key=value`; may repeat",
+        pattern=r"[^=\x00-\x1f\x7f]+=[^\x00-\x1f\x7f]*",
+        many=True,
+    ),
     _LIMIT,
     _JOBS_CURSOR,
 )
@@ -296,8 +301,10 @@ _SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="
 _BACKENDS = ("cpu", "nvidia", "metal", "vulkan")
 _BACKEND = Param("backend", "only workers with this backend", default="", choices=_BACKENDS)
 _SPEC_ERRORS = (409, 413, 415, 429, 507)
+_BATCH = Annotated[list[JobSpec], msgspec.Meta(min_length=1)]
 _HOLDS = {200: shapes.JobDocument, 201: shapes.JobDocument}
-_BATCH_HOLDS = {200: list[shapes.JobDocument], 201: list[shapes.JobDocument]}
+_BATCH_BATCH = Annotated[list[JobSpec], msgspec.Meta(min_length=1)]
+_HOLDS = {200: list[shapes.JobDocument], 201: list[shapes.JobDocument]}
 
 
 def _get(path: str, name: str, about: str, handler: Any, answer: Any, **more: Any) -> Route:
@@ -314,7 +321,7 @@ _JOB_ROUTES = (
     _post("/jobs", "submit_job", "Submit a job", submit_job, SUBMIT,
           body=JobSpec, answers=_HOLDS, headers=("Idempotency-Key",), errors=_SPEC_ERRORS),
     _post("/jobs:batch", "submit_batch", "Submit several jobs, all or none", submit_batch, SUBMIT,
-          body=list[JobSpec], answers=_BATCH_HOLDS, headers=("Idempotency-Key",), errors=_SPEC_ERRORS),
+          body=_BATCH, answers=_BATCH_HOLDS, headers=("Idempotency-Key",), errors=_SPEC_ERRORS),
     _get("/jobs", "list_jobs", "List jobs, newest first", list_jobs, shapes.JobList, params=_JOB_FILTERS),
     _get("/jobs/{id}", "show_job", "Show a job, or wait for its end", show_job, shapes.JobDocument, params=(_WAIT,)),
     _get("/jobs/{id}/tasks", "list_tasks", "List the tasks of a job", list_tasks, shapes.TaskList,

@@ -20,6 +20,7 @@ from dray.core.model.spec_check import suggest
 from dray.errors import DrayError, InvalidInput, NotFound, Problem
 
 MAX_QUERY_FIELDS = 64
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -65,8 +66,8 @@ class Param(NamedTuple):
             one = {"type": "string", "minLength": 1, "maxLength": self.max_length}
             if self.choices:
                 one = {"type": "string", "enum": list(self.choices)}
-            elif self.pattern:
-                one["pattern"] = f"^(?:{self.pattern})$"
+            else:
+                one["pattern"] = f"^(?:{self.pattern})$" if self.pattern else r"^[^\x00-\x1f\x7f]*$"
         else:
             one = {"type": "integer" if self.kind == "whole" else "number"}
             one.update({"minimum": self.low} if self.low is not None else {})
@@ -79,8 +80,8 @@ class Param(NamedTuple):
             raise ValueError(f"must be one of {', '.join(self.choices)}, got {text[:64]!r}{near}")
         if not text:
             raise ValueError("is empty: leave it out instead")
-        if len(text) > self.max_length or not text.isprintable():
-            raise ValueError(f"must be at most {self.max_length} printable characters")
+        if len(text) > self.max_length or _CONTROL.search(text):
+            raise ValueError(f"must be at most {self.max_length} characters, without control characters")
         if self.pattern and re.fullmatch(self.pattern, text) is None:
             raise ValueError(f"has not the form {self.pattern}, got {text[:64]!r}")
         return text

@@ -24,6 +24,10 @@ HIGH_BYTES = 1 << 20
 T = TypeVar("T")
 
 
+class CallerGone(Exception):
+    """The caller hung up while the hub was waiting on its behalf."""
+
+
 class Stream(NamedTuple):
     """An answer that grows. `cut_on_close`: at the hub's stop it must look unfinished, not complete."""
 
@@ -150,16 +154,21 @@ class Streams:
         return pump.stopped != "gone" and not (pump.stopped == "closing" and stream.cut_on_close)
 
     async def wait_for(self, receive: Receive, waiting: Awaitable[T]) -> T | None:
-        """Wait for an answer as long as somebody wants it: None when the caller went away or the hub stops."""
+        """Wait for an answer as long as somebody wants it; None when the hub stops meanwhile."""
         answer = asyncio.ensure_future(waiting)
-        others = [asyncio.ensure_future(wait_gone(receive)), asyncio.ensure_future(self.closing.wait())]
+        gone = asyncio.ensure_future(wait_gone(receive))
+        closing = asyncio.ensure_future(self.closing.wait())
         try:
-            await asyncio.wait([answer, *others], return_when=asyncio.FIRST_COMPLETED)
-            return answer.result() if answer.done() else None
+            await asyncio.wait([answer, gone, closing], return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if gone.done():
+                raise CallerGone
+            return None
         finally:
-            for task in (answer, *others):
+            for task in (answer, gone, closing):
                 task.cancel()
-            await asyncio.wait([answer, *others])
+            await asyncio.wait([answer, gone, closing])
 
 
 async def wait_gone(receive: Receive) -> None:
@@ -168,12 +177,12 @@ async def wait_gone(receive: Receive) -> None:
         pass
 
 
-async def cut(scope: Scope, gone: asyncio.Future[None]) -> None:
+async def cut(scope: Scope, gone: Awaitable[None]) -> None:
     """Break the connection under an answer that is not whole, so that nobody takes it for the end."""
     abort = scope.get("extensions", {}).get("dray.abort")
     if abort is not None:
         abort()
-        await asyncio.wait([gone])
+        await gone
 
 
 async def feed_lines(feed: AsyncIterator[FeedEvent | None]) -> AsyncIterator[bytes]:

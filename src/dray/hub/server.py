@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +40,11 @@ class Bound(NamedTuple):
 def bind(host: str, port: int) -> Bound:
     """Take the address, or say in one sentence why not. Port 0 takes any free one."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as fault:
         raise InvalidConfig(f"the host {host!r} has no address: {fault.strerror or fault}") from None
-    family, kind, proto, _, address = found[0]
+    # A name may have both kinds of address; the one that every client can reach goes first.
+    family, kind, proto, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     listener = socket.socket(family, kind, proto)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,7 +86,13 @@ class HttpServer:
     ) -> None:
         self._bound = bound
         self.url = make_url(bound.host, bound.port, cert is not None)
-        self._server = _QuietServer(_config(app, cert, key, frame_bytes))
+        config = _config(app, cert, key, frame_bytes)
+        try:
+            config.load()
+        except OSError as fault:
+            named = f"{cert} and {key}" if key is not None else str(cert)
+            raise InvalidConfig(f"the certificate and key in {named} cannot be used: {fault}") from None
+        self._server = _QuietServer(config)
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -110,6 +119,15 @@ class HttpServer:
         if not self._running.done():
             self._running.cancel()
             await asyncio.wait([self._running])
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Make the event loop of a hub: uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def make_url(host: str, port: int, tls: bool) -> str:
@@ -202,10 +220,15 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _refuse_headers(self) -> None:
-        body = (
-            b'{"error":{"code":"too_large","message":"the headers are over %d bytes","problems":[]}}'
-            % HEADER_BYTES
+        self._refuse(431, "too_large", f"the headers are over {HEADER_BYTES} bytes")
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "invalid_input", "this is not HTTP as the hub speaks it (HTTP/1.1)")
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        body = json.dumps({"error": {"code": code, "message": message, "problems": []}}).encode()
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        self.transport.write(
+            f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
         )
-        head = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-        self.transport.write(head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
         self.transport.close()

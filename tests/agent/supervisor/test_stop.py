@@ -35,6 +35,17 @@ async def test_preempted(rig):
     )
 
 
+async def test_a_cancel_right_at_the_start_is_not_lost(rig):
+    """A child may not even have made its own group when the signal comes."""
+    uids = [f"a-{n}" for n in range(60)]
+    for uid in uids:
+        rig.run(rig.task(uid, "sleep", "1000"))
+        await rig.next("started")
+        rig.cancel(uid, "user", 1000)
+    found = await rig.exits(*uids)
+    assert {found[uid]["signal"] for uid in uids} == {signal.SIGTERM}
+
+
 async def test_kill_reaches_the_whole_group_and_its_descendants(rig):
     rig.run(rig.task("a-1", "sh", "-c", STUBBORN))
     await rig.await_output("a-1", b"ready")

@@ -16,7 +16,7 @@ import pytest
 from dray.errors import NotFound
 from dray.hub.auth import Tokens, make_token
 from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
-from dray.hub.server import HttpServer, bind
+from dray.hub.server import HttpServer, bind, new_loop
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 
@@ -174,9 +174,13 @@ class Site:
         self.requests: list[tuple[str, int]] = []
         self._options = options
         self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread = threading.Thread(target=self._run)
         self._thread.start()
         assert self._started.wait(20)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=self._options.get("loop_factory", new_loop)) as runner:
+            runner.run(self._main())
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -195,7 +199,7 @@ class Site:
         self.api = HttpApi(
             self.hub,
             self.tokens,
-            hosts=("hub.example",),
+            hosts=("hub.example:7373", "0.0.0.0", "::", ""),
             limits=self._options.get("limits", HttpLimits()),
             sockets=[SocketRoute("/ws", ("worker",), self._echo)],
             count_request=lambda name, status: self.requests.append((name, status)),

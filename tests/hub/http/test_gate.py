@@ -5,12 +5,13 @@ from __future__ import annotations
 import http.client
 import itertools
 import logging
+import socket
 
 import pytest
 import websockets.exceptions
 import websockets.sync.client
 
-from dray.hub.gate import bare_host
+from dray.hub.gate import bare_host, known_hosts
 from dray.hub.http_calls import ROUTES
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -38,7 +39,14 @@ def refused(site, **options):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_foreign_host_is_refused_on_every_method(site, method):
     port = site.port
-    hosts = ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "hub.example@evil", "", "[::2]")
+    hosts = (
+        "evil.example",
+        f"evil.example:{port}",
+        "127.0.0.1.evil.example",
+        "hub.example@evil",
+        "",
+        "[::2]",
+    )
     for host, path in itertools.product(hosts, PATHS):
         reply = site.ask(method, path, headers={"Host": host})
         assert reply.status == 421, (host, path)
@@ -48,7 +56,15 @@ def test_a_foreign_host_is_refused_on_every_method(site, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_foreign_origin_is_refused_on_every_method(site, method):
     ours = f"127.0.0.1:{site.port}"
-    origins = ("https://evil.example", "null", f"https://{ours}", f"http://{ours}1", "http://127.0.0.1", "", "http://[")
+    origins = (
+        "https://evil.example",
+        "null",
+        f"https://{ours}",
+        f"http://{ours}1",
+        "http://127.0.0.1",
+        "",
+        "http://[",
+    )
     for origin, path in itertools.product(origins, PATHS):
         reply = site.ask(method, path, headers={"Origin": origin})
         assert reply.status == 403, (origin, path)
@@ -67,7 +83,8 @@ def test_the_address_that_was_connected_to_is_served(make_site):
     connection.request("GET", "/healthz")
     assert connection.getresponse().status == 200
     connection.close()
-    assert site.ask("GET", "/healthz", headers={"Host": "127.0.0.3"}).status == 421
+    for host in ("127.0.0.3", "0.0.0.0", "[::]"):
+        assert site.ask("GET", "/healthz", headers={"Host": host}).status == 421
 
 
 def test_the_own_origin_is_served(site):
@@ -77,6 +94,10 @@ def test_the_own_origin_is_served(site):
     assert site.ask("GET", "/api/v1/jobs", headers=named).status == 200
     named = {"Host": "hub.example:80", "Origin": "http://hub.example"}
     assert site.ask("GET", "/api/v1/jobs", headers=named).status == 200
+
+
+def test_a_hub_knows_its_own_names():
+    assert known_hosts("10.0.0.7", ("hub.example",)) == ("10.0.0.7", socket.gethostname(), "hub.example")
 
 
 def test_hosts_are_spelled_in_one_way():
@@ -107,7 +128,9 @@ def test_only_health_is_free():
 
 
 def test_what_changes_things_needs_more_than_read():
-    changing = {route.name: route.scopes for route in ROUTES if route.method != "GET" and route.name != "plan_job"}
+    changing = {
+        route.name: route.scopes for route in ROUTES if route.method != "GET" and route.name != "plan_job"
+    }
     assert all("read" not in scopes and "worker" not in scopes for scopes in changing.values())
 
 
@@ -223,7 +246,9 @@ def test_secrets_stay_out_of_answers_and_logs(site, caplog):
         site.ask("GET", "/api/v1/jobs", token=wrong),
         site.ask("GET", "/api/v1/jobs"),
         site.ask("POST", "/api/v1/jobs", {"env": {"KEY": "hunter2"}}),
-        site.ask("POST", "/api/v1/jobs", b'{"env": {"KEY": "hunter2"', headers={"Content-Type": "application/json"}),
+        site.ask(
+            "POST", "/api/v1/jobs", b'{"env": {"KEY": "hunter2"', headers={"Content-Type": "application/json"}
+        ),
         site.ask("GET", "/api/v1/tokens"),
         site.ask("GET", "/api/v1/jobs?token=hunter2"),
     ]

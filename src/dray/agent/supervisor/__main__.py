@@ -80,14 +80,9 @@ def detach(options: argparse.Namespace) -> int:
 def main(words: list[str]) -> int:
     options = parse_arguments(words)
     options.home = os.path.abspath(options.home)
-    # Whatever the starter left open must not reach tasks: what Python opens itself is closed on exec anyway.
-    for name in os.listdir("/dev/fd"):
-        fd = int(name)
-        if fd > 2:
-            try:
-                os.set_inheritable(fd, False)
-            except OSError:
-                continue
+    # Whatever the starter left open must reach neither tasks nor this process: some event loops hand the other end of a
+    # pipe down, and whoever waits for its end would wait as long as the supervisor lives.
+    os.closerange(3, max(int(name) for name in os.listdir("/dev/fd")) + 1)
     # Relative paths end here; a task without a folder of its own starts at the root, not in somebody's home.
     os.chdir("/")
     return detach(options) if options.detach else serve(options, -1)

@@ -16,9 +16,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from .attempt import NO_EXIT_CODE, Attempt, Stop, judge_stopped, make_result
-from .identity import HAS_PROC, find_members, kill_exactly, snapshot_processes
+from .identity import HAS_PIDFD, HAS_PROC, find_members, kill_exactly, snapshot_processes
 from .output import OutputLimits, OutputStream, pump_pipe
-from .spawn import Barrier, Identity, Spawner, discard_child
+from .spawn import Barrier, Identity, Spawner
 
 if TYPE_CHECKING:
     from .cgroup import Group, Groups
@@ -64,6 +64,7 @@ class Runner:
         self._directory = attempts_directory
         self._limits = limits
         self._queue: deque[Attempt] = deque()
+        self._launched: list[Attempt] = []
         self._table: dict[int, ProcessInfo] = {}
         self._table_at = float("-inf")
         self.attempts: dict[str, Attempt] = {}
@@ -108,17 +109,39 @@ class Runner:
         attempt.exited = False
         if attempt.group is not None:
             self._join_group(attempt, attempt.group, process.pid)
-        self._watch(attempt, process)
+        self._launched.append(attempt)
         if first:
             attempt.started_at = time.time()
-            attempt.released_at = now = time.monotonic()
-            if spec.limit_s is not None:
-                expired = functools.partial(self.cancel, attempt.uid, "time_limit", spec.grace_s)
-                attempt.limit_timer = self._timers.at(now + spec.limit_s, expired)
+            attempt.released_at = time.monotonic()
+        self._report.process_started(attempt, process, first)
+
+    def watch_launched(self) -> None:
+        """Begin to listen to what was just let go.
+
+        Only now, because as long as a child waits at its barrier it shares every page with this process, and each one
+        written here is copied first. Nothing is missed: readiness and exits stay readable.
+        """
+        launched, self._launched = self._launched, []
+        for attempt in launched:
+            process = attempt.process
+            if process is None:
+                continue
+            try:
+                self._watch(attempt, process)
+            except OSError as error:
+                self._lose(attempt, process, error)
+                continue
+            self._arm_limit(attempt, attempt.spec)
+        if launched and not HAS_PIDFD:
+            self.poll_exits()  # their SIGCHLD may have come while nobody listened
+
+    def _arm_limit(self, attempt: Attempt, spec: TaskSpec) -> None:
         if attempt.stage == "epilog":
             cut = functools.partial(self._cut_epilog, attempt)
             attempt.limit_timer = self._timers.at(time.monotonic() + spec.epilog_limit_s, cut)
-        self._report.process_started(attempt, process, first)
+        elif attempt.limit_timer is None and spec.limit_s is not None:
+            expired = functools.partial(self.cancel, attempt.uid, "time_limit", spec.grace_s)
+            attempt.limit_timer = self._timers.at(attempt.released_at + spec.limit_s, expired)
 
     def _join_group(self, attempt: Attempt, group: Group, pid: int) -> None:
         try:
@@ -128,10 +151,6 @@ class Runner:
             attempt.group = None
 
     def _fail_launch(self, attempt: Attempt, error: OSError) -> None:
-        if attempt.process is not None:
-            self._unwatch(attempt.process)
-            discard_child(attempt.process.pid, [attempt.process.pidfd, *attempt.process.pipes])
-            attempt.process = None
         if attempt.result is not None:
             self._end(attempt, attempt.result)  # only the epilog was left, and that never changes a result
             return
@@ -139,19 +158,28 @@ class Runner:
         text = f"this worker could not start another process: {error}"
         self._end(attempt, make_result("failed", NO_EXIT_CODE, 0, unstarted, text))
 
+    def _lose(self, attempt: Attempt, process: Process, error: OSError) -> None:
+        """It runs but cannot be listened to (no descriptors left): end it rather than guess about it."""
+        process.signal_group(signal.SIGKILL)
+        for fd in (process.pidfd, *process.pipes):
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+            if fd >= 0:
+                os.close(fd)
+        _, usage = process.reap()
+        attempt.process = None
+        attempt.add_usage(usage)
+        self._fail_launch(attempt, error)
+
     def _watch(self, attempt: Attempt, process: Process) -> None:
         attempt.open_pipes = 2
+        process.prepare_watch()
         for fd, stream in zip(process.pipes, attempt.streams, strict=True):
             pump = functools.partial(self._pump, attempt, process, fd, stream)
             self._selector.register(fd, selectors.EVENT_READ, pump)
         if process.pidfd >= 0:
             exited = functools.partial(self._process_exited, attempt)
             self._selector.register(process.pidfd, selectors.EVENT_READ, exited)
-
-    def _unwatch(self, process: Process) -> None:
-        for fd in (process.pidfd, *process.pipes):
-            if fd in self._selector.get_map():
-                self._selector.unregister(fd)
 
     # --- output and exit ---------------------------------------------------------------------------------------------
 
@@ -173,7 +201,9 @@ class Runner:
         """Where there are no pidfds: look at every child after SIGCHLD, without reaping."""
         for attempt in list(self.attempts.values()):
             process = attempt.process
-            if process is not None and not attempt.exited and process.poll_exit():
+            if process is None or attempt.exited or attempt in self._launched:
+                continue
+            if process.poll_exit():
                 self._process_exited(attempt)
 
     def _process_exited(self, attempt: Attempt) -> None:

@@ -171,7 +171,8 @@ class Server(Report):
 
     def _turn(self) -> None:
         now = time.monotonic()
-        wait_s = 0.0 if self.runner.wants_turn and not self._held else self._timers.wait_s(now)
+        more = (self.runner.wants_turn or self.journal.wants_commit) and not self._held
+        wait_s = 0.0 if more else self._timers.wait_s(now)
         for key, _ in self._selector.select(wait_s):
             self._guard(key.data)
         for call in self._timers.due(time.monotonic()):
@@ -231,6 +232,7 @@ class Server(Report):
         for barrier in self._barriers:
             barrier.release()
         self._barriers.clear()
+        self.runner.watch_launched()
         events = self.outbox.take()
         connection = self._connection
         if connection is None:

@@ -8,6 +8,7 @@ once when the barrier closes without a go byte: a dead supervisor releases nobod
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import gc
@@ -109,9 +110,16 @@ class Process:
     def __init__(self, pid: int, start: int, pipes: list[int]) -> None:
         self.pid = pid
         self.start = start
-        self.pidfd = os.pidfd_open(pid) if HAS_PIDFD else -1
+        self.pidfd = -1
         self.pipes = pipes
         self.reaped: tuple[int, resource.struct_rusage] | None = None
+
+    def prepare_watch(self) -> None:
+        """Open what the loop listens on. Not done at the fork: see Runner.watch_launched."""
+        for fd in self.pipes:
+            os.set_blocking(fd, False)
+        if HAS_PIDFD:
+            self.pidfd = os.pidfd_open(self.pid)
 
     def poll_exit(self) -> bool:
         """Whether it has ended, for systems without pidfds; where waiting without reaping is missing too, it reaps."""
@@ -139,10 +147,14 @@ class Process:
         return True
 
     def signal_group(self, number: int) -> None:
-        """To the whole group; silent when it is gone. Only valid while the process is unreaped."""
+        """To the whole group. Only valid while the process is unreaped."""
         try:
             os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
+        except ProcessLookupError:
+            # A child just forked has not yet made its group: it alone is meant, and gets the signal once it has.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+        except PermissionError:
             return
 
 
@@ -193,14 +205,8 @@ class Spawner:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.close(fds[1])
         os.close(fds[3])
-        try:
-            os.set_blocking(fds[0], False)
-            os.set_blocking(fds[2], False)
-            info = look_up(pid)
-            process = Process(pid, info.start if info is not None else 0, [fds[0], fds[2]])
-        except OSError:
-            discard_child(pid, [fds[0], fds[2]])
-            raise
+        info = look_up(pid)
+        process = Process(pid, info.start if info is not None else 0, [fds[0], fds[2]])
         barrier.add()
         return process
 
@@ -254,15 +260,6 @@ class Spawner:
                 report = json.loads(line)
                 self._failures[report["pid"]] = report
         return self._failures.pop(pid, None)
-
-
-def discard_child(pid: int, fds: Sequence[int]) -> None:
-    """End a child that still waits at its barrier, before anything of it is on record."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    for fd in fds:
-        if fd >= 0:
-            os.close(fd)
 
 
 def execute(argv: list[str], env: dict[str, str]) -> NoReturn:

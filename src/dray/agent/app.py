@@ -1,0 +1,102 @@
+"""The agent put together: detection, supervisor, machine, link; started and stopped.
+
+Stopping the agent stops no task: they belong to the supervisor, and the next agent takes them over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import sys
+
+from dray.agent.detect import Detected, detect
+from dray.agent.driver import Driver
+from dray.agent.link import keep_dialling
+from dray.agent.machine import Machine
+from dray.agent.supervisor.client import SupervisorError
+from dray.config import AgentConfig
+from dray.errors import DrayError
+
+REDETECT_S = 60.0
+GOODBYE = 1001
+logger = logging.getLogger("dray.agent")
+
+
+def run_agent(config: AgentConfig) -> int:
+    """Run an agent until it is told to stop."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("websockets").setLevel(logging.WARNING)
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        uvloop.install()
+    try:
+        return asyncio.run(_serve(config))
+    except (DrayError, SupervisorError) as fault:
+        print(f"dray worker: {fault}", file=sys.stderr)
+        return 1
+
+
+async def _serve(config: AgentConfig) -> int:
+    home = config.home / "worker"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
+    machine = make_machine(config, found)
+    driver = Driver(config, machine, home)
+    await driver.attach()
+    attached = asyncio.Event()
+    supervisor = asyncio.create_task(driver.serve_supervisor(attached))
+    await attached.wait()
+    tasks = [
+        supervisor,
+        asyncio.create_task(keep_dialling(driver.link, machine.registration, driver.session_over, config)),
+        asyncio.create_task(driver.beat()),
+        asyncio.create_task(driver.resend()),
+        asyncio.create_task(driver.ship()),
+        asyncio.create_task(_keep_detecting(config, machine)),
+    ]
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    print(f"worker {machine.name}: {machine.batch_total} slots, {_describe(found)}", flush=True)
+    waiting = asyncio.create_task(told.wait())
+    done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    await driver.link.close(GOODBYE, "the agent stops; its tasks go on")
+    for task in tasks:
+        task.cancel()
+    for ended in done - {waiting}:
+        ended.result()
+    return 0
+
+
+def make_machine(config: AgentConfig, found: Detected) -> Machine:
+    """Settle what this worker offers: flags before detection."""
+    resend_ms = tuple(round(delay * 1000) for delay in config.result_resend_s)
+    labels = {**found.labels, **config.labels}
+    slots = config.slots or found.usable_cores
+    machine = Machine(config.name, secrets.token_hex(8), slots, config.service_slots, resend_ms, labels)
+    machine.capability, machine.devices = found.capability, tuple(found.devices)
+    machine.address = socket.gethostname()
+    return machine
+
+
+async def _keep_detecting(config: AgentConfig, machine: Machine) -> None:
+    """Look again from time to time: cards fail and limits change; the next heartbeat says so."""
+    while True:
+        await asyncio.sleep(REDETECT_S)
+        found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
+        if (found.capability, tuple(found.devices)) != (machine.capability, machine.devices):
+            logger.warning("this machine has changed: %s", _describe(found))
+        machine.capability, machine.devices = found.capability, tuple(found.devices)
+
+
+def _describe(found: Detected) -> str:
+    capability = found.capability
+    cards = f"{capability.gpu_count} x {capability.gpu_type}, " if capability.gpu_count else ""
+    return f"{capability.gpu_backend}, {cards}{capability.cpu_count:g} cores, {capability.memory_gb:.0f} GB"

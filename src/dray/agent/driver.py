@@ -1,0 +1,171 @@
+"""The agent's shell: carries events to the machine and its effects to supervisor, hub and files. Decides nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from dray.agent.environment import build_environment, build_task
+from dray.agent.link import Link
+from dray.agent.machine import Effect, Launch, Machine, Refuse, Ship, Supervise, Tell
+from dray.agent.shipping import Shipper
+from dray.agent.supervisor.client import SupervisorClient, SupervisorError
+from dray.config import AgentConfig
+
+LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
+logger = logging.getLogger("dray.agent")
+
+
+class Driver:
+    """One agent at work."""
+
+    def __init__(self, config: AgentConfig, machine: Machine, home: Path) -> None:
+        self._config, self._machine, self._home = config, machine, home
+        self._supervisor: SupervisorClient | None = None
+        self.link = Link(config, self._hub_said)
+        self._shipper = Shipper(home / "attempts", config.log_window_bytes, self._push_log)
+        self._runs: list[dict[str, Any]] = []
+        self._look = asyncio.Event()
+        (home / "work").mkdir(parents=True, exist_ok=True)
+
+    # --- the supervisor -----------------------------------------------------------------------------------------------
+
+    async def attach(self) -> None:
+        """Reach the supervisor (starting one where none runs) and take over what it holds."""
+        options = ["--keep-s", str(self._config.terminal_s), "--keep-records", str(self._config.terminal_max)]
+        self._supervisor = await SupervisorClient.open(self._home, options=options)
+        self._supervisor.send({"op": "hello"})
+
+    async def serve_supervisor(self, attached: asyncio.Event) -> None:
+        """Pass the supervisor's events on; when it dies, start another, which reports what became of its tasks."""
+        while True:
+            assert self._supervisor is not None  # attach() comes first
+            async for event in self._supervisor.events():
+                if event.get("ev") == "state":
+                    self._machine.attached(event)
+                    self._report_all()
+                    attached.set()
+                elif event.get("ev") == "error":
+                    logger.warning("the supervisor could not do something: %s", event.get("error"))
+                else:
+                    self._carry_out(self._machine.supervised(event, _now_ms()))
+            logger.error("the supervisor is gone: starting another, its tasks are reported lost")
+            await self._reattach()
+
+    async def _reattach(self) -> None:
+        while True:
+            try:
+                await self.attach()
+            except (SupervisorError, OSError) as fault:
+                logger.error("no supervisor could be started: %s", fault)
+                await asyncio.sleep(1)
+            else:
+                return
+
+    def _report_all(self) -> None:
+        """After a new supervisor: what ended with the old one is told in the running session."""
+        if self._machine.registered:
+            self._carry_out(self._machine.resend(1 << 62))
+
+    # --- the hub ------------------------------------------------------------------------------------------------------
+
+    def _hub_said(self, kind: str, body: Any, error: str) -> None:
+        machine = self._machine
+        if kind == "ack":
+            self.link.answered()
+            if body.heartbeat_s:
+                self.link.heartbeat_s = body.heartbeat_s
+            if body.log_offsets:
+                self._shipper.received(body.log_offsets)
+            self._carry_out(machine.acked(body, _now_ms()))
+        elif kind == "job_assign":
+            self._carry_out(machine.assigned(body, _now_ms()))
+        elif kind == "job_cancel":
+            self._carry_out(machine.cancelled(body))
+        elif kind == "error":
+            self.link.answered()
+            logger.warning("the hub refused something: %s", error)
+
+    async def session_over(self) -> None:
+        """The socket is gone; what runs goes on."""
+        self._machine.disconnected()
+        self._shipper.rewind()
+
+    async def beat(self) -> None:
+        """Heartbeats while a session lasts."""
+        while True:
+            await asyncio.sleep(self.link.heartbeat_s * (0.9 + 0.2 * (time.monotonic_ns() % 1000) / 1000))
+            if self._machine.registered:
+                self._carry_out([self._machine.heartbeat()])
+
+    async def resend(self) -> None:
+        """Send results again until the hub has them."""
+        while True:
+            await asyncio.sleep(0.5)
+            self._carry_out(self._machine.resend(_now_ms()))
+
+    async def ship(self) -> None:
+        """Look for output of what runs: often while some comes, seldom while none does."""
+        delay_s = LOOK_MIN_S
+        while True:
+            if not self._shipper.parcels or not self._machine.registered:
+                self._look.clear()
+                await self._look.wait()
+                delay_s = LOOK_MIN_S
+            moved = self._shipper.look()
+            delay_s = LOOK_MIN_S if moved else min(LOOK_MAX_S, delay_s * 1.5)
+            await asyncio.sleep(delay_s)
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Tell):
+                self.link.push(effect.type, effect.payload, effect.acked)
+                if effect.type == "job_started":
+                    self._follow(effect.payload["attempt"], ended=False)
+            elif isinstance(effect, Launch):
+                self._launch(effect)
+            elif isinstance(effect, Supervise):
+                self._supervise(effect.request)
+            elif isinstance(effect, Ship):
+                self._follow(effect.uid, effect.ended)
+            elif isinstance(effect, Refuse):
+                logger.error("%s: leaving it", effect.reason)
+                self._closing = asyncio.ensure_future(self.link.close(4400, effect.reason))
+
+    def _launch(self, launch: Launch) -> None:
+        environment = build_environment(launch, self._machine.name, os.environ, self._machine.devices)
+        task = build_task(launch, environment, self._home / "work", self._config.task_user)
+        if not self._runs:
+            asyncio.get_running_loop().call_soon(self._flush_runs)
+        self._runs.append(task)
+
+    def _flush_runs(self) -> None:
+        """One request for all tasks of one frame: the supervisor syncs its journal once for them."""
+        runs, self._runs = self._runs, []
+        self._supervise({"op": "run", "tasks": runs})
+
+    def _supervise(self, request: dict[str, Any]) -> None:
+        try:
+            if self._supervisor is not None:
+                self._supervisor.send(request)
+        except ConnectionError:
+            logger.warning("the supervisor went away with a request: %s", request["op"])
+
+    def _follow(self, uid: str, ended: bool) -> None:
+        attempt = self._machine.running.get(uid)
+        if attempt is not None:
+            self._shipper.follow(uid, attempt.task_id, ended)
+            self._look.set()
+
+    def _push_log(self, kind: str, payload: dict[str, Any]) -> None:
+        self.link.push(kind, payload, acked=True)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

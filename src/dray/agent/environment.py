@@ -1,0 +1,77 @@
+"""What a task finds around it: a scrubbed environment, its own variables, the cards it may see.
+
+Nothing of the agent's environment leaks in but the few names below: the agent's may hold the hub's token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dray.agent.detect import mask_name
+from dray.agent.machine import Launch
+from dray.core.model.capability import Device
+from dray.core.model.ids import split_task_id
+
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SHELL", "TMPDIR", "LD_LIBRARY_PATH")
+FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def build_environment(
+    launch: Launch, worker: str, own: Mapping[str, str], cards: Sequence[Device]
+) -> dict[str, str]:
+    """Give the whole environment of a task: kept names, then the job's own, then dray's."""
+    environment = {name: own[name] for name in KEPT if name in own}
+    environment.setdefault("PATH", FALLBACK_PATH)
+    environment |= launch.spec.env
+    return environment | _variables(launch, worker) | mask_cards(launch.devices, cards)
+
+
+def _variables(launch: Launch, worker: str) -> dict[str, str]:
+    spec = launch.spec
+    job_id, index = split_task_id(spec.id) or (spec.id, -1)
+    variables = {
+        "DRAY_JOB_ID": job_id,
+        "DRAY_TASK_ID": spec.id,
+        "DRAY_ATTEMPT": str(launch.attempt_no),
+        "DRAY_ATTEMPT_UID": launch.uid,
+        "DRAY_WORKER": worker,
+        "DRAY_TIER": spec.job_tier,
+        "DRAY_DEVICES": ",".join(str(device) for device in launch.devices),
+        "DRAY_TASK_INDEX": str(max(index, 0)),
+    }
+    if spec.name:
+        variables["DRAY_JOB_NAME"] = spec.name
+    if spec.user_id:
+        variables["DRAY_USER"] = spec.user_id
+    if spec.array is not None:
+        variables["DRAY_ARRAY_INDEX"] = str(spec.array.first + max(index, 0) * spec.array.step)
+        variables["DRAY_ARRAY_COUNT"] = str(spec.array.count)
+    return variables
+
+
+def mask_cards(devices: Sequence[int], cards: Sequence[Device]) -> dict[str, str]:
+    """Let a task see the cards the hub chose and no others; none at all without an ask."""
+    by_index = {card.index: card for card in cards}
+    names = [mask_name(by_index[index]) if index in by_index else str(index) for index in devices]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
+
+
+def build_task(launch: Launch, environment: dict[str, str], work: Path, task_user: str) -> dict[str, Any]:
+    """Spell a launch as the supervisor's `run` entry."""
+    spec = launch.spec
+    return {
+        "uid": launch.uid,
+        "task_id": spec.id,
+        "argv": list(spec.command),
+        "env": environment,
+        "cwd": spec.workdir or str(work),
+        "prolog": spec.prolog or None,
+        "epilog": spec.epilog or None,
+        "limit_s": launch.limit_s,
+        "grace_s": launch.grace_s,
+        "memory_bytes": spec.memory_bytes,
+        "user": task_user or None,
+        "meta": {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)},
+    }

@@ -1,0 +1,221 @@
+"""The agent's socket to its hub: dialled, watched, dialled again with jitter.
+
+Messages queue here and leave in as few frames as the hub's acks allow: two frames may be unanswered, what comes meanwhile is the
+next one. Commit and ack clock the batching; no timer does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import random
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from dray.config import AgentConfig
+from dray.errors import HubUnavailable, InvalidInput
+from dray.wire.codec import Envelope, message
+from dray.wire.hub_messages import hub_codec
+from dray.wire.worker_messages import SUBPROTOCOL_MSGPACK
+
+UNANSWERED_FRAMES = 2
+MAX_FRAME = 16 << 20
+SILENCE_FACTOR = 3.0
+logger = logging.getLogger("dray.agent.link")
+OnMessage = Callable[[str, Any, str], None]
+
+
+class Link:
+    """One session at a time. `on_message` gets every hub message decoded; `push` queues one for the hub."""
+
+    def __init__(self, config: AgentConfig, on_message: OnMessage) -> None:
+        self._config, self._on_message = config, on_message
+        self._codec = hub_codec(binary=True)
+        self._queue: list[tuple[dict[str, Any], bool]] = []
+        self._unanswered: deque[int] = deque()
+        self._wake = asyncio.Event()
+        self._socket: ClientConnection | None = None
+        self.heartbeat_s = 10.0
+
+    def push(self, kind: str, payload: dict[str, Any], acked: bool) -> None:
+        """Queue a message; `acked` ones hold back later frames until the hub has answered."""
+        if self._socket is not None:
+            self._queue.append((message(kind, payload), acked))
+            self._wake.set()
+
+    def answered(self) -> None:
+        """Count one ack."""
+        if self._unanswered:
+            self._unanswered[0] -= 1
+            if self._unanswered[0] <= 0:
+                self._unanswered.popleft()
+                self._wake.set()
+
+    async def run_session(self, hello: Callable[[], dict[str, Any]]) -> None:
+        """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers."""
+        url, token, pinned = self._target()
+        tls = await make_context(url, pinned, self._config.cafile) if url.startswith("wss") else None
+        try:
+            socket = await connect(
+                url,
+                additional_headers={"Authorization": f"Bearer {token}"},
+                subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
+                ssl=tls,
+                compression=None,
+                max_size=MAX_FRAME,
+                ping_interval=None,
+                open_timeout=10,
+                close_timeout=2,
+                proxy=None,
+            )
+        except websockets.InvalidStatus as refusal:
+            text = _refusal_text(refusal.response.body)
+            raise HubUnavailable(f"the hub answers {refusal.response.status_code}: {text}") from None
+        except (OSError, TimeoutError, websockets.WebSocketException) as fault:
+            raise HubUnavailable(f"no hub answers at {url}: {fault!r}") from None
+        try:
+            self._begin(socket, hello())
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._write(socket))
+                group.create_task(self._read(socket))
+        except* (websockets.ConnectionClosed, _SessionOver):
+            logger.info("the session ended: %s %s", socket.close_code, socket.close_reason)
+        finally:
+            self._socket = None
+            await socket.close()
+
+    async def close(self, code: int, reason: str) -> None:
+        """End the session from this side."""
+        if self._socket is not None:
+            with contextlib.suppress(websockets.WebSocketException):
+                await self._socket.close(code, reason)
+
+    def _begin(self, socket: ClientConnection, registration: dict[str, Any]) -> None:
+        self._socket = socket
+        self._queue, self._unanswered = [(message("register", registration), True)], deque()
+        self._wake.set()
+
+    async def _write(self, socket: ClientConnection) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._queue or len(self._unanswered) >= UNANSWERED_FRAMES:
+                continue
+            batch, self._queue = self._queue[:256], self._queue[256:]
+            expected = sum(1 for _, acked in batch if acked)
+            if expected:
+                self._unanswered.append(expected)
+            await socket.send(self._codec.encode([envelope for envelope, _ in batch]))
+            if self._queue:
+                self._wake.set()
+
+    async def _read(self, socket: ClientConnection) -> None:
+        """Take what the hub says; a hub that stays silent past several heartbeats is a half-open socket."""
+        while True:
+            try:
+                async with asyncio.timeout(self.heartbeat_s * SILENCE_FACTOR):
+                    frame = await socket.recv()
+            except TimeoutError:
+                logger.warning(
+                    "the hub has been silent for %.0f s: dialling again", self.heartbeat_s * SILENCE_FACTOR
+                )
+                raise _SessionOver from None
+            for envelope in self._split(frame):
+                self._take(envelope)
+
+    def _split(self, frame: str | bytes) -> list[Envelope]:
+        try:
+            return self._codec.split(frame)
+        except InvalidInput as fault:
+            logger.warning("a frame of the hub could not be read: %s", fault)
+            return []
+
+    def _take(self, envelope: Envelope) -> None:
+        try:
+            body = self._codec.open(envelope)
+        except InvalidInput as fault:
+            logger.warning("a message of the hub was ignored: %s", fault)
+            return
+        self._on_message(envelope.type, body, envelope.error)
+
+    def _target(self) -> tuple[str, str, str]:
+        """Where to dial: as told, or by the hub.json of this home, read anew each time since a hub may have moved."""
+        config = self._config
+        url, token, pinned = config.hub, config.token, config.fingerprint
+        if not url:
+            try:
+                document = json.loads((config.home / "hub.json").read_text())
+            except (OSError, ValueError):
+                raise HubUnavailable(f"no hub runs with {config.home} yet") from None
+            url, pinned = document["url"], pinned or document.get("fingerprint", "")
+        if not token:
+            with contextlib.suppress(OSError):
+                token = (config.home / "token").read_text().strip()
+        return "ws" + url.removeprefix("http") + "/ws", token, pinned
+
+
+class _SessionOver(Exception):
+    """This side ended the session."""
+
+
+async def make_context(url: str, pinned: str, cafile: Path | None) -> ssl.SSLContext:
+    """Trust the pinned certificate alone, or the given authority, or the system's.
+
+    A pinned certificate is fetched and compared first, then made the only one the real connection may show: the token
+    leaves only after the handshake has proved it.
+    """
+    if not pinned:
+        return ssl.create_default_context(cafile=str(cafile) if cafile else None)
+    parts = urlsplit(url)
+    address = (parts.hostname or "", parts.port or 443)
+    try:
+        pem = await asyncio.to_thread(ssl.get_server_certificate, address, timeout=10)
+    except (OSError, ValueError) as fault:
+        raise HubUnavailable(f"no hub answers at {url}: {fault}") from None
+    seen = "sha256:" + hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+    if seen != pinned.lower():
+        raise HubUnavailable(
+            f"the hub's certificate is {seen}, expected {pinned}: this is not the hub that was joined"
+        )
+    context = ssl.create_default_context(cadata=pem)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+async def keep_dialling(
+    link: Link, hello: Callable[[], dict[str, Any]], over: Callable[[], Awaitable[None]], config: AgentConfig
+) -> None:
+    """Session after session, with full jitter between tries: many agents must not come back in step."""
+    delay_s = config.reconnect_min_s
+    while True:
+        started = asyncio.get_running_loop().time()
+        try:
+            await link.run_session(hello)
+        except HubUnavailable as fault:
+            logger.info("%s; trying again", fault.message)
+        await over()
+        lasted = asyncio.get_running_loop().time() - started
+        delay_s = (
+            config.reconnect_min_s
+            if lasted > config.reconnect_max_s
+            else min(config.reconnect_max_s, delay_s * 2)
+        )
+        await asyncio.sleep(random.uniform(0, delay_s))  # noqa: S311 - spreads load, hides nothing
+
+
+def _refusal_text(body: bytes | bytearray | None) -> str:
+    try:
+        return str(json.loads(body or b"{}")["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return "no reason given"

@@ -1,0 +1,316 @@
+"""What an agent decides, pure: messages and supervisor events in, messages and supervisor requests out.
+
+The same shape as the hub's core, so that the fault simulation can run many of them. It reports facts and draws no conclusions:
+whether a result counts is the hub's to say. A result is kept and sent again until the hub has acked it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dray.core.model.capability import Capability, Device, Slots
+from dray.core.model.spec import FOREVER_NS, TIERS, JobSpec
+from dray.wire.hub_messages import Ack, JobAssign, JobCancel
+
+FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu")
+UNLIMITED_CREDIT = 1 << 20
+
+
+class Running(msgspec.Struct, kw_only=True):
+    """One attempt this agent answers for, from its assignment to the ack of its result."""
+
+    uid: str
+    task_id: str
+    pool: str
+    phase: str = "assigned"
+    started_at: float = 0
+    pid: int = 0
+    devices: tuple[int, ...] = ()
+    result: dict[str, Any] | None = None
+    sent_ms: int = 0
+    sends: int = 0
+
+
+class Launch(NamedTuple):
+    """Ask the shell to build the environment of a task and hand it to the supervisor."""
+
+    uid: str
+    spec: JobSpec
+    limit_s: float | None
+    grace_s: float
+    devices: tuple[int, ...]
+    attempt_no: int
+
+
+class Supervise(NamedTuple):
+    """A request to the supervisor, ready to be sent."""
+
+    request: dict[str, Any]
+
+
+class Tell(NamedTuple):
+    """A message to the hub. `acked`: the hub will answer it."""
+
+    type: str
+    payload: dict[str, Any]
+    acked: bool = True
+
+
+class Ship(NamedTuple):
+    """Send what an attempt has printed: all of it when it has ended."""
+
+    uid: str
+    ended: bool
+
+
+class Refuse(NamedTuple):
+    """Leave this hub: its epoch is behind what this worker has seen."""
+
+    reason: str
+
+
+Effect = Launch | Supervise | Tell | Ship | Refuse
+
+
+class Machine:
+    """One agent's state. `now_ms` comes in with every call: no clock is read here."""
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: str,
+        slots: int,
+        service_slots: int,
+        resend_ms: tuple[int, ...],
+        labels: dict[str, str],
+    ) -> None:
+        self.name, self.incarnation, self.labels = name, incarnation, labels
+        self.batch_total, self.service_total = slots, service_slots
+        self.capability, self.devices = Capability(), tuple[Device, ...]()
+        self.running: dict[str, Running] = {}
+        self.journal_id = self.boot_id = self.address = ""
+        self.max_epoch = 0
+        self.registered = False
+        self._resend_ms = resend_ms
+
+    # --- the supervisor's side ----------------------------------------------------------------------------------------
+
+    def attached(self, state: dict[str, Any]) -> None:
+        """Take over what the supervisor holds: after a restart of this agent, or of the supervisor."""
+        self.journal_id, self.boot_id = state["journal_id"], state["boot_id"]
+        self.max_epoch = max(self.max_epoch, int(state["max_epoch"]))
+        before, self.running = self.running, {}
+        for item in state["attempts"]:
+            meta = item.get("meta") or {}
+            known = before.get(item["uid"])
+            attempt = Running(uid=item["uid"], task_id=item["task_id"], pool=meta.get("pool", "batch"))
+            attempt.phase, attempt.pid = item["phase"], item.get("pid") or 0
+            attempt.started_at = item.get("started_at") or 0
+            attempt.devices = tuple(meta.get("devices", ()))
+            if item["phase"] == "exited":
+                attempt.result = known.result if known and known.result else result_of(attempt, item)
+            self.running[attempt.uid] = attempt
+
+    def supervised(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
+        """Report what the supervisor says has happened."""
+        kind = event.get("ev")
+        if kind == "accepted":
+            return [effect for uid in event["uids"] for effect in self._accepted(uid)]
+        if kind == "started":
+            return [effect for item in event["items"] for effect in self._started(item)]
+        if kind == "exited":
+            effects = [effect for item in event["items"] for effect in self._exited(item, now_ms)]
+            return [*effects, self._ready("finished")] if effects and self.registered else effects
+        if kind == "refused":
+            return self._refused(event, now_ms)
+        return []
+
+    def _accepted(self, uid: str) -> list[Effect]:
+        attempt = self.running.get(uid)
+        if attempt is None or attempt.phase not in ("assigned", "accepted"):
+            return []
+        attempt.phase = "accepted"
+        return [Tell("job_accepted", {"task_id": attempt.task_id, "attempt": uid})]
+
+    def _started(self, item: dict[str, Any]) -> list[Effect]:
+        attempt = self.running.get(item["uid"])
+        if attempt is None or attempt.phase == "exited":
+            return []
+        attempt.phase, attempt.pid, attempt.started_at = "running", item["pid"], item["started_at"]
+        devices = list(attempt.devices)
+        payload = {"task_id": attempt.task_id, "attempt": attempt.uid, "pid": attempt.pid, "devices": devices}
+        return [Tell("job_started", payload)]
+
+    def _exited(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
+        attempt = self.running.get(item["uid"])
+        if attempt is None or attempt.phase == "exited":
+            return []
+        attempt.phase = "exited"
+        attempt.result = result_of(attempt, item)
+        return [Ship(attempt.uid, ended=True), *self._send_result(attempt, now_ms)]
+
+    def _refused(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
+        attempt = self.running.get(event.get("uid") or "")
+        if attempt is None:
+            return []
+        exit_ = {"state": "failed", "exit_code": None, "exit_class": "refused", "error": event["error"]}
+        return self._exited({"uid": attempt.uid, **exit_}, now_ms)
+
+    # --- the hub's side -----------------------------------------------------------------------------------------------
+
+    def registration(self) -> dict[str, Any]:
+        """The first message of a session: all that this worker is, runs and has finished."""
+        active = [attempt for attempt in self.running.values() if attempt.phase in ("accepted", "running")]
+        return {
+            "id": self.name,
+            "capabilities": msgspec.to_builtins(self.capability),
+            "active_tasks": [
+                {"task_id": attempt.task_id, "state": attempt.phase, "attempt": attempt.uid}
+                for attempt in active
+            ],
+            "slots": msgspec.to_builtins(self.slots()),
+            "incarnation": self.incarnation,
+            "boot_id": self.boot_id,
+            "journal_id": self.journal_id,
+            "max_epoch_seen": self.max_epoch,
+            "finished_unacked": [
+                attempt.result for attempt in self.running.values() if attempt.result is not None
+            ],
+            "labels": self.labels,
+            "devices": msgspec.to_builtins(self.devices),
+            "address": self.address,
+            "features": list(FEATURES),
+        }
+
+    def slots(self) -> Slots:
+        """How many slots there are and how many tasks hold one now."""
+        live = [attempt.pool for attempt in self.running.values() if attempt.phase != "exited"]
+        return Slots(self.batch_total, live.count("batch"), self.service_total, live.count("service"))
+
+    def heartbeat(self) -> Tell:
+        """A sign of life with the whole capability."""
+        active = [attempt.uid for attempt in self.running.values() if attempt.phase != "exited"]
+        payload = {
+            "worker_id": self.name,
+            "slots": msgspec.to_builtins(self.slots()),
+            "capability": msgspec.to_builtins(self.capability),
+            "devices": msgspec.to_builtins(self.devices),
+            "active": active,
+        }
+        return Tell("heartbeat", payload)
+
+    def _ready(self, reason: str) -> Tell:
+        slots = msgspec.to_builtins(self.slots())
+        payload = {"worker_id": self.name, "slots": slots, "reason": reason, "credits": UNLIMITED_CREDIT}
+        return Tell("ready_for_work", payload, acked=False)
+
+    def acked(self, ack: Ack, now_ms: int) -> list[Effect]:
+        """Forget what the hub has recorded; after registering, ask for work."""
+        effects: list[Effect] = []
+        if ack.epoch:
+            if ack.epoch < self.max_epoch:
+                return [
+                    Refuse(
+                        f"the hub's epoch {ack.epoch} is behind {self.max_epoch}, which this worker has seen"
+                    )
+                ]
+            if ack.epoch > self.max_epoch:
+                self.max_epoch = ack.epoch
+                effects.append(Supervise({"op": "epoch", "value": ack.epoch}))
+        done = [uid for uid in ack.results if uid in self.running]
+        for uid in done:
+            del self.running[uid]
+        if done:
+            effects.append(Supervise({"op": "acked", "uids": done}))
+        if ack.re == "register":
+            self.registered = True
+            effects += [Ship(attempt.uid, attempt.phase == "exited") for attempt in self.running.values()]
+            effects.append(self._ready("registered"))
+        return effects
+
+    def assigned(self, message: JobAssign, now_ms: int) -> list[Effect]:
+        """Take a task on; one that is here already is answered by how it stands."""
+        uid = message.attempt.uid
+        known = self.running.get(uid)
+        if known is not None:
+            return self._tell_again(known, now_ms)
+        spec = message.spec
+        pool = spec.slot_pool or spec.type
+        self.running[uid] = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
+        limit_s = None if message.remaining_time >= FOREVER_NS else message.remaining_time / 1e9
+        grace_s = TIERS[spec.job_tier].grace_s
+        return [Launch(uid, spec, limit_s, grace_s, tuple(message.devices), message.attempt.no)]
+
+    def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
+        if attempt.phase == "exited":
+            return self._send_result(attempt, now_ms)
+        effects: list[Effect] = [] if attempt.phase == "assigned" else list(self._accepted_again(attempt))
+        return effects
+
+    def _accepted_again(self, attempt: Running) -> list[Effect]:
+        effects: list[Effect] = [Tell("job_accepted", {"task_id": attempt.task_id, "attempt": attempt.uid})]
+        if attempt.phase == "running":
+            effects.append(
+                Tell("job_started", {"task_id": attempt.task_id, "attempt": attempt.uid, "pid": attempt.pid})
+            )
+        return effects
+
+    def cancelled(self, message: JobCancel) -> list[Effect]:
+        """Stop an attempt; one that is not here needs no stopping."""
+        for attempt in list(self.running.values()):
+            named = attempt.uid == message.attempt if message.attempt else attempt.task_id == message.task_id
+            if named and attempt.phase != "exited":
+                request: dict[str, Any] = {"op": "cancel", "uid": attempt.uid, "reason": message.reason}
+                if message.grace_s is not None:
+                    request["grace_s"] = message.grace_s
+                return [Supervise(request)]
+        return []
+
+    def disconnected(self) -> None:
+        """The session is gone; what runs goes on."""
+        self.registered = False
+        for attempt in self.running.values():
+            attempt.sends = 0
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def resend(self, now_ms: int) -> list[Effect]:
+        """Send results again that were not acked in time."""
+        if not self.registered:
+            return []
+        late = [
+            a
+            for a in self.running.values()
+            if a.result is not None and now_ms - a.sent_ms >= self._patience_ms(a)
+        ]
+        return [effect for attempt in late for effect in self._send_result(attempt, now_ms)]
+
+    def _patience_ms(self, attempt: Running) -> int:
+        return self._resend_ms[min(max(attempt.sends - 1, 0), len(self._resend_ms) - 1)]
+
+    def _send_result(self, attempt: Running, now_ms: int) -> list[Effect]:
+        attempt.sent_ms, attempt.sends = now_ms, attempt.sends + 1
+        if not self.registered or attempt.result is None:
+            return []
+        return [Tell("job_result", attempt.result)]
+
+
+def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
+    """Spell an exit as the message that reports it."""
+    out = item.get("out") or {}
+    usage = dict(item.get("usage") or {})
+    usage |= {f"{stream}_bytes": count for stream, count in out.items()}
+    result = {
+        "task_id": attempt.task_id,
+        "attempt": attempt.uid,
+        "state": item["state"],
+        "exit_code": item.get("exit_code"),
+        "signal": item.get("signal") or 0,
+        "exit_class": item.get("exit_class") or "",
+        "usage": usage,
+    }
+    if item.get("error"):
+        result["error"] = item["error"]
+    return result
