@@ -245,6 +245,51 @@ def test_patience_ends_with_125(hub, arguments, capfd, monkeypatch):
         assert "on" in said.splitlines()[-1]
 
 
+def test_run_that_gives_up_says_how_to_take_it_up_again(hub, capfd, monkeypatch):
+    monkeypatch.setenv("DRAY_CLIENT_AWAY_S", "0.1")
+    hub.on_submit = lambda spec: {"state": "running"}
+    result: dict[str, int] = {}
+    thread = threading.Thread(target=lambda: result.update(code=main(["run", "--", "true"])))
+    thread.start()
+    hub.wait_asked("GET", "/jobs/j1", 2)
+    hub.stop()
+    thread.join()
+    assert result["code"] == 125
+    assert "job j1 goes on: `dray wait j1` takes it up again (hub_unavailable)" in capfd.readouterr().err
+
+
+def test_a_hub_that_comes_back_elsewhere_is_found_by_its_file(hub, capfd, clean_environment):
+    hub.set("a", state="running")
+    result: dict[str, int] = {}
+    thread = threading.Thread(target=lambda: result.update(code=main(["wait", "a"])))
+    thread.start()
+    hub.wait_asked("GET", "/jobs/a", 2)
+    hub.stop()
+    hub.jobs["a"].update(state="succeeded")
+    (clean_environment / "hub.json").unlink()
+    hub.port = 0
+    hub.start()
+    (clean_environment / "hub.json").write_text(json.dumps({"url": hub.url, "pid": 0, "epoch": 2}))
+    thread.join()
+    assert result["code"] == 0
+
+
+def test_a_hub_that_is_starting_is_waited_for(hub, capfd):
+    hub.set("a", state="succeeded")
+    hub.canned["GET", "/jobs/a"] = (
+        503,
+        {"error": {"code": "not_ready", "message": "reloading", "problems": []}},
+    )
+    result: dict[str, int] = {}
+    thread = threading.Thread(target=lambda: result.update(code=main(["wait", "a"])))
+    thread.start()
+    hub.wait_asked("GET", "/jobs/a", 2)
+    del hub.canned["GET", "/jobs/a"]
+    thread.join()
+    assert result["code"] == 0
+    assert "the hub is not ready: reloading; trying again" in capfd.readouterr().err
+
+
 def test_logs_without_following_print_what_is_there(hub, capfd):
     hub.set("a", state="running")
     hub.output["a"] = b"x\n"

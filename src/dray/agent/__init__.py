@@ -1,1 +1,3 @@
-"""The agent: what a machine runs to be a worker. It dials out, runs what the hub assigns, and reports what truly happened."""
+"""The agent: what a machine runs to be a worker. It dials out, runs what the hub assigns, and reports what truly
+happened.
+"""

@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 
 from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
@@ -68,11 +69,19 @@ async def _serve(config: AgentConfig) -> int:
     waiting = asyncio.create_task(told.wait())
     done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     await driver.link.close(GOODBYE, "the agent stops; its tasks go on")
-    for task in tasks:
-        task.cancel()
+    await _cancel(tasks)
     for ended in done - {waiting}:
         ended.result()
     return 0
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Ask until each has ended: a task group whose members fail at that very moment swallows the first request."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=0.2)
 
 
 def make_machine(config: AgentConfig, found: Detected) -> Machine:

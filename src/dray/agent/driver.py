@@ -1,4 +1,6 @@
-"""The agent's shell: carries events to the machine and its effects to supervisor, hub and files. Decides nothing itself."""
+"""The agent's shell: carries events to the machine and its effects to supervisor, hub and files. Decides nothing
+itself.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ class Driver:
         while True:
             await asyncio.sleep(self.link.heartbeat_s * (0.9 + 0.2 * (time.monotonic_ns() % 1000) / 1000))
             if self._machine.registered:
-                self._carry_out([self._machine.heartbeat()])
+                self._carry_out([self._machine.heartbeat(_now_ms())])
 
     async def resend(self) -> None:
         """Send results again until the hub has them."""

@@ -71,6 +71,7 @@ def build_task(launch: Launch, environment: dict[str, str], work: Path, task_use
         "epilog": spec.epilog or None,
         "limit_s": launch.limit_s,
         "grace_s": launch.grace_s,
+        "lease_s": launch.lease_s,
         "memory_bytes": spec.memory_bytes,
         "user": task_user or None,
         "meta": {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)},

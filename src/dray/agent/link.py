@@ -1,7 +1,7 @@
 """The agent's socket to its hub: dialled, watched, dialled again with jitter.
 
-Messages queue here and leave in as few frames as the hub's acks allow: two frames may be unanswered, what comes meanwhile is the
-next one. Commit and ack clock the batching; no timer does.
+Messages queue here and leave in as few frames as the hub's acks allow: two frames may be unanswered, what comes
+meanwhile is the next one. Commit and ack clock the batching; no timer does.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ async def keep_dialling(
             if lasted > config.reconnect_max_s
             else min(config.reconnect_max_s, delay_s * 2)
         )
-        await asyncio.sleep(random.uniform(0, delay_s))  # noqa: S311 - spreads load, hides nothing
+        await asyncio.sleep(random.uniform(0, delay_s))
 
 
 def _refusal_text(body: bytes | bytearray | None) -> str:

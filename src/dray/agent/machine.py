@@ -1,7 +1,7 @@
 """What an agent decides, pure: messages and supervisor events in, messages and supervisor requests out.
 
-The same shape as the hub's core, so that the fault simulation can run many of them. It reports facts and draws no conclusions:
-whether a result counts is the hub's to say. A result is kept and sent again until the hub has acked it.
+The same shape as the hub's core, so that the fault simulation can run many of them. It reports facts and draws no
+conclusions: whether a result counts is the hub's to say. A result is kept and sent again until the hub has acked it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.spec import FOREVER_NS, TIERS, JobSpec
 from dray.wire.hub_messages import Ack, JobAssign, JobCancel
 
-FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu")
+FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease")
+# Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
+LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
 
 
@@ -42,6 +44,7 @@ class Launch(NamedTuple):
     grace_s: float
     devices: tuple[int, ...]
     attempt_no: int
+    lease_s: float | None = None
 
 
 class Supervise(NamedTuple):
@@ -94,6 +97,7 @@ class Machine:
         self.max_epoch = 0
         self.registered = False
         self._resend_ms = resend_ms
+        self._beaten_ms: list[int] = []
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
 
@@ -189,8 +193,11 @@ class Machine:
         live = [attempt.pool for attempt in self.running.values() if attempt.phase != "exited"]
         return Slots(self.batch_total, live.count("batch"), self.service_total, live.count("service"))
 
-    def heartbeat(self) -> Tell:
-        """A sign of life with the whole capability."""
+    def heartbeat(self, now_ms: int) -> Tell:
+        """A sign of life with the whole capability. Its ack proves that the hub heard it: leases run from its
+        sending.
+        """
+        self._beaten_ms.append(now_ms)
         active = [attempt.uid for attempt in self.running.values() if attempt.phase != "exited"]
         payload = {
             "worker_id": self.name,
@@ -219,6 +226,9 @@ class Machine:
             if ack.epoch > self.max_epoch:
                 self.max_epoch = ack.epoch
                 effects.append(Supervise({"op": "epoch", "value": ack.epoch}))
+        if ack.re == "heartbeat" and self._beaten_ms:
+            sent_ms = self._beaten_ms.pop(0)
+            effects.append(Supervise({"op": "renew", "age_s": (now_ms - sent_ms) / 1000}))
         done = [uid for uid in ack.results if uid in self.running]
         for uid in done:
             del self.running[uid]
@@ -241,7 +251,8 @@ class Machine:
         self.running[uid] = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
         limit_s = None if message.remaining_time >= FOREVER_NS else message.remaining_time / 1e9
         grace_s = TIERS[spec.job_tier].grace_s
-        return [Launch(uid, spec, limit_s, grace_s, tuple(message.devices), message.attempt.no)]
+        lease_s = message.lease_s * LEASE_SHARE or None
+        return [Launch(uid, spec, limit_s, grace_s, tuple(message.devices), message.attempt.no, lease_s)]
 
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
         if attempt.phase == "exited":
@@ -271,6 +282,7 @@ class Machine:
     def disconnected(self) -> None:
         """The session is gone; what runs goes on."""
         self.registered = False
+        self._beaten_ms.clear()
         for attempt in self.running.values():
             attempt.sends = 0
 

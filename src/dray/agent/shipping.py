@@ -1,6 +1,7 @@
 """Task output on its way to the hub: read from the supervisor's files, sent within a window, advanced by acks.
 
-A full window stops the shipping, never the task. After a restart of the agent the hub's first ack says from where to go on.
+A full window stops the shipping, never the task. After a restart of the agent the hub's first ack says from where
+to go on.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Shipper:
 
     def look(self) -> bool:
         """Ship what has come since the last look; True when anything did."""
-        return any([self.ship(parcel) for parcel in list(self.parcels.values())])
+        moved = [self.ship(parcel) for parcel in list(self.parcels.values())]
+        return any(moved)
 
     def ship(self, parcel: Parcel) -> bool:
         """Send as much as the window allows; an attempt that ended and was received whole is let go."""

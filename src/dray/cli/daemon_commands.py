@@ -166,7 +166,8 @@ def up(session: Session, detach: bool, **flags: Any) -> int:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     to_file = detach or sys.stderr.isatty()
     hub_process = None if running else start_daemon(home, "hub", hub_flags, to_file)
-    has_agent = bool(running and read_pid(home, "agent"))
+    # In the background an agent that outlived its hub is left alone too: it comes back to the hub by itself.
+    has_agent = bool((running or detach) and read_pid(home, "agent"))
     agent_process = None if has_agent else start_daemon(home, "agent", agent_flags, to_file)
     try:
         note = read_hub_file(home) if hub_process is None else wait_for_hub(home, hub_process)
@@ -178,7 +179,7 @@ def up(session: Session, detach: bool, **flags: Any) -> int:
         return _report_up(session, note, bool(running), flags["name"] or default_worker_name(), agent_process)
     from dray.cli.live_view import watch_over
 
-    assert agent_process is not None  # an agent is left alone only beside a hub that was running already
+    assert agent_process is not None  # an agent is left alone only in the background, or beside a hub
     return watch_over(home, str(note.get("url")), hub_process, agent_process)
 
 

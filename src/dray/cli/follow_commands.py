@@ -151,7 +151,7 @@ class _Run:
             say(f"{self._id} has ended")
         except KeyboardInterrupt:
             say(f"left: {self._id} may still run, `dray show {self._id}` tells")
-        except HubUnavailable as error:
+        except DrayError as error:
             say(f"{error.message}: {self._id} may still run, `dray cancel {self._id}`")
         return INTERRUPTED
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 _REFRESH_S = 1.0
 _EVENTS = 8
 _POLL_S = 0.1
-_STOP_S = 20.0
+_STOP_S = 15.0
 Process = subprocess.Popen[bytes]
 
 
@@ -71,21 +70,23 @@ def _find_ended(home: Path, hub: Process, agent: Process) -> str:
 
 def _stop_both(hub: Process, agent: Process, still: list[str]) -> int:
     say("stopping the worker and the hub; Ctrl-C again leaves them to end by themselves")
+    code = 0
     try:
         # The agent first, so that the hub hears its goodbye.
-        for process in (agent, hub):
+        for name, process in (("worker", agent), ("hub", hub)):
             if process.poll() is None:
                 process.terminate()
-                process.wait(_STOP_S)
+                try:
+                    process.wait(_STOP_S)
+                except subprocess.TimeoutExpired:
+                    say(f"the {name} (process {process.pid}) has not ended yet: `dray down` asks again")
+                    code = 1
     except KeyboardInterrupt:
         say("left: they have been asked to stop")
         return 130
-    except subprocess.TimeoutExpired:
-        say("one of them has not ended yet: `dray down` asks again")
-        return 1
     if still:
         say(f"still running: {tell_jobs(still)}; `dray up` takes them up again")
-    return 0
+    return code
 
 
 class _Events(threading.Thread):
@@ -139,7 +140,7 @@ def _draw(client: Hub, url: str, events: _Events, width: int) -> Group:
         Text.from_ansi(draw_workers(workers, width) if workers else "no worker yet"),
         Text(""),
         *(Text(line, overflow="ellipsis", no_wrap=True) for line in events.lines),
-        Text(f"Ctrl-C stops hub and worker · dray ps · dray run -- COMMAND   [{os.getpid()}]", style="dim"),
+        Text("Ctrl-C stops hub and worker; tasks go on. Try: dray run -- COMMAND", style="dim"),
     ]
     return Group(*parts)
 

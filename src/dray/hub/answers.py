@@ -1,7 +1,7 @@
 """`HubService` on the engine: what a caller may see, put together from memory and rows.
 
-Live work is read from the state as of the last commit, finished work from its rows. Memory keeps an entity until its row is
-written, so one of the two always has it.
+Live work is read from the state as of the last commit, finished work from its rows. Memory keeps an entity until
+its row is written, so one of the two always has it.
 """
 
 from __future__ import annotations

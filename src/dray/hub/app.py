@@ -1,7 +1,7 @@
 """The hub put together: store, engine, sessions, HTTP; started, kept clean, stopped.
 
-The only module of the hub that wires things. A commit that fails ends this process's engine: the hub exits, and whoever started it
-starts it again from disk.
+The only module of the hub that wires things. A commit that fails ends this process's engine: the hub exits, and
+whoever started it starts it again from disk.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import getpass
 import gc
+import getpass
 import json
 import logging
 import os
@@ -182,7 +182,14 @@ def _wire(
         config.frame_text_bytes, config.frame_msgpack_bytes, config.queue_messages, config.queue_bytes
     )
     sessions = Sessions(the_engine, store, outputs, questions, limits)
-    runner = Runner(state, sessions, store, feed, lambda note: answers.notice(note), config.heartbeat_s)
+    runner = Runner(
+        state,
+        sessions,
+        store,
+        feed,
+        lambda note: answers.notice(note),  # noqa: PLW0108 - `answers` is made further down
+        config.heartbeat_s,
+    )
     engine = Engine(state, writer, clock, runner, metrics, Projector(writer), seq)
 
     def low_space() -> bool:
@@ -286,7 +293,7 @@ async def _announce(hub: Hub) -> None:
 
 
 def _join_url(hub: Hub) -> str:
-    if hub.config.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+    if hub.config.host in ("0.0.0.0", "::"):
         port = hub.url.rpartition(":")[2]
         return f"https://{socket.gethostname()}:{port}"
     return hub.url

@@ -1,8 +1,8 @@
 """Hub time: milliseconds that never run backwards, carried across restarts.
 
-It follows the monotonic clock of the machine, shifted so that it continues where the last hub stopped. Within one boot the shift
-is kept, so downtime counts; after a reboot hub time simply goes on. Wall time is read for people only: setting it back or
-forward moves no timer.
+It follows the monotonic clock of the machine, shifted so that it continues where the last hub stopped. Within one
+boot the shift is kept, so downtime counts; after a reboot hub time simply goes on. Wall time is read for people
+only: setting it back or forward moves no timer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What may be changed and by whom: submit, cancel, drain. Checks, authorises, draws ids; the engine folds the events in.
+"""What may be changed and by whom: submit, cancel, drain. Checks, authorises, draws ids; the engine folds the
+events in.
 
 Decisions that need the state are made inside the turn, so that two requests racing for one id or key cannot both win.
 """
@@ -28,7 +29,9 @@ Finish = Callable[[State, Sequence[str], bool], Any]
 
 
 class KeyMemory:
-    """Idempotency keys of the last requests, for those that race within one turn: the store shows a key once committed."""
+    """Idempotency keys of the last requests, for those that race within one turn: the store shows a key once
+    committed.
+    """
 
     def __init__(self) -> None:
         self._ids: OrderedDict[tuple[str, str], tuple[str, ...]] = OrderedDict()

@@ -84,12 +84,14 @@ class Runner:
         if document is None:
             spec = unpack_spec(job.spec)
             document = self._specs[job.id] = spec_document(spec) | {"user_id": job.user}
-        payload = {
+        payload: dict[str, Any] = {
             "spec": document | {"id": self._state.spell(attempt)},
             "remaining_time": attempt.limit_ms * 1_000_000 if attempt.limit_ms else FOREVER_NS,
             "attempt": {"no": attempt.no, "uid": attempt.uid, "fence": attempt.fence},
             "devices": list(attempt.devices),
         }
+        if document.get("overlap") == "fenced":
+            payload["lease_s"] = attempt.lost_after_ms / 1000
         session.push(message("job_assign", payload))
 
     def _no_work(self, effect: NoWork) -> None:
@@ -141,11 +143,11 @@ class Runner:
             known = self._store.newest_attempt(effect.worker, effect.job_id, index)
         if known is None:
             name = task_id(effect.job_id, effect.task_index)
-            if not effect.uid:
-                return self._refuse(
-                    Refuse(effect.worker, f"job_result: this worker has no attempt of task {name}")
-                )
-            return self._ack(Ack(effect.worker, "job_result", {effect.uid: "superseded"}))
+            if effect.uid:
+                self._ack(Ack(effect.worker, "job_result", {effect.uid: "superseded"}))
+            else:
+                self._refuse(Refuse(effect.worker, f"job_result: this worker has no attempt of task {name}"))
+            return
         stale = known.phase in (Phase.LOST, Phase.REVOKED)
         self._ack(Ack(effect.worker, "job_result", {known.uid: "superseded" if stale else "duplicate"}))
 

@@ -1,13 +1,13 @@
 """The sole owner of the state. One turn: drain, apply, timers, pass, one commit, then effects.
 
-Nothing leaves before the commit that justifies it: replies, messages and notices of a turn wait for it, and what arrives meanwhile is
-the next turn's batch. If a commit fails the engine stops; the hub reloads from disk, so memory never runs ahead of it.
+Nothing leaves before the commit that justifies it: replies, messages and notices of a turn wait for it, and what
+arrives meanwhile is the next turn's batch. If a commit fails the engine stops; the hub reloads from disk, so
+memory never runs ahead of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Effect, NoWork, Note
+from dray.core.lifecycle.effects import Effect, Note, NoWork
 from dray.core.lifecycle.events import Clock, EpochStarted, Event, Fact, PlanDecided, is_fact, pack_facts
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.scheduling.explain import explain
 from dray.core.scheduling.pass_ import plan, settle_plan
-from dray.errors import DrayError, NotReady
+from dray.errors import BrokenInvariant, DrayError, NotReady
 from dray.hub.clock import HubClock
 from dray.hub.projection import Projector
 from dray.hub.store.base import AuditRecord, KeyRow, Turn
@@ -34,7 +34,9 @@ MAX_INBOX = 8192
 
 
 class Decision(NamedTuple):
-    """What a request comes to in its turn: events to fold in, what to record beside them, what to answer after the commit."""
+    """What a request comes to in its turn: events to fold in, what to record beside them, what to answer after the
+    commit.
+    """
 
     events: Iterable[Event | Effect] = ()
     answer: Callable[[State], Any] | None = None
@@ -92,6 +94,7 @@ class Engine:
         self._room.set()
         self._stopping = False
         self._epoch_wanted = 0
+        self._settlers: list[asyncio.Future[None]] = []
         self.failure: BaseException | None = None
 
     # --- the way in -------------------------------------------------------------------------------------------------
@@ -126,12 +129,15 @@ class Engine:
 
     async def settle(self) -> None:
         """Wait until the rows show all that has been committed so far: lists are read from them."""
-        await self.read(lambda state: None)
-        if len(self.state.touched):
-            await self._projector.flush(self.state, self.seq, self._clock.read())
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settlers.append(done)
+        self._wake.set()
+        await done
 
     def raise_epoch(self, at_least: int) -> None:
-        """A worker has seen a later epoch: this store is older than what once ran here. Pass it before anything else."""
+        """A worker has seen a later epoch: this store is older than what once ran here. Pass it before anything
+        else.
+        """
         self._epoch_wanted = max(self._epoch_wanted, at_least)
         self._wake.set()
 
@@ -164,7 +170,7 @@ class Engine:
         self._wake.set()
 
     async def _wait_for_work(self) -> None:
-        if self._inbox or self._stopping:
+        if self._inbox or self._stopping or self._settlers:
             return
         self._wake.clear()
         waits = [
@@ -172,8 +178,11 @@ class Engine:
         ]
         if waits and min(waits) <= 0:
             return
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), min(waits) if waits else None)
+        # A timer that rings the bell costs a tenth of `wait_for`, which makes a task of every wait.
+        alarm = asyncio.get_running_loop().call_later(min(waits), self._wake.set) if waits else None
+        await self._wake.wait()
+        if alarm is not None:
+            alarm.cancel()
 
     def _timer_wait_s(self) -> float | None:
         due_ms = next_due_ms(self.state)
@@ -200,7 +209,10 @@ class Engine:
         self._runner.run(turn.effects, self.seq, clock)
         turn.answer()
         self._observer.observe_turn(time.perf_counter() - began)
-        if self._projector.is_due(self.state):
+        if self._settlers:
+            settlers, self._settlers = self._settlers, []
+            await self._projector.project(self.state, self.seq, clock, settlers)
+        elif self._projector.is_due(self.state):
             await self._projector.project(self.state, self.seq, clock)
         if cut:
             self._wake.set()
@@ -242,6 +254,9 @@ class Engine:
         return explain(self.state, self.state.jobs[job_id]).summary
 
     def _refuse_rest(self) -> None:
+        for settler in self._settlers:
+            if not settler.done():
+                settler.set_exception(NotReady("the hub is stopping: try again in a moment"))
         while self._inbox:
             done = self._inbox.popleft().done
             if done is not None and not done.done():
@@ -276,8 +291,18 @@ class _TurnInProgress:
         self.keys += decision.keys
         self.audit += decision.audit
         if request.done is not None:
-            value = decision.answer(self.state) if decision.answer is not None else None
-            self._answers.append((request.done, value, None))
+            self._answers.append((request.done, *self._compose(decision)))
+
+    def _compose(self, decision: Decision) -> tuple[Any, BaseException | None]:
+        """Look at the state for an answer; what is not there is the asker's trouble, never the engine's."""
+        if decision.answer is None:
+            return None, None
+        try:
+            return decision.answer(self.state), None
+        except BrokenInvariant:
+            raise
+        except DrayError as refusal:
+            return None, refusal
 
     def fold(self, item: Event | Effect) -> None:
         """Apply an event; an effect that needs no event rides along."""
@@ -299,4 +324,4 @@ class _TurnInProgress:
                 done.set_result(value)
 
 
-_EFFECTS = frozenset(Effect.__args__)  # type: ignore[attr-defined]  # a union's members
+_EFFECTS = frozenset(Effect.__args__)

@@ -1,6 +1,7 @@
 """The public feed: every committed note, numbered `SEQ.N`, kept for a while in memory and for longer in the log.
 
-A reader resumes from any number it has seen. One that falls too far behind reads on from the log instead of growing a queue.
+A reader resumes from any number it has seen. One that falls too far behind reads on from the log instead of
+growing a queue.
 """
 
 from __future__ import annotations

@@ -270,10 +270,7 @@ def _kind(value: Any) -> str:
 
 _STATE = Param("state", "only these states; may repeat or hold commas", choices=_STATES, many=True)
 _LIMIT = Param("limit", "how many at most", kind="whole", default=100, low=1, high=1000)
-_JOBS_CURSOR = Param("cursor", "`next_cursor` of the page before", pattern=r"[0-9]{1,18}", default="")
-_TASKS_CURSOR = Param(
-    "cursor", "`next_cursor` of the page before", pattern=r"[A-Za-z0-9._-]{1,128}", default=""
-)
+_CURSOR = Param("cursor", "`next_cursor` of the page before", pattern=r"[0-9]{1,18}", default="")
 _JOB_FILTERS = (
     _STATE,
     Param("user", "only jobs of this user", default=""),
@@ -286,7 +283,7 @@ _JOB_FILTERS = (
         many=True,
     ),
     _LIMIT,
-    _JOBS_CURSOR,
+    _CURSOR,
 )
 _LOG_PARAMS = (
     Param("task", "index of the task; its only one by default", kind="whole", low=0, high=10**9),
@@ -303,8 +300,7 @@ _BACKEND = Param("backend", "only workers with this backend", default="", choice
 _SPEC_ERRORS = (409, 413, 415, 429, 507)
 _BATCH = Annotated[list[JobSpec], msgspec.Meta(min_length=1)]
 _HOLDS = {200: shapes.JobDocument, 201: shapes.JobDocument}
-_BATCH_BATCH = Annotated[list[JobSpec], msgspec.Meta(min_length=1)]
-_HOLDS = {200: list[shapes.JobDocument], 201: list[shapes.JobDocument]}
+_BATCH_HOLDS = {200: list[shapes.JobDocument], 201: list[shapes.JobDocument]}
 
 
 def _get(path: str, name: str, about: str, handler: Any, answer: Any, **more: Any) -> Route:
@@ -325,7 +321,7 @@ _JOB_ROUTES = (
     _get("/jobs", "list_jobs", "List jobs, newest first", list_jobs, shapes.JobList, params=_JOB_FILTERS),
     _get("/jobs/{id}", "show_job", "Show a job, or wait for its end", show_job, shapes.JobDocument, params=(_WAIT,)),
     _get("/jobs/{id}/tasks", "list_tasks", "List the tasks of a job", list_tasks, shapes.TaskList,
-         params=(_STATE, _LIMIT, _TASKS_CURSOR)),
+         params=(_STATE, _LIMIT, _CURSOR)),
     _get("/jobs/{id}/events", "list_job_events", "List what happened to a job", list_job_events, shapes.JobEvents),
     _get("/jobs/{id}/why", "explain_job", "Explain why a job waits", explain_job, shapes.Why),
     _get("/jobs/{id}/logs", "read_logs", "Read or follow the output of a task", read_logs, str,

@@ -1,7 +1,7 @@
 """What a worker's message means, decided inside the turn against the state as it then stands.
 
-Messages become facts where they change something durable, and signals or plain answers where they do not: a heartbeat that says
-nothing new costs no commit.
+Messages become facts where they change something durable, and signals or plain answers where they do not: a
+heartbeat that says nothing new costs no commit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ LOST_CLASSES = ("lost", "lost_unstarted")
 def interpret(
     state: State, store: Store, worker: str, session: int, body: WorkerMessage
 ) -> Iterator[Event | Effect]:
-    """Yield what follows from one message of a registered session, step by step: each step sees the one before folded in."""
+    """Yield what follows from one message of a registered session, step by step: each step sees the one before
+    folded in.
+    """
     presence = state.presence.get(worker)
     if presence is None or presence.session != session:
         return

@@ -1,7 +1,8 @@
-"""What tasks printed, as files under the hub's home: one per attempt, framed, so that both streams keep their order of arrival.
+"""What tasks printed, as files under the hub's home: one per attempt, framed, so that both streams keep their
+order of arrival.
 
-A frame is (kind, stream offset, length) and data; a gap is a frame without data. Files are bounded: past the cap only the count
-goes on. Workers may speak for their own attempts only.
+A frame is (kind, stream offset, length) and data; a gap is a frame without data. Files are bounded: past the cap
+only the count goes on. Workers may speak for their own attempts only.
 """
 
 from __future__ import annotations

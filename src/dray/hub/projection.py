@@ -1,4 +1,5 @@
-"""Rows follow the log: what changed is written within 50 ms or 4,000 changes, one upsert per entity, then let go if it ended.
+"""Rows follow the log: what changed is written within 50 ms or 4,000 changes, one upsert per entity, then let go
+if it ended.
 
 Rows are taken at a turn's end, when memory equals the last commit: the projection never runs ahead of the log.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -17,6 +19,7 @@ from dray.core.lifecycle.state import State, Touched
 from dray.core.model.records import Attempt, Job
 from dray.core.model.resources import Ask
 from dray.core.model.spec import unpack_spec
+from dray.errors import NotReady
 from dray.hub.store.base import AttemptRow, JobRow, Projection
 from dray.hub.store.writer import StoreWriter
 
@@ -53,17 +56,33 @@ class Projector:
         busy = self._under_way is not None and not self._under_way.done()
         return wait is not None and not busy and (wait <= 0 or len(state.touched) >= MAX_CHANGES)
 
-    async def project(self, state: State, seq: int, clock: Clock) -> None:
-        """Hand the rows to the writer and go on; a failure surfaces at the next projection or commit."""
+    async def project(
+        self, state: State, seq: int, clock: Clock, settlers: Sequence[asyncio.Future[None]] = ()
+    ) -> None:
+        """Hand the rows to the writer and go on; `settlers` are told when they can be read.
+
+        A failure surfaces at the next projection or commit.
+        """
         if self._under_way is not None:
             await self._under_way
         touched, state.touched, self._since = state.touched, Touched(), None
         projection = build_projection(state, touched, seq, clock)
-        self._under_way = asyncio.create_task(self._write(projection, touched))
+        self._under_way = asyncio.create_task(self._write(projection, touched, settlers))
 
-    async def _write(self, projection: Projection, touched: Touched) -> None:
-        await self._writer.project(projection)
+    async def _write(
+        self, projection: Projection, touched: Touched, settlers: Sequence[asyncio.Future[None]]
+    ) -> None:
+        try:
+            await self._writer.project(projection)
+        except BaseException as failure:
+            for settler in settlers:
+                if not settler.done():
+                    settler.set_exception(NotReady(f"the rows could not be written: {failure}"))
+            raise
         self._written.append(touched)
+        for settler in settlers:
+            if not settler.done():
+                settler.set_result(None)
 
     async def flush(self, state: State, seq: int, clock: Clock) -> None:
         """Write all that is left and wait for it."""

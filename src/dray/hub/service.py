@@ -1,7 +1,7 @@
 """What every way into the hub (HTTP, client channel, gRPC) may ask of it, in one place.
 
-The ways in decode, authenticate and encode; what is allowed and what happens is decided behind this interface, so that the
-same rules hold everywhere. Documents are plain dicts ready to be encoded.
+The ways in decode, authenticate and encode; what is allowed and what happens is decided behind this interface, so
+that the same rules hold everywhere. Documents are plain dicts ready to be encoded.
 """
 
 from __future__ import annotations

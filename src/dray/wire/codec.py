@@ -1,7 +1,7 @@
 """Envelopes to bytes and back, for every channel that speaks them.
 
-A frame is one envelope `{"type", "payload", "error"}`, or, between peers that named it, a list of them. The payload stays raw
-until its type is known, so that an error can name the message and the place inside it.
+A frame is one envelope `{"type", "payload", "error"}`, or, between peers that named it, a list of them. The payload
+stays raw until its type is known, so that an error can name the message and the place inside it.
 """
 
 from __future__ import annotations

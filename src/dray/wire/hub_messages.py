@@ -41,6 +41,7 @@ class JobAssign(msgspec.Struct):
     remaining_time: int
     attempt: AttemptRef
     devices: list[int] = []
+    lease_s: float = 0
 
 
 class NoWork(msgspec.Struct):

@@ -1,7 +1,7 @@
 """The worker protocol, version 2: what a worker may send, as structs, and how the hub's messages are spelled.
 
-Fields that a base-only peer does not know have defaults that keep it safe. `null` stands for "left out" wherever a list or
-an object is expected, since several languages write an empty one so.
+Fields that a base-only peer does not know have defaults that keep it safe. `null` stands for "left out" wherever a
+list or an object is expected, since several languages write an empty one so.
 """
 
 from __future__ import annotations

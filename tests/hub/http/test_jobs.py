@@ -101,7 +101,7 @@ def test_the_calls_of_one_job(site):
     site.ask("POST", "/api/v1/jobs", {"id": "j"})
     expected = {
         "/jobs/j/tasks": ("tasks", ("j", (), "", 100)),
-        "/jobs/j/tasks?state=failed&cursor=c.1&limit=5": ("tasks", ("j", ("failed",), "c.1", 5)),
+        "/jobs/j/tasks?state=failed&cursor=17&limit=5": ("tasks", ("j", ("failed",), "17", 5)),
         "/jobs/j/events": ("job_events", ("j",)),
         "/jobs/j/why": ("why", ("j",)),
     }

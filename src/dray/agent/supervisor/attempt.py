@@ -52,6 +52,7 @@ class Attempt:
         "exited",
         "group",
         "identity",
+        "lease_timer",
         "limit_timer",
         "max_rss_bytes",
         "open_pipes",
@@ -78,6 +79,7 @@ class Attempt:
         self.group: Group | None = None
         self.stop: Stop | None = None
         self.limit_timer: Timer | None = None
+        self.lease_timer: Timer | None = None
         self.drain_timer: Timer | None = None
         self.result: Record | None = None
         self.started_at = 0.0
@@ -143,6 +145,9 @@ def judge_stopped(reason: str, code: int, number: int, limit_s: float | None) ->
     if reason == "time_limit":
         limit = f" of {limit_s:g} s" if limit_s is not None else ""
         return make_result("failed", code, number, "time_limit", f"stopped at its time limit{limit}")
+    if reason == "lease":
+        text = "stopped: the hub was out of reach for longer than its lease, and overlap is fenced"
+        return make_result("failed", code, number, "lost", text)
     if reason == "preempted":
         return make_result("preempted", code, number, "cancelled", "stopped to make room for other work")
     return make_result("killed", code, number, "cancelled", f"cancelled ({reason})")

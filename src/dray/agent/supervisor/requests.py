@@ -28,6 +28,7 @@ class Requests:
             "run": self._run,
             "cancel": self._cancel,
             "acked": self._acked,
+            "renew": self._renew,
             "epoch": self._epoch,
             "stop": self._stop,
         }
@@ -136,6 +137,9 @@ class Requests:
         if not isinstance(uids, list) or not all(isinstance(uid, str) for uid in uids):
             raise ValueError("acked needs a list of uids")
         self._server.acknowledge(uids)
+
+    def _renew(self, message: Record) -> None:
+        self._server.runner.renew_leases(read_seconds(message, "age_s") or 0.0)
 
     def _epoch(self, message: Record) -> None:
         value = message.get("value")

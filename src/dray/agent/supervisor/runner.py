@@ -77,6 +77,8 @@ class Runner:
         attempt = Attempt(spec, os.path.join(self._directory, spec.uid), self._limits)
         self.attempts[spec.uid] = attempt
         self._queue.append(attempt)
+        if spec.lease_s is not None:
+            self._arm_lease(attempt, time.monotonic() + spec.lease_s)
 
     # --- launching ---------------------------------------------------------------------------------------------------
 
@@ -334,6 +336,7 @@ class Runner:
 
     def _end(self, attempt: Attempt, result: Record) -> None:
         self._timers.cancel(attempt.limit_timer)
+        self._timers.cancel(attempt.lease_timer)
         self._drop_stop(attempt)
         for stream in attempt.streams:
             stream.close()
@@ -380,6 +383,21 @@ class Runner:
         self._timers.cancel(stop.timer)
         stop.kill_at = kill_at
         stop.timer = self._timers.at(kill_at, functools.partial(self._kill, attempt))
+
+    def renew_leases(self, age_s: float) -> None:
+        """The hub was heard `age_s` ago: what must not run out of its reach may go on from there."""
+        heard_at = time.monotonic() - age_s
+        for attempt in self.attempts.values():
+            if attempt.spec.lease_s is not None and attempt.lease_timer is not None:
+                ends_at = heard_at + attempt.spec.lease_s
+                if ends_at > attempt.lease_timer.when:
+                    self._timers.cancel(attempt.lease_timer)
+                    self._arm_lease(attempt, ends_at)
+
+    def _arm_lease(self, attempt: Attempt, ends_at: float) -> None:
+        attempt.lease_timer = self._timers.at(
+            ends_at, functools.partial(self.cancel, attempt.uid, "lease", 0.0)
+        )
 
     def _hasten_epilog(self, attempt: Attempt, cut_at: float) -> None:
         if attempt.process is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_GRACE_S = 30.0
 EPILOG_LIMIT_S = 60.0
-REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang")
+REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang", "lease")
 
 
 class TaskSpec:
@@ -25,6 +25,7 @@ class TaskSpec:
         "env",
         "epilog",
         "grace_s",
+        "lease_s",
         "limit_s",
         "memory_bytes",
         "meta",
@@ -47,6 +48,7 @@ class TaskSpec:
         self.cwd = _read_text(raw, "cwd")
         self.user = _read_text(raw, "user")
         self.limit_s = read_seconds(raw, "limit_s")
+        self.lease_s = read_seconds(raw, "lease_s")
         grace_s = read_seconds(raw, "grace_s")
         self.grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
         memory = raw.get("memory_bytes", 0)

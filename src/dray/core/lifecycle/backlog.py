@@ -1,7 +1,8 @@
 """Waiting work by class: shapes, and for each the jobs that wait, in order.
 
-One entry per job, whatever its size: an array is a range. Entries go stale in place (cancelled, placed) and are skipped, never
-searched for. A shape that fits nowhere is parked until a worker it could use gains room, so a pass costs what changed.
+One entry per job, whatever its size: an array is a range. Entries go stale in place (cancelled, placed) and are
+skipped, never searched for. A shape that fits nowhere is parked until a worker it could use gains room, so a pass
+costs what changed.
 """
 
 from __future__ import annotations

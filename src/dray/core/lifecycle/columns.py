@@ -1,8 +1,8 @@
 """Workers as columns of integers, kept up to date by `apply` so that no pass rebuilds anything.
 
-A cache: every number here can be derived from the worker, its presence and its live attempts, and the invariants compare the
-two. Columns are `array.array` (Python ints in and out) with numpy views for the scans: numpy scalars must not creep into
-ids and sums.
+A cache: every number here can be derived from the worker, its presence and its live attempts, and the invariants
+compare the two. Columns are `array.array` (Python ints in and out) with numpy views for the scans: numpy scalars
+must not creep into ids and sums.
 """
 
 from __future__ import annotations

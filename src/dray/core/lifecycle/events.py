@@ -1,7 +1,7 @@
 """What can happen. Facts are committed before anything they cause leaves the hub; signals live in memory only.
 
-Facts are stored as arrays under a numeric tag: fields are only ever appended, each with a default, and a tag is never used
-for anything else.
+Facts are stored as arrays under a numeric tag: fields are only ever appended, each with a default, and a tag is
+never used for anything else.
 """
 
 from __future__ import annotations

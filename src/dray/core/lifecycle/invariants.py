@@ -1,7 +1,7 @@
 """What must always hold. Checked after steps in simulation and on demand live (`dray doctor`).
 
-Each check derives a number a second way and compares: a cache that drifted, a task in two places or in none, a held resource that
-nobody holds.
+Each check derives a number a second way and compares: a cache that drifted, a task in two places or in none, a
+held resource that nobody holds.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
         yield f"job {job.id} counts {job.running} running tasks, there are {running}"
     if job.live != live:
         yield f"job {job.id} counts {job.live} live attempts, there are {live}"
-    if job.requeued != len(state.requeued_of.get(job.id, ())):
-        yield f"job {job.id} counts {job.requeued} tasks queued again, there are {len(state.requeued_of.get(job.id, ()))}"
+    again = len(state.requeued_of.get(job.id, ()))
+    if job.requeued != again:
+        yield f"job {job.id} counts {job.requeued} tasks queued again, there are {again}"
     if job.waiting + held + job.ended != job.total:
         yield f"job {job.id}: {job.waiting} waiting + {held} held + {job.ended} ended is not {job.total} tasks"
     if job.state.final != (job.ended == job.total and not job.open):
@@ -89,8 +90,9 @@ def _columns(state: State) -> Iterator[str]:
             "service_live": sum(1 for ask in asks if ask.pool == "service"),
         }
         for name, value in sums.items():
-            if state.columns.get(name, row) != value:
-                yield f"worker {worker_id}: column {name} is {state.columns.get(name, row)}, its attempts sum to {value}"
+            held_there = state.columns.get(name, row)
+            if held_there != value:
+                yield f"worker {worker_id}: column {name} is {held_there}, its attempts sum to {value}"
         cards: dict[int, int] = {}
         for attempt, ask in zip(held, asks, strict=True):
             for index in attempt.devices:

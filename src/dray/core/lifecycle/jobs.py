@@ -1,7 +1,7 @@
 """Jobs and their tasks: queued, placed, queued again, ended. Only here are conclusions drawn from what agents report.
 
-A task's result is recorded once and never changes. Failures, losses and preemptions are counted apart: only a failure uses
-up `retries`, only a loss after user code may have run uses up `losses`.
+A task's result is recorded once and never changes. Failures, losses and preemptions are counted apart: only a
+failure uses up `retries`, only a loss after user code may have run uses up `losses`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a registering worker says it has, against what the hub holds for it: one decision per attempt.
 
-Pure, idempotent and free of order. It never stops what it does not know: unknown live work is listed, not killed, since a hub
-restored from a backup is the one that has forgotten.
+Pure, idempotent and free of order. It never stops what it does not know: unknown live work is listed, not killed,
+since a hub restored from a backup is the one that has forgotten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State rebuilt from rows, and entities let go once their rows are written.
 
-Recovery = rows + fold of the log's tail through the same `apply`; here are the caches around it. Nothing a worker said lives
-through a restart: every presence starts empty and counts as heard at the start.
+Recovery = rows + fold of the log's tail through the same `apply`; here are the caches around it. Nothing a worker
+said lives through a restart: every presence starts empty and counts as heard at the start.
 """
 
 from __future__ import annotations

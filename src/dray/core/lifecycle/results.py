@@ -1,7 +1,7 @@
 """What a worker says of its attempts: accepted, started, ended. Each message is checked against who is current.
 
-A worker speaks only for its own attempts. A message that names no attempt (base-only peer) is read as this worker's newest
-attempt of that task.
+A worker speaks only for its own attempts. A message that names no attempt (base-only peer) is read as this
+worker's newest attempt of that task.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
     effects.append(
         Note("task_accepted", attempt.job_id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
     )
-    if not says_started(state, attempt.worker):
-        mark_started(state, attempt, clock)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     jobs.started(state, job, task, attempt, clock)
+    if not says_started(state, attempt.worker):
+        mark_started(state, attempt, clock)
+        effects.append(_started_note(state, job, attempt, clock))
     return effects
 
 
@@ -92,10 +93,13 @@ def started(state: State, event: AttemptStarted, clock: Clock) -> list[Effect]:
     if first:
         job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
         jobs.started(state, job, task, attempt, clock)
-        waited_ms = max(0, clock.at_ms - job.submitted_at_ms)
-        data = {"attempt": attempt.no, "waited_ms": waited_ms}
-        effects.append(Note("task_started", attempt.job_id, state.spell(attempt), attempt.worker, data))
+        effects.append(_started_note(state, job, attempt, clock))
     return effects
+
+
+def _started_note(state: State, job: Job, attempt: Attempt, clock: Clock) -> Note:
+    data = {"attempt": attempt.no, "waited_ms": max(0, clock.at_ms - job.submitted_at_ms)}
+    return Note("task_started", attempt.job_id, state.spell(attempt), attempt.worker, data)
 
 
 def ended(state: State, event: AttemptEnded, clock: Clock) -> list[Effect]:

@@ -1,7 +1,8 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
-Durable: jobs, tasks, attempts, workers, counters. Everything else is either a signal (presence, polls) or a cache that can be
-derived (columns, backlog, held, live_of, requeued_of, newest, timers). Memory holds live work: ended entities leave once their rows are written.
+Durable: jobs, tasks, attempts, workers, counters. Everything else is either a signal (presence, polls) or a cache
+that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers). Memory holds live work: ended
+entities leave once their rows are written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which timers have run out, as events. A timer is only a reason to look: what it meant may be over.
 
-One per worker for silence, one per attempt for acceptance and limits, one per job for the scheduling timeout: the cost is in
-what is due, not in what exists.
+One per worker for silence, one per attempt for acceptance and limits, one per job for the scheduling timeout: the
+cost is in what is due, not in what exists.
 """
 
 from __future__ import annotations

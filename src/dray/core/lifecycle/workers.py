@@ -1,7 +1,7 @@
 """Workers come, speak, fall silent, return and leave.
 
-The session side (credit, slots, when last heard) is made of signals. Registering reconciles what both sides hold; a new session
-under an id takes over from the old one, and two machines that keep doing so are both refused for a while.
+The session side (credit, slots, when last heard) is made of signals. Registering reconciles what both sides hold;
+a new session under an id takes over from the old one, and two machines that keep doing so are both refused for a while.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def session_opened(state: State, event: SessionOpened, clock: Clock) -> list[Eff
     presence.takeovers, presence.session, presence.credit = (), 0, 0
     if before is not None:
         state.touch_worker(event.worker)
-    text = f"two machines keep registering as worker {event.worker}: both are refused for a minute; give each its own --name"
+    text = f"two machines keep registering as worker {event.worker}: both are refused for a minute; give each a --name"
     closing = [CloseSession(event.worker, session, FLAPPING, text) for session in (old, event.session)]
     return [*closing, Alarm(text)]
 

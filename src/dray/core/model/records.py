@@ -1,8 +1,8 @@
 """Jobs, tasks and attempts as the hub holds them while they live.
 
 `gc=False` structs of atoms: a million of them must not slow the garbage collector, so the spec stays packed bytes and
-nothing here points at another record. Ids join them. They are stored as arrays: fields are only ever appended, each with
-a default, so that an older row still reads.
+nothing here points at another record. Ids join them. They are stored as arrays: fields are only ever appended,
+each with a default, so that an older row still reads.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ LIVE_PHASES = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, Ph
 class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     """One submitted job. Tasks that were never placed have no record of their own: they are the range [cursor, total).
 
-    `rest` is the state that this range shares: pending, or how it ended without being placed. `holes` counts tasks inside
-    the range that ended by themselves (cancelled one by one) and do have a record. `waiting_since_ms` restarts with each
-    placement: an array that moves on does not time out.
+    `rest` is the state that this range shares: pending, or how it ended without being placed. `holes` counts tasks
+    inside the range that ended by themselves (cancelled one by one) and do have a record. `waiting_since_ms`
+    restarts with each placement: an array that moves on does not time out.
     """
 
     id: str
@@ -117,8 +117,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
 class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     """One task that was placed at least once, or ended by itself without it. `index` counts from 0 within its job.
 
-    Exactly one of these holds: `current` names its live attempt; `queued`; `state` is final. A final task may still have
-    an attempt that is stopping: "killed" and "the process is gone" are two facts.
+    Exactly one of these holds: `current` names its live attempt; `queued`; `state` is final. A final task may
+    still have an attempt that is stopping: "killed" and "the process is gone" are two facts.
     """
 
     job_id: str

@@ -1,7 +1,8 @@
 """What one task asks for, in integers: millicores, bytes, milli-GPUs.
 
-An `Ask` is the shape key: all tasks with an equal ask are one class to the scheduler, so it holds the whole ask, the node
-count and a bucket of the time limit, and leaves out what differs from job to job (deadline, expected run time, name).
+An `Ask` is the shape key: all tasks with an equal ask are one class to the scheduler, so it holds the whole ask,
+the node count and a bucket of the time limit, and leaves out what differs from job to job (deadline, expected run
+time, name).
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ def ask_of(spec: JobSpec) -> Ask:
     device = spec.device
     variant = "" if device is None or device.variant.lower() == "auto" else device.variant.lower()
     shared = 0 < spec.gpu_milli < WHOLE
-    needs = (("gang", spec.node_count > 1), ("functions", bool(spec.function)), ("shared_gpu", shared))
+    needs = (
+        ("gang", spec.node_count > 1),
+        ("functions", bool(spec.function)),
+        ("shared_gpu", shared),
+        ("lease", spec.overlap == "fenced"),
+    )
     return Ask(
         pool=spec.slot_pool or spec.type,
         cpu_milli=spec.cpu_milli or round(spec.min_cpu_cores * 1000),

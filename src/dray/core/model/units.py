@@ -56,7 +56,7 @@ def parse_minutes(text: str) -> int:
     return (days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
-def parse_seconds(text: str | int | float) -> float:
+def parse_seconds(text: str | float) -> float:
     """Read a span in seconds: a bare number, or 90s, 15m, 2h, 1d."""
     if isinstance(text, (int, float)):
         return float(text)

@@ -1,7 +1,7 @@
 """Requirement against offer: each rule says why a worker will not do, or nothing.
 
-The one implementation of matching: a pass stops at the first "no", `why` collects them all. Column scans elsewhere only leave
-out workers that these rules would refuse anyway.
+The one implementation of matching: a pass stops at the first "no", `why` collects them all. Column scans elsewhere
+only leave out workers that these rules would refuse anyway.
 """
 
 from __future__ import annotations

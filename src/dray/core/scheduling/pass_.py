@@ -1,7 +1,7 @@
 """One scheduling pass: the order of the queues, walked once, skipping what does not fit.
 
-Costs in proportion to the shapes that are awake and the tasks it places. A shape that found no room is parked; a worker that
-gained room wakes the shapes that could use it. Parking is a cache: a dry run leaves it alone.
+Costs in proportion to the shapes that are awake and the tasks it places. A shape that found no room is parked; a
+worker that gained room wakes the shapes that could use it. Parking is a cache: a dry run leaves it alone.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _LIVE_JOBS = f"""SELECT record FROM (
     SELECT seq, record FROM jobs INDEXED BY jobs_live WHERE state IN ('pending', 'running')
     UNION ALL
     SELECT seq, record FROM jobs WHERE id IN ({_STOPPING}) AND state NOT IN ('pending', 'running')
-    ) ORDER BY seq"""
+    ) ORDER BY seq"""  # noqa: S608 - joins constants of this module, nothing from outside
 # CROSS JOIN keeps the order of the two tables: live jobs are asked for their tasks, never every task for its job.
 _LIVE_TASKS = f"""SELECT record FROM (
     SELECT jobs.seq AS seq, tasks.idx AS idx, tasks.record AS record
@@ -48,7 +48,7 @@ _LIVE_TASKS = f"""SELECT record FROM (
     UNION ALL
     SELECT jobs.seq, tasks.idx, tasks.record FROM jobs CROSS JOIN tasks ON tasks.job_id = jobs.id
     WHERE jobs.id IN ({_STOPPING}) AND jobs.state NOT IN ('pending', 'running')
-    ) ORDER BY seq, idx"""
+    ) ORDER BY seq, idx"""  # noqa: S608 - joins constants of this module, nothing from outside
 _LIVE_ATTEMPTS = """SELECT record FROM attempts INDEXED BY attempts_live
     WHERE phase IN ('assigned', 'accepted', 'running', 'stopping', 'unknown') ORDER BY number"""
 

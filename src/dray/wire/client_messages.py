@@ -1,0 +1,257 @@
+"""The client channel, version 1: what a client may ask, what the hub answers and pushes, and how both are read.
+
+A frame is one message `{"type", "id", "payload"}` or a list of them, in msgpack. `id` is the client's own number of a
+request; its one answer carries the same id. What is pushed (`changed`) carries none. The hub's side and the client's side
+are both spelled here, so that neither can drift from the other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from dray.core.model.ids import split_task_id
+from dray.errors import InvalidInput, Problem
+
+SUBPROTOCOL_CLIENT = "dray.client.v1.msgpack"
+CLIENT_PATH = "/ws/client"
+MAX_IDS = 10_000
+MAX_ROWS = 1_000
+KEY_RULE = "must be 1 to 128 printable ASCII characters"
+_KEY = re.compile(r"[\x20-\x7e]{1,128}")
+_NOTHING = msgspec.Raw(b"\x80")
+_NULL = b"\xc0"
+
+
+class Submit(msgspec.Struct, forbid_unknown_fields=True):
+    """New jobs, all or none; answered by `ids`, `states` and `created`."""
+
+    specs: list[Any]
+    key: str = ""
+
+
+class Watch(msgspec.Struct, forbid_unknown_fields=True):
+    """Hear of these jobs until they end; answered by the rows as they stand now."""
+
+    ids: list[str]
+
+
+class Unwatch(msgspec.Struct, forbid_unknown_fields=True):
+    """Hear no more of these jobs."""
+
+    ids: list[str]
+
+
+class Get(msgspec.Struct, forbid_unknown_fields=True):
+    """The documents of these jobs; ids that are not there come back in `missing`."""
+
+    ids: list[str]
+
+
+class Result(msgspec.Struct, forbid_unknown_fields=True):
+    """Documents and values of those jobs that have ended; the others come back in `unfinished` or `missing`."""
+
+    ids: list[str]
+
+
+class Values(msgspec.Struct, forbid_unknown_fields=True):
+    """States and values of the tasks `first` … `first + limit - 1` of one job, in columns."""
+
+    id: str
+    first: int = 0
+    limit: int = MAX_ROWS
+
+
+class Cancel(msgspec.Struct, forbid_unknown_fields=True):
+    """Stop a job, or one task of it."""
+
+    id: str
+    task: int | None = None
+    grace_s: float | None = None
+
+
+class Why(msgspec.Struct, forbid_unknown_fields=True):
+    """Why a job waits."""
+
+    id: str
+
+
+class Plan(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a job would run; nothing is written."""
+
+    spec: Any
+
+
+class Jobs(msgspec.Struct, forbid_unknown_fields=True):
+    """Jobs, newest first; filters as in `GET /jobs`."""
+
+    states: list[str] = []
+    user: str = ""
+    queue: str = ""
+    name: str = ""
+    labels: dict[str, str] = {}
+    limit: int = 100
+    cursor: str = ""
+
+
+class Tasks(msgspec.Struct, forbid_unknown_fields=True):
+    """Tasks of a job; filters as in `GET /jobs/{id}/tasks`."""
+
+    id: str
+    states: list[str] = []
+    limit: int = 100
+    cursor: str = ""
+
+
+class Ping(msgspec.Struct, forbid_unknown_fields=True):
+    """Ask for a sign of life: the hub's version and epoch."""
+
+
+CLIENT_PAYLOADS: dict[str, type[Any]] = {
+    "submit": Submit,
+    "watch": Watch,
+    "unwatch": Unwatch,
+    "get": Get,
+    "result": Result,
+    "values": Values,
+    "cancel": Cancel,
+    "why": Why,
+    "plan": Plan,
+    "jobs": Jobs,
+    "tasks": Tasks,
+    "ping": Ping,
+}
+ANSWER, ERROR, CHANGED = "answer", "error", "changed"
+RequestId = int | str | None
+
+
+class Request(msgspec.Struct):
+    """One message of a client, its payload not yet read."""
+
+    type: str
+    id: RequestId = None
+    payload: msgspec.Raw = _NOTHING
+
+
+class Reply(msgspec.Struct):
+    """One message of the hub: an answer, a refusal of one request, or something pushed."""
+
+    type: str
+    id: RequestId = None
+    payload: Any = None
+    error: Any = None
+
+
+class Fault(InvalidInput):
+    """A message that cannot be read, and the id it came with where that much could be read."""
+
+    def __init__(self, message: str, request_id: RequestId = None) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+
+_requests = msgspec.msgpack.Decoder(Request | list[Request])
+_replies = msgspec.msgpack.Decoder(Reply | list[Reply])
+_payloads = {name: msgspec.msgpack.Decoder(kind) for name, kind in CLIENT_PAYLOADS.items()}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def read_requests(frame: bytes) -> list[Request]:
+    """Split a client's frame into requests without opening their payloads."""
+    try:
+        decoded = _requests.decode(frame)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as fault:
+        raise Fault(f"the frame is no message and no list of messages: {_words(fault)}") from None
+    return decoded if isinstance(decoded, list) else [decoded]
+
+
+def open_request(request: Request) -> Any:
+    """Read a request's payload as the struct of its type, and check what its fields must keep to."""
+    if request.id is None or (isinstance(request.id, str) and len(request.id) > 64):
+        raise Fault(f"{request.type[:64]}: needs an `id`: a number, or text of at most 64 characters")
+    decoder = _payloads.get(request.type)
+    if decoder is None:
+        known = ", ".join(CLIENT_PAYLOADS)
+        raise Fault(f"unknown message type {request.type[:64]!r}: a client may send {known}", request.id)
+    raw = request.payload
+    try:
+        body = decoder.decode(_NOTHING if bytes(raw) == _NULL else raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as fault:
+        raise Fault(f"{request.type}: {_words(fault)}", request.id) from None
+    if where := _problem(body):
+        raise Fault(f"{request.type}: {where.where} {where.what}", request.id)
+    return body
+
+
+def read_replies(frame: bytes) -> list[Reply]:
+    """Split a hub's frame into replies."""
+    try:
+        decoded = _replies.decode(frame)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as fault:
+        raise Fault(f"the hub's frame cannot be read: {_words(fault)}") from None
+    return decoded if isinstance(decoded, list) else [decoded]
+
+
+def write_message(kind: str, request_id: RequestId, payload: Any = None, error: Any = None) -> bytes:
+    """Encode one message of either side; empty parts are left out."""
+    envelope: dict[str, Any] = {"type": kind}
+    if request_id is not None:
+        envelope["id"] = request_id
+    if payload is not None:
+        envelope["payload"] = payload
+    if error is not None:
+        envelope["error"] = error
+    return _encode(envelope)
+
+
+def join_messages(messages: list[bytes]) -> bytes:
+    """Make one frame of encoded messages: a msgpack list is its head and its members, end to end."""
+    count = len(messages)
+    if count == 1:
+        return messages[0]
+    if count < 16:
+        head = bytes([0x90 | count])
+    elif count < 1 << 16:
+        head = b"\xdc" + count.to_bytes(2)
+    else:
+        head = b"\xdd" + count.to_bytes(4)
+    return head + b"".join(messages)
+
+
+def pack_row(row: Any) -> msgspec.Raw:
+    """Encode a part of a message ahead of the message itself."""
+    return msgspec.Raw(_encode(row))
+
+
+def _problem(body: Any) -> Problem | None:
+    if isinstance(body, Submit):
+        if body.key and _KEY.fullmatch(body.key) is None:
+            return Problem("key", KEY_RULE)
+        if not body.specs:
+            return Problem("specs", "is empty: send at least one job")
+    ids = getattr(body, "ids", ())
+    most = MAX_ROWS if isinstance(body, (Get, Result)) else MAX_IDS
+    if len(ids) > most:
+        return Problem("ids", f"holds {len(ids)} ids, the limit is {most}: ask several times")
+    limit = getattr(body, "limit", 1)
+    if not 1 <= limit <= MAX_ROWS:
+        return Problem("limit", f"must be 1 to {MAX_ROWS}, got {limit}")
+    if isinstance(body, Values) and not 0 <= body.first < 1 << 31:
+        return Problem("first", f"must be 0 or more, got {body.first}")
+    return _cancel_problem(body) if isinstance(body, Cancel) else None
+
+
+def _cancel_problem(body: Cancel) -> Problem | None:
+    if split_task_id(body.id) is None:
+        return Problem("id", f"{body.id[:160]!r} is no id of a job")
+    if body.task is not None and body.task < 0:
+        return Problem("task", f"must be 0 or more, got {body.task}")
+    if body.grace_s is not None and not 0 <= body.grace_s <= 86400:
+        return Problem("grace_s", f"must be 0 to 86400, got {body.grace_s}")
+    return None
+
+
+def _words(fault: Exception) -> str:
+    return "nested too deep" if isinstance(fault, RecursionError) else str(fault)
