@@ -22,7 +22,13 @@ class Row(NamedTuple):
     function: str
 
 
-ROWS: tuple[Row, ...] = ()
+ROWS: tuple[Row, ...] = (
+    Row("docs/reference/cli.md", "generate_cli_reference", "write_reference"),
+    Row("docs/reference/config.md", "generate_reference_tables", "write_config"),
+    Row("docs/reference/errors.md", "generate_reference_tables", "write_errors"),
+    Row("docs/reference/metrics.md", "generate_reference_tables", "write_metrics"),
+    Row("docs/reference/api.md", "generate_reference_tables", "write_api"),
+)
 
 
 def render(row: Row) -> str:

@@ -110,3 +110,31 @@ def test_a_reader_that_leaves_ends_the_command_quietly(hub, start):
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stdout = None
+
+
+def test_a_run_whose_reader_leaves_still_exits_as_the_job_did(hub, start):
+    hub.on_submit = lambda spec: {"state": "running"}
+    process = start("run", "--", "true")
+    hub.wait_asked("GET", "/jobs/j1/logs")
+    assert process.stdout is not None
+    process.stdout.close()
+    hub.write("j1", b"line\n" * 1000)
+    hub.wait_asked("GET", "/jobs/j1", 2)
+    hub.set("j1", state="failed", exit_code=6, exit_class="code")
+    assert process.wait(20) == 6
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stdout = None
+
+
+def test_output_nobody_reads_is_no_error(hub, clean_environment):
+    hub.set("a")
+    env = {**os.environ, "DRAY_HOME": str(clean_environment)}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*DRAY, "show", "a"], stdout=writing, stderr=subprocess.PIPE, env=env, timeout=30, check=False
+    )
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == b""

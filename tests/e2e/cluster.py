@@ -1,7 +1,8 @@
 """A real cluster of processes for tests: hub, agents, command line, killed and restarted at will.
 
-Everything lives under one short folder, and every process that belongs to it carries that folder as its HOME: the clean-up
-finds hubs, agents, supervisors and tasks by it, however they came to be. Knows nothing about what a test wants to see.
+Everything lives under one short folder, and every process that belongs to it carries that folder as its HOME: the
+clean-up finds hubs, agents, supervisors and tasks by it, however they came to be. Knows nothing about what a test wants
+to see.
 """
 
 from __future__ import annotations
@@ -109,8 +110,7 @@ class Agent:
     def records(self, kind: str) -> list[dict[str, Any]]:
         """Records of one kind in the supervisor's journal."""
         lines = (self.home / "worker" / "journal").read_bytes().splitlines()
-        found = [json.loads(line[9:]) for line in lines]
-        return [record for record in found if kind in (record.get("t"), record.get("kind"), record.get("rec"))]
+        return [record for record in (json.loads(line[9:]) for line in lines) if record["k"] == kind]
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -134,13 +134,16 @@ class Cluster:
         self.hub: subprocess.Popen[bytes] | None = None
         self.agents: dict[str, Agent] = {}
         self.port = 0
+        self._spawned: list[subprocess.Popen[bytes]] = []
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def spawn(self, words: Iterable[str | bytes], log: Path, env: Mapping[str, str] = {}) -> subprocess.Popen[bytes]:
+    def spawn(
+        self, words: Iterable[str | bytes], log: Path, env: Mapping[str, str] = {}
+    ) -> subprocess.Popen[bytes]:
         """Start a command in a session of its own, its output in a file."""
         with log.open("ab") as file:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*words],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -149,6 +152,8 @@ class Cluster:
                 cwd=self.folder,
                 start_new_session=True,
             )
+        self._spawned.append(process)
+        return process
 
     def start_hub(self, *flags: str, env: Mapping[str, str] = {}) -> None:
         """Start the hub (again, on the same port) and wait until it is ready."""
@@ -183,7 +188,13 @@ class Cluster:
         return self.hub.wait(DEADLINE_S)
 
     def start_agent(
-        self, name: str, slots: int = 4, hub: str = "", *flags: str, env: Mapping[str, str] = {}, wait: bool = True
+        self,
+        name: str,
+        slots: int = 4,
+        hub: str = "",
+        *flags: str,
+        env: Mapping[str, str] = {},
+        wait: bool = True,
     ) -> Agent:
         """Start an agent, or start one that was killed again with the same home."""
         agent = self.agents.get(name)
@@ -234,7 +245,7 @@ class Cluster:
         data = None
         if body is not None:
             data, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
-        target = path if path.startswith("/healthz") or path.startswith("/metrics") else f"/api/v1{path}"
+        target = path if path.startswith(("/healthz", "/metrics")) else f"/api/v1{path}"
         try:
             connection.request(method, f"{target}?{urlencode(query)}" if query else target, data, sent)
             answer = connection.getresponse()
@@ -278,7 +289,13 @@ class Cluster:
             assert job["state"] not in ENDED, f"{job_id} ended: {job}"
             return job if job["attempts"] and job["attempts"][-1]["phase"] == "running" else None
 
-        return wait_for(there, f"{job_id} runs") or {}
+        try:
+            return wait_for(there, f"{job_id} runs") or {}
+        except AssertionError as error:
+            why = self.call("GET", f"/jobs/{job_id}/why").json
+            raise AssertionError(
+                f"{error}; {self.job(job_id)}; {why}; {self.call('GET', '/workers').json}"
+            ) from None
 
     def logs(self, job_id: str, **query: Any) -> bytes:
         answer = self.call("GET", f"/jobs/{job_id}/logs", **query)
@@ -309,9 +326,13 @@ class Cluster:
             timeout=limit_s,
             check=False,
         )
-        return Finished(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+        return Finished(
+            done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        )
 
-    def begin(self, *words: str, name: str = "cli", env: Mapping[str, str] = {}) -> tuple[subprocess.Popen[bytes], Path]:
+    def begin(
+        self, *words: str, name: str = "cli", env: Mapping[str, str] = {}
+    ) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a command of the command line that stays; its output goes into the file that is given back."""
         log = self.folder / f"{name}.out"
         return self.spawn([*DRAY, *words], log, env), log
@@ -339,7 +360,6 @@ class Cluster:
             return not left
 
         wait_for(quiet, "every process of the cluster is gone")
-        for process in [self.hub, *(agent.process for agent in self.agents.values())]:
-            if process is not None:
-                process.wait(DEADLINE_S)
+        for process in self._spawned:
+            process.wait(DEADLINE_S)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.agent.environment import build_environment, build_task
 from dray.agent.link import Link
-from dray.agent.machine import Effect, Launch, Machine, Refuse, Ship, Supervise, Tell
+from dray.agent.machine import Effect, Launch, Machine, Refuse, Ship, Supervise, Tell, known_to_hub
 from dray.agent.shipping import Shipper
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
 from dray.config import AgentConfig
@@ -32,6 +32,7 @@ class Driver:
         self._shipper = Shipper(home / "attempts", config.log_window_bytes, self._push_log)
         self._runs: list[dict[str, Any]] = []
         self._look = asyncio.Event()
+        self._unshipped: set[str] = set()
         (home / "work").mkdir(parents=True, exist_ok=True)
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
@@ -83,7 +84,14 @@ class Driver:
                 self.link.heartbeat_s = body.heartbeat_s
             if body.log_offsets:
                 self._shipper.received(body.log_offsets)
+                self._release_shipped()
+            if body.re == "register":
+                # What was read while no session could carry it is read again.
+                self._shipper.rewind()
+                self._shipper.retain(known_to_hub(body) | self._unshipped)
             self._carry_out(machine.acked(body, _now_ms()))
+            if body.re == "register":
+                self._look.set()
         elif kind == "job_assign":
             self._carry_out(machine.assigned(body, _now_ms()))
         elif kind == "job_cancel":
@@ -119,6 +127,7 @@ class Driver:
                 await self._look.wait()
                 delay_s = LOOK_MIN_S
             moved = self._shipper.look()
+            self._release_shipped()
             delay_s = LOOK_MIN_S if moved else min(LOOK_MAX_S, delay_s * 1.5)
             await asyncio.sleep(delay_s)
 
@@ -129,13 +138,13 @@ class Driver:
             if isinstance(effect, Tell):
                 self.link.push(effect.type, effect.payload, effect.acked)
                 if effect.type == "job_started":
-                    self._follow(effect.payload["attempt"], ended=False)
+                    self._follow(effect.payload["attempt"], effect.payload["task_id"], ended=False)
             elif isinstance(effect, Launch):
                 self._launch(effect)
             elif isinstance(effect, Supervise):
                 self._supervise(effect.request)
             elif isinstance(effect, Ship):
-                self._follow(effect.uid, effect.ended)
+                self._follow(effect.uid, effect.task_id, effect.ended)
             elif isinstance(effect, Refuse):
                 logger.error("%s: leaving it", effect.reason)
                 self._closing = asyncio.ensure_future(self.link.close(4400, effect.reason))
@@ -152,18 +161,30 @@ class Driver:
         runs, self._runs = self._runs, []
         self._supervise({"op": "run", "tasks": runs})
 
+    def _release_shipped(self) -> None:
+        """Let the supervisor forget what the hub has recorded once its output has arrived as well."""
+        shipped = [uid for uid in self._unshipped if uid not in self._shipper.parcels]
+        if shipped:
+            self._unshipped -= {*shipped}
+            self._supervise({"op": "acked", "uids": shipped})
+
     def _supervise(self, request: dict[str, Any]) -> None:
+        if request["op"] == "acked":
+            # Not yet: an agent that is killed now would find no trace of an attempt whose output is still on its way.
+            held = {uid for uid in request["uids"] if uid in self._shipper.parcels}
+            self._unshipped |= held
+            request = {**request, "uids": [uid for uid in request["uids"] if uid not in held]}
+            if not request["uids"]:
+                return
         try:
             if self._supervisor is not None:
                 self._supervisor.send(request)
         except ConnectionError:
             logger.warning("the supervisor went away with a request: %s", request["op"])
 
-    def _follow(self, uid: str, ended: bool) -> None:
-        attempt = self._machine.running.get(uid)
-        if attempt is not None:
-            self._shipper.follow(uid, attempt.task_id, ended)
-            self._look.set()
+    def _follow(self, uid: str, task_id: str, ended: bool) -> None:
+        self._shipper.follow(uid, task_id, ended)
+        self._look.set()
 
     def _push_log(self, kind: str, payload: dict[str, Any]) -> None:
         self.link.push(kind, payload, acked=True)

@@ -31,6 +31,7 @@ from dray.wire.worker_messages import SUBPROTOCOL_MSGPACK
 UNANSWERED_FRAMES = 2
 MAX_FRAME = 16 << 20
 SILENCE_FACTOR = 3.0
+HUB_FILE_POLL_S = 0.05
 logger = logging.getLogger("dray.agent.link")
 OnMessage = Callable[[str, Any, str], None]
 
@@ -83,15 +84,16 @@ class Link:
             raise HubUnavailable(f"the hub answers {refusal.response.status_code}: {text}") from None
         except (OSError, TimeoutError, websockets.WebSocketException) as fault:
             raise HubUnavailable(f"no hub answers at {url}: {fault!r}") from None
+        self._begin(socket, hello())
+        writer = asyncio.create_task(self._write(socket))
         try:
-            self._begin(socket, hello())
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._write(socket))
-                group.create_task(self._read(socket))
-        except* (websockets.ConnectionClosed, _SessionOver):
+            await self._read(socket)
+        except websockets.ConnectionClosed:
             logger.info("the session ended: %s %s", socket.close_code, socket.close_reason)
         finally:
             self._socket = None
+            writer.cancel()
+            await asyncio.wait({writer})
             await socket.close()
 
     async def close(self, code: int, reason: str) -> None:
@@ -115,7 +117,10 @@ class Link:
             expected = sum(1 for _, acked in batch if acked)
             if expected:
                 self._unanswered.append(expected)
-            await socket.send(self._codec.encode([envelope for envelope, _ in batch]))
+            try:
+                await socket.send(self._codec.encode([envelope for envelope, _ in batch]))
+            except websockets.ConnectionClosed:
+                return  # the reader sees it too and ends the session
             if self._queue:
                 self._wake.set()
 
@@ -129,7 +134,7 @@ class Link:
                 logger.warning(
                     "the hub has been silent for %.0f s: dialling again", self.heartbeat_s * SILENCE_FACTOR
                 )
-                raise _SessionOver from None
+                return
             for envelope in self._split(frame):
                 self._take(envelope)
 
@@ -156,7 +161,7 @@ class Link:
             try:
                 document = json.loads((config.home / "hub.json").read_text())
             except (OSError, ValueError):
-                raise HubUnavailable(f"no hub runs with {config.home} yet") from None
+                raise NoHubYet(f"no hub runs with {config.home} yet") from None
             url, pinned = document["url"], pinned or document.get("fingerprint", "")
         if not token:
             with contextlib.suppress(OSError):
@@ -164,8 +169,8 @@ class Link:
         return "ws" + url.removeprefix("http") + "/ws", token, pinned
 
 
-class _SessionOver(Exception):
-    """This side ended the session."""
+class NoHubYet(HubUnavailable):
+    """The hub of this home has not said where it is: looking again costs nothing."""
 
 
 async def make_context(url: str, pinned: str, cafile: Path | None) -> ssl.SSLContext:
@@ -202,6 +207,9 @@ async def keep_dialling(
         started = asyncio.get_running_loop().time()
         try:
             await link.run_session(hello)
+        except NoHubYet:
+            await asyncio.sleep(HUB_FILE_POLL_S)
+            continue
         except HubUnavailable as fault:
             logger.info("%s; trying again", fault.message)
         await over()

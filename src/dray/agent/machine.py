@@ -65,6 +65,7 @@ class Ship(NamedTuple):
     """Send what an attempt has printed: all of it when it has ended."""
 
     uid: str
+    task_id: str
     ended: bool
 
 
@@ -153,7 +154,7 @@ class Machine:
             return []
         attempt.phase = "exited"
         attempt.result = result_of(attempt, item)
-        return [Ship(attempt.uid, ended=True), *self._send_result(attempt, now_ms)]
+        return [Ship(attempt.uid, attempt.task_id, ended=True), *self._send_result(attempt, now_ms)]
 
     def _refused(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         attempt = self.running.get(event.get("uid") or "")
@@ -229,6 +230,14 @@ class Machine:
         if ack.re == "heartbeat" and self._beaten_ms:
             sent_ms = self._beaten_ms.pop(0)
             effects.append(Supervise({"op": "renew", "age_s": (now_ms - sent_ms) / 1000}))
+        if ack.re == "register":
+            # Before the results below are let go: what ended while nobody listened has output to send as well.
+            known = known_to_hub(ack)
+            ships = [a for a in self.running.values() if a.uid in known]
+            effects += [Ship(a.uid, a.task_id, a.phase == "exited") for a in ships]
+        # Taken before results are forgotten: what ended while no hub was there has printed, too.
+        every = self.running.values() if ack.re == "register" else ()
+        printed = [Ship(attempt.uid, attempt.task_id, attempt.phase == "exited") for attempt in every]
         done = [uid for uid in ack.results if uid in self.running]
         for uid in done:
             del self.running[uid]
@@ -236,8 +245,7 @@ class Machine:
             effects.append(Supervise({"op": "acked", "uids": done}))
         if ack.re == "register":
             self.registered = True
-            effects += [Ship(attempt.uid, attempt.phase == "exited") for attempt in self.running.values()]
-            effects.append(self._ready("registered"))
+            effects += [*printed, self._ready("registered")]
         return effects
 
     def assigned(self, message: JobAssign, now_ms: int) -> list[Effect]:
@@ -307,6 +315,11 @@ class Machine:
         if not self.registered or attempt.result is None:
             return []
         return [Tell("job_result", attempt.result)]
+
+
+def known_to_hub(ack: Ack) -> set[str]:
+    """Name the attempts that the hub has heard of, by its answer to `register`; it refuses the output of others."""
+    return {*ack.keep, *ack.stop, *(uid for uid, verdict in ack.results.items() if verdict != "superseded")}
 
 
 def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,11 @@ class Shipper:
                     stream.sent = max(stream.sent, end)
             self.ship(parcel)
 
+    def retain(self, uids: set[str]) -> None:
+        """Let all others go: the hub does not know them."""
+        for uid in [uid for uid in self.parcels if uid not in uids]:
+            del self.parcels[uid]
+
     def rewind(self) -> None:
         """A new session: what was not acked is sent again."""
         for parcel in self.parcels.values():

@@ -30,7 +30,7 @@ from dray.cli.following import (
 from dray.cli.job_commands import find_task, request_cancel, split_id
 from dray.cli.outage import Outage, say
 from dray.cli.progress import ArrayProgress, StatusLine
-from dray.cli.session import HubCommand, Session, pass_session, report
+from dray.cli.session import HubCommand, Session, abandon_stdout, pass_session, report
 from dray.cli.submission import SubmitCommand, prepare, send
 from dray.errors import DrayError, HubUnavailable
 
@@ -100,8 +100,12 @@ class _Run:
 
         def write(data: bytes) -> None:
             self._status.clear()
-            sink.write(data)
-            sink.flush()
+            try:
+                sink.write(data)
+                sink.flush()
+            except BrokenPipeError:
+                abandon_stdout()
+                raise
 
         # Of a gang the first task is shown: the others' output is there with `dray logs ID/INDEX`.
         query = {"task": 0} if is_numbered(self._job) else {}

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from dray import __version__
-from dray.cli.session import LazyGroup, connection_options, report
+from dray.cli.session import LazyGroup, abandon_stdout, connection_options, report
 from dray.errors import DrayError
 
 _JOBS = "dray.cli.job_commands"
@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         # Not through click's own main, which would turn a reader that leaves into exit code 1.
         with cli.make_context("dray", list(sys.argv[1:] if argv is None else argv)) as context:
             result: Any = cli.invoke(context)
+        sys.stdout.flush()
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
@@ -75,8 +76,8 @@ def main(argv: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read the output has seen enough (`dray ps | head`); the interpreter must not try to flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has seen enough, as in `dray ps | head`.
+        abandon_stdout()
         return 128 + signal.SIGPIPE
     return result if isinstance(result, int) else 0
 

@@ -119,11 +119,12 @@ class ArrayProgress:
             total=total,
             bad=f"[red]{bad} not ok" if bad else "",
             rate=f"{fresh / elapsed_s:.3g}/s" if fresh else "",
+            left=f"{short_span((total - done) * elapsed_s / fresh)} left" if fresh and done < total else "",
         )
 
     def _start_bar(self, total: int) -> tuple[Progress, TaskID]:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         bar = Progress(
             TextColumn("{task.description}"),
@@ -131,8 +132,8 @@ class ArrayProgress:
             MofNCompleteColumn(),
             TextColumn("{task.fields[bad]}"),
             TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=Console(stderr=True),
         )
         bar.start()
-        return bar, bar.add_task(self._id, total=total, bad="", rate="")
+        return bar, bar.add_task(self._id, total=total, bad="", rate="", left="")

@@ -6,6 +6,7 @@ The connection flags may stand before or after the command's name; the one neare
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Container
 from functools import cached_property
@@ -157,6 +158,11 @@ class LazyGroup(click.Group):
             hint = f"; did you mean {near[0]!r}?" if near else f": there is {', '.join(self.table)}"
             ctx.fail(f"{ctx.command_path} has no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
+
+
+def abandon_stdout() -> None:
+    """Nobody reads the output any more: the interpreter must not stumble over what is left in it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report(error: DrayError, exit_code: int | None = None) -> int:

@@ -61,6 +61,7 @@ def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, An
     asks = read_asks({**given, "command": list(words)})
     _refuse(context, [*problems, *asks.problems])
     settle_surroundings(asks.spec)
+    _refuse(context, find_broken_text(asks.spec))
     return Submission([asks.spec], key, asks)
 
 
@@ -97,6 +98,20 @@ def _refuse(context: click.Context, problems: list[Problem]) -> None:
     raise click.UsageError(
         "\n  ".join(["", *lines]).strip() if len(lines) == 1 else "\n  ".join(["", *lines]), context
     )
+
+
+def find_broken_text(spec: Mapping[str, Any]) -> list[Problem]:
+    """Name the fields that hold bytes which are no text: the shell passes them on, JSON cannot carry them."""
+    broken: list[Problem] = []
+    for field, value in spec.items():
+        texts = [*value, *value.values()] if isinstance(value, dict) else value
+        listed = texts if isinstance(texts, list) else [texts]
+        broken += [
+            Problem(field, f"{text!r} is not valid UTF-8: pass such bytes in a file")
+            for text in listed
+            if isinstance(text, str) and any("\ud800" <= sign <= "\udfff" for sign in text)
+        ]
+    return broken
 
 
 def _is_job_file(word: str) -> bool:

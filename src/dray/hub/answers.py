@@ -56,6 +56,7 @@ class Answers:
         self._engine, self._store = parts.engine, parts.store
         self._sources = Sources(parts.store, KeyMemory(), parts.low_space)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self.listeners: list[Callable[[Note], None]] = []
         self.ready = False
 
     # --- changes ----------------------------------------------------------------------------------------------------
@@ -67,6 +68,22 @@ class Answers:
             return Submitted([self._brief(state, job_id) for job_id in ids], created)
 
         answer: Submitted = await self._engine.change(
+            commands.submit(caller, checked, key, self._sources, finish)
+        )
+        return answer
+
+    async def submit_columns(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Document:
+        """Submit by the same rules, and answer with ids and states alone."""
+        checked = commands.read_specs(caller, specs, self._parts.batch_specs)
+
+        def finish(state: State, ids: Sequence[str], created: bool) -> Document:
+            if created:
+                states = [JobState.PENDING.value] * len(ids)
+            else:
+                states = [self._state_of(state, job_id) for job_id in ids]
+            return {"ids": ids, "states": states, "created": created}
+
+        answer: Document = await self._engine.change(
             commands.submit(caller, checked, key, self._sources, finish)
         )
         return answer
@@ -130,7 +147,7 @@ class Answers:
     async def job_events(self, caller: Caller, job_id: str) -> Document:
         def look(state: State) -> Document:
             job = owned(caller, find_job(state, self._store, job_id), job_id)
-            return {"events": job_history(job, self._attempts(state, job, None))}
+            return {"events": job_history(job, self.attempts_of(state, job, None))}
 
         return await self._engine.read(look)
 
@@ -293,6 +310,8 @@ class Answers:
 
     def notice(self, note: Note) -> None:
         """Hear of a committed note: those who wait for a job's end are woken."""
+        for listener in self.listeners:
+            listener(note)
         if note.type == "job_ended":
             for waiter in self._waiters.pop(note.job_id, ()):
                 if not waiter.done():
@@ -328,14 +347,19 @@ class Answers:
 
     def _document(self, state: State, caller: Caller, job_id: str) -> Document:
         job = owned(caller, find_job(state, self._store, job_id), job_id)
-        return self._full(state, job)
+        return self.whole(state, job)
 
-    def _full(self, state: State, job: Job) -> Document:
+    def _state_of(self, state: State, job_id: str) -> str:
+        job = find_job(state, self._store, job_id)
+        return job.state.value if job is not None else "forgotten"
+
+    def whole(self, state: State, job: Job) -> Document:
+        """A job's whole document, for whoever has settled that it may be shown."""
         reason = explain(state, job).summary if job.state is JobState.PENDING and job.waiting else ""
         if job.numbered:
             return job_document(job, None, [], reason)
         task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
-        return job_document(job, task, self._attempts(state, job, 0), reason)
+        return job_document(job, task, self.attempts_of(state, job, 0), reason)
 
     def _brief(self, state: State, job_id: str) -> Document:
         """A submit's answer: a new job has no history, so nothing is looked up for it."""
@@ -347,7 +371,7 @@ class Answers:
                 "note": "this job ended and its retention time is over",
             }
         if job.cursor or job.rest.final:
-            return self._full(state, job)
+            return self.whole(state, job)
         return job_document(job, None, [])
 
     def _listed(self, state: State, job: Job, reasons: dict[int, str]) -> Document:
@@ -360,12 +384,12 @@ class Answers:
             return job_document(job, None, [], reason)
         untouched = not job.cursor and not job.rest.final
         task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
-        attempts = [] if untouched else self._attempts(state, job, 0)
+        attempts = [] if untouched else self.attempts_of(state, job, 0)
         return job_document(job, task, attempts, reason)
 
     def _task_document(self, state: State, job: Job, index: int) -> Document:
         task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
-        attempts = self._attempts(state, job, index) if task is not None and task.attempts else []
+        attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
         return task_document(job, index, task, attempts)
 
     def _indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> list[int]:
@@ -384,7 +408,7 @@ class Answers:
     def _untouched(self, job: Job, index: int) -> bool:
         return not job.holes or self._store.find_task(job.id, index) is None
 
-    def _attempts(self, state: State, job: Job, index: int | None) -> list[Attempt]:
+    def attempts_of(self, state: State, job: Job, index: int | None) -> list[Attempt]:
         """Attempts of a job's task (None: of all its tasks), memory before rows."""
         found = {attempt.uid: attempt for attempt in self._store.find_attempts(job.id, index)}
         newer = (
@@ -409,7 +433,7 @@ class Answers:
             raise InvalidInput(f"job {job.id!r} has {job.total} tasks: name one, such as {job.id}/0")
         if not 0 <= index < job.total:
             raise NotFound(f"job {job.id!r} has no task {index}: it has {job.total}")
-        attempts = self._attempts(state, job, index)
+        attempts = self.attempts_of(state, job, index)
         chosen = [a for a in attempts if request.attempt is None or a.no == request.attempt]
         if request.attempt is not None and not chosen:
             raise NotFound(

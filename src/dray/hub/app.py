@@ -21,14 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import msgspec
-
 from dray.config import HubConfig
-from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import Clock, EpochStarted, unpack_facts
-from dray.core.lifecycle.recovery import load, wake_up
+from dray.core.lifecycle.events import EpochStarted
+from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import Counters, State
+from dray.core.lifecycle.state import State
 from dray.errors import DrayError, StoreError
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, write_private
@@ -40,9 +37,12 @@ from dray.hub.certificates import (
     is_loopback,
     join_line,
 )
+from dray.hub.channel_answers import ChannelAnswers
+from dray.hub.client_channel import ChannelLimits, ClientChannels
+from dray.hub.client_channel import Desk as ChannelDesk
 from dray.hub.clock import HubClock
 from dray.hub.effect_runner import Runner
-from dray.hub.engine import Decision, Engine
+from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.housekeeping import keep_house
 from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
@@ -51,12 +51,15 @@ from dray.hub.metrics import Gauges, Metrics
 from dray.hub.outputs import Outputs
 from dray.hub.projection import Projector
 from dray.hub.questions import Questions
+from dray.hub.recovery import recover
 from dray.hub.server import HttpServer, bind
 from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
-from dray.hub.store.base import AuditRecord, Store, TokenRow
+from dray.hub.store.base import AuditRecord, TokenRow
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
+from dray.hub.turns import Decision
+from dray.wire.client_messages import CLIENT_PATH
 
 logger = logging.getLogger("dray.hub")
 
@@ -70,6 +73,7 @@ class Hub(NamedTuple):
     engine: Engine
     answers: Answers
     sessions: Sessions
+    channels: ClientChannels
     feed: Feed
     outputs: Outputs
     tokens: Tokens
@@ -116,28 +120,15 @@ def _holder(file: IO[str]) -> str:
     return f" (process {pid})" if pid else ""
 
 
-def recover(store: Store, rules: Rules) -> tuple[State, int, HubClock]:
-    """Rows + fold of the log's tail through the same `apply` = the state that was committed."""
-    snapshot = store.load()
-    state = State(rules)
-    counters = msgspec.msgpack.decode(snapshot.counters, type=Counters) if snapshot.counters else Counters()
-    load(state, counters, (snapshot.jobs, snapshot.tasks, snapshot.attempts, snapshot.workers))
-    seq, now_ms = snapshot.applied_seq, snapshot.now_ms
-    while entries := store.tail(seq, 1000):
-        for entry in entries:
-            for fact in unpack_facts(entry.facts):
-                apply(state, fact, Clock(entry.now_ms, entry.at_ms))
-            seq, now_ms = entry.seq, max(now_ms, entry.now_ms)
-    return state, seq, HubClock(now_ms, snapshot.clock_base)
-
-
 async def start_hub(config: HubConfig) -> Hub:
     """Open the store, recover, listen. Everything that can go wrong does so before the first answer."""
     tls = _tls_files(config)
     check_bind(config.host, tls is not None)
     bound = bind(config.host, config.port)
     store = SqliteStore.open(config.home / "hub.sqlite", reserve_bytes=config.reserve_bytes)
-    state, seq, clock = recover(store, _rules(config))
+    recovered = recover(store, _rules(config))
+    state, seq = recovered.state, recovered.seq
+    clock = HubClock(recovered.now_ms, recovered.clock_base)
     epoch = store.begin_epoch()
     now = clock.read()
     store.save_clock(now.now_ms, now.at_ms, clock.base)
@@ -203,7 +194,14 @@ def _wire(
         await engine.change(lambda state, clock: _audit_only(record))
 
     tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save_token)
-    routes = [SocketRoute("/ws", ("worker", "read"), sessions.handle)]
+    channels = ClientChannels(
+        ChannelDesk(answers, ChannelAnswers(answers, engine, store), tokens.is_live),
+        ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes),
+    )
+    routes = [
+        SocketRoute("/ws", ("worker", "read"), sessions.handle),
+        SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
+    ]
     http_limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
     hosts = (*config.hosts, config.host, socket.gethostname())
     api = HttpApi(answers, tokens, hosts, http_limits, routes, metrics.count_request)
@@ -215,7 +213,19 @@ def _wire(
         config.frame_msgpack_bytes + (1 << 20),
     )
     return Hub(
-        config, store, writer, engine, answers, sessions, feed, outputs, tokens, api, server, server.url
+        config,
+        store,
+        writer,
+        engine,
+        answers,
+        sessions,
+        channels,
+        feed,
+        outputs,
+        tokens,
+        api,
+        server,
+        server.url,
     )
 
 
@@ -246,6 +256,7 @@ async def stop_hub(hub: Hub) -> None:
     hub.feed.close()
     hub.api.close()
     hub.sessions.closed_all(GOING_AWAY, "the hub is stopping")
+    hub.channels.close_all(GOING_AWAY, "the hub is stopping")
     await hub.server.stop()
     hub.engine.stop()
 

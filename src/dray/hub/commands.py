@@ -19,9 +19,9 @@ from dray.core.model.records import Job
 from dray.core.model.spec import JobSpec, pack_spec, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
-from dray.hub.engine import Decision
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, KeyRow, Store
+from dray.hub.turns import Decision
 from dray.wire.codec import MAX_DEPTH, depth_of
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"

@@ -73,7 +73,9 @@ class Runner:
         self._feed.publish(seq, clock.at_ms, notes)
 
     def _session(self, worker: str) -> Session | None:
-        return self._sessions.by_worker.get(worker)
+        """The session that the state names: a newer socket under this id is nobody until its register was folded in."""
+        presence = self._state.presence.get(worker)
+        return self._sessions.open.get(presence.session) if presence is not None else None
 
     def _assign(self, effect: Assign) -> None:
         session, attempt = self._session(effect.worker), self._state.attempts.get(effect.uid)
@@ -141,7 +143,7 @@ class Runner:
                 known = None
         else:
             known = self._store.newest_attempt(effect.worker, effect.job_id, index)
-        if known is None:
+        if known is None or known.phase.live:
             name = task_id(effect.job_id, effect.task_index)
             if effect.uid:
                 self._ack(Ack(effect.worker, "job_result", {effect.uid: "superseded"}))

@@ -10,48 +10,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
-import msgspec
-
-from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Effect, Note, NoWork
-from dray.core.lifecycle.events import Clock, EpochStarted, Event, Fact, PlanDecided, is_fact, pack_facts
+from dray.core.lifecycle.effects import Effect
+from dray.core.lifecycle.events import Clock, EpochStarted, Fact
 from dray.core.lifecycle.state import State
-from dray.core.lifecycle.timers import due, next_due_ms
-from dray.core.scheduling.explain import explain
-from dray.core.scheduling.pass_ import plan, settle_plan
-from dray.errors import BrokenInvariant, DrayError, NotReady
+from dray.core.lifecycle.timers import next_due_ms
+from dray.errors import NotReady
 from dray.hub.clock import HubClock
 from dray.hub.projection import Projector
-from dray.hub.store.base import AuditRecord, KeyRow, Turn
 from dray.hub.store.writer import StoreWriter
+from dray.hub.turns import Commit, Conductor, Decide, Decision, Deliver, Request
 
 T = TypeVar("T")
 DRAIN = 512
 MAX_INBOX = 8192
-
-
-class Decision(NamedTuple):
-    """What a request comes to in its turn: events to fold in, what to record beside them, what to answer after the
-    commit.
-    """
-
-    events: Iterable[Event | Effect] = ()
-    answer: Callable[[State], Any] | None = None
-    audit: tuple[AuditRecord, ...] = ()
-    keys: tuple[KeyRow, ...] = ()
-
-
-Decide = Callable[[State, Clock], Decision]
-
-
-class Request(NamedTuple):
-    """One entry of the inbox. `done` is None for messages that nobody awaits."""
-
-    decide: Decide
-    done: asyncio.Future[Any] | None
 
 
 class EffectRunner(Protocol):
@@ -68,9 +42,6 @@ class Observer(Protocol):
     def observe_commit(self, seconds: float) -> None: ...
 
 
-_notes = msgspec.msgpack.Encoder()
-
-
 class Engine:
     """Runs turns until it is stopped or a commit fails."""
 
@@ -85,7 +56,7 @@ class Engine:
         seq: int,
     ) -> None:
         self.state = state
-        self.seq = seq
+        self._conductor = Conductor(state, seq)
         self._writer, self._clock, self._runner, self._observer = writer, clock, runner, observer
         self._projector = projector
         self._inbox: deque[Request] = deque()
@@ -96,6 +67,11 @@ class Engine:
         self._epoch_wanted = 0
         self._settlers: list[asyncio.Future[None]] = []
         self.failure: BaseException | None = None
+
+    @property
+    def seq(self) -> int:
+        """The number of the last turn."""
+        return self._conductor.seq
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
@@ -191,67 +167,35 @@ class Engine:
     async def _turn(self) -> None:
         began = time.perf_counter()
         clock = self._clock.read()
-        turn = _TurnInProgress(self.state, clock)
+        first: list[Fact] = []
         if self._epoch_wanted > self.state.counters.epoch:
-            turn.fold(
-                EpochStarted(await self._writer.run(lambda store: store.begin_epoch(self._epoch_wanted)))
-            )
-        for _ in range(min(DRAIN, len(self._inbox))):
-            turn.take(self._inbox.popleft())
+            wanted = self._epoch_wanted
+            first.append(EpochStarted(await self._writer.run(lambda store: store.begin_epoch(wanted))))
+        requests = [self._inbox.popleft() for _ in range(min(DRAIN, len(self._inbox)))]
         if len(self._inbox) < MAX_INBOX:
             self._room.set()
-        for event in due(self.state, clock, self._reason):
-            turn.fold(event)
-        cut = self._pass(turn)
-        if turn.durable:
-            self.seq += 1
-            await self._commit(turn)
-        self._runner.run(turn.effects, self.seq, clock)
-        turn.answer()
+        for step in self._conductor.turn(requests, first, clock):
+            if isinstance(step, Commit):
+                decided = time.perf_counter()
+                self._observer.observe_plan(decided - began)
+                await self._writer.commit(step.turn)
+                self._observer.observe_commit(time.perf_counter() - decided)
+            elif isinstance(step, Deliver):
+                self._runner.run(step.effects, self.seq, clock)
+            else:
+                step.give()
         self._observer.observe_turn(time.perf_counter() - began)
+        await self._project(clock)
+        if self._conductor.cut:
+            self._wake.set()
+            await asyncio.sleep(0)
+
+    async def _project(self, clock: Clock) -> None:
         if self._settlers:
             settlers, self._settlers = self._settlers, []
             await self._projector.project(self.state, self.seq, clock, settlers)
         elif self._projector.is_due(self.state):
             await self._projector.project(self.state, self.seq, clock)
-        if cut:
-            self._wake.set()
-            await asyncio.sleep(0)
-
-    def _pass(self, turn: _TurnInProgress) -> bool:
-        if not (self.state.backlog.awake or self.state.columns.roomier or self.state.polls):
-            return False
-        began = time.perf_counter()
-        decided = plan(self.state)
-        if decided.placements:
-            turn.fold(PlanDecided(decided.placements))
-        settle_plan(self.state, decided)
-        served = {placement.worker for placement in decided.placements}
-        turn.effects += [NoWork(worker) for worker in self.state.polls if worker not in served]
-        self.state.polls.clear()
-        self._observer.observe_plan(time.perf_counter() - began)
-        return decided.cut
-
-    async def _commit(self, turn: _TurnInProgress) -> None:
-        began = time.perf_counter()
-        shown = [effect for effect in turn.effects if isinstance(effect, Note)]
-        notes = _notes.encode(
-            [(note.type, note.job_id, note.task_id, note.worker, dict(note.data)) for note in shown]
-        )
-        record = Turn(
-            self.seq,
-            turn.clock.now_ms,
-            turn.clock.at_ms,
-            pack_facts(turn.facts),
-            notes,
-            turn.keys,
-            turn.audit,
-        )
-        await self._writer.commit(record)
-        self._observer.observe_commit(time.perf_counter() - began)
-
-    def _reason(self, job_id: str) -> str:
-        return explain(self.state, self.state.jobs[job_id]).summary
 
     def _refuse_rest(self) -> None:
         for settler in self._settlers:
@@ -261,67 +205,3 @@ class Engine:
             done = self._inbox.popleft().done
             if done is not None and not done.done():
                 done.set_exception(NotReady("the hub stopped before it could record this: try again"))
-
-
-class _TurnInProgress:
-    """What one turn gathers before its commit."""
-
-    def __init__(self, state: State, clock: Clock) -> None:
-        self.state, self.clock = state, clock
-        self.facts: list[Fact] = []
-        self.effects: list[Effect] = []
-        self.keys: list[KeyRow] = []
-        self.audit: list[AuditRecord] = []
-        self._answers: list[tuple[asyncio.Future[Any], Any, BaseException | None]] = []
-
-    @property
-    def durable(self) -> bool:
-        return bool(self.facts or self.keys or self.audit)
-
-    def take(self, request: Request) -> None:
-        """Decide one request against the state as it stands now, and fold what it comes to in."""
-        try:
-            decision = request.decide(self.state, self.clock)
-        except DrayError as refusal:
-            if request.done is not None:
-                self._answers.append((request.done, None, refusal))
-            return
-        for item in decision.events:
-            self.fold(item)
-        self.keys += decision.keys
-        self.audit += decision.audit
-        if request.done is not None:
-            self._answers.append((request.done, *self._compose(decision)))
-
-    def _compose(self, decision: Decision) -> tuple[Any, BaseException | None]:
-        """Look at the state for an answer; what is not there is the asker's trouble, never the engine's."""
-        if decision.answer is None:
-            return None, None
-        try:
-            return decision.answer(self.state), None
-        except BrokenInvariant:
-            raise
-        except DrayError as refusal:
-            return None, refusal
-
-    def fold(self, item: Event | Effect) -> None:
-        """Apply an event; an effect that needs no event rides along."""
-        if type(item) in _EFFECTS:
-            self.effects.append(item)  # type: ignore[arg-type]  # narrowed by the exact type above
-            return
-        if is_fact(item):  # type: ignore[arg-type]  # not an effect, so an event
-            self.facts.append(item)  # type: ignore[arg-type]  # a struct is a fact
-        self.effects += apply(self.state, item, self.clock)  # type: ignore[arg-type]  # an event, see above
-
-    def answer(self) -> None:
-        """Give the answers out: the commit has been made."""
-        for done, value, refusal in self._answers:
-            if done.done():
-                continue
-            if refusal is not None:
-                done.set_exception(refusal)
-            else:
-                done.set_result(value)
-
-
-_EFFECTS = frozenset(Effect.__args__)

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
+from uvicorn.protocols.utils import ClientDisconnected
+
 from dray.errors import DrayError, InvalidInput, NotFound, NotReady
 from dray.hub.auth import SCOPES, Tokens
 from dray.hub.gate import Gate, Receive, Scope, Send, decode_json, has_body, read_body, read_headers
@@ -102,6 +104,9 @@ class HttpApi:
         self._count("websocket", 101)
         try:
             await route.handler(scope, receive, send, caller)
+        except ClientDisconnected:
+            # Sending to a peer that has just left: the handler's next receive would have said so.
+            return
         except Exception:
             log.exception("the WebSocket %s failed", route.path)
             with contextlib.suppress(Exception):

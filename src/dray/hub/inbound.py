@@ -25,6 +25,7 @@ from dray.core.lifecycle.events import (
     WorkerRegistered,
     WorkerReturned,
 )
+from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import split_task_id
@@ -37,10 +38,13 @@ from dray.wire.worker_messages import (
     JobProgress,
     JobResult,
     JobStarted,
+    MetricsRequest,
     ReadyForWork,
     Register,
     ServiceHealth,
+    WorkerListRequest,
     WorkerMessage,
+    WorkerShowRequest,
 )
 
 LOST_CLASSES = ("lost", "lost_unstarted")
@@ -74,7 +78,7 @@ def register(state: State, store: Store, session: int, body: Register) -> Iterat
         labels=body.labels or {},
         slots=body.slots,
         features=tuple(body.features or ()),
-        base=body.features is None,
+        base=not body.features,
         address=body.address or "",
         incarnation=body.incarnation or "",
         journal_id=body.journal_id or "",
@@ -90,7 +94,10 @@ def register(state: State, store: Store, session: int, body: Register) -> Iterat
 def _activity(state: State, store: Store, worker: str, task: str, uid: str, said: str) -> Activity:
     job_id, index = split_task_id(task) or (task, -1)
     over = False
-    if find(state, worker, job_id, index, uid) is None:
+    found = find(state, worker, job_id, index, uid)
+    if found is not None:
+        uid, over = found.uid, not found.phase.live and not adoptable(state, found)
+    else:
         known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
         over = known is not None and not _is_current(known)
         uid = known.uid if known is not None else uid
@@ -176,4 +183,7 @@ _STEPS: dict[type[Any], Callable[[State, str, Any], Iterator[Event | Effect]]] =
     ServiceHealth: _health,
     JobProgress: _nothing,
     JobLog: _nothing,
+    MetricsRequest: _nothing,
+    WorkerListRequest: _nothing,
+    WorkerShowRequest: _nothing,
 }

@@ -8,6 +8,7 @@ only the count goes on. Workers may speak for their own attempts only.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import struct
 from collections import OrderedDict
@@ -21,29 +22,32 @@ from dray.errors import InvalidInput
 from dray.wire.worker_messages import STREAMS, JobLog, JobResult
 
 HEADER = struct.Struct("<BQI")
-GAP = 8
+GAP, OVER = 8, 16
+GAP_MOST = (1 << 32) - 1  # a longer gap is told short: the piece behind it names its own offset
 OPEN_FILES = 256
+ANNOUNCED = 4096
 CHUNK = 1 << 16
 IDLE_END_S = 2.0
+logger = logging.getLogger("dray.hub.outputs")
 
 
 class Frame(NamedTuple):
-    """One piece of output; `gap` counts bytes that are not there."""
+    """One piece of output; `gap` counts bytes that are not there, `over` says that the cap is why."""
 
     stream: int
     offset: int
     data: bytes
     gap: int
+    over: bool
 
 
 class Recording:
-    """One attempt's file: where each stream stands, and a bell for those who follow."""
+    """One attempt's file: up to where each stream was received and filed, and a bell for those who follow."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.ends = [0, 0]
+        self.ends, self._filed = [0, 0], [0, 0]
         self.size = 0
-        self.capped = False
         self.expected: list[int] | None = None
         self.bell = asyncio.Event()
         if path.exists():
@@ -54,7 +58,9 @@ class Recording:
         good = 0
         with self.path.open("rb") as file:
             for frame, end in read_frames(file):
-                self.ends[frame.stream] = frame.offset + len(frame.data) + frame.gap
+                self.ends[frame.stream] = self._filed[frame.stream] = (
+                    frame.offset + len(frame.data) + frame.gap
+                )
                 good = end
         if good < self.path.stat().st_size:
             with self.path.open("r+b") as file:
@@ -62,26 +68,40 @@ class Recording:
         self.size = good
 
     def append(self, stream: int, offset: int, data: bytes, cap: int) -> None:
-        """Add a piece: what was there before is skipped, what is missing is marked."""
+        """Add a piece: what was there before is skipped, what is missing is marked.
+
+        A disk that is full costs the piece and nothing else: the worker is told that it arrived, and the gap is marked
+        before the next piece that can be written.
+        """
         end = self.ends[stream]
         if offset + len(data) <= end:
             return
         if offset < end:
             data, offset = data[end - offset :], end
-        pieces = b""
-        if offset > end:
-            pieces += HEADER.pack(GAP | stream, end, offset - end)
+        pieces, filed = b"", self._filed[stream]
+        if offset > filed:
+            pieces += HEADER.pack(GAP | stream, filed, min(offset - filed, GAP_MOST))
         if self.size + len(data) > cap:
-            self.capped = True
-            pieces += HEADER.pack(GAP | stream, offset, len(data))
+            pieces += HEADER.pack(GAP | OVER | stream, offset, len(data))
         else:
             pieces += HEADER.pack(stream, offset, len(data)) + data
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
-            file.write(pieces)
-        self.size += len(pieces)
         self.ends[stream] = offset + len(data)
+        if self._write(pieces):
+            self._filed[stream] = self.ends[stream]
         self.ring()
+
+    def _write(self, pieces: bytes) -> bool:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                if file.tell() > self.size:
+                    file.truncate(self.size)
+                file.write(pieces)
+        except OSError as fault:
+            logger.warning("output could not be written to %s: %s", self.path, fault.strerror)
+            return False
+        self.size += len(pieces)
+        return True
 
     def ring(self) -> None:
         self.bell.set()
@@ -104,6 +124,7 @@ class Outputs:
         self.folder, self._cap, self._find = folder, cap_bytes, find
         self._open: OrderedDict[str, Recording] = OrderedDict()
         self._owners: OrderedDict[tuple[str, str], Attempt] = OrderedDict()
+        self._announced: OrderedDict[str, list[int]] = OrderedDict()
 
     def take(self, worker: str, body: JobLog) -> dict[str, dict[str, int]]:
         """File a piece and say up to where each stream of that attempt has been received."""
@@ -114,16 +135,23 @@ class Outputs:
 
     def expect(self, result: JobResult) -> None:
         """Note how much a finished attempt printed, so that a follower knows when it has all."""
-        usage = result.usage or {}
-        recording = self._open.get(result.attempt or "")
-        if recording is not None and "stdout_bytes" in usage:
-            recording.expected = [int(usage.get(f"{stream}_bytes", 0)) for stream in STREAMS]
+        usage, uid = result.usage or {}, result.attempt or ""
+        if "stdout_bytes" not in usage:
+            return
+        self._announced[uid] = [int(usage.get(f"{stream}_bytes", 0)) for stream in STREAMS]
+        if len(self._announced) > ANNOUNCED:
+            self._announced.popitem(last=False)
+        recording = self._open.get(uid)
+        if recording is not None:
+            recording.expected = self._announced[uid]
+            recording.ring()
 
     def recording(self, attempt: Attempt) -> Recording:
         """Open (or make) the recording of an attempt."""
         recording = self._open.get(attempt.uid)
         if recording is None:
             recording = self._open[attempt.uid] = Recording(self.path(attempt))
+            recording.expected = self._announced.get(attempt.uid)
             if len(self._open) > OPEN_FILES:
                 self._open.popitem(last=False)
         else:
@@ -155,6 +183,7 @@ class Outputs:
     ) -> AsyncIterator[bytes]:
         """Give an attempt's output; while `follow()` says that it runs, wait for more."""
         recording, position = self.recording(attempt), 0
+        over = [False, False]
         while True:
             bell, running = recording.bell, follow is not None and follow()
             if recording.path.exists():
@@ -162,9 +191,11 @@ class Outputs:
                     file.seek(position)
                     for frame, end in read_frames(file):
                         position = end
-                        if frame.stream in streams:
-                            yield frame.data or _mark(frame.gap)
-            if follow is None or (not running and recording.complete):
+                        if frame.stream in streams and not (frame.over and over[frame.stream]):
+                            yield frame.data or _mark(frame)
+                        over[frame.stream] = frame.over
+            # All that a result announced is here: it has ended, though the result may not be recorded yet.
+            if follow is None or recording.complete:
                 return
             if await _idle(bell, None if running else IDLE_END_S):
                 return
@@ -201,8 +232,15 @@ class _Frames:
         if not gap and len(data) < length:
             raise StopIteration
         self._position += HEADER.size + len(data)
-        return Frame(kind & 1, offset, data, length if gap else 0), self._position
+        frame = Frame(kind & 1, offset, data, length if gap else 0, bool(kind & OVER))
+        return frame, self._position
 
 
-def _mark(gap: int) -> bytes:
-    return f"\n[dray: {gap} bytes of output were dropped here]\n".encode()
+def _mark(frame: Frame) -> bytes:
+    """Say what is missing.
+
+    Once for all that is over the cap, without a count that still grows: who comes back must find the same bytes.
+    """
+    if frame.over:
+        return b"\n[dray: this output is over its limit, what follows was dropped here]\n"
+    return f"\n[dray: {frame.gap} bytes of output were dropped here]\n".encode()

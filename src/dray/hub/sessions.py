@@ -13,12 +13,13 @@ from typing import Any
 from dray.core.lifecycle.events import SessionClosed, WorkerLeft
 from dray.errors import InvalidInput
 from dray.hub import inbound
-from dray.hub.engine import Decision, Engine
+from dray.hub.engine import Engine
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.outputs import Outputs
 from dray.hub.questions import Questions
 from dray.hub.service import Caller
 from dray.hub.store.base import Store
+from dray.hub.turns import Decision
 from dray.wire.codec import Codec, Envelope, message
 from dray.wire.worker_messages import (
     QUESTIONS,
@@ -120,7 +121,6 @@ class Sessions:
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
         self._numbers = 0
         self.open: dict[int, Session] = {}
-        self.by_worker: dict[str, Session] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve one socket from upgrade to close."""
@@ -196,6 +196,8 @@ class Sessions:
             if not session.caller.may("read"):
                 raise InvalidInput(f"{envelope.type}: this token lacks the scope 'read'")
             self._questions.answer(session, body)
+            if session.worker:
+                self._post(session, body)  # any message is a sign of life
             return
         if not session.caller.may("worker"):
             raise InvalidInput(f"{envelope.type}: this token lacks the scope 'worker'")
@@ -214,8 +216,11 @@ class Sessions:
             session.push(message("ack", {"re": "job_log", "log_offsets": ack}))
         if isinstance(body, JobResult):
             self._outputs.expect(body)
-        engine, worker, number = self._engine(), session.worker, session.number
-        engine.post(
+        self._post(session, body)
+
+    def _post(self, session: Session, body: Any) -> None:
+        worker, number = session.worker, session.number
+        self._engine().post(
             lambda state, clock: Decision(inbound.interpret(state, self._store, worker, number, body))
         )
 
@@ -224,7 +229,8 @@ class Sessions:
             raise InvalidInput(f"register: this session is {session.worker!r} already")
         session.worker = body.id
         session.lists = session.codec.binary and "list" in (body.features or ())
-        self.by_worker[body.id] = session
+        for result in body.finished_unacked or ():
+            self._outputs.expect(result)
         engine, number = self._engine(), session.number
         if body.max_epoch_seen > engine.state.counters.epoch:
             engine.raise_epoch(body.max_epoch_seen + 1)
@@ -236,8 +242,6 @@ class Sessions:
 
     def _ended(self, session: Session, pump: asyncio.Task[None]) -> None:
         self.open.pop(session.number, None)
-        if self.by_worker.get(session.worker) is session:
-            del self.by_worker[session.worker]
         if not pump.done():
             pump.cancel()
 

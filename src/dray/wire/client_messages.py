@@ -1,8 +1,8 @@
 """The client channel, version 1: what a client may ask, what the hub answers and pushes, and how both are read.
 
 A frame is one message `{"type", "id", "payload"}` or a list of them, in msgpack. `id` is the client's own number of a
-request; its one answer carries the same id. What is pushed (`changed`) carries none. The hub's side and the client's side
-are both spelled here, so that neither can drift from the other.
+request; its one answer carries the same id. What is pushed (`changed`) carries none. Both sides are spelled here, so
+that neither can drift from the other.
 """
 
 from __future__ import annotations

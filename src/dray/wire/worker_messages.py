@@ -6,9 +6,10 @@ list or an object is expected, since several languages write an empty one so.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dray.core.model.capability import BACKENDS, Capability, Device, Slots
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
@@ -18,6 +19,14 @@ from dray.wire.codec import Codec
 SUBPROTOCOL_MSGPACK = "dray.v2.msgpack"
 SUBPROTOCOL_JSON = "dray.v2.json"
 MAX_COUNT = 1 << 20
+MAX_AMOUNT = 1 << 60
+# An attempt's number is its epoch above 40 bits of count, in 63 bits: a later epoch has no room there.
+MAX_EPOCH = 1 << 22
+
+# Bounded where they are read: a number that no row can hold must be refused here, not after its turn has begun.
+ExitCode = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 32) - 1)]
+Small = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class ActiveTask(msgspec.Struct):
@@ -34,10 +43,10 @@ class JobResult(msgspec.Struct):
 
     task_id: str
     state: str
-    exit_code: int | None = None
+    exit_code: ExitCode | None = None
     error: str | None = None
     attempt: str | None = None
-    signal: int | None = None
+    signal: Small | None = None
     exit_class: str | None = None
     usage: dict[str, float] | None = None
     value: bytes | None = None
@@ -45,7 +54,7 @@ class JobResult(msgspec.Struct):
 
 
 class Register(msgspec.Struct):
-    """First message of a session. `features` absent marks a base-only peer."""
+    """First message of a session. `features` absent or empty marks a base-only peer."""
 
     id: str
     capabilities: Capability
@@ -54,7 +63,7 @@ class Register(msgspec.Struct):
     incarnation: str | None = None
     boot_id: str | None = None
     journal_id: str | None = None
-    max_epoch_seen: int = 0
+    max_epoch_seen: Annotated[int, Meta(ge=0, le=MAX_EPOCH)] = 0
     finished_unacked: list[JobResult] | None = None
     labels: dict[str, str] | None = None
     devices: list[Device] | None = None
@@ -88,7 +97,7 @@ class JobAccepted(msgspec.Struct):
 
     task_id: str
     attempt: str | None = None
-    ports: list[int] | None = None
+    ports: list[Port] | None = None
     address: str | None = None
 
 
@@ -97,8 +106,8 @@ class JobStarted(msgspec.Struct):
 
     task_id: str
     attempt: str | None = None
-    pid: int = 0
-    devices: list[int] | None = None
+    pid: Small = 0
+    devices: list[Small] | None = None
 
 
 class JobProgress(msgspec.Struct):
@@ -217,6 +226,8 @@ def _faults(body: Any) -> list[tuple[str, str]]:
         faults += _task_faults("task_id", body.task_id)
     if isinstance(body, JobResult) and body.state not in RESULT_STATES:
         faults.append(("state", f"must be one of {', '.join(RESULT_STATES)}, got {body.state[:64]!r}"))
+    if isinstance(body, (Heartbeat, JobResult)):
+        faults += _usage_faults(body.usage)
     if isinstance(body, JobLog):
         if body.stream not in STREAMS:
             faults.append(("stream", f"must be one of {', '.join(STREAMS)}, got {body.stream[:64]!r}"))
@@ -236,6 +247,14 @@ def _count_faults(place: str, value: int, high: int = MAX_COUNT) -> list[tuple[s
     return [] if 0 <= value <= high else [(place, f"must be 0 to {high}, got {value}")]
 
 
+def _usage_faults(usage: dict[str, float] | None) -> list[tuple[str, str]]:
+    return [
+        (f"usage.{name[:64]}", f"must be 0 to {MAX_AMOUNT}, got {value}")
+        for name, value in (usage or {}).items()
+        if not 0 <= value <= MAX_AMOUNT
+    ]
+
+
 def _capability_faults(place: str, capability: Capability) -> list[tuple[str, str]]:
     faults = []
     if capability.gpu_backend not in BACKENDS:
@@ -247,6 +266,9 @@ def _capability_faults(place: str, capability: Capability) -> list[tuple[str, st
         value = getattr(capability, name)
         if not 0 <= value <= high:
             faults.append((f"{place}.{name}", f"must be 0 to {high}, got {value}"))
+    if (info := capability.gpu_info) is not None:
+        faults += _count_faults(f"{place}.gpu_info.count", info.count)
+        faults += _count_faults(f"{place}.gpu_info.mem_total", info.mem_total, MAX_AMOUNT)
     return faults
 
 
@@ -254,7 +276,8 @@ def _device_faults(devices: list[Device] | None) -> list[tuple[str, str]]:
     seen: dict[int, int] = {}
     faults = []
     for place, device in enumerate(devices or ()):
-        if device.index in seen or not 0 <= device.index < MAX_COUNT or device.vram_bytes < 0:
+        sane = 0 <= device.index < MAX_COUNT and 0 <= device.vram_bytes <= MAX_AMOUNT
+        if device.index in seen or not sane:
             faults.append(
                 (f"devices[{place}]", f"a card must have an index of its own and sane memory, got {device}")
             )

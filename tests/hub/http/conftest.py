@@ -219,7 +219,12 @@ class Site:
         await receive()
         await send({"type": "websocket.accept"})
         while (message := await receive())["type"] == "websocket.receive":
-            await send({"type": "websocket.send", "text": f"{caller.user}:{message['text']}"})
+            if message["text"] == "fail":
+                raise RuntimeError("the handler broke")
+            times = 1_000_000 if message["text"] == "flood" else 1
+            for _ in range(times):
+                await send({"type": "websocket.send", "text": f"{caller.user}:{message['text']}"})
+                await asyncio.sleep(0)
 
     def on_loop(self, call: Callable[[], Any]) -> Any:
         """Run something on the server's loop and give back what it returned."""

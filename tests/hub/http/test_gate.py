@@ -205,6 +205,25 @@ def test_a_socket_nobody_serves(site):
     assert fault.value.response.status_code == 404
 
 
+def test_a_peer_that_leaves_is_no_failure(site, caplog, wait_until):
+    with dial(site) as socket:
+        socket.send("flood")
+        socket.recv(timeout=10)
+        socket.socket.close()
+    wait_until(lambda: site.on_loop(lambda: not site.server._server.server_state.tasks))
+    assert caplog.text == ""
+
+
+def test_a_socket_whose_handler_breaks_is_closed_and_logged(site, caplog):
+    with dial(site) as socket:
+        socket.send("fail")
+        with pytest.raises(websockets.exceptions.ConnectionClosedError) as closed:
+            socket.recv(timeout=10)
+    assert closed.value.rcvd is not None
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1011, "the hub failed")
+    assert "the handler broke" in caplog.text
+
+
 def test_messages_are_not_compressed(site):
     with dial(site) as socket:
         assert "Sec-WebSocket-Extensions" not in socket.response.headers

@@ -197,6 +197,24 @@ async def test_stopping_breaks_what_will_not_end():
         await asyncio.open_connection("127.0.0.1", bound.port)
 
 
+async def test_stopping_does_not_wait_for_a_reader_that_takes_nothing(wait_until_async):
+    started = asyncio.Event()
+
+    async def generous(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * (64 << 20)})
+        started.set()
+
+    bound = bind("127.0.0.1", 0)
+    server = HttpServer(generous, bound)
+    await server.start()
+    with socket.create_connection(("127.0.0.1", bound.port), timeout=20) as idle:
+        idle.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await started.wait()
+        await server.stop(deadline_s=0.3)
+        await wait_until_async(lambda: not server._server.server_state.connections)
+
+
 async def test_stopping_a_server_that_never_began():
     bound = bind("127.0.0.1", 0)
     await HttpServer(lambda *_: None, bound).stop()

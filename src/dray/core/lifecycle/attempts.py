@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Phase
+from dray.core.model.resources import WHOLE
 
 ACCEPT, START, STOP, SILENCE, RETURN = "accepted", "started", "stop", "silent", "returned"
 SUCCEED, FAIL, KILL, PREEMPT, LOSE, REVOKE, ADOPT = (
@@ -37,6 +38,8 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.ACCEPTED, STOP): Phase.STOPPING,
     (Phase.ACCEPTED, SILENCE): Phase.UNKNOWN,
     (Phase.RUNNING, STOP): Phase.STOPPING,
+    # Cancelled before it was accepted, and never heard of again: a worker that does not have it cannot confirm its end.
+    (Phase.STOPPING, REVOKE): Phase.REVOKED,
     (Phase.RUNNING, SILENCE): Phase.UNKNOWN,
     (Phase.UNKNOWN, RETURN): Phase.RUNNING,
     (Phase.UNKNOWN, START): Phase.RUNNING,
@@ -60,6 +63,13 @@ def move(state: State, attempt: Attempt, trigger: str) -> bool:
     if before.live != after.live:
         hold(state, attempt, 1 if after.live else -1)
     return True
+
+
+def may_return(state: State, attempt: Attempt) -> bool:
+    """Whether a lost attempt could hold its place again: its cards were not given away meanwhile."""
+    share = state.ask(attempt.shape).gpu_milli
+    used = state.columns.card_used[state.columns.row_of[attempt.worker]]
+    return all(used.get(index, 0) + share <= WHOLE for index in attempt.devices)
 
 
 def hold(state: State, attempt: Attempt, sign: int) -> None:

@@ -7,7 +7,7 @@ costs what changed.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -44,8 +44,11 @@ class Bucket:
     def add(self, entry: Entry) -> None:
         if not self.entries or self.entries[-1] < entry:
             self.entries.append(entry)
-        else:
-            insort(self.entries, entry, lo=self.head)
+            return
+        place = bisect_left(self.entries, entry, lo=self.head)
+        # An entry that went stale in place stands again by itself; a second one would place its tasks twice.
+        if place == len(self.entries) or self.entries[place] != entry:
+            self.entries.insert(place, entry)
 
     def drop_head(self) -> None:
         """Forget the first entry, which must be stale."""
@@ -95,7 +98,7 @@ class Backlog:
         self.buckets: dict[BucketKey, Bucket] = {}
         self.of_shape: dict[int, dict[BucketKey, None]] = {}
         self.awake: dict[int, None] = {}
-        self.parked: dict[int, None] = {}
+        self.parked: dict[int, bool] = {}
         self.depth: dict[str, int] = {}
 
     def count(self, queue: str, change: int) -> None:
@@ -110,18 +113,22 @@ class Backlog:
             bucket = self.buckets[key] = Bucket()
             self.of_shape.setdefault(job.shape, {})[key] = None
         bucket.add(Entry(job.seq, position, job.id))
-        if job.shape not in self.parked:
+        if not self.parked.get(job.shape, False):
+            self.parked.pop(job.shape, None)
             self.awake[job.shape] = None
 
-    def park(self, shape: int) -> None:
-        """Leave a shape out of passes until a worker it could use gains room."""
+    def park(self, shape: int, full: bool) -> None:
+        """Leave a shape out of passes until a worker it could use gains room.
+
+        `full`: no worker had any. Otherwise a job's own cap holds it back; another job of the shape is worth a look.
+        """
         self.awake.pop(shape, None)
         if shape in self.of_shape:
-            self.parked[shape] = None
+            self.parked[shape] = full
 
     def wake(self, shape: int) -> None:
         """Look at a shape again."""
-        if self.parked.pop(shape, 0) is None:
+        if self.parked.pop(shape, None) is not None:
             self.awake[shape] = None
 
     def remove_bucket(self, key: BucketKey) -> None:

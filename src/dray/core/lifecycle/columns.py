@@ -181,14 +181,14 @@ def offer_of(worker: Worker, cards: tuple[Device, ...]) -> Offer:
     backend = capability.gpu_backend or "cpu"
     has_gpu = capability.gpu_count > 0
     info = capability.gpu_info
-    names = [capability.gpu_type, info.gpu_type if info else "", *(info.devices if info else [])]
+    names = [capability.gpu_type, info.gpu_type if info else "", *((info.devices if info else None) or ())]
     names += [card.model for card in cards]
     words: dict[str, None] = {}
     for name in names if has_gpu else ():
         lowered = name.lower()
         words[lowered] = None
-        for word in lowered.replace("-", " ").replace("_", " ").split():
-            words[word] = None
+        for word in (*lowered.split(), *lowered.replace("-", " ").replace("_", " ").split()):
+            words[word.strip("()[],;")] = None
     words.pop("", None)
     kinds = ("cpu", *(("tpu",) if "tpu" in words else ("gpu",) if has_gpu else ()))
     return Offer(

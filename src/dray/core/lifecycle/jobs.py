@@ -162,6 +162,9 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
         task.queued = False
         job.requeued -= 1
         state.backlog.count(job.queue, -1)
+        if task.last_uid in state.attempts:
+            # It was kept in memory in case its worker came back with it; from here on it may be let go.
+            state.touched.attempts[task.last_uid] = None
         queued = state.requeued_of[job.id]
         del queued[index]
         if not queued:
@@ -169,6 +172,9 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
         return task
     if job.rest.final or index != next_index(state, job):
         return None
+    for hole in range(job.cursor, index):
+        # Ended by itself and kept to be passed over: now its row is all that is needed.
+        state.touched.tasks[job.id, hole] = None
     job.holes -= index - job.cursor
     job.cursor = index + 1
     state.backlog.count(job.queue, -1)
@@ -324,6 +330,7 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
     take_waiting(state, job, task.index)
     if attempt.started:
         task.losses -= 1
+    attempt.ended_at_ms, attempt.exit_class, attempt.error = 0, "", ""
     task.current, task.state = attempt.uid, JobState.RUNNING
     job.running += 1
     job.state = JobState.RUNNING

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dray.core.lifecycle import attempts, jobs
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
+from dray.core.lifecycle.timers import unanswered
 from dray.core.model.records import Attempt, Job, Phase, Task
 from dray.core.model.resources import ask_of
 from dray.core.model.spec import unpack_spec
@@ -41,7 +42,7 @@ def load(
     for task in task_rows:
         _load_task(state, task, wanted)
     for attempt in live:
-        _load_attempt(state, attempt)
+        recall(state, attempt)
 
 
 def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
@@ -54,7 +55,8 @@ def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
         state.backlog.add(job, task.index)
 
 
-def _load_attempt(state: State, attempt: Attempt) -> None:
+def recall(state: State, attempt: Attempt) -> None:
+    """Take an attempt back into memory: a live one, or a lost one that may still be adopted."""
     attempt.shape = state.jobs[attempt.job_id].shape
     state.attempts[attempt.uid] = attempt
     state.newest[attempt.worker, attempt.job_id, attempt.index] = attempt.uid
@@ -76,7 +78,7 @@ def wake_up(state: State, clock: Clock) -> None:
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
     for attempt in state.attempts.values():
-        if attempt.phase is Phase.ASSIGNED:
+        if unanswered(attempt):
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
         elif (
             attempt.phase.live and attempt.started and attempt.limit_ms and state.workers[attempt.worker].base
@@ -91,7 +93,7 @@ def release(
     """Let ended entities go whose rows are written. Live ones stay, and so does what they hang on."""
     for uid in uids:
         attempt = state.attempts.get(uid)
-        if attempt is not None and not attempt.phase.live and not _wanted(state, attempt):
+        if attempt is not None and not attempt.phase.live and not adoptable(state, attempt):
             del state.attempts[uid]
             place = (attempt.worker, attempt.job_id, attempt.index)
             if state.newest.get(place) == uid:
@@ -112,7 +114,7 @@ def release(
             _release_job(state, job)
 
 
-def _wanted(state: State, attempt: Attempt) -> bool:
+def adoptable(state: State, attempt: Attempt) -> bool:
     """A lost attempt may still be adopted while its task waits and no newer one was made."""
     task = state.tasks.get((attempt.job_id, attempt.index))
     return attempt.phase is Phase.LOST and task is not None and task.queued and task.last_uid == attempt.uid

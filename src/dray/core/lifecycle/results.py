@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dray.core.lifecycle import attempts, jobs
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
-from dray.core.lifecycle.effects import Ack, Cancel, Effect, LookUp, Note, Refuse
+from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
     AttemptAccepted,
     AttemptEnded,
@@ -22,10 +22,11 @@ from dray.core.lifecycle.events import (
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.spec import TIERS
+from dray.core.model.spec import TIERS, unpack_spec
 
 _TRIGGER = {"succeeded": SUCCEED, "completed": SUCCEED, "failed": FAIL, "killed": KILL, "preempted": PREEMPT}
 LOST_CLASSES = {"lost": True, "lost_unstarted": False}
+GIVEN_UP = 4408
 
 
 def find(state: State, worker: str, job_id: str, index: int, uid: str) -> Attempt | None:
@@ -34,6 +35,8 @@ def find(state: State, worker: str, job_id: str, index: int, uid: str) -> Attemp
         uid = state.newest.get((worker, job_id, max(index, 0)), "")
     attempt = state.attempts.get(uid)
     if attempt is None or attempt.worker != worker or attempt.job_id != job_id:
+        return None
+    if state.jobs[job_id].numbered is (index < 0):
         return None
     return attempt if attempt.index == max(index, 0) else None
 
@@ -46,9 +49,12 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
     effects: list[Effect] = [Ack(event.worker, "job_accepted")]
     if attempt.phase is Phase.REVOKED:
         return [*effects, Cancel(event.worker, state.spell(attempt), attempt.uid, "revoked", 0)]
-    if not attempts.move(state, attempt, ACCEPT):
+    moved = attempts.move(state, attempt, ACCEPT)
+    if attempt.phase.live:
+        attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
+        state.touched.attempts[attempt.uid] = None
+    if not moved:
         return effects
-    attempt.accepted_at_ms = clock.at_ms
     attempt.address, attempt.ports = event.address, event.ports
     effects.append(
         Note("task_accepted", attempt.job_id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
@@ -72,8 +78,14 @@ def mark_started(state: State, attempt: Attempt, clock: Clock) -> None:
         return
     attempt.started = True
     attempt.started_ms, attempt.started_at_ms = clock.now_ms, clock.at_ms
-    if attempt.limit_ms and state.workers[attempt.worker].base:
-        state.set_timer(clock.now_ms + attempt.limit_ms + state.rules.limit_margin_ms, "limit", attempt.uid)
+    arm_limit(state, attempt)
+
+
+def arm_limit(state: State, attempt: Attempt) -> None:
+    """Watch the time limit of what a base-only worker runs."""
+    if attempt.started and attempt.limit_ms and state.workers[attempt.worker].base:
+        due_ms = attempt.started_ms + attempt.limit_ms + state.rules.limit_margin_ms
+        state.set_timer(due_ms, "limit", attempt.uid)
 
 
 def started(state: State, event: AttemptStarted, clock: Clock) -> list[Effect]:
@@ -137,6 +149,10 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         return jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, attempt.exit_class or "ok", "")
     if phase is Phase.PREEMPTED:
         task.preemptions += 1
+        if attempt.started and unpack_spec(job.spec).at_most_once:
+            why = attempt.error or "preempted"
+            error = f"handed back by its worker after it had started ({why}), and it may start once only"
+            return jobs.end_task(state, job, task, JobState.WORKER_FAILED, clock, "preempted", error)
         return jobs.requeue(state, job, task, clock, attempt.error or "preempted")
     if phase is Phase.LOST:
         return _conclude_loss(state, job, task, attempt, clock)
@@ -186,7 +202,19 @@ def lost(state: State, event: AttemptsLost, clock: Clock) -> list[Effect]:
         attempt = state.attempts.get(uid)
         if attempt is not None:
             effects += lose(state, attempt, event.reason, clock)
-    return effects
+    return effects + _end_session(state, event.worker)
+
+
+def _end_session(state: State, worker_id: str) -> list[Effect]:
+    """Make a worker that was given up register again: it may still run what others now do, and only that tells."""
+    presence = state.presence.get(worker_id)
+    if presence is None or not presence.session:
+        return []
+    session, presence.session, presence.credit = presence.session, 0, 0
+    state.touch_worker(worker_id)
+    return [
+        CloseSession(worker_id, session, GIVEN_UP, "silent too long: its tasks were given up, register again")
+    ]
 
 
 def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:

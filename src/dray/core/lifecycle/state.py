@@ -62,7 +62,7 @@ class State:
         self.columns = Columns()
         self.backlog = Backlog()
         self.touched = Touched()
-        self.polls: dict[str, None] = {}
+        self.polls: dict[str, int] = {}
         self.timers: list[tuple[int, str, str]] = []
         self.started_ms = 0
         self.braked = False

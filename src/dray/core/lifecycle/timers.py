@@ -21,7 +21,7 @@ from dray.core.lifecycle.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Phase
+from dray.core.model.records import Attempt, Phase
 
 Reasons = Callable[[str], str]
 
@@ -86,13 +86,19 @@ def _silence(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> li
 
 def _accept(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
     attempt = state.attempts.get(uid)
-    if attempt is None or attempt.phase is not Phase.ASSIGNED:
+    if attempt is None or not unanswered(attempt):
         return []
-    ready_ms = max(attempt.assigned_ms, state.started_ms) + state.rules.accept_ms
+    ready_ms = max(attempt.assigned_ms, attempt.cancel_ms, state.started_ms) + state.rules.accept_ms
     if clock.now_ms < ready_ms:
         state.set_timer(ready_ms, "accept", uid)
         return []
     return [AttemptRevoked(uid, f"not accepted within {state.rules.accept_ms // 1000} s")]
+
+
+def unanswered(attempt: Attempt) -> bool:
+    """Whether its worker never said a word about it: not accepted, or cancelled before it was."""
+    stopping = attempt.phase is Phase.STOPPING and not attempt.accepted_at_ms
+    return attempt.phase is Phase.ASSIGNED or stopping
 
 
 def _wait(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:

@@ -80,6 +80,7 @@ def session_opened(state: State, event: SessionOpened, clock: Clock) -> list[Eff
     old, presence.session, presence.credit = presence.session, event.session, 0
     if not old or old == event.session:
         return []
+    state.polls.pop(event.worker, None)  # asked on the old socket; nobody waits for the answer on the new one
     before = state.workers.get(event.worker)
     other = before is not None and bool(event.incarnation) and before.incarnation != event.incarnation
     recent = tuple(at for at in presence.takeovers if clock.now_ms - at < state.rules.flap_window_ms)
@@ -122,29 +123,38 @@ def _reconcile(
     keep, stop, strange = [], [], []
     messages: list[Effect] = []
     for decision in reconcile(held, reported, finished, same_journal):
-        attempt = state.attempts.get(decision.key)
-        if decision.action == KEEP and attempt is not None:
+        attempt, action = state.attempts.get(decision.key), decision.action
+        if action == ADOPT and attempt is not None and not attempts.may_return(state, attempt):
+            action = STOP
+        if action == KEEP and attempt is not None:
             keep.append(attempt.uid)
             _keep(state, attempt, reports[decision.key][1].running, clock)
-        elif decision.action == ADOPT and attempt is not None:
+        elif action == ADOPT and attempt is not None:
             job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
             jobs.adopt(state, job, task, attempt)
+            if reports[decision.key][1].running:
+                results.mark_started(state, attempt, clock)
+            results.arm_limit(state, attempt)
             keep.append(attempt.uid)
-        elif decision.action == STOP:
+        elif action == STOP:
             stop.append(decision.key)
+            if attempt is not None and attempt.phase.live:
+                attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
+                state.touched.attempts[attempt.uid] = None
             messages.append(_stop(state, event.worker, reports[decision.key][1], attempt, clock))
-        elif decision.action == RESEND and attempt is not None:
+        elif action == RESEND and attempt is not None:
             messages.append(Assign(event.worker, attempt.uid))
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
             attempt.assigned_ms = clock.now_ms
-        elif decision.action == LOSE and attempt is not None:
+            state.touched.attempts[attempt.uid] = None
+        elif action == LOSE and attempt is not None:
             why = (
                 "its worker came back without it"
                 if same_journal
                 else "its worker came back with a new journal"
             )
             effects += results.lose(state, attempt, why, clock)
-        elif decision.action == QUARANTINE:
+        elif action == QUARANTINE:
             strange.append(decision.key)
     worker.quarantined = tuple(strange)
     state.touch_worker(event.worker)
@@ -152,10 +162,11 @@ def _reconcile(
 
 
 def _report(state: State, event: WorkerRegistered, activity: Activity) -> Reported:
+    if activity.over:
+        # Said by the fact, not found in memory: a replay no longer holds attempts whose rows were written.
+        return Reported(activity.uid, True, Phase.REVOKED)
     attempt = results.find(state, event.worker, activity.job_id, activity.index, activity.uid)
     if attempt is None:
-        if activity.over:
-            return Reported(activity.uid, True, Phase.REVOKED)
         return Reported(task_id(activity.job_id, activity.index), False)
     task = state.tasks[attempt.job_id, attempt.index]
     adoptable = task.queued and task.last_uid == attempt.uid
@@ -218,7 +229,7 @@ def credit_set(state: State, event: CreditSet, clock: Clock) -> list[Effect]:
     presence = state.presence[event.worker]
     presence.credit, presence.slots = event.credits, event.slots
     state.columns.set_presence(state.columns.row_of[event.worker], state.workers[event.worker], presence)
-    state.polls[event.worker] = None
+    state.polls[event.worker] = state.polls.get(event.worker, 0) + 1
     return []
 
 

@@ -14,7 +14,7 @@ class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     gpu_type: str = ""
     count: int = 0
-    devices: list[str] = []
+    devices: list[str] | None = None
     driver: str = ""
     mem_total: int = 0
 

@@ -11,6 +11,8 @@ ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 ID_RULE = "1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
 _ID = re.compile(ID_PATTERN)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+_UID = re.compile(r"([0-9]{1,7})-([0-9]{1,13})")
+_MAX_EPOCH, _MAX_SEQ = (1 << 23) - 1, (1 << 40) - 1
 
 
 def is_id(text: str) -> bool:
@@ -41,13 +43,17 @@ def attempt_uid(epoch: int, seq: int) -> str:
 
 
 def attempt_number(uid: str) -> int:
-    """Fold a uid into one integer that grows with it (the attempt's row id and fence); -1 where it is no uid."""
-    epoch, dash, seq = uid.partition("-")
-    if not dash or not epoch.isdigit() or not seq.isdigit():
+    """Fold a uid into one integer that grows with it (the attempt's row id and fence); -1 where it is no uid.
+
+    Peers send uids: one that would not fit into the 63 bits of a row id was never drawn here and is no uid.
+    """
+    match = _UID.fullmatch(uid)
+    if match is None:
         return -1
-    return int(epoch) << 40 | int(seq)
+    epoch, seq = int(match.group(1)), int(match.group(2))
+    return epoch << 40 | seq if epoch <= _MAX_EPOCH and seq <= _MAX_SEQ else -1
 
 
 def uid_of_number(number: int) -> str:
     """Undo `attempt_number`."""
-    return attempt_uid(number >> 40, number & (1 << 40) - 1)
+    return attempt_uid(number >> 40, number & _MAX_SEQ)

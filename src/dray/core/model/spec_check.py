@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from dray.core.model.capability import BACKENDS
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
@@ -31,7 +33,9 @@ from dray.errors import InvalidSpec, Problem
 
 INT32 = 2**31 - 1
 LARGE = 2**53
+MAX_DEPTH = 32
 Check = Callable[[Any], str]
+FLOATS = frozenset(field.name for field in msgspec.structs.fields(JobSpec) if field.type is float)
 NOT_YET = {
     "variants": "alternatives are not available in this version: submit one job per alternative",
     "after": "dependencies are not available in this version: wait for the first job, then submit",
@@ -44,11 +48,11 @@ def _number(low: float, high: float, whole: bool) -> Check:
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds):
             return f"must be a {'whole ' if whole else ''}number, got {_quote(value)}"
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             return f"must be a finite number, got {value}"
         if value < low:
-            return f"must be {low:g} or more, got {value}"
-        return f"must be {high:.15g} or less, got {value}" if value > high else ""
+            return f"must be {low:g} or more, got {_quote(value)}"
+        return f"must be {high:.15g} or less, got {_quote(value)}" if value > high else ""
 
     return check
 
@@ -134,6 +138,31 @@ def _document(value: Any) -> str:
     return "" if isinstance(value, dict) else f"must be an object, got {_quote(value)}"
 
 
+def _plain(value: Any, depth: int = 0) -> str:
+    """Whether a value packs and travels as JSON: the hub keeps `metadata` without knowing what it means."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, str):
+        return _text_fault(value)
+    if isinstance(value, int):
+        return "" if -(2**63) <= value < 2**64 else f"holds {_quote(value)}, which does not fit into 64 bits"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"holds {value}, which JSON cannot spell"
+    if depth >= MAX_DEPTH:
+        return f"is nested deeper than {MAX_DEPTH} levels"
+    if isinstance(value, list):
+        return next((fault for item in value if (fault := _plain(item, depth + 1))), "")
+    if isinstance(value, dict):
+        if bad := next((key for key in value if not isinstance(key, str) or _text_fault(key)), None):
+            return f"has a bad name {_quote(bad)}"
+        return next((fault for item in value.values() if (fault := _plain(item, depth + 1))), "")
+    return f"holds {_quote(value)}, which is not a JSON value"
+
+
+def _metadata(value: Any) -> str:
+    return _document(value) or _plain(value)
+
+
 def _conditions(value: Any) -> str:
     fault = _texts(value)
     return fault or next((problem for item in value if (problem := condition_problem(item))), "")
@@ -185,7 +214,7 @@ FIELDS: dict[str, Check] = {
     "snapshot_id": _text(256),
     "snapshot_sha": _text(256),
     "health_check": _document,
-    "metadata": _document,
+    "metadata": _metadata,
     "name": _text(256),
     "max_runtime_s": _number(0, 10**12, whole=False),
     "cpu_milli": _number(0, 10**9, whole=True),
@@ -271,7 +300,8 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
                 "command", f"command and env together take {size} bytes, the limit is {MAX_COMMAND_BYTES}"
             )
         )
-    if (raw.get("gpu_milli") or 0) % 1000 and (raw.get("gpu_count") or 1) > 1:
+    cards = raw.get("gpu_count") or (raw.get("device") or {}).get("count") or 1
+    if (raw.get("gpu_milli") or 0) % 1000 and cards > 1:
         problems.append(
             Problem("gpu_milli", "a share of a card goes with one card: drop gpu_milli or set gpu_count to 1")
         )
@@ -298,13 +328,16 @@ def _array_problems(raw: Mapping[str, Any]) -> list[Problem]:
 
 def _complete(raw: Mapping[str, Any]) -> JobSpec:
     given = {field: value for field, value in raw.items() if value is not None and value != ""}
+    for field in [field for field in given if field in FLOATS]:
+        # 16 and 16.0 are one ask, and 0 is the default: equal specs must have equal bytes.
+        given[field] = float(given[field]) or 0
     tier = given.setdefault("job_tier", "data_processing")
     given.setdefault("priority", TIERS[tier].priority)
     given.setdefault("slot_pool", given.get("type", "batch"))
     given["node_count"] = max(1, given.get("node_count", 1))
     for field, kind in (("array", ArraySpec), ("device", DeviceAsk), ("health_check", HealthCheck)):
         if field in given:
-            given[field] = kind(**{key: value for key, value in given[field].items() if value is not None})
+            given[field] = _nested(kind, given[field])
     device = given.get("device")
     if device is not None and device.kind != "cpu" and not given.get("gpu_count"):
         given["gpu_count"] = max(1, device.count)
@@ -323,6 +356,14 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
     return JobSpec(**given)
 
 
+def _nested(kind: Callable[..., Any], raw: Mapping[str, Any]) -> Any:
+    defaults = kind()
+    given = {key: value for key, value in raw.items() if value not in (None, getattr(defaults, key))}
+    if "interval_secs" in given:
+        given["interval_secs"] = float(given["interval_secs"])
+    return kind(**given)
+
+
 def _text_fault(value: str) -> str:
     if "\0" in value:
         return "holds a NUL character, which no program can be given"
@@ -334,5 +375,9 @@ def _text_fault(value: str) -> str:
 
 
 def _quote(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python refuses to spell whole numbers of thousands of digits.
+        text = "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -6,6 +6,7 @@ every other size counts in powers of 1024.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ def parse_bytes(text: str | int, base: int = 1024) -> int:
                 f"{text!r} is not a size: write a number with k, m, g or t, such as 512m or 16g"
             )
         number, power = match.group(1), _POWER[(match.group(2) or "").lower()]
+        if len(number) > 40:
+            raise InvalidInput(f"{text[:60]!r} is out of range for a size: 0 to {MAX_BYTES} bytes")
         value = int(number) * base**power if number.isdigit() else round(float(number) * base**power)
     if not 0 <= value <= MAX_BYTES:
         raise InvalidInput(f"{text!r} is out of range for a size: 0 to {MAX_BYTES} bytes")
@@ -58,15 +61,16 @@ def parse_minutes(text: str) -> int:
 
 def parse_seconds(text: str | float) -> float:
     """Read a span in seconds: a bare number, or 90s, 15m, 2h, 1d."""
-    if isinstance(text, (int, float)):
-        return float(text)
-    span = _SPAN.fullmatch(text.strip().lower())
+    span = _SPAN.fullmatch(text.strip().lower()) if isinstance(text, str) else None
     if span is not None:
         return float(span.group(1)) * _SPAN_S[span.group(2)]
     try:
-        return float(text)
-    except ValueError:
-        raise InvalidInput(f"{text!r} is not a span of time: write seconds, or 90s, 15m, 2h, 1d") from None
+        value = float(text)
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise InvalidInput(f"{text!r} is not a span of time: write seconds, or 90s, 15m, 2h, 1d")
+    return value
 
 
 class ArrayRange(NamedTuple):
@@ -103,7 +107,7 @@ class GpuAsk(NamedTuple):
 def parse_gpus(text: str) -> GpuAsk:
     """Read `-G [TYPE:]N`."""
     kind, colon, number = text.strip().rpartition(":")
-    if not number.isdigit() or (colon and not kind):
+    if not (number.isascii() and number.isdigit()) or (colon and not kind):
         raise InvalidInput(f"{text!r} is not a GPU ask: write a number, or TYPE:NUMBER such as A100:2")
     return GpuAsk(kind, int(number))
 

@@ -43,7 +43,9 @@ def backend(ask: Ask, room: Room) -> Rejection | None:
 
 def device(ask: Ask, room: Room) -> Rejection | None:
     kind = ask.device_kind or ("gpu" if ask.gpus and ask.backend != "cpu" else "")
-    if kind and kind not in room.offer.kinds and not (kind == "gpu" and not ask.device_kind and room.cards):
+    # Cards asked for by number alone may be of any kind; read from the class, which column scans know as well.
+    any_card = not ask.device_kind and len(room.offer.kinds) > 1
+    if kind and kind not in room.offer.kinds and not any_card:
         return Rejection("device", kind, " ".join(room.offer.kinds), ever=True)
     if ask.device_variant and ask.device_variant not in (*room.offer.gpu_words, room.offer.backend):
         return Rejection("device", ask.device_variant, _words(room), ever=True)

@@ -59,18 +59,19 @@ def plan(state: State) -> Plan:
             lines.drop_shape(key.shape)
         else:
             lines.push_next(key)
-    return Plan(tuple(placements), tuple(parked), bool(lines.heap))
+    # Not `bool(lines.heap)`: the last line may be an array of which only a part was placed.
+    return Plan(tuple(placements), tuple(parked), len(placements) >= limit)
 
 
 def settle_plan(state: State, decided: Plan) -> None:
     """Bring the caches in line once the plan was folded in: park what found no room, forget empty lines."""
     for shape in decided.parked:
-        state.backlog.park(shape)
+        state.backlog.park(shape, full=True)
     for shape in list(state.backlog.awake):
         for key in list(state.backlog.of_shape.get(shape, ())):
             prune(state, key)
         if not decided.cut:
-            state.backlog.park(shape)
+            state.backlog.park(shape, full=False)
 
 
 def prune(state: State, key: BucketKey) -> None:

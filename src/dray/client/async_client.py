@@ -1,0 +1,219 @@
+"""The async face: `AsyncHub` and the handles of jobs. Everything but output goes over one channel.
+
+Every submit carries an idempotency key of its own unless the caller names one, so that sending again after a break is
+always safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from dray.client.channel import Channel
+from dray.client.discovery import find_target
+from dray.client.outputs import read_output
+from dray.client.status import Status
+from dray.client.terms import build_spec
+from dray.config import ClientConfig
+from dray.core.model.ids import split_task_id
+from dray.core.model.records import JobState
+from dray.errors import NotFound
+
+Command = Sequence[str] | Mapping[str, Any]
+_END = object()
+
+
+class AsyncJob:
+    """One submitted job. `state` is as last heard of; `created` is False where an earlier submit had made it."""
+
+    def __init__(self, hub: AsyncHub, job_id: str, state: str, created: bool = True) -> None:
+        self._hub, self.id, self.created = hub, job_id, created
+        self._state = state
+
+    def __repr__(self) -> str:
+        return f"AsyncJob(id={self.id!r}, state={self._state!r})"
+
+    async def state(self) -> JobState:
+        """Ask how it stands now."""
+        return (await self._hub.status(self)).state
+
+    async def status(self) -> Status:
+        return await self._hub.status(self)
+
+    async def wait(self, timeout: float | None = None) -> Status:
+        return await self._hub.wait(self, timeout)
+
+    async def why(self) -> dict[str, Any]:
+        return await self._hub.why(self)
+
+    async def cancel(self, grace_s: float | None = None) -> bool:
+        return await self._hub.cancel(self, grace_s)
+
+    def logs(self, follow: bool = False, **wanted: Any) -> AsyncIterator[bytes]:
+        return self._hub.logs(self, follow=follow, **wanted)
+
+
+AnyJob = AsyncJob | str
+
+
+class AsyncHub:
+    """A hub, from inside an event loop. Open it with `async with`, or `await open()` and `close()`."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self._channel = Channel(lambda: find_target(config), config.away_s)
+
+    async def open(self) -> Self:
+        """Dial. Raises `HubUnavailable` where no hub answers."""
+        await self._channel.open()
+        return self
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def submit(self, command: Command, *, key: str | None = None, **terms: Any) -> AsyncJob:
+        """Submit one job: a command as a list of words, or a spec as a mapping, and keywords."""
+        return (await self.submit_specs([build_spec(command, terms)], key))[0]
+
+    async def submit_many(
+        self, commands: Sequence[Command], *, key: str | None = None, **terms: Any
+    ) -> list[AsyncJob]:
+        """Submit several jobs, all or none, under the same keywords."""
+        return await self.submit_specs([build_spec(command, terms) for command in commands], key)
+
+    async def submit_specs(self, specs: Sequence[dict[str, Any]], key: str | None = None) -> list[AsyncJob]:
+        """Submit specs as they stand, all or none."""
+        payload = {"specs": specs, "key": key or uuid.uuid4().hex}
+        answer = await self._channel.ask("submit", payload)
+        created = bool(answer["created"])
+        pairs = zip(answer["ids"], answer["states"], strict=True)
+        return [AsyncJob(self, job_id, state, created) for job_id, state in pairs]
+
+    def job(self, job_id: str) -> AsyncJob:
+        """The handle of a job that is known by its id; the hub is not asked."""
+        return AsyncJob(self, job_id, "")
+
+    async def status(self, job: AnyJob) -> Status:
+        """How a job stands now."""
+        job_id = id_of(job)
+        answer = await self._channel.ask("get", {"ids": [job_id]})
+        if not answer["jobs"]:
+            raise NotFound(f"there is no job {job_id!r}, or it is not yours")
+        return Status(answer["jobs"][0])
+
+    async def wait(self, job: AnyJob, timeout: float | None = None) -> Status:
+        """Wait for a job's end. Raises `TimeoutError`; the job goes on."""
+        watch = self._channel.watch(id_of(job))
+        try:
+            async with asyncio.timeout(timeout):
+                row = await asyncio.shield(watch.ended)
+        except TimeoutError:
+            raise TimeoutError(f"job {id_of(job)} has not ended within {timeout:g} s; it goes on") from None
+        return Status(row["document"], row.get("value", b""))
+
+    async def wait_all(self, jobs: Sequence[AnyJob], timeout: float | None = None) -> list[Status]:
+        """Wait for several jobs; the answers are in the order asked for."""
+        async with asyncio.timeout(timeout):
+            return list(await asyncio.gather(*(self.wait(job) for job in jobs)))
+
+    async def follow(self, job: AnyJob) -> AsyncIterator[dict[str, Any]]:
+        """Yield a job's rows as they change; the last one holds its document."""
+        watch = self._channel.watch(id_of(job))
+        row = watch.row or await watch.next()
+        while "document" not in row:
+            yield row
+            row = await watch.next()
+        yield row
+
+    async def cancel(self, job: AnyJob, grace_s: float | None = None) -> bool:
+        """Ask for a job's end, or one task's (`JOB/INDEX`). False where it had ended before."""
+        job_id, index = split_task_id(id_of(job)) or (id_of(job), -1)
+        payload: dict[str, Any] = {"id": job_id}
+        if index >= 0:
+            payload["task"] = index
+        if grace_s is not None:
+            payload["grace_s"] = grace_s
+        return "note" not in await self._channel.ask("cancel", payload)
+
+    async def why(self, job: AnyJob) -> dict[str, Any]:
+        """Why a job waits: state, summary, blockers, workers, fix."""
+        answer: dict[str, Any] = await self._channel.ask("why", {"id": id_of(job)})
+        return answer
+
+    async def plan(self, command: Command, **terms: Any) -> dict[str, Any]:
+        """Where a job would run; nothing is written."""
+        answer: dict[str, Any] = await self._channel.ask("plan", {"spec": build_spec(command, terms)})
+        return answer
+
+    async def jobs(
+        self,
+        states: Sequence[str] = (),
+        user: str = "",
+        queue: str = "",
+        name: str = "",
+        labels: Mapping[str, str] | None = None,
+        limit: int = 100,
+    ) -> list[Status]:
+        """Jobs, newest first."""
+        wanted = {
+            "states": list(states),
+            "user": user,
+            "queue": queue,
+            "name": name,
+            "labels": dict(labels or {}),
+        }
+        found: list[Status] = []
+        cursor = ""
+        while len(found) < limit:
+            page = min(1000, limit - len(found))
+            answer = await self._channel.ask("jobs", {**wanted, "limit": page, "cursor": cursor})
+            found += [Status(document) for document in answer["jobs"]]
+            cursor = answer["next_cursor"]
+            if cursor is None:
+                break
+        return found
+
+    async def values(self, job: AnyJob) -> list[bytes | None]:
+        """What the tasks of a job gave back, in order; None where one gave nothing."""
+        values: list[bytes | None] = []
+        first: int | None = 0
+        while first is not None:
+            answer = await self._channel.ask("values", {"id": id_of(job), "first": first})
+            values += answer["values"]
+            first = answer["next"]
+        return values
+
+    async def ping(self) -> dict[str, Any]:
+        """The hub's version and epoch."""
+        answer: dict[str, Any] = await self._channel.ask("ping", {})
+        return answer
+
+    async def logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> AsyncIterator[bytes]:
+        """Yield a task's output; keywords `task`, `attempt`, `stream`, `tail`."""
+        pieces = self.read_logs(job, follow=follow, **wanted)
+        try:
+            while (piece := await asyncio.to_thread(next, pieces, _END)) is not _END:
+                yield piece  # type: ignore[misc]  # bytes: the sentinel is ruled out above
+        finally:
+            await asyncio.to_thread(pieces.close)  # type: ignore[attr-defined]  # a generator
+
+    def read_logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
+        """The same, blocking, for those without a loop."""
+        job_id, index = split_task_id(id_of(job)) or (id_of(job), -1)
+        query = {"follow": follow, **({"task": index} if index >= 0 else {}), **wanted}
+        return read_output(find_target(self.config), job_id, query, self.config.timeout_s)
+
+
+def id_of(job: AsyncJob | str) -> str:
+    """A handle or an id, as an id."""
+    return job if isinstance(job, str) else job.id

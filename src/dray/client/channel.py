@@ -1,0 +1,256 @@
+"""One channel to the hub: dialled, kept, dialled again; every request is answered once, however often it was sent.
+
+Owns the socket, the requests without an answer and the watches. Requests are encoded once and sent again, byte for
+byte, after a break: a submit carries its idempotency key inside, so a retry can never double a job. Lives in one
+event loop; the blocking face calls in from outside. What is ready when the socket takes it shares a frame; no timer
+batches anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from dray import errors
+from dray.client.discovery import Target, trust
+from dray.client.watches import Watch, Watchlist
+from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
+from dray.wire import client_messages as wire
+
+FRAME_BYTES = 1 << 20
+MESSAGE_BYTES = 8 << 20
+RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0
+NOT_READY_S = 0.2
+_FATAL_CLOSES: dict[int, type[DrayError]] = {4400: InvalidInput, 4401: Unauthenticated, 1009: TooLarge}
+
+
+class _Asked:
+    """A request that waits for its answer."""
+
+    __slots__ = ("answer", "message")
+
+    def __init__(self, message: bytes, answer: asyncio.Future[Any]) -> None:
+        self.message, self.answer = message, answer
+
+
+class Channel:
+    """`find` says where the hub is, anew at each dial. After `away_s` without a hub, what waits is given up."""
+
+    def __init__(self, find: Callable[[], Target], away_s: float = 600.0) -> None:
+        self._find, self._away_s = find, away_s
+        self._asked: dict[int, _Asked] = {}
+        self._outbox: list[bytes] = []
+        self._wake = asyncio.Event()
+        self._numbers = 0
+        self._watchlist = Watchlist(self._ask_watches)
+        self._keeper: asyncio.Task[None] | None = None
+        self._socket: ClientConnection | None = None
+        self._failure: DrayError | None = None
+        self.dials = 0
+
+    async def open(self) -> None:
+        """Dial for the first time: where no hub answers, the caller hears it at once."""
+        if self._keeper is None:
+            socket = await self._dial()
+            self._keeper = asyncio.create_task(self._keep(socket))
+
+    async def close(self) -> None:
+        """End the channel; what was asked and not answered fails."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+        if self._socket is not None:
+            await self._socket.close()
+        self._fail(HubUnavailable("this client was closed"))
+
+    async def ask(self, kind: str, payload: Any) -> Any:
+        """Ask, across breaks of the connection, until there is an answer; raises what the hub refused with."""
+        if self._failure is not None:
+            raise self._failure
+        self._numbers += 1
+        number = self._numbers
+        message = wire.write_message(kind, number, payload)
+        if len(message) > MESSAGE_BYTES:
+            raise TooLarge(
+                f"this {kind} takes {len(message)} bytes, the limit is {MESSAGE_BYTES}: send it in several parts"
+            )
+        asked = self._asked[number] = _Asked(message, asyncio.get_running_loop().create_future())
+        self._send_soon(message)
+        try:
+            return await asked.answer
+        finally:
+            self._asked.pop(number, None)
+
+    def watch(self, job_id: str) -> Watch:
+        """Follow a job until its end; everybody who asks for the same job shares one watch."""
+        if self._failure is not None:
+            raise self._failure
+        return self._watchlist.add(job_id)
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    async def _dial(self) -> ClientConnection:
+        target = self._find()
+        context = await asyncio.to_thread(trust, target) if target.url.startswith("https") else None
+        self.dials += 1
+        try:
+            return await connect(
+                "ws" + target.url.removeprefix("http") + wire.CLIENT_PATH,
+                additional_headers={"Authorization": f"Bearer {target.token}"},
+                subprotocols=[websockets.Subprotocol(wire.SUBPROTOCOL_CLIENT)],
+                ssl=context,
+                compression=None,
+                max_size=None,
+                open_timeout=10,
+                close_timeout=2,
+                proxy=None,
+            )
+        except websockets.InvalidStatus as refusal:
+            raise _read_refusal(target.url, refusal.response.status_code, refusal.response.body) from None
+        except (OSError, TimeoutError, websockets.WebSocketException) as fault:
+            raise HubUnavailable(f"no hub answers at {target.url}: {str(fault) or 'no answer'}") from None
+
+    async def _keep(self, socket: ClientConnection) -> None:
+        """Session after session until a refusal that no retry can mend."""
+        try:
+            while True:
+                await self._serve(socket)
+                socket = await self._dial_again()
+        except DrayError as failure:
+            self._failure = failure
+            self._fail(failure)
+
+    async def _serve(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._outbox = [asked.message for asked in self._asked.values()]
+        self._wake.set()
+        self._watchlist.ask_again()
+        writer = asyncio.create_task(self._write(socket))
+        try:
+            while True:
+                for reply in wire.read_replies(_binary(await socket.recv())):
+                    self._take(reply)
+        except (websockets.ConnectionClosed, InvalidInput):
+            code, reason = socket.close_code, socket.close_reason
+            if code in _FATAL_CLOSES:
+                raise _FATAL_CLOSES[code](f"the hub closed the channel: {reason}") from None
+        finally:
+            self._socket = None
+            writer.cancel()
+            with contextlib.suppress(asyncio.CancelledError, websockets.WebSocketException):
+                await writer
+            await socket.close()
+
+    async def _dial_again(self) -> ClientConnection:
+        loop = asyncio.get_running_loop()
+        deadline, delay_s = loop.time() + self._away_s, RETRY_MIN_S
+        while True:
+            try:
+                return await self._dial()
+            except HubUnavailable as fault:
+                if loop.time() > deadline:
+                    gave_up = f"{fault.message} (tried for {self._away_s:g} s; what was submitted goes on)"
+                    self._fail(HubUnavailable(gave_up))
+                    deadline = loop.time() + self._away_s
+            await asyncio.sleep(random.uniform(delay_s / 2, delay_s))
+            delay_s = min(delay_s * 2, RETRY_MAX_S)
+
+    async def _write(self, socket: ClientConnection) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._outbox:
+                count, size = 0, 0
+                for message in self._outbox:
+                    size += len(message)
+                    if count and size > FRAME_BYTES:
+                        break
+                    count += 1
+                batch, self._outbox = self._outbox[:count], self._outbox[count:]
+                await socket.send(wire.join_messages(batch))
+
+    def _send_soon(self, message: bytes) -> None:
+        # While there is no socket the request waits among those without an answer, which the next session sends.
+        if self._socket is not None:
+            self._outbox.append(message)
+            self._wake.set()
+
+    # --- what comes back ----------------------------------------------------------------------------------------------
+
+    def _take(self, reply: wire.Reply) -> None:
+        if reply.type == wire.CHANGED:
+            self._watchlist.take(reply.payload["jobs"])
+            return
+        number = reply.id if isinstance(reply.id, int) else 0
+        asked = self._asked.get(number)
+        if asked is None or asked.answer.done():
+            return
+        if reply.type != wire.ERROR:
+            asked.answer.set_result(reply.payload)
+            return
+        refusal = read_error(reply.error)
+        if isinstance(refusal, errors.NotReady):
+            # The hub is about to stop or just starting: the request stays, and goes out again.
+            asyncio.get_running_loop().call_later(NOT_READY_S, self._send_again, number)
+        else:
+            asked.answer.set_exception(refusal)
+
+    def _send_again(self, number: int) -> None:
+        if number in self._asked:
+            self._send_soon(self._asked[number].message)
+
+    async def _ask_watches(self, ids: list[str]) -> Any:
+        return await self.ask("watch", {"ids": ids})
+
+    def _fail(self, failure: DrayError) -> None:
+        for asked in list(self._asked.values()):
+            if not asked.answer.done():
+                asked.answer.set_exception(failure)
+        self._watchlist.fail(failure)
+
+
+def read_error(document: Any) -> DrayError:
+    """Turn the documented error shape back into the class it came from."""
+    code, message = str(document["code"]), str(document["message"])
+    problems = [
+        errors.Problem(str(item["where"]), str(item["what"])) for item in document.get("problems") or ()
+    ]
+    kind = _by_code(errors.DrayError.__subclasses__(), code)
+    if kind is errors.TooManyRequests:
+        return errors.TooManyRequests(message, 1.0)
+    refusal = (kind or DrayError)(message, problems)
+    refusal.code = code
+    return refusal
+
+
+def _by_code(kinds: Iterable[type[DrayError]], code: str) -> type[DrayError] | None:
+    for kind in kinds:
+        if kind.__module__ == errors.__name__ and kind.code == code:
+            return kind
+        if found := _by_code(kind.__subclasses__(), code):
+            return found
+    return None
+
+
+def _read_refusal(url: str, status: int, body: bytes | bytearray | None) -> DrayError:
+    try:
+        refusal = read_error(json.loads(body or b"")["error"])
+    except (ValueError, KeyError, TypeError):
+        return HubUnavailable(f"what answers at {url} is not a dray hub (status {status}): look at DRAY_HUB")
+    if isinstance(refusal, (Unauthenticated, Forbidden)):
+        return refusal
+    return HubUnavailable(f"the hub at {url} refuses: {refusal.message}")
+
+
+def _binary(frame: str | bytes) -> bytes:
+    if isinstance(frame, str):
+        raise InvalidInput("the hub sent text on a msgpack channel")
+    return frame

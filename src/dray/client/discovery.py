@@ -1,0 +1,122 @@
+"""Where the hub is and how to prove that it is the right one.
+
+Reads the configuration and the files that a hub leaves in its home; opens no connection but the one that fetches a
+pinned certificate. Two surprising rules: the hub is looked up again at every dial, because one that restarts may come
+back on another port; and the token of the home goes only to the hub of that home or to this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from dray.config import ClientConfig, find_home, load_client
+from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
+
+if TYPE_CHECKING:
+    import ssl
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_FETCH_S = 10
+
+
+class Target(NamedTuple):
+    """One hub as a client sees it."""
+
+    url: str
+    token: str
+    fingerprint: str
+    cafile: Path | None
+
+
+def settle_config(home: str | Path | None = None, **flags: Any) -> ClientConfig:
+    """Settle where to look: what was given, then the environment, then the file of the home."""
+    return load_client(find_home(home), flags)
+
+
+def find_target(config: ClientConfig) -> Target:
+    """Settle address and token: what was given by hand, else the hub of this home."""
+    note = _read_note(config.home)
+    own_url = str(note.get("url", "")).rstrip("/")
+    url = config.hub.rstrip("/") or own_url
+    if not url:
+        raise HubUnavailable(
+            f"no hub is running here (looked in {config.home}): start one with `dray up`, or set DRAY_HUB"
+        )
+    _check_url(url)
+    is_own = url == own_url
+    token = config.token
+    if not token and (is_own or urlsplit(url).hostname in _LOOPBACK):
+        token = _read_token(config.home)
+    if not token:
+        raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN or give token=")
+    pinned = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
+    return Target(url, token, pinned, config.cafile)
+
+
+def trust(target: Target) -> ssl.SSLContext | None:
+    """Trust the pinned certificate alone, or the given authority, or the system's; None for plain HTTP. Blocks.
+
+    A pinned certificate is fetched and compared first, then made the only one that the real connection may show: the
+    token leaves only after the handshake has proved it.
+    """
+    parts = urlsplit(target.url)
+    if parts.scheme != "https":
+        return None
+    import ssl
+
+    if not target.fingerprint:
+        return ssl.create_default_context(cafile=str(target.cafile) if target.cafile else None)
+    try:
+        pem = ssl.get_server_certificate((parts.hostname or "", parts.port or 443), timeout=_FETCH_S)
+    except (OSError, ValueError) as fault:
+        raise HubUnavailable(f"no hub answers at {target.url}: {fault}") from None
+    seen = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+    if seen != target.fingerprint.lower().removeprefix("sha256:").replace(":", ""):
+        raise InvalidConfig(
+            f"{target.url} shows another certificate (sha256:{seen}) than the pinned one: nothing was sent. If it was "
+            "renewed on purpose, use the new fingerprint; if not, somebody may stand in between"
+        )
+    context = ssl.create_default_context(cadata=pem)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as fault:
+        raise InvalidConfig(f"{url!r} is not the address of a hub: {fault}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidConfig(
+            f"{url!r} is not the address of a hub: write http://127.0.0.1:7373 or https://HOST:PORT"
+        )
+    if parts.scheme == "http" and host not in _LOOPBACK:
+        raise InvalidConfig(
+            f"{url} would send the token in the clear: plain http is for this machine only, use https://{parts.netloc}"
+        )
+
+
+def _read_note(home: Path) -> dict[str, Any]:
+    path = home / "hub.json"
+    try:
+        document = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as fault:
+        raise HubUnavailable(f"{path} cannot be read ({fault}): restart the hub, or set DRAY_HUB") from None
+    return document if isinstance(document, dict) else {}
+
+
+def _read_token(home: Path) -> str:
+    try:
+        return (home / "token").read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as fault:
+        raise Unauthenticated(f"{home / 'token'} cannot be read: {fault.strerror}") from None

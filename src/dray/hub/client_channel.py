@@ -1,0 +1,351 @@
+"""The client channel: `GET /ws/client`, many requests in flight on one socket, msgpack in both directions.
+
+Owns sockets, framing, limits and the way from a message to a call of the hub's services; what is allowed is decided
+behind them, exactly as for HTTP. Answers leave as soon as the socket takes them, and what is ready by then shares a
+frame: the peer's pace makes the batches, no timer does. A peer that asks faster than it reads is simply read no
+further; one that does not read what it asked to be told of is closed (1013).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dray.core.model.records import JobState
+from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
+from dray.hub.channel_answers import ChannelAnswers
+from dray.hub.gate import Receive, Scope, Send
+from dray.hub.http_answers import error_document, internal_error
+from dray.hub.service import Caller, Document, HubService
+from dray.hub.store.base import JobFilter
+from dray.wire import client_messages as wire
+
+BAD_INPUT, OVERLOADED, TOKEN_GONE = 4400, 1013, 4401
+BAD_IN_A_ROW = 10
+FRAME_MESSAGES = 512
+_STATES = frozenset(state.value for state in JobState)
+logger = logging.getLogger("dray.hub.channel")
+
+
+class ChannelLimits(NamedTuple):
+    """What one socket may hold. Reading pauses at `queue_bytes`; pushes end the session at sixteen times as much."""
+
+    frame_bytes: int = 8 << 20
+    queue_bytes: int = 1 << 20
+    in_flight: int = 256
+    watched: int = 100_000
+
+
+class Desk(NamedTuple):
+    """What a channel asks, and whether its token still holds."""
+
+    service: HubService
+    channel: ChannelAnswers
+    is_live: Callable[[str], bool]
+
+
+class ClientChannels:
+    """All client sockets of this hub."""
+
+    def __init__(self, desk: Desk, limits: ChannelLimits) -> None:
+        self._desk, self._limits = desk, limits
+        self.open: set[Channel] = set()
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        """Serve one socket from upgrade to close."""
+        offered: list[str] = list(scope.get("subprotocols") or ())
+        known = wire.SUBPROTOCOL_CLIENT in offered
+        await receive()
+        await send({"type": "websocket.accept", "subprotocol": wire.SUBPROTOCOL_CLIENT if known else None})
+        channel = Channel(self._desk, self._limits, caller, send)
+        self.open.add(channel)
+        if offered and not known:
+            channel.close(BAD_INPUT, f"this channel speaks {wire.SUBPROTOCOL_CLIENT}, not {offered[0][:40]}")
+        try:
+            await channel.run(receive)
+        finally:
+            self.open.discard(channel)
+
+    def close_all(self, code: int, reason: str) -> None:
+        """Say goodbye to everybody, after the answers that are ready."""
+        for channel in list(self.open):
+            channel.close(code, reason)
+
+
+class Channel:
+    """One socket."""
+
+    def __init__(self, desk: Desk, limits: ChannelLimits, caller: Caller, send: Send) -> None:
+        self.caller, self._desk, self._limits, self._send = caller, desk, limits, send
+        self._outbox: list[bytes] = []
+        self._queued_bytes = 0
+        self._rows: dict[str, Any] = {}
+        self._rows_bytes = 0
+        self._watched: dict[str, None] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        self._wake, self._room = asyncio.Event(), asyncio.Event()
+        self._closing: tuple[int, str] | None = None
+        self._sending = False
+        self._bad_in_a_row = 0
+
+    async def run(self, receive: Receive) -> None:
+        """Read until the peer has gone. What it asked for still happens; nobody hears the answer."""
+        pump = asyncio.create_task(self._pump())
+        try:
+            while True:
+                got = await receive()
+                if got["type"] == "websocket.disconnect":
+                    return
+                if self._closing is None:
+                    frame: bytes | None = got.get("bytes")
+                    await self._take_frame(frame)
+        finally:
+            self._closing = self._closing or (1006, "")
+            self._desk.channel.drop(list(self._watched), self)
+            pump.cancel()
+
+    def close(self, code: int, reason: str) -> None:
+        """End the session after what is queued; later messages are dropped."""
+        if self._closing is None:
+            self._closing = (code, reason)
+            self._wake.set()
+            self._room.set()
+
+    def tell(self, job_id: str, row: Document, last: bool) -> None:
+        """Queue a row for this watcher; a newer one replaces an older one that has not left yet."""
+        if self._closing is not None:
+            return
+        if last:
+            self._watched.pop(job_id, None)
+            packed = wire.pack_row(row)
+            self._rows_bytes += len(packed)
+            self._rows[job_id] = packed
+        else:
+            self._rows[job_id] = row
+        if self._rows_bytes + self._queued_bytes > 16 * self._limits.queue_bytes and self._sending:
+            self._rows, self._outbox, self._rows_bytes = {}, [], 0
+            self.close(OVERLOADED, "this peer does not read what it asked to be told of")
+        self._wake.set()
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    async def _take_frame(self, frame: bytes | None) -> None:
+        if not self._desk.is_live(self.caller.token_id):
+            self.close(TOKEN_GONE, "this token was revoked or has expired")
+        elif frame is None:
+            self._refuse(wire.Fault("this channel speaks msgpack in binary frames: the text was not read"))
+        elif len(frame) > self._limits.frame_bytes:
+            self.close(
+                BAD_INPUT, f"a frame of {len(frame)} bytes is over the limit of {self._limits.frame_bytes}"
+            )
+        else:
+            try:
+                requests = wire.read_requests(frame)
+            except wire.Fault as fault:
+                self._refuse(fault)
+                return
+            for request in requests:
+                self._take(request)
+                await self._has_room()
+
+    def _take(self, request: wire.Request) -> None:
+        try:
+            body = wire.open_request(request)
+        except wire.Fault as fault:
+            self._refuse(fault)
+            return
+        self._bad_in_a_row = 0
+        task = asyncio.create_task(self._answer(request.id, body))
+        self._asking.add(task)
+        task.add_done_callback(self._asked)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        self._free()
+
+    def _refuse(self, fault: wire.Fault) -> None:
+        self._bad_in_a_row += 1
+        self._push(wire.write_message(wire.ERROR, fault.request_id, error=error_document(fault)["error"]))
+        if self._bad_in_a_row >= BAD_IN_A_ROW:
+            self.close(BAD_INPUT, f"{BAD_IN_A_ROW} bad messages in a row; the last: {fault.message}")
+
+    async def _answer(self, request_id: wire.RequestId, body: Any) -> None:
+        try:
+            payload = await _CALLS[type(body)](self, body)
+            reply = wire.write_message(wire.ANSWER, request_id, payload)
+        except DrayError as refusal:
+            reply = wire.write_message(wire.ERROR, request_id, error=error_document(refusal)["error"])
+        except Exception:
+            logger.exception("a %s failed", type(body).__name__.lower())
+            error = error_document(internal_error())["error"]
+            reply = wire.write_message(wire.ERROR, request_id, error=error)
+        self._push(reply)
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def _push(self, message: bytes) -> None:
+        self._outbox.append(message)
+        self._queued_bytes += len(message)
+        self._wake.set()
+
+    async def _pump(self) -> None:
+        """Send whatever is ready whenever the socket takes it; a socket that broke is the reader's to notice."""
+        try:
+            await self._send_all()
+        except OSError:
+            self.close(1006, "")
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while batch := self._batch():
+                self._sending = True
+                await self._send({"type": "websocket.send", "bytes": wire.join_messages(batch)})
+                self._sending = False
+                self._queued_bytes -= sum(map(len, batch))
+                self._free()
+            if self._closing is not None:
+                code, reason = self._closing
+                words = reason.encode()[:120].decode(errors="ignore")
+                await self._send({"type": "websocket.close", "code": code, "reason": words})
+                return
+
+    def _batch(self) -> list[bytes]:
+        if self._rows:
+            rows, self._rows, self._rows_bytes = self._rows, {}, 0
+            self._push(wire.write_message(wire.CHANGED, None, {"jobs": list(rows.values())}))
+        count, size = 0, 0
+        for message in self._outbox[:FRAME_MESSAGES]:
+            size += len(message)
+            if count and size > self._limits.queue_bytes:
+                break
+            count += 1
+        batch, self._outbox = self._outbox[:count], self._outbox[count:]
+        return batch
+
+    def _free(self) -> None:
+        if len(self._asking) < self._limits.in_flight and self._queued_bytes <= self._limits.queue_bytes:
+            self._room.set()
+
+    async def _has_room(self) -> None:
+        """Wait while too much is asked or unsent: the peer's own socket holds back the rest."""
+        if len(self._asking) < self._limits.in_flight and self._queued_bytes <= self._limits.queue_bytes:
+            return
+        self._room.clear()
+        await self._room.wait()
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def need(self, scope: str) -> None:
+        """Refuse what this token may not do."""
+        if not self.caller.may(scope):
+            has = ", ".join(self.caller.scopes)
+            raise Forbidden(
+                f"this call needs the scope {scope} and token {self.caller.token_id} has {has}: "
+                "ask an admin for a token with it"
+            )
+
+    async def submit(self, body: wire.Submit) -> Document:
+        self.need("submit")
+        return await self._desk.channel.submit(self.caller, body.specs, body.key)
+
+    async def watch(self, body: wire.Watch) -> Document:
+        if len(self._watched) + len(body.ids) > self._limits.watched:
+            raise TooLarge(
+                f"a channel watches at most {self._limits.watched} jobs, and {len(self._watched)} are watched: "
+                "unwatch some, or open another channel"
+            )
+        self._watched |= dict.fromkeys(body.ids)
+        answer = await self._desk.channel.watch(self.caller, body.ids, self)
+        going = {row["id"] for row in answer["jobs"] if "document" not in row}
+        for job_id in body.ids:
+            if job_id not in going:
+                self._watched.pop(job_id, None)
+        if self._closing is not None:
+            self._desk.channel.drop(body.ids, self)
+        return answer
+
+    async def unwatch(self, body: wire.Unwatch) -> Document:
+        self._desk.channel.drop(body.ids, self)
+        for job_id in body.ids:
+            self._watched.pop(job_id, None)
+        return {}
+
+    async def get(self, body: wire.Get) -> Document:
+        return await self._desk.channel.documents(self.caller, body.ids)
+
+    async def result(self, body: wire.Result) -> Document:
+        return await self._desk.channel.results(self.caller, body.ids)
+
+    async def values(self, body: wire.Values) -> Document:
+        return await self._desk.channel.values(self.caller, body.id, body.first, body.limit)
+
+    async def cancel(self, body: wire.Cancel) -> Document:
+        self.need("submit")
+        return await self._desk.service.cancel(self.caller, body.id, body.task, body.grace_s)
+
+    async def why(self, body: wire.Why) -> Document:
+        return await self._desk.service.why(self.caller, body.id)
+
+    async def plan(self, body: wire.Plan) -> Document:
+        if not isinstance(body.spec, dict):
+            raise InvalidInput("spec must be one job, an object")
+        return await self._desk.service.plan(self.caller, body.spec)
+
+    async def jobs(self, body: wire.Jobs) -> Document:
+        _check_states(body.states)
+        _check_cursor(body.cursor)
+        wanted = JobFilter(
+            states=tuple(dict.fromkeys(body.states)),
+            user=body.user,
+            queue=body.queue,
+            name=body.name,
+            labels=tuple(body.labels.items()),
+            before_seq=int(body.cursor or 0),
+            limit=body.limit,
+        )
+        return await self._desk.service.jobs(self.caller, wanted)
+
+    async def tasks(self, body: wire.Tasks) -> Document:
+        _check_states(body.states)
+        _check_cursor(body.cursor)
+        states = tuple(dict.fromkeys(body.states))
+        return await self._desk.service.tasks(self.caller, body.id, states, body.cursor, body.limit)
+
+    async def ping(self, body: wire.Ping) -> Document:
+        return await self._desk.service.hub(self.caller)
+
+
+def _check_states(states: list[str]) -> None:
+    problems = [
+        Problem("states", f"{name[:64]!r} is no state of a job") for name in states if name not in _STATES
+    ]
+    if problems:
+        raise InvalidInput(f"{problems[0].what}: there are {', '.join(sorted(_STATES))}", problems)
+
+
+def _check_cursor(cursor: str) -> None:
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
+        what = f"{cursor[:40]!r} is not one that this list gave"
+        raise InvalidInput(f"cursor {what}", [Problem("cursor", what)])
+
+
+_CALLS: dict[type[msgspec.Struct], Callable[[Channel, Any], Any]] = {
+    wire.Submit: Channel.submit,
+    wire.Watch: Channel.watch,
+    wire.Unwatch: Channel.unwatch,
+    wire.Get: Channel.get,
+    wire.Result: Channel.result,
+    wire.Values: Channel.values,
+    wire.Cancel: Channel.cancel,
+    wire.Why: Channel.why,
+    wire.Plan: Channel.plan,
+    wire.Jobs: Channel.jobs,
+    wire.Tasks: Channel.tasks,
+    wire.Ping: Channel.ping,
+}

@@ -1,0 +1,189 @@
+"""One turn of the hub, as steps: what to commit, then what may leave. No I/O here; whoever conducts it does that.
+
+The engine conducts turns on a real store and real sockets, the fault simulation on simulated ones, and may stop dead
+between any two steps: the order of the steps, which every promise hangs on, exists once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.effects import Alarm, Effect, Note, NoWork
+from dray.core.lifecycle.events import Clock, Event, Fact, PlanDecided, is_fact, pack_facts
+from dray.core.lifecycle.state import State
+from dray.core.lifecycle.timers import due
+from dray.core.scheduling.explain import explain
+from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.errors import BrokenInvariant, DrayError
+from dray.hub.store.base import AuditRecord, KeyRow, Turn
+
+_EFFECTS = frozenset(Effect.__args__)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Waiting(Protocol):
+    """Somebody who awaits an answer: a future, or the simulation's stand-in for a client."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class Decision(NamedTuple):
+    """What a request comes to in its turn: events to fold in, what to record beside them, what to answer after."""
+
+    events: Iterable[Event | Effect] = ()
+    answer: Callable[[State], Any] | None = None
+    audit: tuple[AuditRecord, ...] = ()
+    keys: tuple[KeyRow, ...] = ()
+
+
+Decide = Callable[[State, Clock], Decision]
+
+
+class Request(NamedTuple):
+    """One entry of the inbox. `done` is None for messages that nobody awaits."""
+
+    decide: Decide
+    done: Waiting | None
+
+
+class Commit(NamedTuple):
+    """Make this durable before the next step is taken."""
+
+    turn: Turn
+
+
+class Deliver(NamedTuple):
+    """Let these effects leave."""
+
+    effects: list[Effect]
+
+
+class Answer(NamedTuple):
+    """Give these answers out."""
+
+    answers: Sequence[tuple[Waiting, Any, BaseException | None]]
+
+    def give(self) -> None:
+        for done, value, refusal in self.answers:
+            if done.done():
+                continue
+            if refusal is not None:
+                done.set_exception(refusal)
+            else:
+                done.set_result(value)
+
+
+Step = Commit | Deliver | Answer
+
+
+class Conductor:
+    """Holds the state and the number of the last turn."""
+
+    def __init__(self, state: State, seq: int) -> None:
+        self.state, self.seq = state, seq
+        self.cut = False
+
+    def turn(self, requests: Iterable[Request], first: Iterable[Fact], clock: Clock) -> Iterator[Step]:
+        """Take requests, timers and the pass, then commit, deliver and answer. `first` comes before everything."""
+        gathered = Gathered(self.state, clock)
+        for fact in first:
+            gathered.fold(fact)
+        for request in requests:
+            gathered.take(request)
+        was_braked = self.state.braked
+        for event in due(self.state, clock, self._reason):
+            gathered.fold(event)
+        if self.state.braked and not was_braked:
+            text = "over half the workers fell silent within a minute: no loss is decided until they are back"
+            gathered.effects += [Alarm(text), Note("alarm", data={"text": text})]
+        self.cut = self._pass(gathered)
+        if gathered.durable:
+            self.seq += 1
+            yield Commit(gathered.record(self.seq))
+        yield Deliver(gathered.effects)
+        yield Answer(gathered.answers)
+
+    def _pass(self, gathered: Gathered) -> bool:
+        state = self.state
+        if not (state.backlog.awake or state.columns.roomier or state.polls):
+            return False
+        decided = plan(state)
+        if decided.placements:
+            gathered.fold(PlanDecided(decided.placements))
+        settle_plan(state, decided)
+        served = Counter(placement.worker for placement in decided.placements)
+        for worker, polls in state.polls.items():
+            gathered.effects += [NoWork(worker)] * (polls - served[worker])
+        state.polls.clear()
+        return decided.cut
+
+    def _reason(self, job_id: str) -> str:
+        return explain(self.state, self.state.jobs[job_id]).summary
+
+
+class Gathered:
+    """What one turn gathers before its commit."""
+
+    def __init__(self, state: State, clock: Clock) -> None:
+        self.state, self.clock = state, clock
+        self.facts: list[Fact] = []
+        self.effects: list[Effect] = []
+        self.keys: list[KeyRow] = []
+        self.audit: list[AuditRecord] = []
+        self.answers: list[tuple[Waiting, Any, BaseException | None]] = []
+
+    @property
+    def durable(self) -> bool:
+        return bool(self.facts or self.keys or self.audit)
+
+    def take(self, request: Request) -> None:
+        """Decide one request against the state as it stands now, and fold what it comes to in."""
+        try:
+            decision = request.decide(self.state, self.clock)
+        except BrokenInvariant:
+            raise
+        except DrayError as refusal:
+            if request.done is not None:
+                self.answers.append((request.done, None, refusal))
+            return
+        for item in decision.events:
+            self.fold(item)
+        self.keys += decision.keys
+        self.audit += decision.audit
+        if request.done is not None:
+            self.answers.append((request.done, *self._compose(decision)))
+
+    def _compose(self, decision: Decision) -> tuple[Any, BaseException | None]:
+        """Look at the state for an answer; what is not there is the asker's trouble, never the engine's."""
+        if decision.answer is None:
+            return None, None
+        try:
+            return decision.answer(self.state), None
+        except BrokenInvariant:
+            raise
+        except DrayError as refusal:
+            return None, refusal
+
+    def fold(self, item: Event | Effect) -> None:
+        """Apply an event; an effect that needs no event rides along."""
+        if type(item) in _EFFECTS:
+            self.effects.append(item)  # type: ignore[arg-type]  # narrowed by the exact type above
+            return
+        if is_fact(item):  # type: ignore[arg-type]  # not an effect, so an event
+            self.facts.append(item)  # type: ignore[arg-type]  # a struct is a fact
+        self.effects += apply(self.state, item, self.clock)  # type: ignore[arg-type]  # an event, see above
+
+    def record(self, seq: int) -> Turn:
+        """Spell the turn for the log."""
+        shown = [effect for effect in self.effects if isinstance(effect, Note)]
+        notes = [(note.type, note.job_id, note.task_id, note.worker, dict(note.data)) for note in shown]
+        clock = self.clock
+        facts = pack_facts(self.facts)
+        return Turn(seq, clock.now_ms, clock.at_ms, facts, _encode(notes), self.keys, self.audit)

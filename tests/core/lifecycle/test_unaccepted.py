@@ -1,0 +1,116 @@
+"""Assignments that nobody accepts: asked again, taken back, and back in their old place at no charge."""
+
+from __future__ import annotations
+
+from dray.core.lifecycle.effects import Ack, Assign, Cancel, Effect
+from dray.core.model.records import JobState, Phase
+from tests.core.harness import Cluster, assigned, cancels, only
+
+
+def test_not_accepted_in_time_goes_back_to_its_old_place_uncharged(cluster: Cluster) -> None:
+    cluster.join("w1", credits=1, features=("job_started",))
+    cluster.submit("first", losses=0)
+    cluster.submit("second")
+    uid = cluster.current("first")
+    assert cancels(cluster.advance(29.9)) == []
+    assert cancels(cluster.advance(0.1)) == [(uid, "revoked")]
+    task = cluster.task("first")
+    assert (task.queued, task.failures, task.losses, task.attempts) == (True, 0, 0, 1)
+    assert (cluster.job("first").state, cluster.held("w1")) == (JobState.PENDING, [])
+    cluster.poll("w1", 1)
+    assert cluster.current("first"), "it comes before the job that was submitted after it"
+    assert not cluster.current("second")
+    assert cluster.attempt(cluster.current("first")).no == 2
+
+
+def test_only_a_worker_that_asked_for_it_is_asked_again(cluster: Cluster) -> None:
+    cluster.join("asks", credits=1, labels={"n": "a"}, features=("resend",))
+    cluster.join("not", credits=1, labels={"n": "b"}, features=())
+    cluster.submit("a", require=["n=a"])
+    cluster.submit("b", require=["n=b"])
+    uid, began = cluster.current("a"), cluster.now_ms
+    seen = []
+    for _ in range(10):
+        seen += [(cluster.now_ms - began, got) for got in assigned(cluster.advance(1))]
+    assert [got for _, got in seen] == [uid] * 3
+    assert [at for at, _ in seen] == [2000, 4000, 8000]
+
+
+def test_no_second_asking_after_acceptance_or_without_a_session(cluster: Cluster) -> None:
+    cluster.join("w1", credits=1)
+    cluster.submit("taken")
+    cluster.accept(cluster.current("taken"))
+    assert assigned(cluster.advance(10)) == []
+    cluster.poll("w1", 1)
+    cluster.submit("cut-off")
+    cluster.break_socket("w1")
+    assert assigned(cluster.advance(10)) == []
+
+
+def test_goodbye_gives_unaccepted_work_back_at_once(cluster: Cluster) -> None:
+    cluster.join("w1", credits=2)
+    cluster.submit("accepted")
+    cluster.submit("unaccepted")
+    kept = cluster.current("accepted")
+    cluster.run(kept)
+    cluster.leave("w1")
+    assert cluster.task("unaccepted").queued
+    assert cluster.attempt(kept).phase is Phase.RUNNING
+    cluster.advance(41)
+    assert cluster.attempt(kept).phase is Phase.UNKNOWN
+    cluster.advance(80)
+    assert cluster.attempt(kept).phase is Phase.LOST
+
+
+def test_a_broken_socket_costs_nothing_and_the_assignment_is_sent_again(cluster: Cluster) -> None:
+    cluster.join("w1", credits=1)
+    cluster.submit()
+    uid = cluster.current()
+    cluster.break_socket("w1")
+    cluster.advance(5)
+    effects: list[Effect] = cluster.register("w1")
+    kinds = [type(effect) for effect in effects if isinstance(effect, (Ack, Assign))]
+    assert kinds == [Ack, Assign], "the answer to register comes before the assignment"
+    assert assigned(effects) == [uid]
+    assert cluster.state.presence["w1"].credit == 0, "it needs no credit"
+    assert cancels(cluster.advance(29)) == [], "the time to accept starts anew"
+    assert cancels(cluster.advance(1)) == [(uid, "revoked")]
+
+
+def test_an_accept_may_ride_with_registering(cluster: Cluster) -> None:
+    cluster.join("w1", credits=1)
+    cluster.submit()
+    uid = cluster.current()
+    effects = cluster.register("w1", active=[cluster.active(uid, running=False)])
+    assert only(effects, Ack)[-1].keep == (uid,)
+    assert (cluster.attempt(uid).phase, cluster.attempt(uid).started) == (Phase.ACCEPTED, False)
+    assert cluster.job().state is JobState.RUNNING
+
+
+def test_cancelled_before_acceptance_and_never_heard_of_again_frees_its_place(cluster: Cluster) -> None:
+    cluster.join("w1", credits=1, batch=1)
+    cluster.submit()
+    uid = cluster.current()
+    cluster.advance(20)
+    assert cancels(cluster.cancel("job")) == [(uid, "user")]
+    cluster.poll("w1", 1)
+    cluster.submit("next")
+    cluster.advance(29)
+    assert (cluster.held("w1"), cluster.current("next")) == ([uid], "")
+    cluster.advance(1)
+    assert cluster.attempt(uid).phase is Phase.REVOKED
+    assert cluster.current("next")
+    assert cluster.task().state is JobState.KILLED
+
+
+def test_cancelled_before_acceptance_but_accepted_late_holds_until_it_is_gone(cluster: Cluster) -> None:
+    cluster.join("w1", credits=1)
+    cluster.submit()
+    uid = cluster.current()
+    cluster.cancel("job")
+    assert only(cluster.accept(uid), Cancel) == []
+    cluster.advance(60)
+    assert cluster.attempt(uid).phase is Phase.STOPPING
+    assert cluster.held("w1") == [uid]
+    cluster.end(uid, "killed")
+    assert cluster.held("w1") == []

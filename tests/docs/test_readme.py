@@ -1,0 +1,69 @@
+"""What the README and the pages of docs/ tell people to type works, and prints what they show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = [
+    page
+    for page in [
+        "README.md",
+        *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/howto/*.md")),
+        *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/tutorial/*.md")),
+        *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/operations/*.md")),
+    ]
+    # Its examples are Python and have tests of their own.
+    if page != "docs/howto/test-against-dray.md"
+]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")),
+]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_the_commands_of_a_page_work(page: str, play: Callable[[str], tuple[int, list[str]]]) -> None:
+    count, wrong = play((ROOT / page).read_text(encoding="utf-8"))
+    assert not wrong, "\n".join([f"{page}:", *wrong])
+    assert count, f"{page} shows no command that is run"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in LINK.findall(text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (path.parent / name).resolve() if name else path
+        assert found.exists(), f"{page} links to {target}, which is not there"
+        if anchor:
+            assert anchor in _anchors(found), (
+                f"{page} links to {target}, and {found.name} has no such heading"
+            )
+
+
+def _anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_on_the_map() -> None:
+    index = ROOT / "docs/index.md"
+    linked = {
+        (index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(index.read_text())
+    }
+    missing = [
+        str(path.relative_to(ROOT))
+        for path in ROOT.glob("docs/**/*.md")
+        if path != index and path.resolve() not in linked and path.parent.resolve() not in linked
+    ]
+    assert not missing, f"docs/index.md does not lead to {', '.join(missing)}"

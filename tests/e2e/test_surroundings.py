@@ -1,0 +1,97 @@
+"""What a task finds around it: environment, folder, prolog and epilog; and what must not be there."""
+
+from __future__ import annotations
+
+import pytest
+from tests.e2e.cluster import Cluster, wait_for
+
+KEPT = {
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "SHELL",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+}
+# Made by the shell or the C library, not handed over.
+OWN = {"PWD", "SHLVL", "_", "OLDPWD"}
+
+
+@pytest.fixture(scope="module")
+def environment(site: Cluster) -> dict[str, str]:
+    done = site.dray(
+        *("run", "-J", "named", "--env", "MINE=1", "--env", "PASSED", "--", "env", "-0"),
+        env={"PASSED": "on", "SECRET_KEY": "hunter2", "DRAY_TOKEN": site.token},
+    )
+    assert done.code == 0, done
+    return dict(item.split("=", 1) for item in done.out.split("\0") if item)
+
+
+def test_only_named_variables_get_through(environment: dict[str, str]) -> None:
+    rest = {name for name in environment if name not in KEPT | OWN and not name.startswith("DRAY_")}
+    assert rest == {"MINE", "PASSED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
+    assert (environment["MINE"], environment["PASSED"]) == ("1", "on")
+
+
+def test_no_token_gets_through(site: Cluster, environment: dict[str, str]) -> None:
+    assert not {"DRAY_TOKEN", "DRAY_WORKER_TOKEN", "SECRET_KEY"} & set(environment)
+    assert site.token not in str(environment)
+
+
+def test_no_cards_are_seen_without_an_ask(environment: dict[str, str]) -> None:
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_a_task_knows_itself(environment: dict[str, str]) -> None:
+    told = {
+        name: environment[f"DRAY_{name}"]
+        for name in ("ATTEMPT", "WORKER", "TASK_INDEX", "JOB_NAME", "DEVICES")
+    }
+    assert told == {"ATTEMPT": "1", "WORKER": "w1", "TASK_INDEX": "0", "JOB_NAME": "named", "DEVICES": ""}
+    assert environment["DRAY_JOB_ID"] == environment["DRAY_TASK_ID"]
+
+
+def test_the_callers_folder_is_the_tasks_folder(site: Cluster) -> None:
+    folder = site.folder / "where"
+    folder.mkdir()
+    assert site.dray("run", "--", "pwd", cwd=folder).out == f"{folder}\n"
+
+
+def test_a_missing_folder_is_a_clear_failure(site: Cluster) -> None:
+    done = site.dray("run", "--workdir", "/no/such/folder", "--", "true")
+    assert done.code == 125, done
+    assert "/no/such/folder" in done.err
+    job = site.call("GET", "/jobs", limit=1).json["jobs"][0]
+    assert (job["state"], job["exit_class"]) == ("failed", "workdir")
+
+
+def test_prolog_then_command_then_epilog(site: Cluster) -> None:
+    trace = site.folder / "trace"
+    job_id = site.submit(
+        *("sh", "-c", f"echo command >> {trace}; exit 3"),
+        prolog=["sh", "-c", f"echo prolog >> {trace}"],
+        epilog=["sh", "-c", f"echo epilog >> {trace}; exit 9"],
+    )
+    job = site.wait_state(job_id, "failed")
+    assert job["exit_code"] == 3
+    wait_for(lambda: trace.read_text() == "prolog\ncommand\nepilog\n", "all three ran in order")
+
+
+def test_a_failing_prolog_fails_the_task(site: Cluster) -> None:
+    trace = site.folder / "never"
+    done = site.dray("run", "--prolog", "sh -c 'exit 2'", "--", "touch", str(trace))
+    assert done.code == 125, done
+    assert "prolog" in done.err
+    assert not trace.exists()
+
+
+def test_a_task_leads_its_own_group(site: Cluster) -> None:
+    done = site.dray("run", "--", "sh", "-c", "ps -o pgid= -p $$ | tr -d ' '; echo $$")
+    group, pid = done.out.split()
+    assert group == pid

@@ -1,0 +1,143 @@
+"""Every message a hub sends, spelled by the code that spells them: events through the core, effects through the runner."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.effects import Ack, Effect, LookUp, NoWork, Refuse
+from dray.core.lifecycle.events import (
+    Activity,
+    AttemptAccepted,
+    AttemptEnded,
+    CancelRequested,
+    Clock,
+    CreditSet,
+    EpochStarted,
+    Event,
+    JobsSubmitted,
+    NewJob,
+    Outcome,
+    Placement,
+    PlanDecided,
+    SessionOpened,
+    WorkerRegistered,
+)
+from dray.core.lifecycle.state import State
+from dray.core.model.spec import pack_spec
+from dray.core.model.spec_check import check_spec
+from dray.hub.effect_runner import Runner
+from dray.hub.engine import Engine
+from dray.hub.feed import Feed
+from dray.hub.questions import Questions
+from dray.hub.sessions import Sessions
+from dray.hub.store.memory import MemoryStore
+from dray.wire.codec import message
+from dray.wire.worker_messages import MetricsRequest, WorkerListRequest, WorkerShowRequest
+from tests.golden.worker_samples import CAPABILITY_READ, SLOTS_READ
+
+CLOCK = Clock(1_000, 1_767_323_045_678)
+SPECS = {
+    "plain": {"command": ["true"], "name": "plain"},
+    "full": {
+        "command": ["python", "-c", "print('ä')"],
+        "type": "service",
+        "env": {"A": "1"},
+        "gpu_count": 2,
+        "gpu_type": "A100",
+        "min_vram_gb": 80,
+        "max_runtime_hours": 1.5,
+        "health_check": {"liveness": "/live", "interval_secs": 5},
+        "metadata": {"x": [1, None]},
+    },
+    "many": {"command": ["true"], "array": {"last": 9, "limit": 3}},
+}
+
+
+class Peer:
+    """Stands where a socket would be, and keeps what is pushed."""
+
+    number = 1
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+
+    def push(self, envelope: dict[str, Any]) -> None:
+        self.got.append(envelope)
+
+
+class Script:
+    """One worker's life against the real core and the real runner."""
+
+    def __init__(self) -> None:
+        self.state, self.peer, self.store = State(), Peer(), MemoryStore()
+        self.store.begin_epoch()
+
+        class Open:
+            open = {1: self.peer}  # noqa: RUF012 - read once, by the runner alone
+
+        sessions = cast("Sessions", Open())
+        self.runner = Runner(self.state, sessions, self.store, Feed(self.store), lambda note: None, 10.0)
+        self.seq = 0
+
+    def play(self, *steps: Event | Effect) -> list[dict[str, Any]]:
+        """Fold events in, carry their effects out, give what was sent."""
+        effects: list[Effect] = []
+        for step in steps:
+            if isinstance(step, (Ack, NoWork, Refuse, LookUp)):
+                effects.append(step)
+            else:
+                effects += apply(self.state, cast("Event", step), CLOCK)
+        self.seq += 1
+        self.runner.run(effects, self.seq, CLOCK)
+        sent, self.peer.got = self.peer.got, []
+        return sent
+
+    def ask(self, body: Any) -> list[dict[str, Any]]:
+        """Put one of the three questions."""
+        questions = Questions(lambda: cast("Engine", self), lambda: {"dray_workers": 1.0})
+        questions.answer(self.peer, body)
+        sent, self.peer.got = self.peer.got, []
+        return sent
+
+    def look(self, look: Any, then: Any) -> None:
+        then(look(self.state))
+
+
+def registered(**parts: Any) -> WorkerRegistered:
+    return WorkerRegistered(
+        worker="worker-1", session=1, capability=CAPABILITY_READ, slots=SLOTS_READ, **parts
+    )
+
+
+def compose() -> dict[str, list[dict[str, Any]]]:
+    """Every message by the name of the occasion it is sent on."""
+    script = Script()
+    new = tuple(NewJob(name, "ann", pack_spec(check_spec({**spec, "id": name}))) for name, spec in SPECS.items())
+    placements = [
+        Placement("plain", 0, "7-1", "worker-1"),
+        Placement("full", 0, "7-2", "worker-1", (0, 1)),
+        Placement("many", 0, "7-3", "worker-1"),
+    ]
+    outcome = Outcome("plain", -1, "7-1", "succeeded", 0)
+    said: dict[str, list[dict[str, Any]]] = {}
+    script.play(EpochStarted(7), JobsSubmitted(new))
+    said["ack_register"] = script.play(SessionOpened("worker-1", 1, ""), registered())
+    said["no_work"] = script.play(CreditSet("worker-1", 3, SLOTS_READ), NoWork("worker-1"))
+    for placement in placements:
+        said[f"job_assign_{placement.job_id}"] = script.play(PlanDecided((placement,)))
+    said["ack_heartbeat"] = script.play(Ack("worker-1", "heartbeat"))
+    said["ack_job_accepted"] = script.play(AttemptAccepted("worker-1", "plain", -1, "7-1"))
+    said["error"] = script.play(AttemptAccepted("worker-1", "nobody", -1))
+    said["ack_job_result"] = script.play(AttemptEnded("worker-1", outcome))
+    said["ack_job_result_again"] = script.play(AttemptEnded("worker-1", outcome))
+    said["job_cancel"] = script.play(CancelRequested("full", -1, "ann", 5))
+    running = Activity("full", -1, "7-2")
+    said["ack_register_again"] = script.play(registered(active=(running,), finished=(outcome,)))
+    said["metrics_response"] = script.ask(MetricsRequest())
+    said["worker_list_response"] = script.ask(WorkerListRequest())
+    said["worker_show_response"] = script.ask(WorkerShowRequest("worker-1"))
+    said["ack_job_log"] = [
+        message("ack", {"re": "job_log", "log_offsets": {"7-2": {"stdout": 5, "stderr": 0}}})
+    ]
+    return said

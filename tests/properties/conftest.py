@@ -1,0 +1,11 @@
+"""Lets property tests find the harness of the core's tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# Tests are no package that is installed: what they share is found from the root of the project.
+_ROOT = str(Path(__file__).parents[2])
+if _ROOT not in sys.path:
+    sys.path.append(_ROOT)

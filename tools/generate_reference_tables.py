@@ -1,0 +1,246 @@
+"""Reference pages that are tables of the code: settings, error codes, metrics, HTTP calls.
+
+The names, defaults and statuses are read from the modules that own them. Descriptions of settings stand here; a setting
+without one stops the generator, so that none is added in silence.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from dray import errors
+from dray.config import TABLES
+from dray.core.model.units import format_bytes, format_seconds
+from dray.errors import DrayError
+from dray.hub.http_answers import STATUS
+from dray.hub.http_calls import ROUTES
+from dray.hub.metrics import Gauges, Metrics
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "hub": {
+        "host": "address to listen on; anything but loopback needs TLS",
+        "port": "port to listen on; 0 takes any free one",
+        "tls_cert": "certificate with its chain; goes with `tls_key`",
+        "tls_key": "key of the certificate",
+        "hosts": "further names that clients may use for this hub (the `Host` header is checked)",
+        "log_json": "log as JSON lines instead of text",
+        "body_bytes": "largest HTTP body",
+        "frame_text_bytes": "largest JSON frame of a worker",
+        "frame_msgpack_bytes": "largest msgpack frame of a worker",
+        "json_depth": "deepest nesting of a body or frame",
+        "batch_specs": "most jobs in one `POST /jobs:batch`",
+        "log_bytes_per_attempt": "output kept per attempt; past it only the count goes on",
+        "queue_messages": "messages waiting for one worker before it is cut off",
+        "queue_bytes": "bytes waiting for one worker before it is cut off",
+        "finished_s": "how long finished jobs are kept",
+        "finished_max": "how many finished jobs are kept",
+        "log_s": "how long the log of facts is kept behind the rows",
+        "output_bytes": "output of finished jobs kept in all; the oldest goes first",
+        "keys_s": "how long an idempotency key is remembered",
+        "audit_s": "how long audit records are kept",
+        "reserve_bytes": "disk held back, so that results can be recorded on a full disk",
+        "min_free_bytes": "below this much free disk submits are refused",
+        "heartbeat_s": "how often a worker says that it lives",
+        "suspect_s": "silence after which a worker gets no new work",
+        "unknown_s": "silence after which its attempts are shown as `unknown`",
+        "lost_s": "silence after which its attempts are lost and queued again",
+        "lost_service_s": "the same for services",
+        "start_grace_s": "after a start of the hub nothing is declared lost for this long",
+        "accept_s": "how long a worker may take to accept an attempt before it is taken back",
+        "resend_s": "when an unanswered assignment is sent again",
+        "brake_share": "share of workers silent at once that stops all loss decisions",
+        "brake_window_s": "the time within which they must have fallen silent",
+        "brake_min": "and at least this many",
+        "limit_margin_s": "how long past its time limit a task may be before the hub itself cancels it",
+        "flap_refuse_s": "how long two agents under one name are both refused",
+    },
+    "worker": {
+        "hub": "address of the hub; empty: the hub of this home",
+        "token": "token with the scope `worker`; empty: the token file of this home",
+        "fingerprint": "trust exactly this certificate of the hub",
+        "cafile": "certificates to trust instead of the system's",
+        "name": "name of the worker",
+        "slots": "batch tasks at once; 0: the usable cores",
+        "service_slots": "services at once",
+        "labels": 'labels of the worker, as `{k = "v"}` or `k=v,k=v`',
+        "backend": "offer this backend only",
+        "allow_software_vulkan": "offer Vulkan devices that are no cards",
+        "task_user": "run tasks as this user (needs root)",
+        "reconnect_min_s": "first wait before dialling again",
+        "reconnect_max_s": "longest wait before dialling again; the real one is drawn between 0 and the limit",
+        "result_resend_s": "when a result that was not acknowledged is sent again; the last span repeats",
+        "log_window_bytes": "output sent ahead of the hub's acknowledgement",
+        "output_bytes": "output kept on the worker per attempt and stream",
+        "terminal_s": "how long ended attempts are remembered",
+        "terminal_max": "how many ended attempts are remembered",
+    },
+    "client": {
+        "hub": "address of the hub; empty: the hub of this home",
+        "token": "token; empty: the token file of this home",
+        "fingerprint": "trust exactly this certificate of the hub",
+        "cafile": "certificates to trust instead of the system's",
+        "timeout_s": "how long one request may take",
+        "away_s": "how long `run`, `wait` and `logs -f` wait for a hub that is away",
+    },
+}
+CONFIG_INTRODUCTION = """# Settings
+
+Every setting has a default, so none is needed. A value is taken from the file `config.toml` in the home (`~/.dray` or
+`DRAY_HOME`), then from the environment, then from a flag; the later one wins. An unknown key in the file is an error
+with a suggestion. Where a command fails over a setting, it says which file, variable or flag it came from.
+
+```toml
+[hub]
+port = 7400
+lost_s = "5m"
+output_bytes = "50g"
+
+[worker]
+slots = 4
+labels = {room = "lab-2"}
+```
+
+Times are seconds, or text such as `90s`, `15m`, `2h`, `7d`. Sizes are bytes, or text such as `512m`, `10g` (powers of
+1024). Lists are comma-separated in a variable.
+"""
+ERRORS_INTRODUCTION = """# Error codes
+
+An error says what was asked, what is there, and what to do. Its `code` is stable: programs may rely on it. Over HTTP it
+looks like this, with every problem of the input at once:
+
+```json
+{"error": {"code": "invalid_spec",
+           "message": "gpu_count: must be 0 or more, got -1",
+           "problems": [{"where": "gpu_count", "what": "must be 0 or more, got -1"}]}}
+```
+
+The command line prints the message with the code in brackets, and each problem on a line of its own.
+"""
+METRICS_INTRODUCTION = """# Metrics
+
+`GET /metrics` answers in the text form of Prometheus. It needs a token with the scope `read`. A histogram `x` has the
+series `x_bucket`, `x_sum` and `x_count`.
+"""
+API_INTRODUCTION = """# HTTP API
+
+JSON in, JSON out, with `Authorization: Bearer <token>` on every call but the health checks. `openapi.json` beside this
+page, and `GET /openapi.json` of a running hub, describe every field.
+
+```sh
+token=$(cat ~/.dray/token)
+curl -s -H "Authorization: Bearer $token" http://127.0.0.1:7373/api/v1/jobs
+```
+
+- Lists are newest first. `next_cursor` of a page is the `cursor` of the next.
+- Send `Idempotency-Key` with a submit and it is safe to send it again: the same key and the same job answer 200 with
+  the job that is there, the same key and another job answer 409.
+- `GET /api/v1/jobs/{id}?wait_s=30` answers when the job ends, or after that time.
+- `GET /api/v1/events` is a stream of server-sent events; `Last-Event-ID` resumes it.
+- What belongs to somebody else answers 404, as if it were not there. Errors are [on their own page](errors.md).
+"""
+
+
+def write_config() -> str:
+    """docs/reference/config.md."""
+    parts = [CONFIG_INTRODUCTION]
+    for table, kind in TABLES.items():
+        prefix = f"DRAY_{table.upper()}_"
+        parts.append(f"## [{table}]\n\nVariables: `{prefix}<KEY>`, such as `{_example(prefix, table)}`.\n")
+        rows = [
+            (f"`{item.name}`", _default(item), SETTINGS[table][item.name])
+            for item in fields(kind)
+            if item.name not in ("home", "origins")
+        ]
+        parts.append(_table(("key", "default", "meaning"), rows))
+    parts.append(
+        "`DRAY_HUB`, `DRAY_TOKEN`, `DRAY_FINGERPRINT` and `DRAY_CAFILE` set `hub`, `token`, `fingerprint` and"
+    )
+    parts.append("`cafile` of both `[worker]` and `[client]`.\n")
+    return "\n".join(parts)
+
+
+def _example(prefix: str, table: str) -> str:
+    return prefix + next(iter(SETTINGS[table])).upper()
+
+
+def _default(item: Field[Any]) -> str:
+    if item.name == "name":
+        return "the host's name"
+    value = item.default
+    if value is MISSING and item.default_factory is not MISSING:
+        value = item.default_factory()
+    if value in (None, "", (), {}):
+        return "–"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if "bytes" in item.name and isinstance(value, int):
+        return format_bytes(value)
+    if item.name.endswith("_s"):
+        return ", ".join(format_seconds(part) for part in (value if isinstance(value, tuple) else (value,)))
+    return (
+        f"`{value}`"
+        if isinstance(value, (str, Path))
+        else f"{value:,}"
+        if item.name != "port"
+        else str(value)
+    )
+
+
+def write_errors() -> str:
+    """docs/reference/errors.md."""
+    kinds = [kind for _, kind in _classes() if kind.code != "error"]
+    rows = [(f"`{kind.code}`", _status(kind), f"`{kind.__name__}`", _first_line(kind)) for kind in kinds]
+    return f"{ERRORS_INTRODUCTION}\n{_table(('code', 'HTTP', 'class in `dray.errors`', 'meaning'), rows)}"
+
+
+def _classes() -> Iterator[tuple[str, type[DrayError]]]:
+    """In the order of the module, which goes from what users do to what happens to them."""
+    for name, item in vars(errors).items():
+        if inspect.isclass(item) and issubclass(item, DrayError):
+            yield name, item
+
+
+def _status(kind: type[DrayError]) -> str:
+    return str(next((STATUS[base] for base in kind.__mro__ if base in STATUS), 500))
+
+
+def _first_line(kind: type[DrayError]) -> str:
+    return (inspect.getdoc(kind) or "").splitlines()[0]
+
+
+def write_metrics() -> str:
+    """docs/reference/metrics.md."""
+    metrics = Metrics(lambda: Gauges({"default": 0}, {"ready": 0}))
+    metrics.count_outcome("succeeded")
+    metrics.count_request("submit_job", 201)
+    rows = []
+    for family in metrics.registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+        shown = ", ".join(f"`{label}`" for label in labels) or "–"
+        rows.append((f"`{name}`", family.type, shown, family.documentation.rstrip(".")))
+    return f"{METRICS_INTRODUCTION}\n{_table(('name', 'type', 'labels', 'meaning'), rows)}"
+
+
+def write_api() -> str:
+    """docs/reference/api.md."""
+    rows = [
+        (
+            f"`{route.method} {route.path}`",
+            route.about,
+            ", ".join(f"`{scope}`" for scope in route.scopes) or "–",
+        )
+        for route in ROUTES
+    ]
+    return f"{API_INTRODUCTION}\n{_table(('call', 'what it does', 'scope: one of'), rows)}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(re.sub(r"\|", r"\\|", cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
