@@ -23,6 +23,7 @@ class Row(NamedTuple):
 
 
 ROWS: tuple[Row, ...] = (
+    Row("docs/reference/states.md", "dray.core.lifecycle.diagram", "states_page"),
     Row("docs/reference/cli.md", "generate_cli_reference", "write_reference"),
     Row("docs/reference/config.md", "generate_reference_tables", "write_config"),
     Row("docs/reference/errors.md", "generate_reference_tables", "write_errors"),

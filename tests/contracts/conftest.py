@@ -1,4 +1,4 @@
-"""A real hub process, spoken to from outside only: HTTP by the standard library, `/ws` by the foreign worker's script."""
+"""A real hub process, spoken to from outside only: HTTP by `http.client`, `/ws` by the foreign worker."""
 
 from __future__ import annotations
 
@@ -49,9 +49,18 @@ class HubProcess:
         self.start()
         self.token = (home / "token").read_text().strip()
 
-    def start(self) -> None:
+    def start(self, port: int = 0) -> None:
         """Start, and wait for the line that says so."""
-        command = [sys.executable, "-m", "dray.cli.main", "hub", "--home", str(self.home), "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "dray.cli.main",
+            "hub",
+            "--home",
+            str(self.home),
+            "--port",
+            str(port),
+        ]
         with (self.home / "hub.log").open("a") as log:
             self.process = subprocess.Popen(
                 command, env=self._env, stdout=subprocess.PIPE, stderr=log, text=True

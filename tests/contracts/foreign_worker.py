@@ -72,7 +72,7 @@ class ForeignWorker:
                 raise AssertionError("the socket broke without a close frame") from None
             return end.rcvd.code, end.rcvd.reason
 
-    # --- what a worker says ---------------------------------------------------------------------------------------------
+    # --- what a worker says ------------------------------------------------------------
 
     def register(self, active_tasks: list[Payload] | None = None) -> Payload:
         """Say who this is and what still runs here; returns the ack."""
@@ -82,9 +82,7 @@ class ForeignWorker:
 
     def heartbeat(self) -> list[Payload]:
         """Beat once; gives what the hub had sent before it answered."""
-        self.send(
-            "heartbeat", {"worker_id": self.id, "slots": self.slots, "capability": self.capabilities}
-        )
+        self.send("heartbeat", {"worker_id": self.id, "slots": self.slots, "capability": self.capabilities})
         before = list(self.inbox)
         self.inbox.clear()
         while (got := self.receive())["type"] != "ack":
@@ -107,7 +105,7 @@ class ForeignWorker:
         self.send("job_result", {**body, "error": error} if error else body)
         return self.expect("ack")
 
-    # --- how a session ends -----------------------------------------------------------------------------------------------
+    # --- how a session ends ------------------------------------------------------------
 
     def goodbye(self, code: int = 1000) -> None:
         """Close as one who leaves on purpose."""

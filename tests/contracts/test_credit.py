@@ -81,7 +81,12 @@ def test_pending_and_assigned_until_accepted_then_running_then_recorded(lab) -> 
 
 @pytest.mark.parametrize(
     ("said", "code", "state"),
-    [("succeeded", 0, "succeeded"), ("completed", 0, "succeeded"), ("failed", 3, "failed"), ("killed", 137, "killed")],
+    [
+        ("succeeded", 0, "succeeded"),
+        ("completed", 0, "succeeded"),
+        ("failed", 3, "failed"),
+        ("killed", 137, "killed"),
+    ],
 )
 def test_result_states(lab, said: str, code: int, state: str) -> None:
     worker = lab.worker()
@@ -167,15 +172,20 @@ def test_tasks_that_are_not_this_workers_are_an_error(lab) -> None:
 def test_members_of_an_array_are_named_by_their_number(lab) -> None:
     worker = lab.worker()
     job_id = lab.submit(array={"first": 10, "last": 12})
-    ids = []
+    ids, uids = [], []
     for _ in range(3):
         offer = worker.ready()["payload"]
         ids.append(offer["spec"]["id"])
+        uids.append(offer["attempt"]["uid"])
         worker.accept(ids[-1])
     assert ids == [f"{job_id}/{number}" for number in range(3)]
     worker.finish(f"{job_id}/1", "failed", 4)
     worker.send("job_result", {"task_id": job_id, "state": "failed", "exit_code": 1})
     assert worker.expect("error")["error"] == f"job_result: this worker has no attempt of task {job_id}"
+    body = {"task_id": job_id, "state": "failed", "exit_code": 1, "attempt": uids[0]}
+    lab.hub.ask("GET", f"/api/v1/jobs/{job_id}/tasks")  # the rows show all that was committed
+    worker.send("job_result", body)
+    assert "no attempt of task" in worker.expect("error")["error"]
     worker.finish(f"{job_id}/0")
     worker.finish(f"{job_id}/2")
     assert lab.job(job_id)["state"] == "failed"
@@ -250,9 +260,7 @@ def test_base_fields_are_there_even_where_a_job_said_nothing(lab) -> None:
 
 
 def test_cancel_reaches_the_worker_and_the_slot_is_held_until_it_has_stopped(lab) -> None:
-    worker = lab.worker(
-        slots={"batch_total": 1, "batch_in_use": 0, "service_total": 0, "service_in_use": 0}
-    )
+    worker = lab.worker(slots={"batch_total": 1, "batch_in_use": 0, "service_total": 0, "service_in_use": 0})
     worker.ready()
     job_id = lab.offers(worker)["spec"]["id"]
     worker.accept(job_id)
@@ -284,19 +292,19 @@ def test_service_health_is_acked(lab) -> None:
 
 
 def test_many_assignments_at_once(lab) -> None:
-    slots = {"batch_total": 2000, "batch_in_use": 0, "service_total": 0, "service_in_use": 0}
+    slots = {"batch_total": 2500, "batch_in_use": 0, "service_total": 0, "service_in_use": 0}
     worker = lab.worker(slots=slots)
     worker.send(
-        "ready_for_work", {"worker_id": worker.id, "slots": slots, "reason": "polling", "credits": 2000}
+        "ready_for_work", {"worker_id": worker.id, "slots": slots, "reason": "polling", "credits": 2500}
     )
     worker.expect("no_work")
-    job_id = lab.submit(array={"last": 1999})
-    ids = {worker.expect("job_assign")["spec"]["id"] for _ in range(2000)}
-    assert ids == {f"{job_id}/{number}" for number in range(2000)}
+    job_id = lab.submit(array={"last": 2499})
+    ids = {worker.expect("job_assign")["spec"]["id"] for _ in range(2500)}
+    assert ids == {f"{job_id}/{number}" for number in range(2500)}
     for task_id in ids:
         worker.send("job_accepted", {"task_id": task_id})
         worker.send("job_result", {"task_id": task_id, "state": "succeeded", "exit_code": 0})
-    for _ in range(4000):
+    for _ in range(5000):
         worker.expect("ack")
     assert lab.job(job_id)["state"] == "succeeded"
 

@@ -149,9 +149,7 @@ def test_free_slots_are_total_less_the_larger_of_in_use_and_live(lab, slots, kin
 
 
 def test_a_live_attempt_is_counted_once_beside_the_same_one_in_use(lab) -> None:
-    worker = lab.worker(
-        slots={"batch_total": 2, "batch_in_use": 0, "service_total": 0, "service_in_use": 0}
-    )
+    worker = lab.worker(slots={"batch_total": 2, "batch_in_use": 0, "service_total": 0, "service_in_use": 0})
     worker.ready()
     first = lab.offers(worker)
     worker.accept(first["spec"]["id"])
@@ -161,9 +159,7 @@ def test_a_live_attempt_is_counted_once_beside_the_same_one_in_use(lab) -> None:
 
 
 def test_a_service_slot_is_no_batch_slot(lab) -> None:
-    worker = lab.worker(
-        slots={"batch_total": 0, "batch_in_use": 0, "service_total": 1, "service_in_use": 0}
-    )
+    worker = lab.worker(slots={"batch_total": 0, "batch_in_use": 0, "service_total": 1, "service_in_use": 0})
     assert not lab.takes(worker)
     assert lab.takes(worker, type="service")
     assert lab.takes(worker, slot_pool="service")

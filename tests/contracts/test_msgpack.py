@@ -47,7 +47,10 @@ class BinaryPeer:
         return dict(ack["payload"])
 
     def ready(self, credit: int) -> dict[str, Any]:
-        return {"type": "ready_for_work", "payload": {"worker_id": self.id, "slots": SLOTS, "credits": credit}}
+        return {
+            "type": "ready_for_work",
+            "payload": {"worker_id": self.id, "slots": SLOTS, "credits": credit},
+        }
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 LINE = {
@@ -130,3 +132,18 @@ def test_answers_come_in_the_order_of_the_questions(lab) -> None:
             socket.send('{"type": "worker_list_request"}')
         for _ in range(20):
             assert '"worker_list_response"' in str(socket.recv(timeout=10))
+
+
+def test_a_peer_that_asks_and_never_reads_is_closed_and_costs_nobody_else_anything(lab) -> None:
+    deaf, other = lab.worker(register=False), lab.worker()
+    for _ in range(40):
+        lab.worker()  # long answers fill the buffers of the network sooner
+    with contextlib.suppress(ConnectionClosed):
+        for number in range(4_000):
+            deaf.send("worker_list_request")
+            if number % 20 == 0:
+                ask(other, "metrics")  # by now the hub has read what was sent before
+    code, reason = deaf.closed(timeout_s=30)
+    assert code == 1013
+    assert "does not read" in reason
+    assert lab.takes(other)

@@ -51,8 +51,8 @@ def test_kill_minus_nine_with_work_waiting_assigned_running_and_done(own_lab) ->
     assert again.finish(ids["done"], "failed", 1)["results"] == {uid: "duplicate"}
     for name in ("running", "assigned"):
         again.finish(ids[name])
-    for name in ids:
-        job = lab.job(ids[name])
+    for name, job_id in ids.items():
+        job = lab.job(job_id)
         assert (job["state"], job["attempt_count"], job["losses"]) == ("succeeded", 1, 0), name
 
     assert lab.job(waiting)["state"] == "pending"

@@ -230,9 +230,7 @@ def test_no_new_work_for_a_suspect(own_lab) -> None:
     lab = own_lab(suspect_s="0.3", unknown_s="100")
     worker = lab.worker()
     worker.ready()
-    lab.until(
-        lambda: lab.hub.ask("GET", f"/api/v1/workers/{worker.id}")[1]["state_detail"] == "suspect"
-    )
+    lab.until(lambda: lab.hub.ask("GET", f"/api/v1/workers/{worker.id}")[1]["state_detail"] == "suspect")
     job_id = lab.submit()
     assert lab.job(job_id)["phase"] == "queued"
     assert [message["type"] for message in worker.heartbeat()] + [
@@ -241,7 +239,7 @@ def test_no_new_work_for_a_suspect(own_lab) -> None:
 
 
 def test_the_first_message_of_a_session_is_its_ack(lab) -> None:
-    """Also while the old session's assignment is being committed: what follows from it goes to the new one, after the ack."""
+    """Also while an assignment to the old session is being committed: it goes to the new one, after the ack."""
     lab.submit(array={"last": 29})
     for _ in range(30):
         old = lab.worker()

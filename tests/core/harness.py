@@ -1,7 +1,7 @@
-"""A cluster made of nothing but the core: a state, a clock that is moved by hand, and workers that say what they are told.
+"""A cluster made of nothing but the core: a state, a clock moved by hand, and workers that say what they are told.
 
-Every step goes through `apply`, and the invariants are checked after each one. Facts are kept in the order in which a hub would
-have logged them, so that any run can be folded again.
+Every step goes through `apply`, and the invariants are checked after each one. Facts are kept in the order in which a
+hub would have logged them, so that any run can be folded again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Cluster:
         return effects
 
     def turn(self, *events: Event) -> list[Effect]:
-        """One turn of a hub: events, timers, passes until none is cut short; gives what would leave after the commit."""
+        """One turn of a hub: events, timers, passes until none is cut short. Gives what leaves after the commit."""
         effects = [effect for event in events for effect in self.fold(event)]
         for event in due(self.state, self.clock, self._reason):
             effects += self.fold(event)
@@ -137,12 +137,12 @@ class Cluster:
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
-    def join(self, worker: str = "w1", credits: int = 0, *, beats: bool = True, **offer: Any) -> list[Effect]:
+    def join(self, worker: str = "w1", credit: int = 0, *, beats: bool = True, **offer: Any) -> list[Effect]:
         """Register a worker on a new session, and let it poll where it has credit to give."""
         effects = self.register(worker, **offer)
         if beats:
             self.beating[worker] = None
-        return effects + (self.poll(worker, credits) if credits else [])
+        return effects + (self.poll(worker, credit) if credit else [])
 
     def register(
         self,
@@ -171,10 +171,12 @@ class Cluster:
         silent = worker in self.state.workers and self.state.workers[worker].silent
         return [Heard(worker), WorkerReturned(worker)] if silent else [Heard(worker)]
 
-    def poll(self, worker: str, credits: int = 1, **in_use: int) -> list[Effect]:
+    def poll(self, worker: str, credit: int = 1, **in_use: int) -> list[Effect]:
         slots = self.state.presence[worker].slots
-        slots = Slots(slots.batch_total, in_use.get("batch", 0), slots.service_total, in_use.get("service", 0))
-        return self.turn(*self.sign_of_life(worker), CreditSet(worker, credits, slots))
+        slots = Slots(
+            slots.batch_total, in_use.get("batch", 0), slots.service_total, in_use.get("service", 0)
+        )
+        return self.turn(*self.sign_of_life(worker), CreditSet(worker, credit, slots))
 
     def report_slots(self, worker: str, slots: Slots) -> list[Effect]:
         return self.turn(*self.sign_of_life(worker), SlotsSeen(worker, slots))
@@ -196,7 +198,9 @@ class Cluster:
     def start(self, uid: str) -> list[Effect]:
         attempt = self.state.attempts[uid]
         said = self.sign_of_life(attempt.worker)
-        return self.turn(*said, AttemptStarted(attempt.worker, attempt.job_id, self.spelled(attempt), uid, pid=7))
+        return self.turn(
+            *said, AttemptStarted(attempt.worker, attempt.job_id, self.spelled(attempt), uid, pid=7)
+        )
 
     def run(self, uid: str) -> None:
         """Accept and start."""

@@ -133,6 +133,8 @@ def shape(line: str) -> str:
     """A line without what differs from run to run: ids, numbers, times, addresses, the width of columns."""
     # On a busy machine `dray up` does not wait for its worker: both lines are right.
     line = re.sub(r"^worker  \S+(?:: \d+ slots.*| is still starting.*)$", "WORKER", line)
+    # A bar that has seen the end at its first look knows no rate.
+    line = re.sub(r"tasks done, .*$", "tasks done", line)
     line = re.sub(r"\bdray_[0-9a-f]{8}_[\w-]+", "TOKEN", line)
     line = re.sub(r"https?://[\w.:-]+", "URL", line)
     line = re.sub(r"(?:/[\w.-]+)+|~/[\w./-]+", "PATH", line)

@@ -76,6 +76,12 @@ def wait_for(look: Callable[[], T], what: str, limit_s: float = DEADLINE_S) -> T
     return value
 
 
+def wait_dead(pids: Iterable[int]) -> None:
+    """Wait until none of these processes runs."""
+    listed = list(pids)
+    wait_for(lambda: not any(is_alive(pid) for pid in listed), f"{listed} are gone")
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process still runs: a zombie does not."""
     try:
@@ -100,6 +106,10 @@ class Agent:
     @property
     def supervisor_pid(self) -> int:
         return int(json.loads((self.home / "worker" / "supervisor.json").read_text())["pid"])
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def kill(self) -> None:
         """End the agent as a crash would; its supervisor and tasks go on."""
@@ -301,6 +311,16 @@ class Cluster:
         answer = self.call("GET", f"/jobs/{job_id}/logs", **query)
         assert answer.status == 200, answer
         return answer.body
+
+    def wait_logs(self, job_id: str, lines: int) -> list[str]:
+        """Wait until a job has printed so many lines."""
+        return (
+            wait_for(
+                lambda: text if len(text := self.logs(job_id).decode().splitlines()) >= lines else None,
+                f"{job_id} prints {lines} lines",
+            )
+            or []
+        )
 
     def events(self, job_id: str) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = self.call("GET", f"/jobs/{job_id}/events").json["events"]

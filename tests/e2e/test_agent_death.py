@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from tests.e2e.cluster import NERVOUS, Agent, Cluster, is_alive, wait_for
+from tests.e2e.cluster import NERVOUS, Agent, Cluster, is_alive, wait_dead, wait_for
 
 FAMILY = "sh -c 'echo $$; exec sleep 300' & echo $$; wait"
 
@@ -33,7 +33,7 @@ def test_an_agent_that_comes_back_adopts(cluster: Cluster) -> None:
     hold = f"echo $$; while ! [ -e {flag} ]; do sleep 0.02; done; echo done"
     ends_meanwhile = cluster.submit("sh", "-c", f"{hold}; exit 3", losses=0)
     goes_on = cluster.submit("sh", "-c", f"{hold}; while ! [ -e {flag}2 ]; do sleep 0.02; done")
-    pids = [int(wait_for(lambda j=j: cluster.logs(j), "it says its pid")) for j in (ends_meanwhile, goes_on)]
+    pids = [int(cluster.wait_logs(name, 1)[0]) for name in (ends_meanwhile, goes_on)]
     agent.kill()
     flag.touch()
     wait_for(lambda: not is_alive(pids[0]), "one ends while no agent is there")
@@ -58,11 +58,9 @@ def test_a_killed_supervisor_takes_its_tasks_with_it(cluster: Cluster) -> None:
     families = {}
     for name in (job_id, once):
         cluster.wait_running(name)
-        wait_for(lambda name=name: len(cluster.logs(name).split()) == 2, "parent and child say their pids")
-        families[name] = [int(pid) for pid in cluster.logs(name).split()]
+        families[name] = [int(pid) for pid in cluster.wait_logs(name, 2)]
     kill_supervisor(agent)
-    for pid in [*families[job_id], *families[once]]:
-        wait_for(lambda pid=pid: not is_alive(pid), "the whole group is stopped")
+    wait_dead([*families[job_id], *families[once]])
     lost = cluster.wait_state(once, "worker_failed")
     assert (lost["losses"], lost["failures"], lost["attempt_count"]) == (1, 0, 1)
     again = wait_for(
@@ -78,13 +76,11 @@ def test_agent_and_supervisor_both_killed(cluster: Cluster) -> None:
     agent = cluster.start_agent("w1")
     job_id = cluster.submit("sh", "-c", FAMILY)
     cluster.wait_running(job_id)
-    wait_for(lambda: len(cluster.logs(job_id).split()) == 2, "parent and child say their pids")
-    family = [int(pid) for pid in cluster.logs(job_id).split()]
+    family = [int(pid) for pid in cluster.wait_logs(job_id, 2)]
     agent.kill()
     kill_supervisor(agent)
     cluster.start_agent("w1")
-    for pid in family:
-        wait_for(lambda pid=pid: not is_alive(pid), "the whole group is stopped")
+    wait_dead(family)
     job = wait_for(
         lambda: cluster.job(job_id)["attempt_count"] == 2 and cluster.wait_running(job_id), "it runs again"
     )

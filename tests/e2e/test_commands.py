@@ -86,13 +86,21 @@ def test_logs_follow_until_the_end(site: Cluster) -> None:
 
 
 def test_ps_filters_and_tells(site: Cluster) -> None:
-    job_id = site.submit("true", name="listed")
+    job_id = site.submit("true", name="listed", labels={"team": "red"})
     site.wait_state(job_id, "succeeded")
-    assert site.dray("ps", "--help").code == 0
-    listed = site.dray("ps", "-a", "-o", "json")
-    if listed.code:
-        listed = site.dray("ps", "-o", "json")
-    assert job_id in [job["id"] for job in listed.json["jobs"]], listed
+    table = site.dray("ps", "--name", "listed")
+    assert table.code == 0
+    assert job_id in table.out
+    assert "succeeded" in table.out
+
+    def listed(*flags: str) -> list[str]:
+        return [job["id"] for job in site.dray("ps", "-a", "-o", "json", *flags).json["jobs"]]
+
+    assert listed("--label", "team=red") == [job_id]
+    assert job_id not in listed("--state", "failed")
+    assert job_id in listed("--state", "succeeded")
+    assert len(listed("-n", "1")) == 1
+    assert listed("--user", "nobody-here") == []
 
 
 def test_cancel(site: Cluster) -> None:

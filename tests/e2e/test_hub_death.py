@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,18 @@ def starts(trace: Path) -> Counter[str]:
     )
 
 
+def wait_starts(trace: Path, count: int) -> None:
+    wait_for(lambda: len(starts(trace)) >= count, f"{count} tasks have run")
+
+
+def wait_said(log: Path, text: str) -> None:
+    wait_for(lambda: text in log.read_text(), f"{log.name} says {text!r}")
+
+
 @pytest.fixture
 def cluster(make_cluster: Callable[..., Cluster]) -> Cluster:
-    cluster = make_cluster(NERVOUS)
+    # Nothing is given up for silence here: a second attempt could then only come from the restarts.
+    cluster = make_cluster({**NERVOUS, "LOST_S": "60", "START_GRACE_S": "60"})
     cluster.start_hub()
     return cluster
 
@@ -52,12 +62,12 @@ def test_an_unaccepted_assignment_keeps_its_number(cluster: Cluster) -> None:
     agent = cluster.start_agent("w1", 1)
     trace = cluster.folder / "trace"
     # A stopped agent takes an assignment into its socket and says nothing.
-    agent.process.send_signal(19)
+    agent.signal(signal.SIGSTOP)
     job_id = cluster.submit("sh", "-c", NOTE.format(trace=trace))
     before = wait_for(lambda: cluster.job(job_id)["attempts"], "it is assigned")
     assert before[0]["phase"] == "assigned"
     cluster.kill_hub()
-    agent.process.send_signal(18)
+    agent.signal(signal.SIGCONT)
     cluster.start_hub()
     job = cluster.wait_state(job_id, "succeeded")
     assert [(a["no"], a["uid"]) for a in job["attempts"]] == [(1, before[0]["uid"])]
@@ -74,12 +84,11 @@ def test_killed_again_and_again_under_load(cluster: Cluster) -> None:
         jobs += [
             cluster.submit("sh", "-c", script, name=f"round-{round_no}", at_most_once=True) for _ in range(8)
         ]
-        enough = 6 * (round_no + 1)
-        wait_for(lambda enough=enough: len(starts(trace)) >= enough, "some have run")
+        wait_starts(trace, 6 * (round_no + 1))
         cluster.kill_hub()
         cluster.start_hub()
     ended = [cluster.wait_state(job_id, "succeeded") for job_id in jobs]
-    assert {job["attempt_count"] for job in ended} == {1}
+    assert [job["attempts"] for job in ended if job["attempt_count"] != 1] == []
     assert starts(trace) == Counter(jobs)
     cluster.check()
 
@@ -112,9 +121,7 @@ def test_followers_outlast_the_hub(cluster: Cluster) -> None:
     wait_for(lambda: b"one" in logs_log.read_bytes(), "the log is followed")
     cluster.kill_hub()
     for log in (run_log, logs_log, wait_log):
-        wait_for(
-            lambda log=log: b"trying again" in log.read_bytes(), "the follower says that the hub is away"
-        )
+        wait_said(log, "trying again")
     flag.touch()
     cluster.start_hub()
     assert run.wait(30) == 9

@@ -52,6 +52,21 @@ def test_a_lost_ack_is_asked_for_again_and_recorded_once(cluster: Cluster, relay
     cluster.check()
 
 
+def test_a_submit_whose_answer_was_lost_happens_once(cluster: Cluster, relay: Relay) -> None:
+    relay.lose("down", later_too=True)
+    submit, log = cluster.begin("submit", "--hub", relay.url, "-J", "once", "--", "true", name="submit")
+
+    def taken() -> list[str]:
+        return [job["id"] for job in cluster.call("GET", "/jobs", name="once").json["jobs"]]
+
+    wait_for(taken, "the hub has it, though nobody was told")
+    relay.heal()
+    relay.cut()
+    assert submit.wait(30) == 0, log.read_text()
+    assert log.read_text().splitlines()[-1] == taken()[0]
+    assert len(taken()) == 1
+
+
 def test_a_hub_killed_right_after_a_result_arrived(cluster: Cluster) -> None:
     agent = cluster.start_agent("w1")
     command, let_go = hold(cluster, 4)

@@ -174,9 +174,6 @@ def test_secrets_are_nowhere_to_be_seen(site: Cluster, users: Users) -> None:
     answers.append(site.call("GET", "/metrics").body.decode())
     for text in [*hidden, secret]:
         assert all(text not in answer for answer in answers), "a secret stands in an answer"
-    assert secret not in site.call("GET", "/jobs", token=users.ada).body.decode(), (
-        "lists hide the environment"
-    )
     store = b"".join(path.read_bytes() for path in site.home.glob("hub.sqlite*"))
     for text in hidden:
         assert text.encode() not in store, "tokens are stored hashed"

@@ -95,3 +95,15 @@ def test_a_task_leads_its_own_group(site: Cluster) -> None:
     done = site.dray("run", "--", "sh", "-c", "ps -o pgid= -p $$ | tr -d ' '; echo $$")
     group, pid = done.out.split()
     assert group == pid
+
+
+def test_the_agents_own_surroundings_stay_its_own(site: Cluster) -> None:
+    """Neither the task nor the supervisor that it could look at hold what the agent was started with."""
+    env = {"DRAY_TOKEN": site.token, "CLOUD_SECRET": "hunter2"}
+    site.start_agent("w2", 1, "", "--label", "side=b", env=env)
+    script = "cat /proc/self/environ /proc/$PPID/environ"
+    done = site.dray("run", "--require", "side=b", "--", "sh", "-c", script)
+    assert done.code == 0, done
+    assert "DRAY_WORKER=w2" in done.out
+    assert site.token not in done.out
+    assert "hunter2" not in done.out

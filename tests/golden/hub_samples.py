@@ -1,8 +1,10 @@
-"""Every message a hub sends, spelled by the code that spells them: events through the core, effects through the runner."""
+"""Every message a hub sends, spelled by the hub's own code: events through the core, effects through the runner."""
 
 from __future__ import annotations
 
 from typing import Any, cast
+
+from tests.golden.worker_samples import CAPABILITY_READ, SLOTS_READ
 
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.effects import Ack, Effect, LookUp, NoWork, Refuse
@@ -34,10 +36,9 @@ from dray.hub.sessions import Sessions
 from dray.hub.store.memory import MemoryStore
 from dray.wire.codec import message
 from dray.wire.worker_messages import MetricsRequest, WorkerListRequest, WorkerShowRequest
-from tests.golden.worker_samples import CAPABILITY_READ, SLOTS_READ
 
 CLOCK = Clock(1_000, 1_767_323_045_678)
-SPECS = {
+SPECS: dict[str, dict[str, Any]] = {
     "plain": {"command": ["true"], "name": "plain"},
     "full": {
         "command": ["python", "-c", "print('ä')"],
@@ -113,7 +114,9 @@ def registered(**parts: Any) -> WorkerRegistered:
 def compose() -> dict[str, list[dict[str, Any]]]:
     """Every message by the name of the occasion it is sent on."""
     script = Script()
-    new = tuple(NewJob(name, "ann", pack_spec(check_spec({**spec, "id": name}))) for name, spec in SPECS.items())
+    new = tuple(
+        NewJob(name, "ann", pack_spec(check_spec({**spec, "id": name}))) for name, spec in SPECS.items()
+    )
     placements = [
         Placement("plain", 0, "7-1", "worker-1"),
         Placement("full", 0, "7-2", "worker-1", (0, 1)),

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.golden import hub_samples, stored_samples, worker_samples
 
 from dray.core.lifecycle.events import pack_facts
 from dray.core.model.spec import JobSpec, pack_spec
 from dray.wire.codec import Codec, message
 from dray.wire.hub_messages import hub_codec
 from dray.wire.worker_messages import worker_codec
-from tests.golden import hub_samples, stored_samples, worker_samples
 
 HERE = Path(__file__).parent
 VERSION = "v0.1"

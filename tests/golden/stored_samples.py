@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.golden.worker_samples import CAPABILITY_READ, DEVICE_READ, SLOTS_READ
+
 from dray.core.lifecycle.events import (
     Activity,
     ArrayExtended,
@@ -34,7 +36,6 @@ from dray.core.lifecycle.state import Counters
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec
 from dray.core.model.worker import Worker
-from tests.golden.worker_samples import CAPABILITY_READ, DEVICE_READ, SLOTS_READ
 
 OUTCOME = Outcome(
     job_id="job",
@@ -69,6 +70,7 @@ FACTS: list[Fact] = [
         boot_id="b1",
         active=(Activity("job", 3, "2-5", True, False),),
         finished=(OUTCOME,),
+        again=True,
     ),
     WorkerChanged("worker-1", CAPABILITY_READ, (DEVICE_READ,)),
     AttemptAccepted("worker-1", "job", 3, "2-5", "10.0.0.7", (4000,)),

@@ -331,6 +331,28 @@ async def test_a_revoked_token_ends_the_channel(hub: RunningHub) -> None:
         assert (await raw.closed())[0] == 4401
 
 
+async def test_a_stopping_hub_answers_what_it_has_recorded() -> None:
+    with running_hub() as hub:
+        async with opened(hub) as raw:
+            messages = [
+                wire.write_message("submit", place, {"specs": [make_spec()], "key": f"k{place}"})
+                for place in range(600)
+            ]
+            await raw.connection.send(wire.join_messages(messages))
+            await raw.recv(0)
+            stopping = asyncio.create_task(asyncio.to_thread(hub.stop))
+            answered = {0}
+            with contextlib.suppress(websockets.ConnectionClosed):
+                while True:
+                    replies, raw.heard = raw.heard, []
+                    answered |= {reply.id for reply in replies if reply.type == wire.ANSWER}
+                    raw.heard = wire.read_replies(await raw.connection.recv())
+            await stopping
+        hub.start()
+        async with opened(hub) as raw:
+            assert len((await raw.ask("jobs", {"limit": 1000})).payload["jobs"]) == len(answered)
+
+
 async def test_a_stopping_hub_says_goodbye_with_1001() -> None:
     with running_hub() as hub:
         async with opened(hub) as raw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -136,19 +137,16 @@ def test_deep_nesting_in_a_known_field_is_a_fault(codec: Codec) -> None:
 @both
 @given(frame=st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(codec: Codec, frame: bytes) -> None:
-    try:
+    with contextlib.suppress(InvalidInput):
         for envelope in codec.split(frame):
-            codec.open(envelope)
-    except InvalidInput as fault:
-        assert fault.message
+            assert isinstance(codec.open(envelope), Note)
 
 
 @given(text=st.text(max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    try:
-        CODECS[0].split('{"type": "note", "payload": {"text": "' + text + '"}}')
-    except InvalidInput as fault:
-        assert fault.message
+    with contextlib.suppress(InvalidInput):
+        [envelope] = CODECS[0].split('{"type": "note", "payload": {"text": "' + text + '"}}')
+        assert isinstance(CODECS[0].open(envelope), Note)
 
 
 def test_depth_is_counted_to_just_past_the_limit() -> None:

@@ -103,7 +103,11 @@ def test_a_least_register_is_a_cpu_worker_that_knows_base_only() -> None:
         ("register", {"capabilities": {"gpu_backend": ""}}, "$.capabilities.gpu_backend"),
         ("register", {"capabilities": {"gpu_count": -1}}, "$.capabilities.gpu_count"),
         ("register", {"capabilities": {"memory_gb": -0.5}}, "$.capabilities.memory_gb"),
-        ("register", {"capabilities": {"gpu_info": {"mem_total": 2**61}}}, "$.capabilities.gpu_info.mem_total"),
+        (
+            "register",
+            {"capabilities": {"gpu_info": {"mem_total": 2**61}}},
+            "$.capabilities.gpu_info.mem_total",
+        ),
         ("register", {"devices": [{"index": 1}, {"index": 1}]}, "$.devices[1]"),
         ("register", {"devices": [{"index": -1}]}, "$.devices[0]"),
         ("register", {"devices": [{"index": 0, "vram_bytes": 2**63}]}, "$.devices[0]"),

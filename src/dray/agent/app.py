@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
-from dray.agent.link import keep_dialling
+from dray.agent.link import check_address, keep_dialling
 from dray.agent.machine import Machine
 from dray.agent.supervisor.client import SupervisorError
 from dray.config import AgentConfig
@@ -45,6 +45,8 @@ def run_agent(config: AgentConfig) -> int:
 
 
 async def _serve(config: AgentConfig) -> int:
+    if config.hub:
+        check_address(config.hub)
     home = config.home / "worker"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)

@@ -72,7 +72,7 @@ class Driver:
     def _report_all(self) -> None:
         """After a new supervisor: what ended with the old one is told in the running session."""
         if self._machine.registered:
-            self._carry_out(self._machine.resend(1 << 62))
+            self._carry_out(self._machine.report(_now_ms()))
 
     # --- the hub ------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from dray.wire.worker_messages import SUBPROTOCOL_MSGPACK
 UNANSWERED_FRAMES = 2
 MAX_FRAME = 16 << 20
 SILENCE_FACTOR = 3.0
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HUB_FILE_POLL_S = 0.05
 logger = logging.getLogger("dray.agent.link")
 OnMessage = Callable[[str, Any, str], None]
@@ -166,11 +167,29 @@ class Link:
         if not token:
             with contextlib.suppress(OSError):
                 token = (config.home / "token").read_text().strip()
-        return "ws" + url.removeprefix("http") + "/ws", token, pinned
+        check_address(url)
+        return "ws" + url.rstrip("/").removeprefix("http") + "/ws", token, pinned
 
 
 class NoHubYet(HubUnavailable):
     """The hub of this home has not said where it is: looking again costs nothing."""
+
+
+def check_address(url: str) -> None:
+    """Refuse an address that is none, or that would carry the token in the clear beyond this machine."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        host, parts = "", urlsplit("")
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidInput(
+            f"{url!r} is not the address of a hub: write http://127.0.0.1:7373 or https://HOST:PORT"
+        )
+    if parts.scheme == "http" and host not in LOOPBACK:
+        raise InvalidInput(
+            f"{url} would send the token in the clear: plain http is for this machine only, use https://{parts.netloc}"
+        )
 
 
 async def make_context(url: str, pinned: str, cafile: Path | None) -> ssl.SSLContext:

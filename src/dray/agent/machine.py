@@ -18,6 +18,7 @@ FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease")
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
+REMEMBERED = 1000
 
 
 class Running(msgspec.Struct, kw_only=True):
@@ -99,6 +100,7 @@ class Machine:
         self.registered = False
         self._resend_ms = resend_ms
         self._beaten_ms: list[int] = []
+        self._refused_uids: dict[str, None] = {}
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
 
@@ -254,6 +256,8 @@ class Machine:
         known = self.running.get(uid)
         if known is not None:
             return self._tell_again(known, now_ms)
+        if uid in self._refused_uids:
+            return [Tell("job_result", _never_started(message.spec.id, uid))]
         spec = message.spec
         pool = spec.slot_pool or spec.type
         self.running[uid] = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
@@ -277,7 +281,7 @@ class Machine:
         return effects
 
     def cancelled(self, message: JobCancel) -> list[Effect]:
-        """Stop an attempt; one that is not here needs no stopping."""
+        """Stop an attempt; one that is not here is reported as never started, and will not be started later."""
         for attempt in list(self.running.values()):
             named = attempt.uid == message.attempt if message.attempt else attempt.task_id == message.task_id
             if named and attempt.phase != "exited":
@@ -285,7 +289,14 @@ class Machine:
                 if message.grace_s is not None:
                     request["grace_s"] = message.grace_s
                 return [Supervise(request)]
-        return []
+            if named:
+                return []
+        if not message.attempt:
+            return []
+        self._refused_uids[message.attempt] = None
+        if len(self._refused_uids) > REMEMBERED:
+            del self._refused_uids[next(iter(self._refused_uids))]
+        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
 
     def disconnected(self) -> None:
         """The session is gone; what runs goes on."""
@@ -306,6 +317,11 @@ class Machine:
             if a.result is not None and now_ms - a.sent_ms >= self._patience_ms(a)
         ]
         return [effect for attempt in late for effect in self._send_result(attempt, now_ms)]
+
+    def report(self, now_ms: int) -> list[Effect]:
+        """Send every unacked result at once: a new supervisor has just told what became of the old one's tasks."""
+        ended = [attempt for attempt in self.running.values() if attempt.result is not None]
+        return [effect for attempt in ended for effect in self._send_result(attempt, now_ms)]
 
     def _patience_ms(self, attempt: Running) -> int:
         return self._resend_ms[min(max(attempt.sends - 1, 0), len(self._resend_ms) - 1)]
@@ -339,3 +355,15 @@ def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
     if item.get("error"):
         result["error"] = item["error"]
     return result
+
+
+def _never_started(task_id: str, uid: str) -> dict[str, Any]:
+    """Answer for an attempt that is not here: the hub may be sure that it does not run."""
+    error = "this worker does not have this attempt"
+    return {
+        "task_id": task_id,
+        "attempt": uid,
+        "state": "killed",
+        "exit_class": "lost_unstarted",
+        "error": error,
+    }

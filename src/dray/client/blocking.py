@@ -207,9 +207,20 @@ class Hub:
             return self._thread, self._hub
 
 
-def connect(hub: str = "", token: str = "", home: str | os.PathLike[str] | None = None) -> Hub:
+def connect(
+    hub: str = "",
+    token: str = "",
+    home: str | os.PathLike[str] | None = None,
+    fingerprint: str = "",
+    cafile: str | os.PathLike[str] | None = None,
+) -> Hub:
     """The hub named here, by DRAY_HUB, or running on this machine; `HubUnavailable` says what to do where none is."""
-    flags = {"hub": hub or None, "token": token or None}
+    flags = {
+        "hub": hub or None,
+        "token": token or None,
+        "fingerprint": fingerprint or None,
+        "cafile": os.fspath(cafile) if cafile is not None else None,
+    }
     return Hub(settle_config(os.fspath(home) if home is not None else None, **flags))
 
 

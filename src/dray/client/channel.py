@@ -57,6 +57,8 @@ class Channel:
 
     async def open(self) -> None:
         """Dial for the first time: where no hub answers, the caller hears it at once."""
+        if self._failure is not None:
+            raise self._failure
         if self._keeper is None:
             socket = await self._dial()
             self._keeper = asyncio.create_task(self._keep(socket))
@@ -69,7 +71,8 @@ class Channel:
             await asyncio.wait([keeper])
         if self._socket is not None:
             await self._socket.close()
-        self._fail(HubUnavailable("this client was closed"))
+        self._failure = self._failure or HubUnavailable("this client was closed: connect again")
+        self._fail(self._failure)
 
     async def ask(self, kind: str, payload: Any) -> Any:
         """Ask, across breaks of the connection, until there is an answer; raises what the hub refused with."""

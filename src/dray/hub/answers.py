@@ -353,13 +353,14 @@ class Answers:
         job = find_job(state, self._store, job_id)
         return job.state.value if job is not None else "forgotten"
 
-    def whole(self, state: State, job: Job) -> Document:
-        """A job's whole document, for whoever has settled that it may be shown."""
+    def whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None = None) -> Document:
+        """A job's whole document, for whoever has settled that it may be shown; `attempts` where they are at hand."""
         reason = explain(state, job).summary if job.state is JobState.PENDING and job.waiting else ""
         if job.numbered:
             return job_document(job, None, [], reason)
         task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
-        return job_document(job, task, self.attempts_of(state, job, 0), reason)
+        known = self.attempts_of(state, job, 0) if attempts is None else attempts
+        return job_document(job, task, known, reason)
 
     def _brief(self, state: State, job_id: str) -> Document:
         """A submit's answer: a new job has no history, so nothing is looked up for it."""
@@ -410,6 +411,10 @@ class Answers:
 
     def attempts_of(self, state: State, job: Job, index: int | None) -> list[Attempt]:
         """Attempts of a job's task (None: of all its tasks), memory before rows."""
+        task = state.tasks.get((job.id, index)) if index is not None else None
+        if task is not None and task.attempts <= 1 and task.last_uid in state.attempts:
+            # Most tasks are tried once: neither the rows nor the other attempts in memory need to be looked at.
+            return [state.attempts[task.last_uid]]
         found = {attempt.uid: attempt for attempt in self._store.find_attempts(job.id, index)}
         newer = (
             [attempt for attempt in state.attempts.values() if attempt.job_id == job.id]

@@ -194,10 +194,7 @@ def _wire(
         await engine.change(lambda state, clock: _audit_only(record))
 
     tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save_token)
-    channels = ClientChannels(
-        ChannelDesk(answers, ChannelAnswers(answers, engine, store), tokens.is_live),
-        ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes),
-    )
+    channels = _make_channels(config, answers, engine, store, tokens)
     routes = [
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
@@ -205,13 +202,8 @@ def _wire(
     http_limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
     hosts = (*config.hosts, config.host, socket.gethostname())
     api = HttpApi(answers, tokens, hosts, http_limits, routes, metrics.count_request)
-    server = HttpServer(
-        api,
-        bound,
-        tls.cert if tls else None,
-        tls.key if tls else None,
-        config.frame_msgpack_bytes + (1 << 20),
-    )
+    cert, key = (tls.cert, tls.key) if tls else (None, None)
+    server = HttpServer(api, bound, cert, key, config.frame_msgpack_bytes + (1 << 20))
     return Hub(
         config,
         store,
@@ -227,6 +219,13 @@ def _wire(
         server,
         server.url,
     )
+
+
+def _make_channels(
+    config: HubConfig, answers: Answers, engine: Engine, store: SqliteStore, tokens: Tokens
+) -> ClientChannels:
+    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), tokens.is_live)
+    return ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
 
 
 def _audit_only(record: AuditRecord) -> Any:
@@ -256,7 +255,7 @@ async def stop_hub(hub: Hub) -> None:
     hub.feed.close()
     hub.api.close()
     hub.sessions.closed_all(GOING_AWAY, "the hub is stopping")
-    hub.channels.close_all(GOING_AWAY, "the hub is stopping")
+    await hub.channels.stop(GOING_AWAY, "the hub is stopping")
     await hub.server.stop()
     hub.engine.stop()
 

@@ -111,7 +111,7 @@ class Tokens:
         """End a token for good. The last one that can make others stays, or nobody could get in any more."""
         entry = self._entries.get(token_id)
         if entry is None:
-            raise NotFound(f"no token has the id {token_id!r}: `dray token list` names them")
+            raise NotFound(f"no token has the id {token_id!r}: `dray token ls` names them")
         now_ms = self._clock_ms()
         if not entry.row.revoked:
             self._refuse_lockout(entry.row, now_ms)

@@ -119,8 +119,9 @@ class ChannelAnswers:
         return await self._engine.read(look)
 
     def _last_row(self, state: State, job: Job) -> Document:
-        value = b"" if job.numbered else _value(self._answers.attempts_of(state, job, 0))
-        ending: Document = {"document": self._answers.whole(state, job)}
+        attempts = [] if job.numbered else self._answers.attempts_of(state, job, 0)
+        ending: Document = {"document": self._answers.whole(state, job, attempts)}
+        value = _value(attempts)
         return ending | {"value": value} if value else ending
 
     def _task(self, state: State, job: Job, index: int) -> tuple[str, bytes | None]:

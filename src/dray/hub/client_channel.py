@@ -24,9 +24,10 @@ from dray.hub.service import Caller, Document, HubService
 from dray.hub.store.base import JobFilter
 from dray.wire import client_messages as wire
 
-BAD_INPUT, OVERLOADED, TOKEN_GONE = 4400, 1013, 4401
+BAD_INPUT, OVERLOADED, TOKEN_GONE, GOING_AWAY = 4400, 1013, 4401, 1001
 BAD_IN_A_ROW = 10
 FRAME_MESSAGES = 512
+GOODBYE_S = 2.0
 _STATES = frozenset(state.value for state in JobState)
 logger = logging.getLogger("dray.hub.channel")
 
@@ -70,10 +71,14 @@ class ClientChannels:
         finally:
             self.open.discard(channel)
 
-    def close_all(self, code: int, reason: str) -> None:
-        """Say goodbye to everybody, after the answers that are ready."""
-        for channel in list(self.open):
+    async def stop(self, code: int, reason: str) -> None:
+        """Say goodbye to everybody, and wait until the last answers have left; not for ever."""
+        channels = list(self.open)
+        for channel in channels:
             channel.close(code, reason)
+        leaving = [channel.pump for channel in channels if channel.pump is not None]
+        if leaving:
+            await asyncio.wait(leaving, timeout=GOODBYE_S)
 
 
 class Channel:
@@ -90,11 +95,12 @@ class Channel:
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._closing: tuple[int, str] | None = None
         self._sending = False
+        self.pump: asyncio.Task[None] | None = None
         self._bad_in_a_row = 0
 
     async def run(self, receive: Receive) -> None:
         """Read until the peer has gone. What it asked for still happens; nobody hears the answer."""
-        pump = asyncio.create_task(self._pump())
+        self.pump = asyncio.create_task(self._pump())
         try:
             while True:
                 got = await receive()
@@ -106,7 +112,7 @@ class Channel:
         finally:
             self._closing = self._closing or (1006, "")
             self._desk.channel.drop(list(self._watched), self)
-            pump.cancel()
+            self.pump.cancel()
 
     def close(self, code: int, reason: str) -> None:
         """End the session after what is queued; later messages are dropped."""
@@ -151,6 +157,8 @@ class Channel:
             for request in requests:
                 self._take(request)
                 await self._has_room()
+                if self._closing is not None:
+                    return
 
     def _take(self, request: wire.Request) -> None:
         try:
@@ -166,6 +174,8 @@ class Channel:
     def _asked(self, task: asyncio.Task[None]) -> None:
         self._asking.discard(task)
         self._free()
+        if self._closing is not None:
+            self._wake.set()
 
     def _refuse(self, fault: wire.Fault) -> None:
         self._bad_in_a_row += 1
@@ -211,6 +221,9 @@ class Channel:
                 self._free()
             if self._closing is not None:
                 code, reason = self._closing
+                if code == GOING_AWAY and self._asking:
+                    # What the hub has begun it still answers: nobody has to guess whether it happened.
+                    continue
                 words = reason.encode()[:120].decode(errors="ignore")
                 await self._send({"type": "websocket.close", "code": code, "reason": words})
                 return
@@ -261,12 +274,16 @@ class Channel:
                 "unwatch some, or open another channel"
             )
         self._watched |= dict.fromkeys(body.ids)
-        answer = await self._desk.channel.watch(self.caller, body.ids, self)
-        going = {row["id"] for row in answer["jobs"] if "document" not in row}
-        for job_id in body.ids:
-            if job_id not in going:
-                self._watched.pop(job_id, None)
+        going: set[str] = set()
+        try:
+            answer = await self._desk.channel.watch(self.caller, body.ids, self)
+            going = {row["id"] for row in answer["jobs"] if "document" not in row}
+        finally:
+            for job_id in body.ids:
+                if job_id not in going:
+                    self._watched.pop(job_id, None)
         if self._closing is not None:
+            # The socket went away meanwhile, and its watches were dropped before these began.
             self._desk.channel.drop(body.ids, self)
         return answer
 

@@ -45,13 +45,19 @@ class KeyMemory:
             self._ids.popitem(last=False)
 
 
-def draw_id() -> str:
-    """Draw a job id that is short enough to read out and too rare to meet twice."""
-    number, letters = int.from_bytes(secrets.token_bytes(8)), []
-    for _ in range(12):
-        number, place = divmod(number, len(ALPHABET))
-        letters.append(ALPHABET[place])
-    return "".join(letters)
+def draw_ids(count: int) -> list[str]:
+    """Draw job ids that are short enough to read out and too rare to meet twice.
+
+    The bytes come in one call: one per id is a system call each, a tenth of what a job of a large batch costs.
+    """
+    drawn, size, ids = secrets.token_bytes(8 * count), len(ALPHABET), []
+    for start in range(0, len(drawn), 8):
+        number, letters = int.from_bytes(drawn[start : start + 8]), []
+        for _ in range(12):
+            number, place = divmod(number, size)
+            letters.append(ALPHABET[place])
+        ids.append("".join(letters))
+    return ids
 
 
 class Sources(NamedTuple):
@@ -119,7 +125,8 @@ def submit(
             raise NoSpace(
                 "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
             )
-        new = tuple(_new_job(state, spec) for spec in specs)
+        drawn = draw_ids(len(specs))
+        new = tuple(_new_job(state, spec, job_id) for spec, job_id in zip(specs, drawn, strict=True))
         ids = tuple(job.id for job in new)
         keys = (KeyRow(caller.user, key, clock.at_ms, ids),) if key else ()
         if key:
@@ -130,10 +137,10 @@ def submit(
     return decide
 
 
-def _new_job(state: State, spec: JobSpec) -> NewJob:
-    job_id = spec.id or draw_id()
+def _new_job(state: State, spec: JobSpec, drawn: str) -> NewJob:
+    job_id = spec.id or drawn
     while not spec.id and job_id in state.jobs:
-        job_id = draw_id()
+        (job_id,) = draw_ids(1)
     return NewJob(job_id, spec.user_id, pack_spec(msgspec.structs.replace(spec, id="")))
 
 

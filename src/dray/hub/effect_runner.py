@@ -145,7 +145,7 @@ class Runner:
             known = self._store.newest_attempt(effect.worker, effect.job_id, index)
         if known is None or known.phase.live:
             name = task_id(effect.job_id, effect.task_index)
-            if effect.uid:
+            if effect.uid and known is None:
                 self._ack(Ack(effect.worker, "job_result", {effect.uid: "superseded"}))
             else:
                 self._refuse(Refuse(effect.worker, f"job_result: this worker has no attempt of task {name}"))

@@ -146,7 +146,7 @@ class Engine:
         self._wake.set()
 
     async def _wait_for_work(self) -> None:
-        if self._inbox or self._stopping or self._settlers:
+        if self._inbox or self._stopping or self._settlers or self._conductor.cut:
             return
         self._wake.clear()
         waits = [
@@ -187,7 +187,6 @@ class Engine:
         self._observer.observe_turn(time.perf_counter() - began)
         await self._project(clock)
         if self._conductor.cut:
-            self._wake.set()
             await asyncio.sleep(0)
 
     async def _project(self, clock: Clock) -> None:

@@ -67,6 +67,8 @@ def interpret(
 
 def register(state: State, store: Store, session: int, body: Register) -> Iterator[Event | Effect]:
     """Let a session in under its id, then record what it said of itself."""
+    known = state.presence.get(body.id)
+    again = known is not None and known.session == session and body.id in state.workers
     yield SessionOpened(body.id, session, body.incarnation or "")
     if state.presence[body.id].session != session:
         return
@@ -88,6 +90,7 @@ def register(state: State, store: Store, session: int, body: Register) -> Iterat
             for item in body.active_tasks or ()
         ),
         finished=tuple(outcome_of(result) for result in body.finished_unacked or ()),
+        again=again,
     )
 
 

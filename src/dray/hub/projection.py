@@ -65,6 +65,8 @@ class Projector:
         """
         if self._under_way is not None:
             await self._under_way
+        # Before the list of changes starts anew: what changed since the last rows must not be let go with them.
+        self._release(state)
         touched, state.touched, self._since = state.touched, Touched(), None
         projection = build_projection(state, touched, seq, clock)
         self._under_way = asyncio.create_task(self._write(projection, touched, settlers))

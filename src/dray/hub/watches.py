@@ -59,9 +59,10 @@ class Watches:
         if watchers is None or note.type in SILENT:
             return
         job = self._state.jobs.get(note.job_id)
-        if job is None:
-            return
         last = note.type == "job_ended"
+        # A job that ended within this turn has its last note still to come: one document is enough.
+        if job is None or (job.state.final and not last):
+            return
         row = self.row(self._state, job)
         if last:
             del self._watchers[note.job_id]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.core.harness import Cluster, assigned, cancels, only
 
 from dray.core.lifecycle.effects import Ack, Cancel
 from dray.core.model.records import JobState, Phase
-from tests.core.harness import Cluster, assigned, cancels, only
 
 
 def test_a_waiting_job_ends_at_once(cluster: Cluster) -> None:
@@ -22,7 +22,7 @@ def test_a_waiting_job_ends_at_once(cluster: Cluster) -> None:
 def test_a_placed_job_is_killed_at_once_and_holds_its_cards_until_it_is_gone(
     cluster: Cluster, phase: Phase
 ) -> None:
-    cluster.join("w1", credits=4, gpus=2, vram_gb=80)
+    cluster.join("w1", credit=4, gpus=2, vram_gb=80)
     cluster.submit(gpu_count=2)
     uid = cluster.current()
     if phase is not Phase.ASSIGNED:
@@ -41,13 +41,13 @@ def test_a_placed_job_is_killed_at_once_and_holds_its_cards_until_it_is_gone(
 
 
 def test_the_grace_is_the_tiers_own_where_none_is_asked(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit(job_tier="evaluation")
     assert only(cluster.cancel("job"), Cancel)[0].grace_s == 120
 
 
 def test_cancel_then_finish_stays_killed(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     uid = cluster.current()
     cluster.run(uid)
@@ -58,7 +58,7 @@ def test_cancel_then_finish_stays_killed(cluster: Cluster) -> None:
 
 
 def test_finish_then_cancel_stays_succeeded(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     uid = cluster.current()
     cluster.run(uid)
@@ -68,7 +68,7 @@ def test_finish_then_cancel_stays_succeeded(cluster: Cluster) -> None:
 
 
 def test_a_second_cancel_is_quiet(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     cluster.cancel("job")
     assert cluster.cancel("job") == []
@@ -92,7 +92,7 @@ def test_one_cancelled_task_of_an_array_is_a_hole_that_is_passed_over(cluster: C
 
 
 def test_one_running_task_of_an_array(cluster: Cluster) -> None:
-    cluster.join("w1", credits=2)
+    cluster.join("w1", credit=2)
     cluster.submit(array={"last": 3})
     uid = cluster.current("job", 1)
     assert cancels(cluster.cancel("job", 1)) == [(uid, "user")]
@@ -108,7 +108,7 @@ def test_a_task_that_is_not_there_is_not_cancelled(cluster: Cluster, index: int)
 
 
 def test_the_whole_array_ends_with_what_waits_what_waits_again_and_what_runs(cluster: Cluster) -> None:
-    cluster.join("w1", credits=3)
+    cluster.join("w1", credit=3)
     cluster.submit(array={"last": 9}, retries=1)
     first, second, third = (cluster.current("job", index) for index in range(3))
     cluster.run(first)
@@ -123,7 +123,7 @@ def test_the_whole_array_ends_with_what_waits_what_waits_again_and_what_runs(clu
 
 
 def test_a_cancelled_attempt_that_is_lost_frees_its_place_and_charges_nobody(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, beats=False)
+    cluster.join("w1", credit=1, beats=False)
     cluster.submit()
     uid = cluster.current()
     cluster.run(uid)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from tests.core.harness import Cluster, assigned, only
 
 from dray.core.lifecycle.effects import CloseSession
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.recovery import wake_up
 from dray.core.model.records import JobState, Phase
-from tests.core.harness import Cluster, assigned, only
 
 
-def running(cluster: Cluster, worker: str = "w1", job: str = "job", **spec: object) -> str:
+def running(cluster: Cluster, worker: str = "w1", job: str = "job", **spec: Any) -> str:
     cluster.poll(worker, 1)
     cluster.submit(job, **spec)
     uid = cluster.current(job)
@@ -65,7 +67,7 @@ def test_a_worker_that_was_given_up_must_register_again(cluster: Cluster) -> Non
 
 @pytest.mark.parametrize(("spec", "seconds"), [({"type": "service"}, 60), ({"lost_after_s": 300}, 300)])
 def test_services_and_single_jobs_have_their_own_time(
-    cluster: Cluster, spec: dict[str, object], seconds: int
+    cluster: Cluster, spec: dict[str, Any], seconds: int
 ) -> None:
     cluster.join("w1", beats=False, service=1)
     uid = running(cluster, **spec)
@@ -76,7 +78,7 @@ def test_services_and_single_jobs_have_their_own_time(
 
 
 def test_a_loss_before_the_start_is_free(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, beats=False)
+    cluster.join("w1", credit=1, beats=False)
     cluster.submit(at_most_once=True)
     cluster.accept(cluster.current())
     cluster.advance(121)
@@ -87,7 +89,7 @@ def test_a_loss_before_the_start_is_free(cluster: Cluster) -> None:
 def test_losses_run_out(cluster: Cluster) -> None:
     cluster.submit(losses=2)
     for loss in (1, 2, 3):
-        cluster.join(f"w{loss}", credits=1, beats=False)
+        cluster.join(f"w{loss}", credit=1, beats=False)
         cluster.run(cluster.current())
         cluster.advance(121)
         assert cluster.task().losses == loss

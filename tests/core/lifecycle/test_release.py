@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tests.core.harness import Cluster, assigned, only
+
 from dray.core.lifecycle.effects import LookUp
 from dray.core.lifecycle.events import AttemptEnded, WorkerForgotten
 from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.recovery import release
 from dray.core.lifecycle.state import State, Touched
 from dray.core.model.records import JobState
-from tests.core.harness import Cluster, assigned, only
 
 
 def write_rows(cluster: Cluster) -> None:
@@ -26,7 +27,7 @@ def is_empty(state: State) -> bool:
 
 
 def test_an_ended_job_leaves_nothing_behind(cluster: Cluster) -> None:
-    cluster.join("w1", credits=3)
+    cluster.join("w1", credit=3)
     cluster.submit(array={"last": 2})
     for index in range(3):
         cluster.end(cluster.current("job", index))
@@ -36,7 +37,7 @@ def test_an_ended_job_leaves_nothing_behind(cluster: Cluster) -> None:
 
 
 def test_live_work_stays(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit(array={"last": 2})
     write_rows(cluster)
     assert cluster.current("job", 0)
@@ -50,7 +51,7 @@ def test_live_work_stays(cluster: Cluster) -> None:
 
 
 def test_a_lost_attempt_is_kept_for_adoption_and_let_go_with_the_next_one(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, beats=False)
+    cluster.join("w1", credit=1, beats=False)
     cluster.submit()
     lost = cluster.current()
     cluster.run(lost)
@@ -58,7 +59,7 @@ def test_a_lost_attempt_is_kept_for_adoption_and_let_go_with_the_next_one(cluste
     write_rows(cluster)
     assert lost in cluster.state.attempts
     report = cluster.outcome(lost)
-    cluster.join("w2", credits=1)
+    cluster.join("w2", credit=1)
     write_rows(cluster)
     assert lost not in cluster.state.attempts
     cluster.end(cluster.current())
@@ -70,7 +71,7 @@ def test_a_lost_attempt_is_kept_for_adoption_and_let_go_with_the_next_one(cluste
 
 
 def test_a_lost_attempt_of_a_cancelled_task_is_let_go(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, beats=False)
+    cluster.join("w1", credit=1, beats=False)
     cluster.submit()
     cluster.run(cluster.current())
     cluster.advance(121)
@@ -85,7 +86,7 @@ def test_holes_that_were_passed_over_are_let_go(cluster: Cluster) -> None:
     cluster.cancel("job", 1)
     write_rows(cluster)
     assert ("job", 1) in cluster.state.tasks
-    cluster.join("w1", credits=4)
+    cluster.join("w1", credit=4)
     write_rows(cluster)
     assert ("job", 1) not in cluster.state.tasks
     for index in (0, 2, 3):
@@ -114,7 +115,7 @@ def test_a_shapes_number_is_used_again(cluster: Cluster) -> None:
 
 
 def test_a_forgotten_worker_leaves_its_row_to_the_next_one(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, gpus=2, vram_gb=80)
+    cluster.join("w1", credit=1, gpus=2, vram_gb=80)
     cluster.submit(gpu_count=1)
     cluster.turn(WorkerForgotten("w1"))
     assert "w1" in cluster.state.workers, "it holds an attempt"
@@ -122,7 +123,7 @@ def test_a_forgotten_worker_leaves_its_row_to_the_next_one(cluster: Cluster) -> 
     cluster.leave("w1")
     cluster.turn(WorkerForgotten("w1"))
     assert "w1" not in cluster.state.workers
-    cluster.join("w2", credits=1)
+    cluster.join("w2", credit=1)
     assert cluster.state.columns.row_of == {"w2": 0}
     assert assigned(cluster.submit("gpu", gpu_count=1)) == []
     assert len(assigned(cluster.submit("cpu"))) == 1

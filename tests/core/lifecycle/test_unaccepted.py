@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tests.core.harness import Cluster, assigned, cancels, only
+
 from dray.core.lifecycle.effects import Ack, Assign, Cancel, Effect
 from dray.core.model.records import JobState, Phase
-from tests.core.harness import Cluster, assigned, cancels, only
 
 
 def test_not_accepted_in_time_goes_back_to_its_old_place_uncharged(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, features=("job_started",))
+    cluster.join("w1", credit=1, features=("job_started",))
     cluster.submit("first", losses=0)
     cluster.submit("second")
     uid = cluster.current("first")
@@ -24,8 +25,8 @@ def test_not_accepted_in_time_goes_back_to_its_old_place_uncharged(cluster: Clus
 
 
 def test_only_a_worker_that_asked_for_it_is_asked_again(cluster: Cluster) -> None:
-    cluster.join("asks", credits=1, labels={"n": "a"}, features=("resend",))
-    cluster.join("not", credits=1, labels={"n": "b"}, features=())
+    cluster.join("asks", credit=1, labels={"n": "a"}, features=("resend",))
+    cluster.join("not", credit=1, labels={"n": "b"}, features=())
     cluster.submit("a", require=["n=a"])
     cluster.submit("b", require=["n=b"])
     uid, began = cluster.current("a"), cluster.now_ms
@@ -37,7 +38,7 @@ def test_only_a_worker_that_asked_for_it_is_asked_again(cluster: Cluster) -> Non
 
 
 def test_no_second_asking_after_acceptance_or_without_a_session(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit("taken")
     cluster.accept(cluster.current("taken"))
     assert assigned(cluster.advance(10)) == []
@@ -48,7 +49,7 @@ def test_no_second_asking_after_acceptance_or_without_a_session(cluster: Cluster
 
 
 def test_goodbye_gives_unaccepted_work_back_at_once(cluster: Cluster) -> None:
-    cluster.join("w1", credits=2)
+    cluster.join("w1", credit=2)
     cluster.submit("accepted")
     cluster.submit("unaccepted")
     kept = cluster.current("accepted")
@@ -63,7 +64,7 @@ def test_goodbye_gives_unaccepted_work_back_at_once(cluster: Cluster) -> None:
 
 
 def test_a_broken_socket_costs_nothing_and_the_assignment_is_sent_again(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     uid = cluster.current()
     cluster.break_socket("w1")
@@ -78,7 +79,7 @@ def test_a_broken_socket_costs_nothing_and_the_assignment_is_sent_again(cluster:
 
 
 def test_an_accept_may_ride_with_registering(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     uid = cluster.current()
     effects = cluster.register("w1", active=[cluster.active(uid, running=False)])
@@ -88,7 +89,7 @@ def test_an_accept_may_ride_with_registering(cluster: Cluster) -> None:
 
 
 def test_cancelled_before_acceptance_and_never_heard_of_again_frees_its_place(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, batch=1)
+    cluster.join("w1", credit=1, batch=1)
     cluster.submit()
     uid = cluster.current()
     cluster.advance(20)
@@ -104,7 +105,7 @@ def test_cancelled_before_acceptance_and_never_heard_of_again_frees_its_place(cl
 
 
 def test_cancelled_before_acceptance_but_accepted_late_holds_until_it_is_gone(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     uid = cluster.current()
     cluster.cancel("job")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from tests.core.harness import Cluster, assigned, cancels, only
 
-from dray.core.lifecycle.effects import Ack, Cancel, LookUp, NoWork, Note, Refuse
+from dray.core.lifecycle.effects import Ack, Cancel, LookUp, Note, NoWork, Refuse
 from dray.core.lifecycle.events import AttemptAccepted, AttemptEnded, Outcome, WorkerChanged, WorkerDrained
 from dray.core.model.capability import Capability, Slots
 from dray.core.model.records import JobState, Phase
-from tests.core.harness import Cluster, assigned, cancels, only
 
 
 def test_a_job_walks_from_submit_to_its_result(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     sent = assigned(cluster.submit())
     uid = cluster.current()
     assert sent == [uid]
@@ -32,7 +32,7 @@ def test_a_job_walks_from_submit_to_its_result(cluster: Cluster) -> None:
 
 
 def test_for_a_base_only_worker_accepted_means_started(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, base=True)
+    cluster.join("w1", credit=1, base=True)
     cluster.submit()
     uid = cluster.current()
     cluster.turn(AttemptAccepted("w1", "job", -1))
@@ -54,13 +54,13 @@ def test_credit_is_set_and_never_added(cluster: Cluster) -> None:
 
 
 def test_unspent_credit_stays_after_no_work_and_is_pushed_to(cluster: Cluster) -> None:
-    effects = cluster.join("w1", credits=1)
+    effects = cluster.join("w1", credit=1)
     assert only(effects, NoWork) == [NoWork("w1")]
     assert len(assigned(cluster.submit())) == 1
 
 
 def test_a_new_session_starts_without_credit(cluster: Cluster) -> None:
-    cluster.join("w1", credits=5)
+    cluster.join("w1", credit=5)
     cluster.register("w1")
     assert assigned(cluster.submit()) == []
     assert "not said that they are ready" in cluster.summary()
@@ -76,14 +76,14 @@ def test_free_slots_are_what_the_worker_says_is_not_in_use(
 
 
 def test_live_attempts_count_where_the_worker_does_not_count_them_yet(cluster: Cluster) -> None:
-    cluster.join("w1", credits=10, batch=2)
+    cluster.join("w1", credit=10, batch=2)
     assert len(assigned(cluster.submit(array={"last": 9}))) == 2
     assert assigned(cluster.report_slots("w1", Slots(batch_total=2, batch_in_use=1))) == []
     assert len(assigned(cluster.report_slots("w1", Slots(batch_total=3, batch_in_use=1)))) == 1
 
 
 def test_cards_of_an_unaccepted_assignment_are_not_free(cluster: Cluster) -> None:
-    cluster.join("w1", credits=8, gpus=4, vram_gb=160)
+    cluster.join("w1", credit=8, gpus=4, vram_gb=160)
     cluster.submit("first", gpu_count=3)
     assert cluster.free_cards("w1") == 1
     assert assigned(cluster.submit("second", gpu_count=2)) == []
@@ -93,7 +93,7 @@ def test_cards_of_an_unaccepted_assignment_are_not_free(cluster: Cluster) -> Non
 
 
 def test_a_message_without_an_attempt_means_the_newest_one_of_this_worker(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, base=True)
+    cluster.join("w1", credit=1, base=True)
     cluster.submit(retries=1)
     first = cluster.current()
     cluster.end(first, "failed")
@@ -106,7 +106,7 @@ def test_a_message_without_an_attempt_means_the_newest_one_of_this_worker(cluste
 
 
 def test_a_worker_speaks_only_for_its_own_attempts(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.join("w2")
     cluster.submit()
     uid = cluster.current()
@@ -118,17 +118,21 @@ def test_a_worker_speaks_only_for_its_own_attempts(cluster: Cluster) -> None:
 
 
 def test_a_second_result_is_a_duplicate_and_changes_nothing(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     uid = cluster.current()
     cluster.end(uid, "failed", exit_code=3, error="boom")
     effects = cluster.end(uid, "succeeded")
     assert only(effects, Ack)[0].results == {uid: "duplicate"}
-    assert (cluster.task().state, cluster.task().exit_code, cluster.task().error) == (JobState.FAILED, 3, "boom")
+    assert (cluster.task().state, cluster.task().exit_code, cluster.task().error) == (
+        JobState.FAILED,
+        3,
+        "boom",
+    )
 
 
 def test_drain_takes_no_new_work_until_resumed(cluster: Cluster) -> None:
-    cluster.join("w1", credits=4)
+    cluster.join("w1", credit=4)
     cluster.submit("running")
     cluster.turn(WorkerDrained("w1", True, "ann"))
     assert assigned(cluster.submit("late")) == []
@@ -147,7 +151,7 @@ def test_draining_lives_through_a_new_registration(cluster: Cluster) -> None:
 
 
 def test_a_changed_capability_frees_and_blocks(cluster: Cluster) -> None:
-    cluster.join("w1", credits=8, gpus=1, vram_gb=40)
+    cluster.join("w1", credit=8, gpus=1, vram_gb=40)
     cluster.submit(gpu_count=2)
     assert "cannot ever" in cluster.summary()
     larger = Capability("nvidia", 2, "A100", 80, 8, 16)
@@ -159,7 +163,7 @@ def test_a_changed_capability_frees_and_blocks(cluster: Cluster) -> None:
 
 
 def test_a_late_accept_of_a_revoked_attempt_is_told_to_stop(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     uid = cluster.current()
     revoked = cluster.advance(30)

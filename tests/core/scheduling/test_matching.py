@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from dray.core.lifecycle.events import WorkerDrained
-from dray.core.model.capability import Capability, Device, GpuInfo
-from dray.core.scheduling.explain import explain, message_of, reason
+import pytest
 from tests.core.harness import Cluster, assigned
 
-A100 = {"gpus": 2, "vram_gb": 160, "gpu_type": "A100"}
+from dray.core.lifecycle.events import WorkerChanged, WorkerDrained
+from dray.core.model.capability import Capability, Device, GpuInfo
+from dray.core.scheduling.explain import explain, message_of, reason
+
+A100: dict[str, Any] = {"gpus": 2, "vram_gb": 160, "gpu_type": "A100"}
 
 
 def test_cpu_work_goes_to_gpu_workers_last(cluster: Cluster) -> None:
-    cluster.join("a-gpu", credits=9, **A100)
-    cluster.join("b-cpu", credits=1)
+    cluster.join("a-gpu", credit=9, **A100)
+    cluster.join("b-cpu", credit=1)
     cluster.submit("first")
     cluster.submit("second")
     assert cluster.attempt(cluster.current("first")).worker == "b-cpu"
@@ -22,9 +24,9 @@ def test_cpu_work_goes_to_gpu_workers_last(cluster: Cluster) -> None:
 
 
 def test_the_tightest_fit_wins_and_ties_end_in_the_name(cluster: Cluster) -> None:
-    cluster.join("large", credits=1, cpus=32)
-    cluster.join("small-b", credits=1, cpus=4)
-    cluster.join("small-a", credits=1, cpus=4)
+    cluster.join("large", credit=1, cpus=32)
+    cluster.join("small-b", credit=1, cpus=4)
+    cluster.join("small-a", credit=1, cpus=4)
     for job in ("one", "two", "three"):
         cluster.submit(job, cpu_milli=2000)
     workers = [cluster.attempt(cluster.current(job)).worker for job in ("one", "two", "three")]
@@ -32,7 +34,7 @@ def test_the_tightest_fit_wins_and_ties_end_in_the_name(cluster: Cluster) -> Non
 
 
 def test_base_only_workers_get_no_gangs_functions_or_shared_cards(cluster: Cluster) -> None:
-    cluster.join("base", credits=9, base=True, **A100)
+    cluster.join("base", credit=9, base=True, **A100)
     assert assigned(cluster.submit("gang", node_count=2)) == []
     assert assigned(cluster.submit("function", command=[], function=b"x")) == []
     assert assigned(cluster.submit("share", gpu_milli=500)) == []
@@ -41,7 +43,7 @@ def test_base_only_workers_get_no_gangs_functions_or_shared_cards(cluster: Clust
 
 
 def test_shares_of_one_card_add_up_to_one_card(cluster: Cluster) -> None:
-    cluster.join("w1", credits=9, gpus=2, vram_gb=80)
+    cluster.join("w1", credit=9, gpus=2, vram_gb=80)
     for number in range(3):
         cluster.submit(f"half{number}", gpu_milli=500)
     cards = [cluster.attempt(cluster.current(f"half{number}")).devices for number in range(3)]
@@ -53,32 +55,32 @@ def test_shares_of_one_card_add_up_to_one_card(cluster: Cluster) -> None:
 
 
 def test_services_take_slots_of_their_own_pool(cluster: Cluster) -> None:
-    cluster.join("w1", credits=9, batch=1, service=1)
+    cluster.join("w1", credit=9, batch=1, service=1)
     cluster.submit("batch")
     assert assigned(cluster.submit("batch2")) == []
     assert len(assigned(cluster.submit("service", type="service"))) == 1
     assert assigned(cluster.submit("service2", type="service")) == []
-    cluster.join("none", credits=9, batch=1, service=0)
+    cluster.join("none", credit=9, batch=1, service=0)
     assert assigned(cluster.submit("service3", type="service")) == []
     assert cluster.current("batch2")
     assert "no free slot" in cluster.summary("service3")
 
 
 def test_a_batch_job_may_ask_for_the_service_pool(cluster: Cluster) -> None:
-    cluster.join("w1", credits=9, batch=0, service=1)
+    cluster.join("w1", credit=9, batch=0, service=1)
     assert len(assigned(cluster.submit(slot_pool="service"))) == 1
 
 
 @pytest.mark.parametrize(("ask", "placed"), [({}, 1), ({"cpu_milli": 1}, 0), ({"memory_bytes": 1}, 0)])
 def test_unknown_totals_only_stand_in_the_way_of_an_ask(
-    cluster: Cluster, ask: dict[str, int], placed: int
+    cluster: Cluster, ask: dict[str, Any], placed: int
 ) -> None:
-    cluster.join("w1", credits=1, cpus=0, memory_gb=0, base=True)
+    cluster.join("w1", credit=1, cpus=0, memory_gb=0, base=True)
     assert len(assigned(cluster.submit(**ask))) == placed
 
 
 def test_unknown_vram_cannot_satisfy_an_ask_for_it(cluster: Cluster) -> None:
-    cluster.join("w1", credits=2, gpus=1, vram_gb=0)
+    cluster.join("w1", credit=2, gpus=1, vram_gb=0)
     assert assigned(cluster.submit("vram", min_vram_gb=1)) == []
     assert len(assigned(cluster.submit("card", gpu_count=1))) == 1
 
@@ -90,8 +92,6 @@ def test_unknown_vram_cannot_satisfy_an_ask_for_it(cluster: Cluster) -> None:
 def test_a_type_matches_the_short_model_or_a_whole_word(cluster: Cluster, ask: str, matches: bool) -> None:
     info = GpuInfo(gpu_type="NVIDIA A100-PCIe 80GB", count=1)
     cluster.join("w1", gpus=1, gpu_type="A100")
-    from dray.core.lifecycle.events import WorkerChanged
-
     cluster.turn(WorkerChanged("w1", Capability("nvidia", 1, "A100", 80, 8, 16, gpu_info=info)))
     cluster.poll("w1", 1)
     assert bool(assigned(cluster.submit(gpu_type=ask))) is matches
@@ -113,19 +113,19 @@ def test_a_type_matches_the_short_model_or_a_whole_word(cluster: Cluster, ask: s
         ({"resources": {"license": 0}}, True),
     ],
 )
-def test_kinds_labels_and_resources(cluster: Cluster, spec: dict[str, object], matches: bool) -> None:
-    cluster.join("w1", credits=1, labels={"zone": "a"}, **A100)
+def test_kinds_labels_and_resources(cluster: Cluster, spec: dict[str, Any], matches: bool) -> None:
+    cluster.join("w1", credit=1, labels={"zone": "a"}, **A100)
     assert bool(assigned(cluster.submit(**spec))) is matches
 
 
 def test_cards_asked_for_by_number_may_be_of_any_kind(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1, gpus=4, gpu_type="TPU v5", backend="vulkan")
+    cluster.join("w1", credit=1, gpus=4, gpu_type="TPU v5", backend="vulkan")
     assert len(assigned(cluster.submit(gpu_count=4))) == 1
 
 
 def test_a_card_that_is_not_healthy_is_not_given_out(cluster: Cluster) -> None:
     cards = (Device(0, vram_bytes=1, healthy=False), Device(1, vram_bytes=1))
-    cluster.join("w1", credits=2, gpus=2, devices=cards)
+    cluster.join("w1", credit=2, gpus=2, devices=cards)
     cluster.submit("one", gpu_count=1)
     assert cluster.attempt(cluster.current("one")).devices == (1,)
     assert assigned(cluster.submit("two", gpu_count=2)) == []
@@ -135,12 +135,15 @@ def test_a_card_that_is_not_healthy_is_not_given_out(cluster: Cluster) -> None:
 def test_never_and_not_now_are_different_answers(cluster: Cluster) -> None:
     assert (cluster.submit("any"), cluster.summary("any"))[1] == "no worker has joined yet"
     cluster.cancel("any")
-    cluster.join("w1", credits=9, cpus=4, memory_gb=8, **A100)
+    cluster.join("w1", credit=9, cpus=4, memory_gb=8, **A100)
     cluster.submit("busy", cpu_milli=3000)
     cluster.submit("later", cpu_milli=2000)
     cluster.submit("never", cpu_milli=5000, gpu_count=3)
     later, never = (explain(cluster.state, cluster.job(job)) for job in ("later", "never"))
-    assert later.summary == "cannot start now: asks for 2 cores, the best of 1 worker has 1 cores free of 4 cores"
+    assert (
+        later.summary
+        == "cannot start now: asks for 2 cores, the best of 1 worker has 1 cores free of 4 cores"
+    )
     assert (later.ever, later.fix) == (False, "")
     assert (never.ever, never.summary) == (
         True,
@@ -152,15 +155,15 @@ def test_never_and_not_now_are_different_answers(cluster: Cluster) -> None:
 
 
 def test_one_worker_that_could_is_enough_for_not_now(cluster: Cluster) -> None:
-    cluster.join("small", credits=1, cpus=1)
-    cluster.join("large", credits=1, cpus=8)
+    cluster.join("small", credit=1, cpus=1)
+    cluster.join("large", credit=1, cpus=8)
     cluster.turn(WorkerDrained("large", True))
     cluster.submit(cpu_milli=4000)
     assert cluster.summary() == "cannot start now: 1 worker are draining"
 
 
 def test_the_words_for_what_does_not_wait(cluster: Cluster) -> None:
-    cluster.join("w1", credits=1)
+    cluster.join("w1", credit=1)
     cluster.submit()
     assert cluster.summary() == "nothing waits: the job is pending"
     cluster.run(cluster.current())
@@ -170,7 +173,7 @@ def test_the_words_for_what_does_not_wait(cluster: Cluster) -> None:
 
 
 def test_memory_and_vram_in_words(cluster: Cluster) -> None:
-    cluster.join("w1", credits=9, memory_gb=8, **A100)
+    cluster.join("w1", credit=9, memory_gb=8, **A100)
     cluster.submit("memory", memory_bytes=2**40)
     cluster.submit("vram", min_vram_gb=161, gpu_count=2)
     cluster.submit("each", vram_per_gpu_bytes=81 * 10**9)

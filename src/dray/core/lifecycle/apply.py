@@ -47,6 +47,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.SessionClosed: workers.session_closed,
     events.Suspected: workers.suspected,
     events.ResendDue: workers.resend_due,
+    events.StopDue: workers.stop_due,
 }
 
 

@@ -89,6 +89,7 @@ class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
     boot_id: str = ""
     active: tuple[Activity, ...] = ()
     finished: tuple[Outcome, ...] = ()
+    again: bool = False
 
 
 class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -247,13 +248,19 @@ class Suspected(NamedTuple):
     worker: str
 
 
+class StopDue(NamedTuple):
+    """An attempt was asked to stop and has not been confirmed gone: ask again."""
+
+    uid: str
+
+
 class ResendDue(NamedTuple):
     """An unaccepted assignment to a worker that asked to be asked again."""
 
     uid: str
 
 
-Signal = Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue
+Signal = Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue | StopDue
 Event = Fact | Signal
 
 _encoder = msgspec.msgpack.Encoder()

@@ -20,6 +20,15 @@ def problems(state: State) -> list[str]:
     return [problem for check in checks for problem in check(state)]
 
 
+def job_problems(state: State, job_id: str) -> list[str]:
+    """The invariants of one job and its tasks: what a step has touched can be checked after every step."""
+    job = state.jobs.get(job_id)
+    if job is None:
+        return []
+    tasks = [task for index in range(job.total) if (task := state.tasks.get((job_id, index))) is not None]
+    return list(_job(state, job, tasks))
+
+
 def _tasks(state: State) -> Iterator[str]:
     for (job_id, index), task in state.tasks.items():
         name = f"task {job_id}/{index}"

@@ -156,6 +156,8 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         return jobs.requeue(state, job, task, clock, attempt.error or "preempted")
     if phase is Phase.LOST:
         return _conclude_loss(state, job, task, attempt, clock)
+    if phase is Phase.KILLED and attempt.cancel == "revoked":
+        return jobs.requeue(state, job, task, clock, "taken back before it was accepted")
     if phase is Phase.KILLED and attempt.cancel != "time_limit":
         error = attempt.error or "stopped on its worker"
         return jobs.end_task(
@@ -220,7 +222,12 @@ def _end_session(state: State, worker_id: str) -> list[Effect]:
 def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
     """Take an assignment back that was never accepted: free of charge, back to its old place."""
     attempt = state.attempts.get(event.uid)
-    if attempt is None or not attempts.move(state, attempt, REVOKE):
+    if attempt is None:
+        return []
+    if is_fenced(state, attempt):
+        # It may have been accepted and run all the same: the next attempt waits until this one is surely gone.
+        return jobs.stop_attempt(state, attempt, "revoked", 0, clock)
+    if not attempts.move(state, attempt, REVOKE):
         return []
     attempt.ended_at_ms, attempt.error = clock.at_ms, event.reason
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
@@ -228,6 +235,11 @@ def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
     if task.current == attempt.uid:
         effects += jobs.requeue(state, job, task, clock, event.reason)
     return effects
+
+
+def is_fenced(state: State, attempt: Attempt) -> bool:
+    """Whether two attempts of its task must never run at the same time."""
+    return "lease" in state.ask(attempt.shape).features
 
 
 def limit_passed(state: State, event: LimitPassed, clock: Clock) -> list[Effect]:

@@ -15,6 +15,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     start_grace_ms: int = 120_000
     accept_ms: int = 30_000
     resend_ms: tuple[int, ...] = (2_000, 4_000, 8_000)
+    stop_again_ms: int = 30_000
     limit_margin_ms: int = 5_000
     brake_share: float = 0.5
     brake_window_ms: int = 60_000

@@ -16,6 +16,7 @@ from dray.core.lifecycle.events import (
     Event,
     LimitPassed,
     ResendDue,
+    StopDue,
     Suspected,
     WaitTimedOut,
     WorkerSilent,
@@ -125,10 +126,19 @@ def _resend(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Even
     return [ResendDue(uid)] if attempt is not None and attempt.phase is Phase.ASSIGNED else []
 
 
+def _stop(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    attempt = state.attempts.get(uid)
+    if attempt is None or attempt.phase is not Phase.STOPPING:
+        return []
+    state.set_timer(clock.now_ms + state.rules.stop_again_ms, "stop", uid)
+    return [StopDue(uid)]
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
     "wait": _wait,
     "limit": _limit,
     "resend": _resend,
+    "stop": _stop,
 }

@@ -19,6 +19,7 @@ from dray.core.lifecycle.events import (
     SessionClosed,
     SessionOpened,
     SlotsSeen,
+    StopDue,
     Suspected,
     WorkerChanged,
     WorkerDrained,
@@ -118,7 +119,9 @@ def _reconcile(
         for activity in event.active
         for report in [_report(state, event, activity)]
     }
-    held = {uid: state.attempts[uid].phase for uid in state.held.get(event.worker, {})}
+    # A second registration within one session may be an old one, late: it cannot testify about what came after it.
+    silent_about = () if event.again else state.held.get(event.worker, {})
+    held = {uid: state.attempts[uid].phase for uid in silent_about}
     reported = [report for report, _ in reports.values()]
     keep, stop, strange = [], [], []
     messages: list[Effect] = []
@@ -255,6 +258,15 @@ def resend_due(state: State, event: ResendDue, clock: Clock) -> list[Effect]:
     if attempt is None or attempt.phase is not Phase.ASSIGNED or not state.presence[attempt.worker].session:
         return []
     return [Assign(attempt.worker, attempt.uid)]
+
+
+def stop_due(state: State, event: StopDue, clock: Clock) -> list[Effect]:
+    """Ask again for the end of an attempt: the first request, or its confirmation, may have been lost."""
+    attempt = state.attempts.get(event.uid)
+    if attempt is None or attempt.phase is not Phase.STOPPING or not state.presence[attempt.worker].session:
+        return []
+    left_s = attempt.grace_s - (clock.now_ms - attempt.cancel_ms) / 1000
+    return [Cancel(attempt.worker, state.spell(attempt), attempt.uid, attempt.cancel, max(0.0, left_s))]
 
 
 def changed(state: State, event: WorkerChanged, clock: Clock) -> list[Effect]:

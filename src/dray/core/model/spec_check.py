@@ -33,6 +33,7 @@ from dray.errors import InvalidSpec, Problem
 
 INT32 = 2**31 - 1
 LARGE = 2**53
+MIN_LEASE_S = 40
 MAX_DEPTH = 32
 Check = Callable[[Any], str]
 FLOATS = frozenset(field.name for field in msgspec.structs.fields(JobSpec) if field.type is float)
@@ -307,6 +308,9 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         )
     if raw.get("device") and (raw["device"].get("kind") == "cpu") and (raw.get("gpu_count") or 0) > 0:
         problems.append(Problem("device.kind", f"is cpu, but gpu_count asks for {raw['gpu_count']}"))
+    if raw.get("overlap") == "fenced" and 0 < (raw.get("lost_after_s") or 0) < MIN_LEASE_S:
+        what = f"must be {MIN_LEASE_S} or more with overlap fenced, or heartbeats come too late to renew the lease"
+        problems.append(Problem("lost_after_s", what))
     problems += _array_problems(raw)
     return problems
 

@@ -1,0 +1,31 @@
+"""Which benchmarks there are, in the order of the table. Modules are loaded when they run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from benchmarks.figures import Figure
+
+Measure = Callable[[bool], dict[str, Figure]]
+
+CATALOGUE = (
+    "command_arrays",
+    "command_batches",
+    "command_latency",
+    "durable_submits",
+    "large_array",
+    "hub_memory",
+    "hub_restart",
+    "idle_workers",
+    "worker_reconnect",
+    "start_times",
+    "heartbeat_latency",
+    "core_passes",
+)
+
+
+def load_measure(name: str) -> Measure:
+    """The `measure(quick)` of one benchmark."""
+    measure: Measure = importlib.import_module(f"benchmarks.{name}").measure
+    return measure

@@ -1,0 +1,81 @@
+"""What the same work costs without a scheduler, and with another one: measured in the same run as dray.
+
+HyperQueue comes as a wheel and lives in an environment of its own under the user's cache, made once. Where it cannot be
+installed the reason is told and its ratio stays open.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LIMIT_S = 180.0
+HYPERQUEUE = "hyperqueue==0.27.0"
+
+
+def xargs_rate(tasks: int, width: int) -> float:
+    """Commands per second of `xargs -P width -n 1 true`."""
+    lines = "".join(f"{number}\n" for number in range(tasks))
+    began = time.perf_counter()
+    command = ["xargs", f"-P{width}", "-n1", true_path()]
+    subprocess.run(command, input=lines, text=True, check=True, timeout=LIMIT_S)
+    return tasks / (time.perf_counter() - began)
+
+
+def spawn_rate(tasks: int, width: int) -> float:
+    """Commands per second of a bare loop in Python that keeps `width` children."""
+    path, environment = true_path(), dict(os.environ)
+    live = 0
+    began = time.perf_counter()
+    for _ in range(tasks):
+        if live == width:
+            os.waitpid(-1, 0)
+            live -= 1
+        os.posix_spawn(path, [path], environment)
+        live += 1
+    for _ in range(live):
+        os.waitpid(-1, 0)
+    return tasks / (time.perf_counter() - began)
+
+
+def hyperqueue_rate(tasks: int, width: int) -> float | str:
+    """Commands per second of HyperQueue's own server and worker, or why there is none."""
+    python = find_hyperqueue()
+    if isinstance(python, str):
+        return python
+    script = Path(__file__).with_name("hyperqueue_peer.py")
+    command = [str(python), str(script), str(tasks), str(width)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if done.returncode:
+        return f"HyperQueue failed: {done.stderr.strip()[-200:]}"
+    return float(done.stdout.split()[-1])
+
+
+@functools.cache
+def find_hyperqueue() -> Path | str:
+    """The interpreter of an environment with HyperQueue in it, made when it is not there; else the reason."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    home = cache / "dray-benchmarks" / HYPERQUEUE.replace("==", "-")
+    python = home / "bin" / "python"
+    if (home / "complete").exists():
+        return python
+    shutil.rmtree(home, ignore_errors=True)
+    try:
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, capture_output=True, timeout=LIMIT_S)
+        install = [str(python), "-m", "pip", "install", "--quiet", HYPERQUEUE]
+        subprocess.run(install, check=True, capture_output=True, timeout=LIMIT_S)
+        subprocess.run([str(python), "-c", "import hyperqueue"], check=True, capture_output=True, timeout=LIMIT_S)
+    except (subprocess.SubprocessError, OSError) as fault:
+        said = getattr(fault, "stderr", None) or b""
+        return f"HyperQueue cannot be installed: {said.decode(errors='replace').strip()[-200:] or fault}"
+    (home / "complete").touch()
+    return python
+
+
+def true_path() -> str:
+    return shutil.which("true") or "/bin/true"

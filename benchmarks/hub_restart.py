@@ -1,0 +1,88 @@
+"""How long a hub with very many waiting jobs takes to be ready again: after a clean stop, and after kill -9.
+
+The store is filled through the hub's own core and store, turn by turn, as a hub would have written it: log and rows. The
+hub that is killed has rows behind its log, as one that dies under load has.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.events import Clock, JobsSubmitted, NewJob, pack_facts
+from dray.core.lifecycle.state import State, Touched
+from dray.core.model.spec import pack_spec
+from dray.core.model.spec_check import check_spec
+from dray.hub.projection import build_projection
+from dray.hub.recovery import recover
+from dray.hub.store.base import Turn
+from dray.hub.store.sqlite import SqliteStore
+
+from benchmarks.cluster import Cluster, resident_mib, running_cluster
+from benchmarks.figures import Bar, Figure
+from benchmarks.progress import tell
+from benchmarks.specs import waiting_spec
+
+BATCH = 2_000
+
+
+def measure(quick: bool) -> dict[str, Figure]:
+    jobs = 2_000 if quick else 1_000_000
+    with running_cluster() as cluster:
+        cluster.stop_hub()
+        began = time.perf_counter()
+        _fill(_find_store(cluster.home), jobs)
+        tell(f"{jobs:,} jobs written in {time.perf_counter() - began:.1f} s")
+        clean_s = cluster.start_hub()
+        memory = resident_mib(cluster.hub_pid)
+        tell(f"ready {clean_s:.1f} s after a clean stop")
+        _check(cluster, jobs)
+        late = 500 if quick else 10_000
+        cluster.request("POST", "/jobs:batch", [waiting_spec() for _ in range(late)])
+        cluster.kill_hub()
+        killed_s = cluster.start_hub()
+        tell(f"ready {killed_s:.1f} s after kill -9")
+        _check(cluster, jobs + late)
+    what = f"hub start with {jobs:,} waiting jobs, to ready"
+    return {
+        "clean": Figure(f"{what}: after a clean stop", "s", clean_s, bars=[Bar(at_most=30.0)]),
+        "killed": Figure(f"{what}: after kill -9", "s", killed_s, bars=[Bar(at_most=60.0)]),
+        "memory": Figure(f"hub memory with {jobs:,} waiting jobs, RSS", "MiB", memory),
+    }
+
+
+def _find_store(home: Path) -> Path:
+    """The store's file, whatever the hub calls it: the one that starts like an SQLite database."""
+    for path in sorted(home.iterdir()):
+        if path.is_file() and path.read_bytes()[:15] == b"SQLite format 3":
+            return path
+    raise RuntimeError(f"the hub left no store in {home}")
+
+
+def _fill(path: Path, jobs: int) -> None:
+    store = SqliteStore.open(path)
+    try:
+        store.begin_epoch()
+        recovered = recover(store, State().rules)
+        state, seq = recovered.state, recovered.seq
+        spec = pack_spec(msgspec.structs.replace(check_spec(waiting_spec()), user_id="bench"))
+        for first in range(0, jobs, BATCH):
+            seq += 1
+            clock = Clock(recovered.now_ms + 1, round(time.time() * 1000))
+            count = min(BATCH, jobs - first)
+            new = tuple(NewJob(f"wait{first + place:08d}", "bench", spec) for place in range(count))
+            fact = JobsSubmitted(new)
+            apply(state, fact, clock)
+            store.commit(Turn(seq, clock.now_ms, clock.at_ms, pack_facts([fact]), msgspec.msgpack.encode([])))
+            touched, state.touched = state.touched, Touched()
+            store.project(build_projection(state, touched, seq, clock))
+    finally:
+        store.close(clean=True)
+
+
+def _check(cluster: Cluster, jobs: int) -> None:
+    waiting = sum(queue["waiting"] for queue in cluster.request("GET", "/queues")["queues"])
+    if waiting != jobs:
+        raise RuntimeError(f"{jobs} jobs were recorded, the hub holds {waiting}")

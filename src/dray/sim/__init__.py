@@ -1,0 +1,1 @@
+"""The core run in virtual time: fault simulation now, trace replay on the same clock."""

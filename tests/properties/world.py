@@ -1,0 +1,368 @@
+"""A small world around the core that can be driven by numbers alone: jobs, workers with a memory of their own, faults.
+
+The same steps serve the property tests, which choose the numbers so that a failure shrinks, and the replay under
+different hash seeds, which draws them from a seed. Workers tell the truth about what they were given; messages may come
+late, twice or never.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+from tests.core.harness import Cluster, registration
+
+from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.effects import Assign, Effect
+from dray.core.lifecycle.events import (
+    Activity,
+    AttemptEnded,
+    Clock,
+    EpochStarted,
+    Event,
+    Fact,
+    Outcome,
+    PlanDecided,
+    WorkerChanged,
+    WorkerDrained,
+    WorkerForgotten,
+    pack_facts,
+    unpack_facts,
+)
+from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.recovery import load, release, wake_up
+from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state import Counters, State, Touched
+from dray.core.model.records import Attempt, Job, Phase, Task
+from dray.core.model.worker import Worker
+from dray.core.scheduling.pass_ import plan, settle_plan
+
+SPECS: tuple[dict[str, Any], ...] = (
+    {},
+    {"cpu_milli": 3000, "retries": 1},
+    {"max_runtime_s": 10, "job_tier": "training"},
+    {"gpu_count": 1, "losses": 0},
+    {"gpu_count": 2, "min_vram_gb": 50},
+    {"gpu_milli": 400, "retries": 2},
+    {"memory_bytes": 6 * 10**9, "scheduling_timeout_s": 60},
+    {"array": {"last": 5}, "retries": 1},
+    {"array": {"last": 6, "limit": 2}, "losses": 1},
+    {"array": {"last": 1, "open": True}, "cpu_milli": 1000},
+    {"type": "service", "lost_after_s": 50},
+    {"at_most_once": True, "require": ["zone=a"]},
+    {"gpu_milli": 300, "array": {"last": 4, "limit": 3}, "scheduling_timeout_s": 200},
+)
+OFFERS: tuple[dict[str, Any], ...] = (
+    {"cpus": 4, "memory_gb": 8, "batch": 3},
+    {"cpus": 8, "memory_gb": 16, "batch": 4, "service": 1, "gpus": 2, "vram_gb": 80, "labels": {"zone": "a"}},
+    {"cpus": 2, "memory_gb": 4, "batch": 2, "gpus": 3, "vram_gb": 60, "base": True},
+    {"cpus": 0, "memory_gb": 0, "batch": 2, "service": 2, "base": True, "labels": {"zone": "a"}},
+)
+ENDS = ("succeeded", "failed", "failed", "killed", "preempted", "lost", "lost_unstarted")
+WAITS_S = (0.5, 3, 12, 31, 45, 130)
+WORKERS, JOBS = 4, 40
+Records = dict[str, dict[Any, bytes]]
+
+
+class Rows:
+    """What a store would hold: copies of what was written, and how far into the facts they reach."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.tasks: dict[tuple[str, int], Task] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.workers: dict[str, Worker] = {}
+        self.counters = Counters()
+        self.applied = 0
+
+
+class World(Cluster):
+    """Each step takes plain numbers; one that makes no sense at the moment does nothing."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.given: dict[str, dict[str, str]] = {}
+        self.said: list[tuple[str, Outcome]] = []
+        self.journals: dict[str, int] = {}
+        self.results: dict[tuple[str, int], tuple[Any, ...]] = {}
+        self.rows = Rows()
+        self.submitted = 0
+        super().__init__(rules or Rules(pass_placements=2, start_grace_ms=20_000, brake_min=4))
+
+    # --- checks on the way --------------------------------------------------------------------------------------------
+
+    def fold(self, event: Event) -> list[Effect]:
+        effects = super().fold(event)
+        if isinstance(event, PlanDecided):
+            self._check_capacity(event)
+        self._check_results()
+        return effects
+
+    def turn(self, *events: Event) -> list[Effect]:
+        effects = super().turn(*events)
+        for effect in effects:
+            if isinstance(effect, Assign) and self.state.presence[effect.worker].session:
+                self.given.setdefault(effect.worker, {}).setdefault(effect.uid, "assigned")
+        self._check_wake_ups()
+        return effects
+
+    def _check_capacity(self, event: PlanDecided) -> None:
+        columns = self.state.columns
+        for placement in event.placements:
+            row, ask = columns.row_of[placement.worker], self.state.ask(self.job(placement.job_id).shape)
+            for name, need in (("cpu", ask.cpu_milli), ("mem", ask.memory_bytes)):
+                used, total = columns.get(f"used_{name}", row), columns.get(f"total_{name}", row)
+                assert not need or used <= total, f"{placement}: {used} of {total} {name}"
+            assert columns.get(f"{ask.pool}_live", row) <= columns.get(f"{ask.pool}_total", row), placement
+            assert len(placement.devices) == ask.gpus, placement
+            assert all(columns.card_used[row][index] <= 1000 for index in placement.devices), placement
+
+    def _check_results(self) -> None:
+        for key, task in self.state.tasks.items():
+            if task.state.final:
+                result = (task.state, task.exit_code, task.error, task.ended_at_ms)
+                assert self.results.setdefault(key, result) == result, f"the result of {key} changed"
+            else:
+                assert key not in self.results, f"{key} had a result and lives again"
+
+    def _check_wake_ups(self) -> None:
+        """Fitting work and free credit never stay side by side after a pass."""
+        for shape in list(self.state.backlog.parked):
+            self.state.backlog.wake(shape)
+        decided = plan(self.state)
+        assert not decided.placements, f"left lying: {decided.placements}"
+        settle_plan(self.state, decided)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def submit_one(self, kind: int, user: int) -> None:
+        if self.submitted < JOBS:
+            self.submitted += 1
+            self.submit(f"j{self.submitted}", user=("ann", "bob")[user % 2], **SPECS[kind % len(SPECS)])
+
+    def cancel_one(self, job: int, index: int) -> None:
+        self.cancel(f"j{max(1, self.submitted - job % 8)}", index % 8 if index % 3 else -1)
+
+    def extend_one(self, job: int, count: int) -> None:
+        self.extend(f"j{max(1, self.submitted - job % 8)}", count % 4, close=count % 5 == 0)
+
+    def connect(self, number: int, offer: int) -> None:
+        """A worker registers (again), as the same machine and truthfully."""
+        worker = f"w{number % WORKERS}"
+        given = self.given.setdefault(worker, {})
+        reports = [self._report(worker, uid, stage) for uid, stage in given.items() if stage != "assigned"]
+        unacked = [outcome for name, outcome in self.said[-3:] if name == worker]
+        journal = f"{worker}-{self.journals.get(worker, 0)}"
+        kind = OFFERS[(number + (offer % 5 == 4)) % len(OFFERS)]
+        self.register(worker, active=reports, finished=unacked, journal_id=journal, **kind)
+        self.beating[worker] = None
+        for uid in [uid for uid, stage in given.items() if stage == "assigned"]:
+            if uid not in self.held(worker):
+                del given[uid]
+        self.ready(number, offer)
+
+    def _report(self, worker: str, uid: str, stage: str) -> Activity:
+        if uid in self.state.attempts:
+            return self.active(uid, running=stage == "running")
+        attempt = self.rows.attempts[uid]
+        return Activity(attempt.job_id, attempt.index, uid, over=True)
+
+    def restart_worker(self, number: int, new_journal: int) -> None:
+        """All its processes are gone; a new journal means it does not even know what it had."""
+        worker = f"w{number % WORKERS}"
+        self.given[worker] = {}
+        self.journals[worker] = self.journals.get(worker, 0) + new_journal % 2
+        if worker in self.state.workers:
+            self.connect(number, 0)
+
+    def ready(self, number: int, credit: int) -> None:
+        worker = f"w{number % WORKERS}"
+        if self._connected(worker):
+            self.poll(worker, credit % 6)
+
+    def disturb(self, number: int, how: int) -> None:
+        """Break its socket, freeze it, say goodbye, drain or resume it, change what it has, forget it."""
+        worker = f"w{number % WORKERS}"
+        if worker not in self.state.workers:
+            return
+        if how % 6 == 0:
+            self.break_socket(worker)
+        elif how % 6 == 1:
+            self.beating.pop(worker, None)
+        elif how % 6 == 2:
+            self.leave(worker)
+        elif how % 6 == 3:
+            self.turn(WorkerDrained(worker, not self.state.workers[worker].draining))
+        elif how % 6 == 4:
+            other = registration(worker, **OFFERS[(number + how) % len(OFFERS)])
+            self.turn(WorkerChanged(worker, other.capability, other.devices))
+        elif not self._connected(worker):
+            self.turn(WorkerForgotten(worker))
+
+    def doze(self, number: int, how: int) -> None:
+        """It says nothing for a while and then goes on in the same session, if it still has one."""
+        worker = f"w{number % WORKERS}"
+        if self._connected(worker):
+            self.beating.pop(worker, None)
+            self.advance(45 if how % 2 else 28)
+            if self._connected(worker):
+                self.beating[worker] = None
+                self.turn(*self.sign_of_life(worker))
+
+    def progress(self, number: int, steps: int) -> None:
+        """A worker accepts or starts something it was given; a step may be said again."""
+        worker, given = self._choose(number)
+        if not given or not self._connected(worker):
+            return
+        uid = list(given)[number // WORKERS % len(given)]
+        if uid not in self.state.attempts:
+            return
+        if steps % 3 == 0 or given[uid] == "assigned":
+            self.accept(uid)
+            given[uid] = "accepted" if given[uid] == "assigned" else given[uid]
+        if steps % 3:
+            self.start(uid)
+            given[uid] = "running"
+
+    def finish(self, number: int, how: int) -> None:
+        """A worker's process ends and it says so, unless it is cut off: then it says so when it is back."""
+        worker, given = self._choose(number)
+        live = [uid for uid in given if uid in self.state.attempts]
+        if not live:
+            return
+        uid = live[number // WORKERS % len(live)]
+        end = ENDS[how % len(ENDS)]
+        lost = end.startswith("lost")
+        said = self.outcome(uid, "failed" if lost else end, exit_class=end if lost else "", exit_code=how % 3)
+        del given[uid]
+        self.said.append((worker, said))
+        if self._connected(worker):
+            self.turn(*self.sign_of_life(worker), AttemptEnded(worker, said))
+
+    def repeat(self, number: int, _: int) -> None:
+        """A result is sent again."""
+        if self.said:
+            worker, said = self.said[number % len(self.said)]
+            if self._connected(worker):
+                self.turn(*self.sign_of_life(worker), AttemptEnded(worker, said))
+
+    def wait(self, how: int, _: int) -> None:
+        self.advance(WAITS_S[how % len(WAITS_S)])
+
+    def _connected(self, worker: str) -> bool:
+        return worker in self.state.workers and bool(self.state.presence[worker].session)
+
+    def _choose(self, number: int) -> tuple[str, dict[str, str]]:
+        """A worker that has something, the one at this number where there are several."""
+        busy = [worker for worker, given in self.given.items() if given]
+        worker = busy[number % len(busy)] if busy else "w0"
+        return worker, self.given.setdefault(worker, {})
+
+    # --- rows and restarts --------------------------------------------------------------------------------------------
+
+    def write_rows(self, _: int = 0, __: int = 0) -> None:
+        """Copy what changed to the rows, then let go of what ended."""
+        state, rows = self.state, self.rows
+        touched, state.touched = state.touched, Touched()
+        for kind in ("jobs", "tasks", "attempts", "workers"):
+            live, kept = getattr(state, kind), getattr(rows, kind)
+            for key in getattr(touched, kind):
+                if key in live:
+                    kept[key] = copy.copy(live[key])
+                elif kind == "workers":
+                    kept.pop(key, None)
+        rows.counters, rows.applied = copy.copy(state.counters), len(self.journal)
+        release(state, touched.jobs, touched.tasks, touched.attempts)
+        found = problems(state)
+        assert not found, f"after letting go: {found}"
+
+    def restart_hub(self, back: int = 0, __: int = 0) -> None:
+        """The hub dies and comes back from rows and the tail of its facts, as if nothing had happened."""
+        state = self.recovered()
+        self.compare(state)
+        self.state = state
+        wake_up(state, self.clock)
+        self.beating.clear()
+        self.fold(EpochStarted(state.counters.epoch + 1))
+        self.turn()
+        for number in range(back % (WORKERS + 1)):
+            self.connect(number, 0)
+
+    def recovered(self) -> State:
+        rows, state = self.rows, State(self.state.rules)
+        attempts = [copy.copy(attempt) for attempt in rows.attempts.values() if self._is_loaded(attempt)]
+        held = {attempt.job_id for attempt in attempts}
+        jobs = [copy.copy(job) for job in rows.jobs.values() if not job.state.final or job.id in held]
+        loaded = {job.id for job in jobs}
+        tasks = [copy.copy(task) for task in rows.tasks.values() if task.job_id in loaded]
+        workers = [copy.copy(worker) for worker in rows.workers.values()]
+        load(state, copy.copy(rows.counters), (jobs, tasks, attempts, workers))
+        refold(state, self.journal[rows.applied :])
+        return state
+
+    def _is_loaded(self, attempt: Attempt) -> bool:
+        task = self.rows.tasks[attempt.job_id, attempt.index]
+        return attempt.phase.live or (task.queued and task.last_uid == attempt.uid)
+
+    def compare(self, other: State) -> None:
+        """What is alive here must be there, byte for byte; what has ended may have been let go on either side."""
+        ours, theirs = records(self.state), records(other)
+        for kind, mine in ours.items():
+            for key, packed in mine.items():
+                if key in theirs[kind] or self._is_alive(kind, key):
+                    assert theirs[kind].get(key) == packed, f"{kind} {key} differs after recovery"
+        assert other.counters == self.state.counters
+        found = problems(other)
+        assert not found, f"after recovery: {found}"
+
+    def _is_alive(self, kind: str, key: Any) -> bool:
+        if kind == "jobs":
+            return not self.state.jobs[key].state.final
+        if kind == "tasks":
+            return not self.state.tasks[key].state.final
+        phase = self.state.attempts[key].phase if kind == "attempts" else Phase.RUNNING
+        return phase.live
+
+
+def records(state: State) -> Records:
+    """The durable side of a state as bytes. A shape's number is a cache: it is drawn anew when rows are loaded."""
+    return {
+        "jobs": {key: _pack(msgspec.structs.replace(job, shape=0)) for key, job in state.jobs.items()},
+        "tasks": {key: _pack(task) for key, task in state.tasks.items()},
+        "attempts": {
+            key: _pack(msgspec.structs.replace(one, shape=0)) for key, one in state.attempts.items()
+        },
+        "workers": {key: _pack(worker) for key, worker in state.workers.items()},
+    }
+
+
+def _pack(record: msgspec.Struct) -> bytes:
+    """Pack as if read back from a row: a whole number in a field for real ones is one there."""
+    encode = msgspec.msgpack.Encoder(order="deterministic").encode
+    return encode(msgspec.msgpack.decode(encode(record), type=type(record)))
+
+
+def refold(state: State, journal: list[tuple[Clock, Fact]]) -> None:
+    """Fold facts as they would be read back from a log."""
+    for clock, fact in journal:
+        for read in unpack_facts(pack_facts([fact])):
+            apply(state, read, clock)
+
+
+_SHARES = {
+    "submit_one": 3,
+    "connect": 3,
+    "ready": 4,
+    "progress": 5,
+    "finish": 4,
+    "repeat": 1,
+    "cancel_one": 1,
+    "extend_one": 1,
+    "disturb": 2,
+    "doze": 1,
+    "restart_worker": 1,
+    "wait": 2,
+    "write_rows": 1,
+    "restart_hub": 1,
+}
+STEPS = tuple(name for name, share in _SHARES.items() for _ in range(share))
