@@ -23,10 +23,18 @@ RESULTS = Path(__file__).with_name("results")
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="How fast dray is on this machine.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(CATALOGUE)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, not how fast it is")
-    parser.add_argument("--results", type=Path, help="folder for the documents; quick runs need one to keep them")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="How fast dray is on this machine."
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(CATALOGUE)}; default: all"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: shows that it runs, not how fast it is"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="folder for the documents; quick runs need one to keep them"
+    )
     options = parser.parse_args(words)
     unknown = [name for name in options.names if name not in CATALOGUE]
     if unknown:

@@ -57,7 +57,11 @@ class Cluster:
         began = time.perf_counter()
         with (self.home / "hub.err").open("a") as errors:
             self._hub = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=clean_environment(self._settings)
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=clean_environment(self._settings),
             )
         self.url = self._read_ready(self._hub)
         return time.perf_counter() - began
@@ -94,7 +98,9 @@ class Cluster:
         connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=START_S)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         try:
-            connection.request(method, f"/api/v1{path}", json.dumps(body) if body is not None else None, headers)
+            connection.request(
+                method, f"/api/v1{path}", json.dumps(body) if body is not None else None, headers
+            )
             answer = connection.getresponse()
             document = json.loads(answer.read())
         finally:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 
-from dray.client.blocking import connect
-
 from benchmarks.cluster import Cluster, cpu_seconds, running_cluster
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.floors import hyperqueue_rate, spawn_rate, xargs_rate
 from benchmarks.progress import tell
 from benchmarks.specs import array_spec
+from dray.client.blocking import connect
 
 WAIT_S = 120.0
 XARGS_BAR = {2: 0.30, 8: 0.35}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
-
 from benchmarks.cluster import Cluster, running_cluster
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.floors import xargs_rate
 from benchmarks.progress import tell
 from benchmarks.specs import true_spec
+from dray.client.async_client import AsyncHub
+from dray.client.discovery import settle_config
 
 BATCH = 100
 WAIT_S = 120.0

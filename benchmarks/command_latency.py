@@ -6,14 +6,13 @@ import asyncio
 import os
 import time
 
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
-
 from benchmarks.cluster import Cluster, running_cluster
 from benchmarks.figures import Bar, Figure, quantile
 from benchmarks.floors import true_path
 from benchmarks.progress import tell
 from benchmarks.specs import true_spec
+from dray.client.async_client import AsyncHub
+from dray.client.discovery import settle_config
 
 WAIT_S = 30.0
 

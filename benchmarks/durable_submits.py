@@ -12,8 +12,6 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 import msgspec
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
 
 from benchmarks.cluster import Cluster, running_cluster
 from benchmarks.figures import Bar, Figure, median_figure
@@ -21,6 +19,8 @@ from benchmarks.http_pool import HttpConnection
 from benchmarks.machine_facts import measure_fsync_us
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
+from dray.client.async_client import AsyncHub
+from dray.client.discovery import settle_config
 
 IN_FLIGHT = 32
 BATCH = 500

@@ -52,8 +52,8 @@ class Fleet(Listener):
                 async with self._dials:
                     _, worker.socket = await loop.create_connection(
                         lambda: WorkerSocket(worker, self, self._parts.netloc, self._token),
-                        self._parts.hostname,
-                        self._parts.port,
+                        self._parts.hostname or "127.0.0.1",
+                        self._parts.port or 80,
                     )
                 return
             except OSError:

@@ -66,10 +66,14 @@ def find_hyperqueue() -> Path | str:
         return python
     shutil.rmtree(home, ignore_errors=True)
     try:
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, capture_output=True, timeout=LIMIT_S)
+        subprocess.run(
+            [sys.executable, "-m", "venv", str(home)], check=True, capture_output=True, timeout=LIMIT_S
+        )
         install = [str(python), "-m", "pip", "install", "--quiet", HYPERQUEUE]
         subprocess.run(install, check=True, capture_output=True, timeout=LIMIT_S)
-        subprocess.run([str(python), "-c", "import hyperqueue"], check=True, capture_output=True, timeout=LIMIT_S)
+        subprocess.run(
+            [str(python), "-c", "import hyperqueue"], check=True, capture_output=True, timeout=LIMIT_S
+        )
     except (subprocess.SubprocessError, OSError) as fault:
         said = getattr(fault, "stderr", None) or b""
         return f"HyperQueue cannot be installed: {said.decode(errors='replace').strip()[-200:] or fault}"

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
-
 from benchmarks.cluster import Cluster, running_cluster
 from benchmarks.figures import Bar, Figure
 from benchmarks.fleet import running_fleet
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
+from dray.client.async_client import AsyncHub
+from dray.client.discovery import settle_config
 
 RATE = 20_000
 BATCH = 500

@@ -15,9 +15,12 @@ class HttpConnection:
 
     def __init__(self, url: str, token: str) -> None:
         self._parts = urlsplit(url)
-        self._head = (
-            f"Host: {self._parts.netloc}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+        named = (
+            ("Host", self._parts.netloc),
+            ("Authorization", f"Bearer {token}"),
+            ("Content-Type", "application/json"),
         )
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in named)
 
     async def __aenter__(self) -> Self:
         self._reader, self._writer = await asyncio.open_connection(self._parts.hostname, self._parts.port)

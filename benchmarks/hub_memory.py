@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
-
 from benchmarks.cluster import Cluster, proportional_mib, resident_mib, running_cluster
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
+from dray.client.async_client import AsyncHub
+from dray.client.discovery import settle_config
 
 BATCH = 1_000
 

@@ -1,7 +1,7 @@
 """How long a hub with very many waiting jobs takes to be ready again: after a clean stop, and after kill -9.
 
-The store is filled through the hub's own core and store, turn by turn, as a hub would have written it: log and rows. The
-hub that is killed has rows behind its log, as one that dies under load has.
+The store is filled through the hub's own core and store, turn by turn, as a hub would have written it: log and rows.
+The hub that is killed has rows behind its log, as one that dies under load has.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import time
 from pathlib import Path
 
 import msgspec
-from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import Clock, JobsSubmitted, NewJob, pack_facts
-from dray.core.lifecycle.state import State, Touched
-from dray.core.model.spec import pack_spec
-from dray.core.model.spec_check import check_spec
-from dray.hub.projection import build_projection
-from dray.hub.recovery import recover
-from dray.hub.store.base import Turn
-from dray.hub.store.sqlite import SqliteStore
 
 from benchmarks.cluster import Cluster, resident_mib, running_cluster
 from benchmarks.figures import Bar, Figure
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
+from dray.core.lifecycle.events import Clock, JobsSubmitted, NewJob
+from dray.core.lifecycle.state import State, Touched
+from dray.core.model.spec import pack_spec
+from dray.core.model.spec_check import check_spec
+from dray.hub.projection import build_projection
+from dray.hub.recovery import recover
+from dray.hub.store.sqlite import SqliteStore
+from dray.hub.turns import Commit, Conductor, Decide, Decision, Request
 
 BATCH = 2_000
 
@@ -66,20 +65,24 @@ def _fill(path: Path, jobs: int) -> None:
     try:
         store.begin_epoch()
         recovered = recover(store, State().rules)
-        state, seq = recovered.state, recovered.seq
+        state, conductor = recovered.state, Conductor(recovered.state, recovered.seq)
         spec = pack_spec(msgspec.structs.replace(check_spec(waiting_spec()), user_id="bench"))
         for first in range(0, jobs, BATCH):
-            seq += 1
             clock = Clock(recovered.now_ms + 1, round(time.time() * 1000))
             count = min(BATCH, jobs - first)
             new = tuple(NewJob(f"wait{first + place:08d}", "bench", spec) for place in range(count))
-            fact = JobsSubmitted(new)
-            apply(state, fact, clock)
-            store.commit(Turn(seq, clock.now_ms, clock.at_ms, pack_facts([fact]), msgspec.msgpack.encode([])))
+            request = Request(_decide(JobsSubmitted(new)), None)
+            for step in conductor.turn([request], (), clock):
+                if isinstance(step, Commit):
+                    store.commit(step.turn)
             touched, state.touched = state.touched, Touched()
-            store.project(build_projection(state, touched, seq, clock))
+            store.project(build_projection(state, touched, conductor.seq, clock))
     finally:
         store.close(clean=True)
+
+
+def _decide(fact: JobsSubmitted) -> Decide:
+    return lambda state, clock: Decision([fact])
 
 
 def _check(cluster: Cluster, jobs: int) -> None:

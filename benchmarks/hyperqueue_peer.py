@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import hyperqueue.client  # type: ignore[import-not-found]  # lives in an environment of its own
-from hyperqueue import Job, LocalCluster  # type: ignore[import-not-found]  # as above
+from hyperqueue import Job, LocalCluster
 from hyperqueue.cluster import WorkerConfig  # type: ignore[import-not-found]  # as above
 
 

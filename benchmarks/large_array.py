@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 
-from dray.client.blocking import connect
-
 from benchmarks.cluster import resident_mib, running_cluster
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.specs import waiting_spec
+from dray.client.blocking import connect
 
 
 def measure(quick: bool) -> dict[str, Figure]:
@@ -26,5 +25,7 @@ def measure(quick: bool) -> dict[str, Figure]:
     what = f"array of {tasks:,} tasks"
     return {
         "submit": median_figure(f"{what}: submit", "s", spans, bars=[Bar(at_most=1.0)]),
-        "memory": median_figure(f"{what}: memory that the hub takes more", "MiB", grown, bars=[Bar(at_most=300.0)]),
+        "memory": median_figure(
+            f"{what}: memory that the hub takes more", "MiB", grown, bars=[Bar(at_most=300.0)]
+        ),
     }

@@ -28,7 +28,9 @@ def measure(quick: bool) -> dict[str, Figure]:
     floors = {"python -c pass": sorted(bare)[len(bare) // 2]}
     hubs = [_start_hub() for _ in range(starts)]
     ups = [_bring_up() for _ in range(starts)]
-    tell(f"hub ready {min(hubs):.2f}-{max(hubs):.2f} s, first task {min(ups):.2f}-{max(ups):.2f} s after `dray up`")
+    tell(
+        f"hub ready {min(hubs):.2f}-{max(hubs):.2f} s, first task {min(ups):.2f}-{max(ups):.2f} s after `dray up`"
+    )
     lists = _list_jobs(listings)
     return {
         "hub_ready": median_figure(

@@ -40,12 +40,16 @@ def measure(quick: bool) -> dict[str, Figure]:
         seen = fleet.ask("report")
         counts = cluster.request("GET", f"/jobs/{job}")["tasks"]
     moved = seen["new_attempts"] + seen["cancels"] + seen["stops"] + tasks - counts["running"]
-    note = f"ready again {ready_s:.1f} s after the start, {seen['breaks']:,} connections broken, tasks {counts}"
+    note = (
+        f"ready again {ready_s:.1f} s after the start, {seen['breaks']:,} connections broken, tasks {counts}"
+    )
     what = f"{workers:,} workers reconnect after a kill -9 of the hub, {tasks:,} attempts held"
     return {
         "back": Figure(f"{what}: all back", "s", back_s, bars=[Bar(at_most=60.0)], note=note),
         "moved": Figure(f"{what}: requeued", "tasks", float(moved), bars=[Bar(at_most=0.0)]),
-        "placed": Figure(f"array of {tasks:,} placed on {workers:,} workers and started", "tasks/s", tasks / placed_s),
+        "placed": Figure(
+            f"array of {tasks:,} placed on {workers:,} workers and started", "tasks/s", tasks / placed_s
+        ),
     }
 
 

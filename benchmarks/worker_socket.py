@@ -12,6 +12,7 @@ import struct
 from typing import Any, cast
 
 import msgspec
+
 from dray.wire.worker_messages import SUBPROTOCOL_MSGPACK
 
 FEATURES = ("list", "job_started", "resend")

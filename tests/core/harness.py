@@ -253,6 +253,11 @@ class Cluster:
     def free_cards(self, worker: str) -> int:
         return self.state.columns.get("free_gpu", self.state.columns.row_of[worker])
 
+    def blockers(self, job_id: str = "job") -> list[tuple[str, str, str]]:
+        """What stands in the way: the rule, what is needed, what is there. Wording may change, this not."""
+        found = explain(self.state, self.job(job_id)).blockers
+        return [(blocker.kind, blocker.need, blocker.have) for blocker in found]
+
     def summary(self, job_id: str = "job") -> str:
         return explain(self.state, self.job(job_id)).summary
 

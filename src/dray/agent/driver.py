@@ -19,6 +19,7 @@ from dray.agent.supervisor.client import SupervisorClient, SupervisorError
 from dray.config import AgentConfig
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
+GIVING_UP = 4400
 logger = logging.getLogger("dray.agent")
 
 
@@ -98,7 +99,11 @@ class Driver:
             self._carry_out(machine.cancelled(body))
         elif kind == "error":
             self.link.answered()
-            logger.warning("the hub refused something: %s", error)
+            if machine.registered:
+                logger.warning("the hub refused something: %s", error)
+            else:
+                logger.error("the hub does not take this worker: %s", error)
+                self._closing = asyncio.ensure_future(self.link.close(GIVING_UP, "not registered"))
 
     async def session_over(self) -> None:
         """The socket is gone; what runs goes on."""

@@ -164,9 +164,10 @@ class Link:
             except (OSError, ValueError):
                 raise NoHubYet(f"no hub runs with {config.home} yet") from None
             url, pinned = document["url"], pinned or document.get("fingerprint", "")
-        if not token:
-            with contextlib.suppress(OSError):
-                token = (config.home / "token").read_text().strip()
+        for place in ("worker/token", "token"):
+            if not token:
+                with contextlib.suppress(OSError):
+                    token = (config.home / place).read_text().strip()
         check_address(url)
         return "ws" + url.rstrip("/").removeprefix("http") + "/ws", token, pinned
 

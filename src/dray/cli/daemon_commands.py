@@ -83,6 +83,8 @@ def worker_start(session: Session, labels: tuple[str, ...], **flags: Any) -> int
     if labels:
         given["labels"] = read_labels(labels)
     config = load_agent(session.home, given)
+    if given.get("token"):
+        hide_token(session.home, str(given["token"]))
     other = read_pid(session.home, "agent")
     if other and other != os.getpid():
         raise DaemonFailed(f"an agent already runs with {session.home} (process {other}): use another --home")
@@ -93,6 +95,25 @@ def worker_start(session: Session, labels: tuple[str, ...], **flags: Any) -> int
         return run_agent(config)
     finally:
         forget_agent(note)
+
+
+def hide_token(home: Path, token: str) -> None:
+    """Keep a token out of the process list, which every user of the machine can read: leave it in a file and start
+    anew.
+    """
+    folder = home / "worker"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(f"{token}\n")
+    words, kept = sys.argv[1:], []
+    while words:
+        word = words.pop(0)
+        if word == "--token" and words:
+            words.pop(0)
+        elif not word.startswith("--token="):
+            kept.append(word)
+    if len(kept) < len(sys.argv) - 1:
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "dray.cli.main", *kept])
 
 
 def read_labels(texts: tuple[str, ...]) -> dict[str, str]:

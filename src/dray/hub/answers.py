@@ -25,12 +25,12 @@ from dray.hub.documents import Document, job_document, moment, task_document, wo
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.histories import job_history
+from dray.hub.log_reading import LogReader
 from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
 from dray.hub.plans import plan_document
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
 from dray.hub.store.base import JobFilter, Store
-from dray.wire.worker_messages import STREAMS
 
 MAX_WAIT_S = 60.0
 
@@ -55,6 +55,7 @@ class Answers:
         self._parts = parts
         self._engine, self._store = parts.engine, parts.store
         self._sources = Sources(parts.store, KeyMemory(), parts.low_space)
+        self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.listeners: list[Callable[[Note], None]] = []
         self.ready = False
@@ -195,27 +196,8 @@ class Answers:
         return await self._engine.read(lambda state: plan_document(state, checked))
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
-        attempt, running = await self._engine.read(lambda state: self._log_source(state, caller, request))
-        if attempt is None and not (request.follow and running()):
-            return
-        while attempt is None:
-            await asyncio.sleep(0.1)
-            attempt, running = await self._engine.read(lambda state: self._log_source(state, caller, request))
-            if attempt is None and not running():
-                return
-        streams = (0, 1) if request.stream == "both" else (STREAMS.index(request.stream),)
-        pieces = self._parts.outputs.read(attempt, streams, running if request.follow else None)
-        if request.tail is not None and not request.follow:
-            whole = b"".join([piece async for piece in pieces])
-            yield _last_lines(whole, request.tail)[request.skip :]
-            return
-        skip = request.skip
-        async for piece in pieces:
-            if skip >= len(piece):
-                skip -= len(piece)
-                continue
-            yield piece[skip:]
-            skip = 0
+        async for piece in self._logs.read(caller, request):
+            yield piece
 
     # --- workers, queues, the hub itself ------------------------------------------------------------------------------
 
@@ -429,32 +411,6 @@ class Answers:
         found = [state.attempts[uid] for uid in uids if uid in state.attempts]
         return [attempt for attempt in found if attempt.job_id == job.id]
 
-    def _log_source(
-        self, state: State, caller: Caller, request: LogRequest
-    ) -> tuple[Attempt | None, Callable[[], bool]]:
-        job = owned(caller, find_job(state, self._store, request.job_id), request.job_id)
-        index = 0 if request.task is None else request.task
-        if job.numbered and request.task is None:
-            raise InvalidInput(f"job {job.id!r} has {job.total} tasks: name one, such as {job.id}/0")
-        if not 0 <= index < job.total:
-            raise NotFound(f"job {job.id!r} has no task {index}: it has {job.total}")
-        attempts = self.attempts_of(state, job, index)
-        chosen = [a for a in attempts if request.attempt is None or a.no == request.attempt]
-        if request.attempt is not None and not chosen:
-            raise NotFound(
-                f"task {index} of job {job.id!r} has no attempt {request.attempt}: it has {len(attempts)}"
-            )
-        attempt = chosen[-1] if chosen else None
-
-        def running() -> bool:
-            if attempt is None:
-                live = self._engine.state.jobs.get(job.id)
-                return live is not None and not live.state.final
-            current = self._engine.state.attempts.get(attempt.uid)
-            return current is not None and current.phase.live
-
-        return attempt, running
-
 
 def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str, int, str], Attempt | None]:
     """Find the attempt that a worker's message speaks of, in memory or in the rows."""
@@ -485,8 +441,3 @@ def _queue_document(state: State, queue: str) -> Document:
 def _replace_user(wanted: JobFilter, user: str) -> JobFilter:
     fields = {name: getattr(wanted, name) for name in JobFilter.__struct_fields__}
     return JobFilter(**(fields | {"user": user}))
-
-
-def _last_lines(text: bytes, count: int) -> bytes:
-    lines = text.splitlines(keepends=True)
-    return b"".join(lines[len(lines) - count :]) if count < len(lines) else text

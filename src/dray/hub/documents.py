@@ -46,15 +46,11 @@ def attempt_document(attempt: Attempt, numbered: bool) -> Document:
     }
 
 
-def job_document(
-    job: Job, task: Task | None, attempts: Sequence[Attempt], reason: str = "", full_env: bool = True
-) -> Document:
+def job_document(job: Job, task: Task | None, attempts: Sequence[Attempt], reason: str = "") -> Document:
     """One job; `task` and `attempts` are those of its only task, None and empty for an array."""
     spec = unpack_spec(job.spec)
     shown = spec_document(spec)
     shown["id"] = job.id
-    if not full_env:
-        shown["env"] = dict.fromkeys(spec.env, "(hidden)")
     newest = max(attempts, key=lambda attempt: attempt.no, default=None)
     document: Document = {
         "id": job.id,

@@ -101,7 +101,10 @@ class Conductor:
         for event in due(self.state, clock, self._reason):
             gathered.fold(event)
         if self.state.braked and not was_braked:
-            text = "over half the workers fell silent within a minute: no loss is decided until they are back"
+            text = (
+                "over half the workers fell silent within a minute: no loss is decided until they are back; "
+                "if they are gone for good, drain them (dray worker drain)"
+            )
             gathered.effects += [Alarm(text), Note("alarm", data={"text": text})]
         self.cut = self._pass(gathered)
         if gathered.durable:

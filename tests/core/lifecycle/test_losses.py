@@ -8,7 +8,7 @@ import pytest
 from tests.core.harness import Cluster, assigned, only
 
 from dray.core.lifecycle.effects import CloseSession
-from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.events import Clock, WorkerForgotten
 from dray.core.lifecycle.recovery import wake_up
 from dray.core.model.records import JobState, Phase
 
@@ -29,7 +29,7 @@ def test_silence_makes_suspect_then_unknown_then_lost(cluster: Cluster) -> None:
     assert len(assigned(cluster.submit("early"))) == 1
     cluster.advance(0.1)
     assert assigned(cluster.submit("suspect")) == []
-    assert "not answered for a while" in cluster.summary("suspect")
+    assert [kind for kind, _, _ in cluster.blockers("suspect")] == ["suspect"]
     cluster.advance(14.9)
     assert cluster.attempt(uid).phase is Phase.RUNNING
     cluster.advance(0.1)
@@ -123,6 +123,17 @@ def test_the_late_result_of_a_lost_attempt_counts_while_its_task_waits(cluster: 
     assert cluster.job().state is JobState.SUCCEEDED
     assert cluster.task().losses == 0
     assert (cluster.attempt(uid).phase, cluster.attempt(uid).error) == (Phase.SUCCEEDED, "")
+
+
+def test_a_worker_that_was_forgotten_and_came_back_is_watched_once(cluster: Cluster) -> None:
+    for _ in range(3):
+        cluster.join("w1", beats=False)
+        cluster.advance(5)
+        cluster.break_socket("w1")
+        cluster.turn(WorkerForgotten("w1"))
+    cluster.join("w1")
+    cluster.advance(100)
+    assert [key for _, kind, key in cluster.state.timers if kind == "silence"] == ["w1"]
 
 
 def test_mass_loss_decides_nothing(cluster: Cluster) -> None:

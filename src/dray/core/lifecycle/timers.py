@@ -49,9 +49,14 @@ def due(state: State, clock: Clock, reasons: Reasons) -> list[Event]:
 
 
 def brake(state: State, clock: Clock) -> bool:
-    """Over half the workers fell silent within a minute: more likely the hub's fault than theirs. Decide nothing."""
+    """Over half the workers fell silent within a minute: more likely the hub's fault than theirs. Decide nothing.
+
+    A worker that somebody drained is not counted: that is how a person says that it is gone for good.
+    """
     rules = state.rules
-    present = [state.presence[worker.id] for worker in state.workers.values() if not worker.left]
+    present = [
+        state.presence[worker.id] for worker in state.workers.values() if not (worker.left or worker.draining)
+    ]
     silences = [clock.now_ms - presence.seen_ms for presence in present]
     gone = [silence for silence in silences if silence >= rules.unknown_ms]
     if len(gone) < rules.brake_min or len(gone) <= rules.brake_share * len(present):
@@ -62,7 +67,8 @@ def brake(state: State, clock: Clock) -> bool:
 
 def _silence(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     worker, presence = state.workers.get(worker_id), state.presence.get(worker_id)
-    if worker is None or presence is None:
+    if worker is None or presence is None or presence.loss_timer_ms > clock.now_ms:
+        # A worker that was forgotten and came back has a new timer: following the old one too would keep both going.
         return []
     rules, silence_ms = state.rules, clock.now_ms - presence.seen_ms
     held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]

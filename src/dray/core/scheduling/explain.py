@@ -37,21 +37,25 @@ class Explanation(NamedTuple):
 
 
 _MESSAGES = {
-    "backend": "asks for backend {need}, {workers} offer {have}",
-    "device": "asks for a {need} device, {workers} offer {have}",
-    "gpu_type": "asks for GPU type {need}, {workers} have {have}",
-    "label": "requires {need}, {workers} have {have}",
-    "feature": "needs a worker that knows {need!r}, {workers} do not",
-    "resource": "asks for {need}, {workers} offer {have}",
-    "gpu": "each task asks for {need} GPUs, the best of {workers} has {have}",
-    "vram": "asks for {need} of VRAM, the best of {workers} has {have}",
-    "cpu": "asks for {need}, the best of {workers} has {have}",
-    "memory": "asks for {need} of memory, the best of {workers} has {have}",
-    "offline": "{workers} are offline",
-    "draining": "{workers} are draining",
-    "suspect": "{workers} have not answered for a while",
-    "slot": "no free slot: the best of {workers} has {have}",
-    "credit": "{workers} have not said that they are ready for work",
+    "backend": "needs backend {need}, not {have}",
+    "device": "needs a {need} device, not {have}",
+    "gpu_type": "needs GPU type {need}, not {have}",
+    "label": "requires {need}, but the labels are {have}",
+    "feature": "needs a worker that knows {need!r}",
+    "resource": "asks for {need}, there is {have}",
+    "gpu": "each task asks for {need} GPUs, the largest worker has {have}",
+    "vram": "asks for VRAM of {need}, the largest worker has {have}",
+    "cpu": "asks for {need}, the largest worker has {have}",
+    "memory": "asks for {need} of memory, the largest worker has {have}",
+    "offline": "offline",
+    "draining": "draining",
+    "suspect": "silent for a while",
+    "slot": "no free {need}, there are {have}",
+    "credit": "not ready for work yet",
+}
+# The same of one worker alone.
+_OWN_MESSAGES = {
+    kind: text.replace("the largest worker has", "this one has") for kind, text in _MESSAGES.items()
 }
 _FIXES = {
     "gpu": "ask for {have} GPUs or fewer per task, or start a worker with {need}",
@@ -64,6 +68,7 @@ _FIXES = {
     "label": "drop {need}, or label a worker so (dray worker start --label)",
     "feature": "update the agents: none of them knows {need!r}",
     "resource": "drop the ask for {need}: no worker offers it",
+    "slot": "start a worker with room for it: dray worker start --slots N --service-slots N",
 }
 
 
@@ -114,7 +119,7 @@ def reason(state: State, job: Job) -> str:
 
 def message_of(rejection: Rejection) -> str:
     """Word one rejection of one worker."""
-    return _MESSAGES[rejection.kind].format(need=rejection.need, have=rejection.have, workers="this worker")
+    return _OWN_MESSAGES[rejection.kind].format(need=rejection.need, have=rejection.have)
 
 
 def _blockers(answers: Iterable[tuple[str, list[Rejection]]]) -> list[Blocker]:
@@ -128,7 +133,7 @@ def _blockers(answers: Iterable[tuple[str, list[Rejection]]]) -> list[Blocker]:
         seen = list(dict.fromkeys(item.have for item in group))
         have = best.have if best.amount or len(seen) == 1 else ", ".join(seen[:4])
         count = f"{len(group)} worker{'' if len(group) == 1 else 's'}"
-        text = _MESSAGES[kind].format(need=best.need, have=have, workers=count)
+        text = f"{_MESSAGES[kind].format(need=best.need, have=have)} ({count})"
         blockers.append(Blocker(kind, best.need, have, len(group), ever, text))
     return sorted(blockers, key=lambda blocker: (-blocker.ever, -blocker.workers, blocker.kind))
 

@@ -42,11 +42,8 @@ def backend(ask: Ask, room: Room) -> Rejection | None:
 
 
 def device(ask: Ask, room: Room) -> Rejection | None:
-    kind = ask.device_kind or ("gpu" if ask.gpus and ask.backend != "cpu" else "")
-    # Cards asked for by number alone may be of any kind; read from the class, which column scans know as well.
-    any_card = not ask.device_kind and len(room.offer.kinds) > 1
-    if kind and kind not in room.offer.kinds and not any_card:
-        return Rejection("device", kind, " ".join(room.offer.kinds), ever=True)
+    if ask.device_kind and ask.device_kind not in room.offer.kinds:
+        return Rejection("device", ask.device_kind, " and ".join(room.offer.kinds), ever=True)
     if ask.device_variant and ask.device_variant not in (*room.offer.gpu_words, room.offer.backend):
         return Rejection("device", ask.device_variant, _words(room), ever=True)
     return None
@@ -105,7 +102,7 @@ def vram(ask: Ask, room: Room) -> Rejection | None:
         or pick_cards(ask, room.cards, room.card_used) is not None
     ):
         return None
-    need = _gb(ask.vram_each_bytes or ask.vram_total_bytes) + (" on each card" if ask.vram_each_bytes else "")
+    need = _gb(ask.vram_each_bytes or ask.vram_total_bytes) + (" per card" if ask.vram_each_bytes else "")
     best = sorted((card.vram_bytes for card in room.cards if card.healthy), reverse=True)
     amount = best[0] if ask.vram_each_bytes and best else sum(best[: ask.gpus])
     return Rejection("vram", need, _gb(amount), ever=pick_cards(ask, room.cards, {}) is None, amount=amount)
@@ -142,7 +139,7 @@ def slots(ask: Ask, room: Room) -> Rejection | None:
     if room.slots_free > 0:
         return None
     none_at_all = room.present and room.slots_total == 0
-    return Rejection("slot", f"1 {ask.pool} slot", f"0 free of {room.slots_total}", ever=none_at_all)
+    return Rejection("slot", f"{ask.pool} slot", f"0 free of {room.slots_total}", ever=none_at_all)
 
 
 def credit(ask: Ask, room: Room) -> Rejection | None:

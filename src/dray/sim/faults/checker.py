@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 
 from dray.core.lifecycle.apply import apply
@@ -119,7 +121,7 @@ class Checker:
 
     def _check_overlap(self, runs: list[Execution]) -> None:
         ordered = sorted(runs, key=lambda run: run.began_ms)
-        for earlier, later in zip(ordered, ordered[1:], strict=False):
+        for earlier, later in pairwise(ordered):
             if earlier.ended_ms < 0 or later.began_ms < earlier.ended_ms:
                 self._world.fail(f"fenced task {earlier.task_id} ran twice at once: {earlier} and {later}")
 

@@ -1,4 +1,4 @@
-"""The hub in a simulated world: the product's turns, commands, inbound rules, effect runner and recovery on a memory store.
+"""The hub in a simulated world: the product's turns, commands, inbound rules, effects and recovery on a memory store.
 
 It can stop dead between any two steps of a turn, and comes back from what was committed.
 """
@@ -51,7 +51,6 @@ class SimSessions:
 
     def __init__(self) -> None:
         self.open: dict[int, SimSession] = {}
-        self.by_worker: dict[str, SimSession] = {}
 
 
 class SilentFeed:
@@ -88,7 +87,9 @@ class HubNode:
         wake_up(self.state, self.clock())
         self.conductor = Conductor(self.state, recovered.seq)
         self.sessions = SimSessions()
-        self.runner = Runner(self.state, self.sessions, self.store, SilentFeed(), self._tell, 10.0)  # type: ignore[arg-type]  # stands in for sockets and feed
+        sessions: Any = self.sessions
+        feed: Any = SilentFeed()
+        self.runner = Runner(self.state, sessions, self.store, feed, self._tell, 10.0)
         self.sources = Sources(self.store, KeyMemory(), lambda: False)
         self._inbox: list[Request] = []
         self._first: list[Fact] = [EpochStarted(epoch)]
@@ -151,7 +152,6 @@ class HubNode:
         body = msgspec.convert(message.get("payload", {}), WORKER_PAYLOADS[message["type"]])
         if isinstance(body, Register):
             session.worker = body.id
-            self.sessions.by_worker[body.id] = session
             if body.max_epoch_seen > self.state.counters.epoch:
                 self._first.append(EpochStarted(self.store.begin_epoch(body.max_epoch_seen + 1)))
             self.post(
@@ -167,8 +167,6 @@ class HubNode:
         if not self.up or life != self.life:
             return
         self.sessions.open.pop(session.number, None)
-        if self.sessions.by_worker.get(session.worker) is session:
-            del self.sessions.by_worker[session.worker]
         worker, number = session.worker, session.number
 
         def decide(state: State, clock: Clock) -> Decision:

@@ -1,7 +1,7 @@
 """One machine: an agent (the product's pure machine), a supervisor with its journal, and the processes it runs.
 
-Agent, supervisor and host die separately. What the journal holds survives all of them; what a process does is noted down by the
-world itself, so that the checker knows what truly ran.
+Agent, supervisor and host die separately. What the journal holds survives all of them; what a process does is
+noted down by the world itself, so that the checker knows what truly ran.
 """
 
 from __future__ import annotations
@@ -404,9 +404,8 @@ class WorkerNode:
                 self.supervisor.run(effect)
             elif isinstance(effect, Supervise):
                 self._supervise(effect.request)
-            elif isinstance(effect, Refuse):
-                if self.connection is not None:
-                    self.connection.break_off(4400)
+            elif isinstance(effect, Refuse) and self.connection is not None:
+                self.connection.break_off(4400)
 
     def _supervise(self, request: dict[str, Any]) -> None:
         operation = request["op"]

@@ -36,7 +36,7 @@ class World:
 
     def __init__(self, seed: int, size: Size) -> None:
         self.seed, self.size = seed, size
-        self.rng = random.Random(seed)  # noqa: S311 - chance that must repeat, not secrets
+        self.rng = random.Random(seed)
         self.now_ms = 0
         self.wall_shift_ms = 1_700_000_000_000
         self.steps = 0
