@@ -18,12 +18,12 @@ WAIT_S = 120.0
 
 
 def measure(quick: bool) -> dict[str, Figure]:
-    tasks, runs = (200, 1) if quick else (5_000, 3)
+    tasks, runs = (BATCH, 1) if quick else (5_000, 3)
     figures = {}
     for slots in (2, 8):
         rates, floors = [], []
         with running_cluster(slots) as cluster:
-            asyncio.run(_run(cluster, BATCH))
+            asyncio.run(_run(cluster, BATCH))  # warms the way
             for number in range(runs):
                 rates.append(asyncio.run(_run(cluster, tasks)))
                 floors.append(xargs_rate(tasks, slots))
