@@ -10,11 +10,12 @@ import time
 from benchmarks.cluster import Cluster, cpu_seconds, running_cluster
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.floors import hyperqueue_rate, spawn_rate, xargs_rate
-from benchmarks.progress import tell
+from benchmarks.progress import rounds, tell
 from benchmarks.specs import array_spec
 from dray.client.blocking import connect
 
 WAIT_S = 120.0
+BUDGET_S = 60.0
 XARGS_BAR = {2: 0.30, 8: 0.35}
 
 
@@ -32,7 +33,7 @@ def _measure_width(slots: int, tasks: int, runs: int, peer: bool) -> Figure:
     cost = ""
     with running_cluster(slots) as cluster:
         run_array(cluster, slots * 4)
-        for number in range(runs):
+        for number in rounds(runs, BUDGET_S):
             rate, cost = _run_counted(cluster, tasks)
             rates.append(rate)
             xargs.append(xargs_rate(tasks, slots))

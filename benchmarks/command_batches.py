@@ -8,13 +8,14 @@ import time
 from benchmarks.cluster import Cluster, running_cluster
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.floors import xargs_rate
-from benchmarks.progress import tell
+from benchmarks.progress import rounds, tell
 from benchmarks.specs import true_spec
 from dray.client.async_client import AsyncHub
 from dray.client.discovery import settle_config
 
 BATCH = 100
 WAIT_S = 120.0
+BUDGET_S = 60.0
 
 
 def measure(quick: bool) -> dict[str, Figure]:
@@ -24,7 +25,7 @@ def measure(quick: bool) -> dict[str, Figure]:
         rates, floors = [], []
         with running_cluster(slots) as cluster:
             asyncio.run(_run(cluster, BATCH))  # warms the way
-            for number in range(runs):
+            for number in rounds(runs, BUDGET_S):
                 rates.append(asyncio.run(_run(cluster, tasks)))
                 floors.append(xargs_rate(tasks, slots))
                 tell(f"{slots} slots, run {number + 1}: dray {rates[-1]:.0f}/s, xargs {floors[-1]:.0f}/s")

@@ -203,6 +203,7 @@ class _Reader:
             return None
         if isinstance(value, float) and not math.isfinite(value):
             self.faults.append(_Fault(node.start_mark, f"must be a finite number, got {node.value}"))
+            return None
         return value
 
     def _note_tag(self, node: yaml.Node) -> None:

@@ -37,9 +37,9 @@ class Explanation(NamedTuple):
 
 
 _MESSAGES = {
-    "backend": "needs backend {need}, not {have}",
-    "device": "needs a {need} device, not {have}",
-    "gpu_type": "needs GPU type {need}, not {have}",
+    "backend": "needs backend {need}, there is {have}",
+    "device": "needs a {need} device, there is {have}",
+    "gpu_type": "needs GPU type {need}, there is {have}",
     "label": "requires {need}, but the labels are {have}",
     "feature": "needs a worker that knows {need!r}",
     "resource": "asks for {need}, there is {have}",
@@ -145,4 +145,6 @@ def _first_words(blockers: list[Blocker], possible: list[list[Rejection]]) -> st
 
 
 def _fix(blocker: Blocker) -> str:
+    if blocker.kind in ("gpu", "vram") and blocker.have.split()[0] == "0":
+        return "start a worker that has GPUs"
     return _FIXES[blocker.kind].format(need=blocker.need, have=blocker.have) if blocker.kind in _FIXES else ""
