@@ -27,12 +27,13 @@ def gather_facts() -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "filesystem": _filesystem(tempfile.gettempdir()),
         "fsync_p50_us": round(measure_fsync_us(), 1),
+        "fdatasync_p50_us": round(measure_fdatasync_us(), 1),
         "load_1m": round(os.getloadavg()[0], 2),
     }
 
 
 def measure_fsync_us(syncs: int = SYNCS) -> float:
-    """Append a page and sync it, the way a commit does: the median in microseconds."""
+    """Append a page and sync it, so that the file grows each time: the median in microseconds."""
     spans = []
     with tempfile.TemporaryFile() as file:
         page = os.urandom(4096)
@@ -40,6 +41,21 @@ def measure_fsync_us(syncs: int = SYNCS) -> float:
             began = time.perf_counter()
             os.write(file.fileno(), page)
             os.fsync(file.fileno())
+            spans.append(time.perf_counter() - began)
+    return statistics.median(spans) * 1e6
+
+
+def measure_fdatasync_us(syncs: int = SYNCS) -> float:
+    """Overwrite a page of a file that has its size already, as a commit into a grown log does."""
+    spans = []
+    with tempfile.TemporaryFile() as file:
+        page = os.urandom(4096)
+        os.write(file.fileno(), page * 64)
+        os.fsync(file.fileno())
+        for number in range(syncs):
+            began = time.perf_counter()
+            os.pwrite(file.fileno(), page, (number % 64) * 4096)
+            os.fdatasync(file.fileno())
             spans.append(time.perf_counter() - began)
     return statistics.median(spans) * 1e6
 

@@ -78,11 +78,10 @@ def _machines(reports: list[Report]) -> str:
     for report in reports:
         facts: dict[str, Any] = dict(report.machine)
         load = facts.pop("load_1m", "?")
-        facts.pop("fsync_p50_us", None)
+        fsync, fdatasync = facts.pop("fsync_p50_us", "?"), facts.pop("fdatasync_p50_us", "?")
         spelled = ", ".join(f"{name} {value}" for name, value in facts.items())
-        fsync = report.machine.get("fsync_p50_us", "?")
         size = " (quick sizes)" if report.quick else ""
-        told = f"- {report.name}{size}: {report.began_at}, load {load}, fsync p50 {fsync} µs"
+        told = f"- {report.name}{size}: {report.began_at}, load {load}, fsync p50 {fsync} µs, fdatasync {fdatasync} µs"
         lines.setdefault(spelled, []).append(told)
     told = "\n\n".join(f"{spelled}\n\n" + "\n".join(runs) for spelled, runs in lines.items())
     return f"## Machine\n\n{told}\n" if lines else ""

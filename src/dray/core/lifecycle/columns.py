@@ -194,7 +194,7 @@ def offer_of(worker: Worker, cards: tuple[Device, ...]) -> Offer:
     return Offer(
         backend=backend,
         kinds=kinds,
-        gpu_words=tuple(sorted(words)),
+        gpu_words=tuple(words),
         labels=tuple(sorted(worker.labels.items())),
         features=tuple(sorted(worker.features)),
     )

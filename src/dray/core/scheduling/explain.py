@@ -43,7 +43,7 @@ _MESSAGES = {
     "label": "requires {need}, but the labels are {have}",
     "feature": "needs a worker that knows {need!r}",
     "resource": "asks for {need}, there is {have}",
-    "gpu": "each task asks for {need} GPUs, the largest worker has {have}",
+    "gpu": "each task asks for {need}, the largest worker has {have}",
     "vram": "asks for VRAM of {need}, the largest worker has {have}",
     "cpu": "asks for {need}, the largest worker has {have}",
     "memory": "asks for {need} of memory, the largest worker has {have}",
@@ -119,7 +119,13 @@ def reason(state: State, job: Job) -> str:
 
 def message_of(rejection: Rejection) -> str:
     """Word one rejection of one worker."""
-    return _OWN_MESSAGES[rejection.kind].format(need=rejection.need, have=rejection.have)
+    return _OWN_MESSAGES[rejection.kind].format(need=_need(rejection), have=rejection.have)
+
+
+def _need(rejection: Rejection) -> str:
+    if rejection.kind != "gpu":
+        return rejection.need
+    return f"{rejection.need} GPU{'' if rejection.need == '1' else 's'}"
 
 
 def _blockers(answers: Iterable[tuple[str, list[Rejection]]]) -> list[Blocker]:
@@ -133,7 +139,7 @@ def _blockers(answers: Iterable[tuple[str, list[Rejection]]]) -> list[Blocker]:
         seen = list(dict.fromkeys(item.have for item in group))
         have = best.have if best.amount or len(seen) == 1 else ", ".join(seen[:4])
         count = f"{len(group)} worker{'' if len(group) == 1 else 's'}"
-        text = f"{_MESSAGES[kind].format(need=best.need, have=have)} ({count})"
+        text = f"{_MESSAGES[kind].format(need=_need(best), have=have)} ({count})"
         blockers.append(Blocker(kind, best.need, have, len(group), ever, text))
     return sorted(blockers, key=lambda blocker: (-blocker.ever, -blocker.workers, blocker.kind))
 

@@ -166,7 +166,7 @@ def fits(ask: Ask, room: Room, rules: tuple[Filter, ...] = FILTERS) -> bool:
 
 
 def _words(room: Room) -> str:
-    return " ".join(room.offer.gpu_words) or "no GPU"
+    return room.offer.gpu_words[0] if room.offer.gpu_words else "no GPU"
 
 
 def _gb(value: int) -> str:
