@@ -5,6 +5,7 @@ Floors in the same run: xargs of the same width, a bare `posix_spawn` loop, Hype
 
 from __future__ import annotations
 
+import statistics
 import time
 
 from benchmarks.cluster import Cluster, cpu_seconds, running_cluster
@@ -44,9 +45,9 @@ def _measure_width(slots: int, tasks: int, runs: int, peer: bool) -> Figure:
             else:
                 peers.append(answer)
             tell(f"{slots} slots, run {number + 1}: dray {rate:.0f}/s, xargs {xargs[-1]:.0f}/s")
-    floors = {"xargs": _middle(xargs), "posix_spawn loop": _middle(spawns)}
+    floors = {"xargs": statistics.median(xargs), "posix_spawn loop": statistics.median(spawns)}
     if peers:
-        floors["HyperQueue"] = _middle(peers)
+        floors["HyperQueue"] = statistics.median(peers)
     return median_figure(
         f"{tasks:,} × `true` as one array, {slots} slots",
         "tasks/s",
@@ -76,7 +77,3 @@ def _run_counted(cluster: Cluster, tasks: int) -> tuple[float, str]:
     spent = {name: sum(map(cpu_seconds, found)) - before[name] for name, found in pids.items()}
     told = ", ".join(f"{name} {seconds / tasks * 1e6:.0f}" for name, seconds in spent.items())
     return rate, f"CPU µs per task: {told}"
-
-
-def _middle(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]

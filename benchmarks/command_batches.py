@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 
 from benchmarks.cluster import Cluster, running_cluster
@@ -33,7 +34,7 @@ def measure(quick: bool) -> dict[str, Figure]:
             f"{tasks:,} × `true` as jobs of their own in batches of {BATCH}, {slots} slots",
             "jobs/s",
             rates,
-            floors={"xargs": sorted(floors)[len(floors) // 2]},
+            floors={"xargs": statistics.median(floors)},
             bars=[Bar(at_least=0.25, of="xargs")],
         )
     return figures
