@@ -20,6 +20,7 @@ from dray.config import AgentConfig
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
 GIVING_UP = 4400
+YOUNG_S = 0.01
 logger = logging.getLogger("dray.agent")
 
 
@@ -32,6 +33,8 @@ class Driver:
         self.link = Link(config, self._hub_said)
         self._shipper = Shipper(home / "attempts", config.log_window_bytes, self._push_log)
         self._runs: list[dict[str, Any]] = []
+        self._young: dict[str, list[Tell]] = {}
+        self._own = dict(os.environ)
         self._look = asyncio.Event()
         self._unshipped: set[str] = set()
         (home / "work").mkdir(parents=True, exist_ok=True)
@@ -108,6 +111,7 @@ class Driver:
     async def session_over(self) -> None:
         """The socket is gone; what runs goes on."""
         self._machine.disconnected()
+        self._young.clear()
         self._shipper.rewind()
 
     async def beat(self) -> None:
@@ -141,9 +145,7 @@ class Driver:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Tell):
-                self.link.push(effect.type, effect.payload, effect.acked)
-                if effect.type == "job_started":
-                    self._follow(effect.payload["attempt"], effect.payload["task_id"], ended=False)
+                self._tell(effect)
             elif isinstance(effect, Launch):
                 self._launch(effect)
             elif isinstance(effect, Supervise):
@@ -154,8 +156,30 @@ class Driver:
                 logger.error("%s: leaving it", effect.reason)
                 self._closing = asyncio.ensure_future(self.link.close(4400, effect.reason))
 
+    def _tell(self, message: Tell) -> None:
+        """Send a message; the first words about an attempt wait a moment, since its result may make them needless.
+
+        An attempt that ends at once then costs the hub one commit instead of two.
+        """
+        if message.type in ("job_accepted", "job_started"):
+            uid = message.payload["attempt"]
+            if uid not in self._young:
+                self._young[uid] = []
+                asyncio.get_running_loop().call_later(YOUNG_S, self._grow_up, uid)
+            self._young[uid].append(message)
+            return
+        if message.type == "job_result":
+            self._young.pop(message.payload["attempt"], None)
+        self.link.push(message.type, message.payload, message.acked)
+
+    def _grow_up(self, uid: str) -> None:
+        for message in self._young.pop(uid, ()):
+            self.link.push(message.type, message.payload, message.acked)
+            if message.type == "job_started":
+                self._follow(uid, message.payload["task_id"], ended=False)
+
     def _launch(self, launch: Launch) -> None:
-        environment = build_environment(launch, self._machine.name, os.environ, self._machine.devices)
+        environment = build_environment(launch, self._machine.name, self._own, self._machine.devices)
         task = build_task(launch, environment, self._home / "work", self._config.task_user)
         if not self._runs:
             asyncio.get_running_loop().call_soon(self._flush_runs)

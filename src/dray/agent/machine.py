@@ -156,7 +156,9 @@ class Machine:
             return []
         attempt.phase = "exited"
         attempt.result = result_of(attempt, item)
-        return [Ship(attempt.uid, attempt.task_id, ended=True), *self._send_result(attempt, now_ms)]
+        printed = any((item.get("out") or {"all": 1}).values())
+        ship: list[Effect] = [Ship(attempt.uid, attempt.task_id, ended=True)] if printed else []
+        return [*ship, *self._send_result(attempt, now_ms)]
 
     def _refused(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         attempt = self.running.get(event.get("uid") or "")

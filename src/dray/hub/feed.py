@@ -19,7 +19,7 @@ from dray.hub.documents import moment
 from dray.hub.service import FeedEvent
 from dray.hub.store.base import Store
 
-KEEP = 4096
+KEEP = 1024
 KEEP_ALIVE_S = 15.0
 _decode = msgspec.msgpack.Decoder(list[tuple[str, str, str, str, dict[str, Any]]]).decode
 Position = tuple[int, int]
@@ -30,7 +30,7 @@ class Feed:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._recent: deque[tuple[Position, FeedEvent]] = deque(maxlen=KEEP)
+        self._recent: deque[tuple[int, int, Sequence[Note]]] = deque(maxlen=KEEP)
         self._bell = asyncio.Event()
         self._last: Position = (0, 0)
         self.closed = False
@@ -43,8 +43,8 @@ class Feed:
         """Show one turn's notes to everybody."""
         if not notes:
             return
-        for place, event in enumerate(_events(seq, at_ms, notes)):
-            self._recent.append(((seq, place), event))
+        # Spelled out only when somebody reads them.
+        self._recent.append((seq, at_ms, notes))
         self._last = (seq, len(notes) - 1)
         self._bell.set()
         self._bell = asyncio.Event()
@@ -74,17 +74,25 @@ class Feed:
     def _since(self, position: Position) -> list[tuple[Position, FeedEvent]]:
         if position >= self._last:
             return []
-        if self._recent and self._recent[0][0] <= position:
-            return [item for item in self._recent if item[0] > position]
+        if self._recent and self._recent[0][0] <= position[0]:
+            return self._since_recent(position)
         found: list[tuple[Position, FeedEvent]] = []
         for entry in self._store.tail(position[0] - 1, 200):
             notes = [Note(*fields) for fields in _decode(entry.notes)] if entry.notes else []
             events = _events(entry.seq, entry.at_ms, notes)
             found += [((entry.seq, place), event) for place, event in enumerate(events)]
         later = [item for item in found if item[0] > position]
-        if later:
-            return later
-        return [item for item in self._recent if item[0] > position]
+        return later or self._since_recent(position)
+
+    def _since_recent(self, position: Position) -> list[tuple[Position, FeedEvent]]:
+        found: list[tuple[Position, FeedEvent]] = []
+        for seq, at_ms, notes in self._recent:
+            if seq >= position[0]:
+                events = _events(seq, at_ms, notes)
+                found += [
+                    ((seq, place), event) for place, event in enumerate(events) if (seq, place) > position
+                ]
+        return found
 
 
 def _events(seq: int, at_ms: int, notes: Sequence[Note]) -> list[FeedEvent]:

@@ -132,13 +132,20 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
     if not attempt.phase.live:
         return ("superseded" if attempt.phase in (Phase.LOST, Phase.REVOKED) else "duplicate"), []
     _fill(attempt, outcome, clock)
-    if outcome.state in ("succeeded", "completed", "failed") and outcome.exit_class not in LOST_CLASSES:
-        mark_started(state, attempt, clock)
+    ran = outcome.state in ("succeeded", "completed", "failed") and outcome.exit_class not in LOST_CLASSES
+    effects: list[Effect] = []
+    if ran and not attempt.started:
+        # The result was quicker than the word of its start, or the worker never says it.
+        ran_ms = min(round(outcome.wall_s * 1000), max(0, clock.now_ms - attempt.assigned_ms))
+        since = Clock(clock.now_ms - ran_ms, clock.at_ms - ran_ms)
+        mark_started(state, attempt, since)
+        jobs.started(state, job, task, attempt, since)
+        effects.append(_started_note(state, job, attempt, since))
     trigger = LOSE if outcome.exit_class in LOST_CLASSES else _TRIGGER[outcome.state]
     attempts.move(state, attempt, trigger)
     if task.current != attempt.uid:
-        return "superseded", []
-    return "recorded", conclude(state, job, task, attempt, clock)
+        return "superseded", effects
+    return "recorded", effects + conclude(state, job, task, attempt, clock)
 
 
 def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:

@@ -32,7 +32,7 @@ class Plan(NamedTuple):
 
 def plan(state: State) -> Plan:
     """Decide who starts where now. Reads the state; only `settle_plan` and `apply` change it."""
-    wake(state)
+    hints = wake(state)
     rooms = Rooms(state)
     walks: dict[int, Walk] = {}
     taken: dict[str, int] = {}
@@ -42,9 +42,11 @@ def plan(state: State) -> Plan:
     limit, number = state.rules.pass_placements, state.counters.next_attempt
     while lines.heap and len(placements) < limit:
         _, key, job, entry = lines.pop()
+        if key.shape in parked:
+            continue  # another line of a shape that found no room: it asks for the same
         walk = walks.get(key.shape)
         if walk is None:
-            walk = walks[key.shape] = Walk(state, rooms, key.shape)
+            walk = walks[key.shape] = Walk(state, rooms, key.shape, hints.get(key.shape))
         for index in _waiting(state, job, entry, limit - len(placements), taken.get(job.id, 0)):
             spot = walk.next()
             if spot is None:
@@ -55,9 +57,7 @@ def plan(state: State) -> Plan:
             number += 1
             taken[job.id] = taken.get(job.id, 0) + 1
             placements.append(Placement(job.id, index, uid, state.columns.worker_of[row], devices))
-        if key.shape in parked:
-            lines.drop_shape(key.shape)
-        else:
+        if key.shape not in parked:
             lines.push_next(key)
     # Not `bool(lines.heap)`: the last line may be an array of which only a part was placed.
     return Plan(tuple(placements), tuple(parked), len(placements) >= limit)
@@ -83,16 +83,25 @@ def prune(state: State, key: BucketKey) -> None:
         state.backlog.remove_bucket(key)
 
 
-def wake(state: State) -> None:
-    """Look at parked shapes again that could use a worker which gained room since the last pass."""
-    if state.backlog.parked and state.columns.roomier:
+def wake(state: State) -> dict[int, list[int]]:
+    """Look at parked shapes again that could use a worker which gained room since the last pass.
+
+    Gives the rows that woke a shape which had found every worker full: no others need be looked at for it.
+    """
+    hints: dict[int, list[int]] = {}
+    backlog, columns = state.backlog, state.columns
+    if backlog.parked and columns.roomier:
         rooms = Rooms(state)
-        fresh = [room for row in state.columns.roomier for room in _usable(state, rooms, row)]
-        for shape in list(state.backlog.parked) if fresh else ():
+        fresh = [(row, *pair) for row in columns.roomier for pair in _usable(state, rooms, row)]
+        for shape, full in list(backlog.parked.items()) if fresh else ():
             ask = state.ask(shape)
-            if any(pool == ask.pool and fits(ask, room, FILTERS) for pool, room in fresh):
-                state.backlog.wake(shape)
-    state.columns.roomier.clear()
+            rows = [row for row, pool, room in fresh if pool == ask.pool and fits(ask, room, FILTERS)]
+            if rows:
+                backlog.wake(shape)
+                if full:
+                    hints[shape] = rows
+    columns.roomier.clear()
+    return hints
 
 
 def _usable(state: State, rooms: Rooms, row: int) -> list[tuple[str, Room]]:
@@ -122,12 +131,6 @@ class _Lines:
 
     def pop(self) -> tuple[tuple[int, int], BucketKey, Job, Entry]:
         return heapq.heappop(self.heap)
-
-    def drop_shape(self, shape: int) -> None:
-        """Leave a shape's other lines out too: they ask for the same."""
-        if any(item[1].shape == shape for item in self.heap):
-            self.heap = [item for item in self.heap if item[1].shape != shape]
-            heapq.heapify(self.heap)
 
 
 def _standing(state: State, key: BucketKey) -> Iterator[tuple[Job, Entry]]:

@@ -46,10 +46,11 @@ class Walk:
     Filling on is what greedy best fit would do anyway: a worker just used has less left than it had.
     """
 
-    def __init__(self, state: State, rooms: Rooms, shape: int) -> None:
+    def __init__(self, state: State, rooms: Rooms, shape: int, hint: list[int] | None = None) -> None:
         self._rooms, self._ask = rooms, state.ask(shape)
-        rows = rooms.candidates(shape, self._ask)
-        self._rows: Iterator[int] = iter(rank(state, self._ask, rows).tolist() if len(rows) else ())
+        rows = rooms.candidates(shape, self._ask) if hint is None else np.array(hint, dtype=np.intp)
+        ranked = rank(state, self._ask, rows) if len(rows) > 1 else rows
+        self._rows: Iterator[int] = iter(ranked.tolist())
         self._row = next(self._rows, -1)
 
     def next(self) -> tuple[int, tuple[int, ...]] | None:

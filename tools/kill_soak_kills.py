@@ -1,0 +1,223 @@
+"""Who is killed when: a schedule of kill -9 for hub, agents, supervisors and tasks, and of their restarts.
+
+Owns the processes of the cluster while the soak runs. Every choice comes from one random source. The surprising rule:
+nothing waits for a restarted process to be ready, so that some are killed again before they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.e2e.cluster import DRAY, Agent, Cluster, is_alive, wait_for
+
+AGENTS = ("w1", "w2", "w3")
+SLOTS = 4
+LOST_S = 3.0
+TIMERS = {
+    "HEARTBEAT_S": "0.3",
+    "SUSPECT_S": "1.0",
+    "UNKNOWN_S": "1.6",
+    "LOST_S": str(LOST_S),
+    "LOST_SERVICE_S": str(LOST_S),
+    "START_GRACE_S": "1.0",
+    "ACCEPT_S": "2.0",
+    "RESEND_S": "0.3,0.6,1.2",
+    "BRAKE_WINDOW_S": "2.0",
+    "FLAP_REFUSE_S": "2.0",
+}
+AGAIN_S = 0.25
+
+
+class Moment(NamedTuple):
+    """Something that was done to the cluster."""
+
+    at_s: float
+    what: str
+
+
+class Killer:
+    """Kills and restarts; `timeline` and `kills` tell what it did, `surprises` what ended by itself."""
+
+    def __init__(self, cluster: Cluster, lines: Path, rng: random.Random) -> None:
+        self.cluster, self._lines, self._rng = cluster, lines, rng
+        self.timeline: list[Moment] = []
+        self.kills: Counter[str] = Counter()
+        self.killed_uids: set[str] = set()
+        self.surprises: list[str] = []
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._down: set[str] = set()
+
+    def start_all(self) -> None:
+        """Bring everything up for the first time."""
+        self.cluster.start_hub()
+        for name in AGENTS:
+            self.cluster.start_agent(name, SLOTS)
+        self._note("all up")
+
+    def run_round(self, span_s: float, kinds: list[str]) -> None:
+        """Kill one of each kind named, at random moments within the span; restarts may fall into a later round."""
+        begun = time.monotonic()
+        for kind in kinds:
+            self._plan(begun + self._rng.uniform(0, span_s), self._action(kind))
+        self._work_until(begun + span_s)
+
+    def settle(self) -> None:
+        """No more kills: run the restarts that are planned, and wait until everything is up."""
+        while self._due:
+            self._work_until(self._due[0][0] + 0.01)
+        assert self.cluster.hub is not None
+        self.cluster.wait_ready(self.cluster.hub)
+        for name in AGENTS:
+            wait_for(lambda name=name: self._is_up(name), f"worker {name} is back")
+        self._note("all up again, no kills from here on")
+
+    def _is_up(self, name: str) -> bool:
+        self.look()
+        with contextlib.suppress(OSError):
+            answer = self.cluster.call("GET", f"/workers/{name}")
+            return answer.status == 200 and answer.json["status"] in ("ready", "busy")
+        return False
+
+    def look(self) -> None:
+        """Whatever ended without being killed is a finding, and is started again."""
+        hub = self.cluster.hub
+        if hub is not None and "hub" not in self._down and hub.poll() is not None:
+            self.surprises.append(f"the hub ended by itself with {hub.returncode}")
+            self._start_hub()
+        for name in AGENTS:
+            process = self.cluster.agents[name].process
+            if process is not None and name not in self._down and process.poll() is not None:
+                self.surprises.append(f"agent {name} ended by itself with {process.returncode}")
+                self._start_agent(name)
+
+    # --- the schedule -------------------------------------------------------------------------------------------------
+
+    def _plan(self, at: float, action: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._due, (at, self._number, action))
+
+    def _work_until(self, end: float) -> None:
+        while (now := time.monotonic()) < end:
+            self.look()
+            while self._due and self._due[0][0] <= now:
+                heapq.heappop(self._due)[2]()
+            following = min(self._due[0][0] if self._due else end, end)
+            time.sleep(max(0.0, min(following - time.monotonic(), AGAIN_S)))
+
+    def _action(self, kind: str) -> Callable[[], None]:
+        if kind == "hub":
+            return self._kill_hub
+        if kind == "task":
+            return self._kill_task
+        name = self._rng.choice(AGENTS)
+        if kind == "agent":
+            return lambda: self._kill_agent(name)
+        both = self._rng.random() < 0.2
+        return lambda: self._kill_supervisor(name, both)
+
+    def _pause(self, long_s: float) -> float:
+        """At once, soon, or after so long that losses are decided."""
+        chance = self._rng.random()
+        if chance < 0.5:
+            return 0.0
+        return self._rng.uniform(0.05, 1.0) if chance < 0.85 else self._rng.uniform(0.5, 1.5) * long_s
+
+    def _note(self, what: str) -> None:
+        self.timeline.append(Moment(time.time(), what))
+
+    # --- kills and restarts -------------------------------------------------------------------------------------------
+
+    def _kill_hub(self) -> None:
+        if "hub" in self._down:
+            self._plan(time.monotonic() + AGAIN_S, self._kill_hub)
+            return
+        self.cluster.kill_hub()
+        self.kills["hub"] += 1
+        pause_s = self._pause(2.0)
+        self._note(f"hub killed, back after {pause_s:.2f} s")
+        self._down.add("hub")
+        self._plan(time.monotonic() + pause_s, self._start_hub)
+
+    def _start_hub(self) -> None:
+        cluster = self.cluster
+        words = [*DRAY, "hub", "--home", str(cluster.home), "--port", str(cluster.port)]
+        cluster.hub = cluster.spawn(words, cluster.folder / "hub.log")
+        self._down.discard("hub")
+        self._note(f"hub started, pid {cluster.hub.pid}")
+
+    def _kill_agent(self, name: str) -> None:
+        if name in self._down:
+            self._plan(time.monotonic() + AGAIN_S, lambda: self._kill_agent(name))
+            return
+        self.cluster.agents[name].kill()
+        self.kills["agent"] += 1
+        pause_s = self._pause(LOST_S)
+        self._note(f"agent {name} killed, back after {pause_s:.2f} s")
+        self._down.add(name)
+        self._plan(time.monotonic() + pause_s, lambda: self._start_agent(name))
+
+    def _start_agent(self, name: str) -> None:
+        self.cluster.start_agent(name, wait=False)
+        self._down.discard(name)
+        self._note(f"agent {name} started, pid {self.cluster.agents[name].pid}")
+
+    def _kill_supervisor(self, name: str, both: bool) -> None:
+        agent = self.cluster.agents[name]
+        pid = supervisor_of(agent)
+        if pid is None or (both and name in self._down):
+            self._plan(time.monotonic() + AGAIN_S, lambda: self._kill_supervisor(name, both))
+            return
+        os.kill(pid, signal.SIGKILL)
+        self.kills["supervisor"] += 1
+        self._note(f"supervisor of {name} killed, pid {pid}")
+        if both:
+            self._kill_agent(name)
+
+    def _kill_task(self) -> None:
+        victim = self._choose_task()
+        if victim is None:
+            self._plan(time.monotonic() + AGAIN_S, self._kill_task)
+            return
+        uid, pid = victim
+        self.killed_uids.add(uid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            self.kills["task"] += 1
+            self._note(f"task process {pid} of attempt {uid} killed")
+
+    def _choose_task(self) -> tuple[str, int] | None:
+        open_ = dict[str, int]()
+        for line in self._lines.read_text().splitlines()[-2000:]:
+            _, uid, pid, word = line.split()
+            if word == "begin":
+                open_[uid] = int(pid)
+            elif word == "end":
+                open_.pop(uid, None)
+        choices = sorted(open_.items())
+        self._rng.shuffle(choices)
+        for uid, pid in choices:
+            mark = f"DRAY_ATTEMPT_UID={uid}\0".encode()
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes() and is_alive(pid):
+                    return uid, pid
+        return None
+
+
+def supervisor_of(agent: Agent) -> int | None:
+    """The living supervisor of an agent's home; None where there is none just now."""
+    try:
+        pid = agent.supervisor_pid
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return None
+    return pid if str(agent.home).encode() in words and is_alive(pid) else None
