@@ -226,9 +226,10 @@ class Cluster:
         def seen() -> dict[str, Any] | None:
             answer = self.call("GET", f"/workers/{name}")
             document: dict[str, Any] = answer.json if answer.status == 200 else {}
-            return document if document.get("status") in status else None
+            waits = document.get("state_detail") == "has not asked for work"
+            return document if document.get("status") in status and not waits else None
 
-        return wait_for(seen, f"worker {name} is {status}") or {}
+        return wait_for(seen, f"worker {name} is {status} and has asked for work") or {}
 
     # --- the hub's own voice ------------------------------------------------------------------------------------------
 

@@ -191,6 +191,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         ("silent", worker.silent),
         ("suspect", presence.suspect),
         ("not seen since the hub started", not presence.seen_at_ms),
+        ("has not asked for work", bool(presence.session) and not presence.credit),
     )
     return worker_line(state, worker_id) | {
         "state_detail": next((words for words, holds in details if holds), ""),
