@@ -20,14 +20,17 @@ class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """One machine as its worker describes it. A number that is 0 is unknown and cannot satisfy an ask for it."""
+    """One machine as its worker describes it. A number that is 0 is unknown and cannot satisfy an ask for it.
+
+    Whole numbers stay whole: what a worker said is reported back unchanged, and not every language reads 8.0 as 8.
+    """
 
     gpu_backend: str = "cpu"
     gpu_count: int = 0
     gpu_type: str = ""
-    vram_gb: float = 0
-    cpu_count: float = 0
-    memory_gb: float = 0
+    vram_gb: int | float = 0
+    cpu_count: int | float = 0
+    memory_gb: int | float = 0
     hostname: str = ""
     gpu_info: GpuInfo | None = None
 
