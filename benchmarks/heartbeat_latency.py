@@ -56,7 +56,8 @@ async def _flood(cluster: Cluster, flood_s: float) -> float:
         async def submit() -> None:
             nonlocal acknowledged
             try:
-                acknowledged += len(await hub.submit_specs(specs))
+                jobs = await hub.submit_specs(specs)
+                acknowledged += len(jobs)
             finally:
                 room.release()
 

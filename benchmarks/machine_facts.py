@@ -6,6 +6,7 @@ import os
 import platform
 import sqlite3
 import statistics
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ def gather_facts() -> dict[str, Any]:
         "filesystem": _filesystem(tempfile.gettempdir()),
         "fsync_p50_us": round(measure_fsync_us(), 1),
         "fdatasync_p50_us": round(measure_fdatasync_us(), 1),
+        "revision": _revision(),
         "load_1m": round(os.getloadavg()[0], 2),
     }
 
@@ -67,6 +69,17 @@ def _cpu_model() -> str:
         return platform.processor() or platform.machine()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.machine())
+
+
+def _revision() -> str:
+    """Which source was measured; a plus sign where it held changes that are not committed."""
+    folder = Path(__file__).parent
+    try:
+        command = ["git", "describe", "--always", "--dirty=+"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip()
 
 
 def _filesystem(folder: str) -> str:

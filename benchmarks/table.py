@@ -14,7 +14,8 @@ HEAD = ("what", "dray", "floors in the same run", "ratio", "bar", "verdict", "co
 INTRO = """# Benchmark results
 
 Made by `python -m benchmarks` from the JSON documents beside this file; do not edit. Every figure of dray is durable
-(SQLite, `synchronous=FULL`). A value is the median of its runs. "open" means that a floor could not be measured here.
+(SQLite, `synchronous=FULL`). A value is the median of the runs named beside it, or of one run where none are named;
+"open" means that a floor could not be measured here. What a run was disturbed by is not in here: look at the load.
 """
 
 
@@ -52,9 +53,10 @@ def _row(report: Report, figure: Figure) -> tuple[str, ...]:
     ratios = figure.ratios()
     return (
         figure.what,
-        f"{spell_number(figure.value)} {figure.unit}".strip(),
+        f"{spell_number(figure.value)} {figure.unit}".strip()
+        + (f" ({len(figure.runs)} runs)" if figure.runs else ""),
         ", ".join(f"{name} {spell_number(value)}" for name, value in figure.floors.items()),
-        ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()),
+        ", ".join(f"{name} {spell_number(ratio)}" for name, ratio in ratios.items()),
         ", ".join(bar.spell() for bar in figure.bars),
         figure.verdict(),
         f"`{report.command}`",
@@ -77,11 +79,12 @@ def _machines(reports: list[Report]) -> str:
     lines: dict[str, list[str]] = {}
     for report in reports:
         facts: dict[str, Any] = dict(report.machine)
-        load = facts.pop("load_1m", "?")
+        load, revision = facts.pop("load_1m", "?"), facts.pop("revision", "unknown")
         fsync, fdatasync = facts.pop("fsync_p50_us", "?"), facts.pop("fdatasync_p50_us", "?")
         spelled = ", ".join(f"{name} {value}" for name, value in facts.items())
         size = " (quick sizes)" if report.quick else ""
-        told = f"- {report.name}{size}: {report.began_at}, load {load}, fsync p50 {fsync} µs, fdatasync {fdatasync} µs"
+        disk = f"fsync p50 {fsync} µs, fdatasync {fdatasync} µs"
+        told = f"- {report.name}{size}: {report.began_at}, revision {revision}, load {load}, {disk}"
         lines.setdefault(spelled, []).append(told)
     told = "\n\n".join(f"{spelled}\n\n" + "\n".join(runs) for spelled, runs in lines.items())
     return f"## Machine\n\n{told}\n" if lines else ""

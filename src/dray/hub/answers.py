@@ -69,7 +69,7 @@ class Answers:
             return Submitted([self._brief(state, job_id) for job_id in ids], created)
 
         answer: Submitted = await self._engine.change(
-            commands.submit(caller, checked, key, self._sources, finish)
+            commands.submit(caller, checked, key, self._sources, finish), len(checked)
         )
         return answer
 
@@ -85,7 +85,7 @@ class Answers:
             return {"ids": ids, "states": states, "created": created}
 
         answer: Document = await self._engine.change(
-            commands.submit(caller, checked, key, self._sources, finish)
+            commands.submit(caller, checked, key, self._sources, finish), len(checked)
         )
         return answer
 

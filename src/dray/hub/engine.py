@@ -82,12 +82,12 @@ class Engine:
         if len(self._inbox) >= MAX_INBOX:
             self._room.clear()
 
-    async def change(self, decide: Decide) -> Any:
+    async def change(self, decide: Decide, weight: int = 1) -> Any:
         """Queue a request and wait for the commit that justifies its answer."""
         if self._stopping or self.failure is not None:
             raise NotReady("the hub is stopping: try again in a moment")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._inbox.append(Request(decide, done))
+        self._inbox.append(Request(decide, done, weight))
         self._wake.set()
         return await done
 
@@ -171,7 +171,7 @@ class Engine:
         if self._epoch_wanted > self.state.counters.epoch:
             wanted = self._epoch_wanted
             first.append(EpochStarted(await self._writer.run(lambda store: store.begin_epoch(wanted))))
-        requests = [self._inbox.popleft() for _ in range(min(DRAIN, len(self._inbox)))]
+        requests = self._drain()
         if len(self._inbox) < MAX_INBOX:
             self._room.set()
         for step in self._conductor.turn(requests, first, clock):
@@ -188,6 +188,15 @@ class Engine:
         await self._project(clock)
         if self._conductor.cut:
             await asyncio.sleep(0)
+
+    def _drain(self) -> list[Request]:
+        """Take the next batch: bounded by work, not by number, so that large submits do not hold up heartbeats."""
+        requests: list[Request] = []
+        left = DRAIN
+        while self._inbox and left > 0:
+            requests.append(self._inbox.popleft())
+            left -= requests[-1].weight
+        return requests
 
     async def _project(self, clock: Clock) -> None:
         if self._settlers:

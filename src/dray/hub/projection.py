@@ -1,4 +1,4 @@
-"""Rows follow the log: what changed is written within 50 ms or 4,000 changes, one upsert per entity, then let go
+"""Rows follow the log: what changed is written within 50 ms or 1,000 changes, one upsert per entity, then let go
 if it ended.
 
 Rows are taken at a turn's end, when memory equals the last commit: the projection never runs ahead of the log.
@@ -23,7 +23,8 @@ from dray.errors import NotReady
 from dray.hub.store.base import AttemptRow, JobRow, Projection
 from dray.hub.store.writer import StoreWriter
 
-MAX_CHANGES = 4_000
+# A commit waits behind the rows that are being written: few at a time keep it short.
+MAX_CHANGES = 1_000
 MAX_DELAY_S = 0.05
 _pack = msgspec.msgpack.Encoder().encode
 

@@ -47,10 +47,11 @@ Decide = Callable[[State, Clock], Decision]
 
 
 class Request(NamedTuple):
-    """One entry of the inbox. `done` is None for messages that nobody awaits."""
+    """One entry of the inbox. `done` is None for messages that nobody awaits; `weight` is how much work it brings."""
 
     decide: Decide
     done: Waiting | None
+    weight: int = 1
 
 
 class Commit(NamedTuple):

@@ -40,12 +40,18 @@ def due(state: State, clock: Clock, reasons: Reasons) -> list[Event]:
         looks.append((kind, key))
     if not looks:
         return []
-    if any(kind == "silence" for kind, _ in looks):
+    if state.braked or any(kind == "silence" and _is_quiet(state, key, clock) for kind, key in looks):
         state.braked = brake(state, clock)
     events: list[Event] = []
     for kind, key in looks:
         events += _LOOKS[kind](state, key, clock, reasons)
     return events
+
+
+def _is_quiet(state: State, worker_id: str, clock: Clock) -> bool:
+    """Whether a look at a worker may come to a decision: only then are all the others counted."""
+    presence = state.presence.get(worker_id)
+    return presence is not None and clock.now_ms - presence.seen_ms >= state.rules.unknown_ms
 
 
 def brake(state: State, clock: Clock) -> bool:

@@ -56,6 +56,9 @@ class Walk:
     def next(self) -> tuple[int, tuple[int, ...]] | None:
         """Claim room for one more task; None when no worker has any."""
         while self._row >= 0:
+            if self._rooms.is_spent(self._row, self._ask.pool):
+                self._row = next(self._rows, -1)
+                continue
             room = self._rooms.room(self._row, self._ask.pool)
             if fits(self._ask, room, ROOM_FILTERS):
                 devices = pick_cards(self._ask, room.cards, room.card_used)

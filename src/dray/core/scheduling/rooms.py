@@ -62,6 +62,15 @@ class Rooms:
             draining=worker.draining,
         )
 
+    def is_spent(self, row: int, pool: str) -> bool:
+        """Whether this pass has used a worker up already: cheaper than asking every rule."""
+        claim = self.claims.get(row)
+        if claim is None:
+            return False
+        get = self._columns.get
+        live = get(f"{pool}_live", row) + claim.slots[pool]
+        return get("credit", row) <= claim.credit or get(f"{pool}_total", row) <= live
+
     def claim(self, row: int, ask: Ask, devices: tuple[int, ...]) -> None:
         """Take what one task needs for the rest of this pass."""
         claim = self.claims.get(row)
