@@ -11,8 +11,9 @@ import ssl
 import pytest
 import trustme
 
-from dray.cli.connection import check_url, locate, parse_fingerprint
+from dray.cli.connection import parse_fingerprint
 from dray.cli.main import main
+from dray.client.discovery import check_url, find_target
 from dray.config import ClientConfig
 from dray.errors import DrayError
 
@@ -103,9 +104,9 @@ def test_the_file_of_the_home_may_carry_the_fingerprint(secure_hub, clean_enviro
 def test_the_token_of_the_home_goes_to_no_stranger(hub, clean_environment):
     stranger = ClientConfig(home=clean_environment, hub="https://elsewhere.example:7373")
     with pytest.raises(DrayError, match="no token for https://elsewhere"):
-        locate(stranger)
-    assert locate(ClientConfig(home=clean_environment)).token == TOKEN
-    assert locate(ClientConfig(home=clean_environment, hub=hub.url)).token == TOKEN
+        find_target(stranger)
+    assert find_target(ClientConfig(home=clean_environment)).token == TOKEN
+    assert find_target(ClientConfig(home=clean_environment, hub=hub.url)).token == TOKEN
 
 
 def test_plain_http_beyond_this_machine_is_refused():

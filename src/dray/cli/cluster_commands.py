@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from dray.cli.connection import read_hub_file, worker_path
+from dray.cli.connection import worker_path
 from dray.cli.session import HubCommand, LazyGroup, Session, pass_session
+from dray.client.discovery import read_hub_file
 from dray.errors import DrayError
 
 _HERE = "dray.cli.cluster_commands"
@@ -182,10 +183,10 @@ def doctor(session: Session) -> int:
 
 
 def _check_locally(session: Session) -> list[dict[str, Any]]:
-    from dray.cli.connection import locate
+    from dray.client.discovery import find_target
 
     checks = []
-    target = locate(session.config)
+    target = find_target(session.config)
     source = "given by hand" if session.config.hub else str(session.home / "hub.json")
     checks.append({"name": "address", "ok": True, "detail": f"{target.url} ({source})"})
     path = session.home / "token"

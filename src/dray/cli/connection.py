@@ -1,8 +1,7 @@
 """Find the hub and talk HTTP to it: one connection per request, the token never sent to a stranger.
 
-Owns addresses, tokens, TLS and the reading of refusals; knows nothing about jobs. Two surprising rules: the hub is
-looked up again at every connection, because one that restarts may come back on another port; and the token found in
-the home goes only to the hub of that home or to this machine, never to an address given by hand.
+Owns requests, TLS and the reading of refusals; `dray.client.discovery` knows where the hub is. The surprising rule: the
+hub is looked up again at every connection, because one that restarts may come back on another port.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlencode
 
 from dray import __version__
+from dray.client.discovery import NoHub, Target, find_target
 from dray.config import ClientConfig
-from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem, Unauthenticated
+from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem
 
 if TYPE_CHECKING:
     import ssl
@@ -29,11 +28,6 @@ API = "/api/v1"
 STREAM_SILENCE_S = 60.0
 _CHUNK = 1 << 16
 _BUSY_TRIES = 5
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-class NoHub(HubUnavailable):
-    """Nothing says where a hub could be: asking again would not help."""
 
 
 class HubAway(HubUnavailable):
@@ -58,80 +52,6 @@ class HubRefusal(DrayError):
         self.status = status
         self.code = code
         self.retry_after_s = retry_after_s
-
-
-class Target(NamedTuple):
-    """Where the hub is and how to prove that it is the right one."""
-
-    url: str
-    token: str
-    fingerprint: str
-    cafile: Path | None
-    pid: int = 0
-
-    @property
-    def parts(self) -> SplitResult:
-        return urlsplit(self.url)
-
-
-def read_hub_file(home: Path) -> dict[str, Any]:
-    """What the hub of this home wrote when it began to listen; empty where there is none."""
-    try:
-        document = json.loads((home / "hub.json").read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        raise NoHub(
-            f"{home / 'hub.json'} cannot be read ({error}): restart the hub, or set DRAY_HUB"
-        ) from None
-    return document if isinstance(document, dict) else {}
-
-
-def locate(config: ClientConfig) -> Target:
-    """Settle address and token: what was given by hand, else the hub of this home."""
-    note = read_hub_file(config.home)
-    own_url = str(note.get("url", "")).rstrip("/")
-    url = config.hub.rstrip("/") or own_url
-    if not url:
-        raise NoHub(
-            f"no hub is running here (looked in {config.home}): start one with `dray up`, or set DRAY_HUB"
-        )
-    check_url(url)
-    is_own = url == own_url
-    token = config.token
-    if not token and (is_own or urlsplit(url).hostname in _LOOPBACK):
-        token = _read_token(config.home)
-    if not token:
-        raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN or give --token")
-    fingerprint = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
-    pid = note.get("pid", 0) if is_own else 0
-    return Target(url, token, fingerprint, config.cafile, pid if isinstance(pid, int) else 0)
-
-
-def check_url(url: str) -> None:
-    """Refuse an address that is none, or that would carry the token in the clear beyond this machine."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidConfig(f"{url!r} is not the address of a hub: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise InvalidConfig(
-            f"{url!r} is not the address of a hub: write http://127.0.0.1:7373 or https://HOST:PORT"
-        )
-    if parts.scheme == "http" and host not in _LOOPBACK:
-        raise InvalidConfig(
-            f"{url} would send the token in the clear: plain http is for this machine only, use https://{parts.netloc}"
-        )
-
-
-def _read_token(home: Path) -> str:
-    try:
-        return (home / "token").read_text().strip()
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise Unauthenticated(f"{home / 'token'} cannot be read: {error.strerror}") from None
 
 
 class Stream:
@@ -215,7 +135,7 @@ class Hub:
         try:
             return json.loads(data) if data else {}
         except ValueError:
-            raise _not_a_hub(locate(self.config).url) from None
+            raise _not_a_hub(find_target(self.config).url) from None
 
     def _open(
         self,
@@ -226,7 +146,7 @@ class Hub:
         headers: Mapping[str, str] | None,
         timeout_s: float,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        target = locate(self.config)
+        target = find_target(self.config)
         given = {key: value for key, value in (query or {}).items() if value not in (None, "")}
         url = f"{API}{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
         sent = {
@@ -345,7 +265,7 @@ def _read_refusal(response: http.client.HTTPResponse, data: bytes, config: Clien
     except (ValueError, KeyError, TypeError):
         if response.status in (502, 503, 504):
             return HubAway(f"the hub is not ready ({response.status} {response.reason})", sent=True)
-        return _not_a_hub(locate(config).url, f"{response.status} {response.reason}")
+        return _not_a_hub(find_target(config).url, f"{response.status} {response.reason}")
     if response.status == 503:
         return HubAway(f"the hub is not ready: {message}", sent=True)
     return HubRefusal(

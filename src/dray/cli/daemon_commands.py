@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from dray.cli.cluster_views import tell_cards
-from dray.cli.connection import Hub, read_hub_file
+from dray.cli.connection import Hub
 from dray.cli.daemons import (
     DaemonFailed,
     forget_agent,
@@ -32,6 +32,7 @@ from dray.cli.daemons import (
 from dray.cli.job_commands import request_cancel
 from dray.cli.outage import say
 from dray.cli.session import AgentCommand, HomeCommand, HubCommand, Session, pass_session
+from dray.client.discovery import read_hub_file
 from dray.config import ClientConfig, default_worker_name, load_agent, load_hub
 from dray.errors import DrayError, InvalidInput
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from dray.cli.connection import read_hub_file
+from dray.client.discovery import read_hub_file
 from dray.errors import DrayError
 
 PID_FILES = {"hub": "hub.json", "agent": "agent.json"}

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from dray.cli.connection import HubAway, HubDead, NoHub
+from dray.cli.connection import HubAway, HubDead
+from dray.client.discovery import NoHub
 from dray.core.model.units import format_seconds
 from dray.errors import HubUnavailable
 

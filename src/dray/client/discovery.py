@@ -11,7 +11,7 @@ import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from dray.config import ClientConfig, find_home, load_client
 from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
@@ -23,13 +23,22 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _FETCH_S = 10
 
 
+class NoHub(HubUnavailable):
+    """Nothing says where a hub could be: asking again would not help."""
+
+
 class Target(NamedTuple):
-    """One hub as a client sees it."""
+    """Where the hub is and how to prove that it is the right one. `pid` is known of the hub of this home only."""
 
     url: str
     token: str
     fingerprint: str
     cafile: Path | None
+    pid: int = 0
+
+    @property
+    def parts(self) -> SplitResult:
+        return urlsplit(self.url)
 
 
 def settle_config(home: str | Path | None = None, **flags: Any) -> ClientConfig:
@@ -39,22 +48,23 @@ def settle_config(home: str | Path | None = None, **flags: Any) -> ClientConfig:
 
 def find_target(config: ClientConfig) -> Target:
     """Settle address and token: what was given by hand, else the hub of this home."""
-    note = _read_note(config.home)
+    note = read_hub_file(config.home)
     own_url = str(note.get("url", "")).rstrip("/")
     url = config.hub.rstrip("/") or own_url
     if not url:
-        raise HubUnavailable(
+        raise NoHub(
             f"no hub is running here (looked in {config.home}): start one with `dray up`, or set DRAY_HUB"
         )
-    _check_url(url)
+    check_url(url)
     is_own = url == own_url
     token = config.token
     if not token and (is_own or urlsplit(url).hostname in _LOOPBACK):
         token = _read_token(config.home)
     if not token:
-        raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN or give token=")
+        raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN, or give a token")
     pinned = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
-    return Target(url, token, pinned, config.cafile)
+    pid = note.get("pid", 0) if is_own else 0
+    return Target(url, token, pinned, config.cafile, pid if isinstance(pid, int) else 0)
 
 
 def trust(target: Target) -> ssl.SSLContext | None:
@@ -86,7 +96,8 @@ def trust(target: Target) -> ssl.SSLContext | None:
     return context
 
 
-def _check_url(url: str) -> None:
+def check_url(url: str) -> None:
+    """Refuse an address that is none, or that would carry the token in the clear beyond this machine."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -102,14 +113,15 @@ def _check_url(url: str) -> None:
         )
 
 
-def _read_note(home: Path) -> dict[str, Any]:
+def read_hub_file(home: Path) -> dict[str, Any]:
+    """What the hub of this home wrote when it began to listen; empty where there is none."""
     path = home / "hub.json"
     try:
         document = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as fault:
-        raise HubUnavailable(f"{path} cannot be read ({fault}): restart the hub, or set DRAY_HUB") from None
+        raise NoHub(f"{path} cannot be read ({fault}): restart the hub, or set DRAY_HUB") from None
     return document if isinstance(document, dict) else {}
 
 
