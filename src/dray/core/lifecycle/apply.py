@@ -15,6 +15,9 @@ from dray.core.lifecycle.state import State
 
 
 def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effect]:
+    if event.epoch <= state.counters.epoch:
+        # Raised further before the first one was folded in: going back would draw the same uids twice.
+        return []
     state.counters.epoch = event.epoch
     state.counters.next_attempt = 1
     return [Note("hub_started", data={"epoch": event.epoch})]

@@ -22,7 +22,7 @@ from dray.core.lifecycle.events import (
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_number, task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
-from dray.core.model.resources import ask_of
+from dray.core.model.resources import ask_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 
 _FINAL_ORDER = (
@@ -64,7 +64,7 @@ def make_job(state: State, new: NewJob, clock: Clock) -> Job:
         queue=spec.queue,
         priority=spec.priority,
         tier=spec.job_tier,
-        shape=state.shapes.take(ask_of(spec)),
+        shape=state.shapes.take(ask_of_packed(new.spec)),
         spec=new.spec,
         numbered=spec.numbered,
         total=spec.task_count,

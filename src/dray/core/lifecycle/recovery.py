@@ -13,8 +13,7 @@ from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
 from dray.core.model.records import Attempt, Job, Phase, Task
-from dray.core.model.resources import ask_of
-from dray.core.model.spec import unpack_spec
+from dray.core.model.resources import ask_of_packed
 from dray.core.model.worker import Presence, Worker
 
 
@@ -32,7 +31,7 @@ def load(
         state.touch_worker(worker.id)
     for job in job_rows:
         job.live = 0
-        job.shape = state.shapes.take(ask_of(unpack_spec(job.spec)))
+        job.shape = state.shapes.take(ask_of_packed(job.spec))
         state.jobs[job.id] = job
         if job.untouched:
             state.backlog.add(job)

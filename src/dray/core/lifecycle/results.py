@@ -25,6 +25,7 @@ from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import TIERS, unpack_spec
 
 _TRIGGER = {"succeeded": SUCCEED, "completed": SUCCEED, "failed": FAIL, "killed": KILL, "preempted": PREEMPT}
+# What a worker lost, and whether user code had begun: its word counts even where `job_started` never came through.
 LOST_CLASSES = {"lost": True, "lost_unstarted": False}
 GIVEN_UP = 4408
 
@@ -132,7 +133,8 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
     if not attempt.phase.live:
         return ("superseded" if attempt.phase in (Phase.LOST, Phase.REVOKED) else "duplicate"), []
     _fill(attempt, outcome, clock)
-    ran = outcome.state in ("succeeded", "completed", "failed") and outcome.exit_class not in LOST_CLASSES
+    ended_itself = outcome.state in ("succeeded", "completed", "failed")
+    ran = LOST_CLASSES.get(outcome.exit_class, ended_itself or outcome.wall_s > 0)
     effects: list[Effect] = []
     if ran and not attempt.started:
         # The result was quicker than the word of its start, or the worker never says it.
@@ -156,15 +158,11 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         return jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, attempt.exit_class or "ok", "")
     if phase is Phase.PREEMPTED:
         task.preemptions += 1
-        if attempt.started and unpack_spec(job.spec).at_most_once:
-            why = attempt.error or "preempted"
-            error = f"handed back by its worker after it had started ({why}), and it may start once only"
-            return jobs.end_task(state, job, task, JobState.WORKER_FAILED, clock, "preempted", error)
-        return jobs.requeue(state, job, task, clock, attempt.error or "preempted")
+        return _hand_back(state, job, task, attempt, clock, attempt.error or "preempted")
     if phase is Phase.LOST:
         return _conclude_loss(state, job, task, attempt, clock)
     if phase is Phase.KILLED and attempt.cancel == "revoked":
-        return jobs.requeue(state, job, task, clock, "taken back before it was accepted")
+        return _hand_back(state, job, task, attempt, clock, "taken back before it was accepted")
     if phase is Phase.KILLED and attempt.cancel != "time_limit":
         error = attempt.error or "stopped on its worker"
         return jobs.end_task(
@@ -180,6 +178,14 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
     return jobs.end_task(
         state, job, task, JobState.FAILED, clock, attempt.exit_class or "code", attempt.error
     )
+
+
+def _hand_back(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock, why: str) -> list[Effect]:
+    """Queue a task again that its worker gave back; one that may start once only and has started ends here."""
+    if not (attempt.started and unpack_spec(job.spec).at_most_once):
+        return jobs.requeue(state, job, task, clock, why)
+    error = f"handed back by its worker after it had started ({why}), and it may start once only"
+    return jobs.end_task(state, job, task, JobState.WORKER_FAILED, clock, "preempted", error)
 
 
 def _conclude_loss(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:

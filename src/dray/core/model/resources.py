@@ -7,9 +7,11 @@ time, name).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
-from dray.core.model.spec import JobSpec
+from dray.core.model.spec import JobSpec, unpack_spec
 from dray.core.model.units import GB
 
 WHOLE = 1000
@@ -65,6 +67,12 @@ def ask_of(spec: JobSpec) -> Ask:
         features=tuple(name for name, needed in needs if needed),
         limit_bucket=round(spec.limit_s).bit_length(),
     )
+
+
+@lru_cache(maxsize=1024)
+def ask_of_packed(packed: bytes) -> Ask:
+    """The same of a packed spec."""
+    return ask_of(unpack_spec(packed))
 
 
 class Rejection(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ compared by their bytes. Base fields come first and are always sent; the rest ar
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -148,8 +149,9 @@ def pack_spec(spec: JobSpec) -> bytes:
     return _encoder.encode(spec)
 
 
+@lru_cache(maxsize=1024)
 def unpack_spec(packed: bytes) -> JobSpec:
-    """Undo `pack_spec`."""
+    """Undo `pack_spec`. Jobs often come in thousands with one spec, and each is asked for it several times."""
     return _decoder.decode(packed)
 
 

@@ -35,6 +35,11 @@ INT32 = 2**31 - 1
 LARGE = 2**53
 MIN_LEASE_S = 40
 MAX_DEPTH = 32
+MAX_CONDITIONS = 256
+# Beyond these nobody reads on, and a peer could make the hub search for near misses for minutes.
+MAX_PROBLEMS = 200
+MAX_SUGGESTIONS = 20
+MAX_SUGGEST_LENGTH = 64
 Check = Callable[[Any], str]
 FLOATS = frozenset(field.name for field in msgspec.structs.fields(JobSpec) if field.type is float)
 NOT_YET = {
@@ -166,6 +171,8 @@ def _metadata(value: Any) -> str:
 
 def _conditions(value: Any) -> str:
     fault = _texts(value)
+    if not fault and len(value) > MAX_CONDITIONS:
+        return f"holds {len(value)} conditions, the limit is {MAX_CONDITIONS}"
     return fault or next((problem for item in value if (problem := condition_problem(item))), "")
 
 
@@ -260,17 +267,22 @@ def check_spec(raw: Mapping[str, Any]) -> JobSpec:
 
 def suggest(word: Any, known: tuple[str, ...] | list[str]) -> str:
     """Give `; did you mean X?` for a near miss, else nothing."""
-    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
+    if not isinstance(word, str) or len(word) > MAX_SUGGEST_LENGTH:
+        return ""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _field_problems(raw: Mapping[str, Any], fields: Mapping[str, Check], prefix: str) -> list[Problem]:
-    problems = []
+    problems: list[Problem] = []
     for field, value in raw.items():
+        if len(problems) == MAX_PROBLEMS:
+            break
         check = fields.get(field)
         if check is None:
-            what = NOT_YET.get(field) or f"is not a field of a job{suggest(field, list(fields))}"
-            problems.append(Problem(f"{prefix}{field}", what))
+            near = suggest(field, list(fields)) if len(problems) < MAX_SUGGESTIONS else ""
+            what = NOT_YET.get(field) or f"is not a field of a job{near}"
+            problems.append(Problem(f"{prefix}{_field_name(field)}", what))
         elif value is not None and (fault := check(value)):
             problems.append(Problem(f"{prefix}{field}", fault))
     return problems
@@ -378,10 +390,16 @@ def _text_fault(value: str) -> str:
     return ""
 
 
+def _field_name(field: Any) -> str:
+    return field[:MAX_SUGGEST_LENGTH] if isinstance(field, str) else _quote(field)
+
+
 def _quote(value: Any) -> str:
     try:
         text = repr(value)
     except ValueError:
         # Python refuses to spell whole numbers of thousands of digits.
         text = "a number of thousands of digits"
+    except RecursionError:
+        text = "something nested too deep"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -15,10 +15,12 @@ from dray.errors import InvalidInput
 GB = 10**9
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(?:i?b)?|b)?\s*", re.IGNORECASE)
-_CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
-_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
+# Bounded digits: Python refuses whole numbers of thousands of them, and floats of hundreds are infinite.
+_CLOCK = re.compile(r"(?:([0-9]{1,12})-)?([0-9]{1,12})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+_SPAN = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,40})?)\s*(ms|s|m|h|d)")
 _SPAN_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_ARRAY = re.compile(r"([0-9]+)(?:-([0-9]+))?(?::([0-9]+))?(?:%([0-9]+))?")
+_ARRAY = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([0-9]{1,18}))?(?:%([0-9]{1,18}))?")
+_GPUS = re.compile(r"(?:(.+):)?([0-9]{1,9})", re.DOTALL)
 MAX_BYTES = 1 << 62
 
 
@@ -30,14 +32,14 @@ def parse_bytes(text: str | int, base: int = 1024) -> int:
         match = _SIZE.fullmatch(text)
         if match is None:
             raise InvalidInput(
-                f"{text!r} is not a size: write a number with k, m, g or t, such as 512m or 16g"
+                f"{_quote(text)} is not a size: write a number with k, m, g or t, such as 512m or 16g"
             )
         number, power = match.group(1), _POWER[(match.group(2) or "").lower()]
         if len(number) > 40:
-            raise InvalidInput(f"{text[:60]!r} is out of range for a size: 0 to {MAX_BYTES} bytes")
+            raise InvalidInput(f"{_quote(text)} is out of range for a size: 0 to {MAX_BYTES} bytes")
         value = int(number) * base**power if number.isdigit() else round(float(number) * base**power)
     if not 0 <= value <= MAX_BYTES:
-        raise InvalidInput(f"{text!r} is out of range for a size: 0 to {MAX_BYTES} bytes")
+        raise InvalidInput(f"{_quote(text)} is out of range for a size: 0 to {MAX_BYTES} bytes")
     return value
 
 
@@ -48,7 +50,7 @@ def parse_minutes(text: str) -> int:
         return max(1, round(float(span.group(1)) * _SPAN_S[span.group(2)]))
     match = _CLOCK.fullmatch(text.strip())
     if match is None:
-        raise InvalidInput(f"{text!r} is not a time: write minutes, [D-]HH:MM:SS, or 90s, 15m, 2h, 1d")
+        raise InvalidInput(f"{_quote(text)} is not a time: write minutes, [D-]HH:MM:SS, or 90s, 15m, 2h, 1d")
     days, first, second, third = (None if part is None else int(part) for part in match.groups())
     if days is not None:
         hours, minutes, seconds = first or 0, second or 0, third or 0
@@ -69,7 +71,7 @@ def parse_seconds(text: str | float) -> float:
     except (ValueError, OverflowError):
         value = math.nan
     if not 0 <= value < math.inf:
-        raise InvalidInput(f"{text!r} is not a span of time: write seconds, or 90s, 15m, 2h, 1d")
+        raise InvalidInput(f"{_quote(text)} is not a span of time: write seconds, or 90s, 15m, 2h, 1d")
     return value
 
 
@@ -86,13 +88,13 @@ def parse_array(text: str) -> ArrayRange:
     """Read Slurm's `-a` ranges: N, A-B, A-B:STEP, each with %LIMIT."""
     match = _ARRAY.fullmatch(text.strip())
     if match is None:
-        raise InvalidInput(f"{text!r} is not an array range: write 0-9, 0-99:2 or 0-99%8")
+        raise InvalidInput(f"{_quote(text)} is not an array range: write 0-9, 0-99:2 or 0-99%8")
     first = int(match.group(1))
     last = int(match.group(2)) if match.group(2) else first
     step = int(match.group(3)) if match.group(3) else 1
     if last < first or step < 1:
         raise InvalidInput(
-            f"array range {text!r} is empty: the last index must not be below the first, the step at least 1"
+            f"array range {_quote(text)} is empty: the last index must not be below the first, the step at least 1"
         )
     return ArrayRange(first, last, step, int(match.group(4)) if match.group(4) else 0)
 
@@ -106,10 +108,10 @@ class GpuAsk(NamedTuple):
 
 def parse_gpus(text: str) -> GpuAsk:
     """Read `-G [TYPE:]N`."""
-    kind, colon, number = text.strip().rpartition(":")
-    if not (number.isascii() and number.isdigit()) or (colon and not kind):
-        raise InvalidInput(f"{text!r} is not a GPU ask: write a number, or TYPE:NUMBER such as A100:2")
-    return GpuAsk(kind, int(number))
+    match = _GPUS.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"{_quote(text)} is not a GPU ask: write a number, or TYPE:NUMBER such as A100:2")
+    return GpuAsk(match.group(1) or "", int(match.group(2)))
 
 
 def format_bytes(value: int) -> str:
@@ -135,3 +137,12 @@ def format_seconds(value: float) -> str:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def _quote(given: str | float) -> str:
+    """Quote what was given, cut to what a person reads; Python refuses to spell huge whole numbers."""
+    if isinstance(given, str):
+        return repr(given[:80])
+    if isinstance(given, int) and abs(given) >= 1 << 128:
+        return "a number of too many digits"
+    return repr(given)
