@@ -141,7 +141,7 @@ def test_never_and_not_now_are_different_answers(cluster: Cluster) -> None:
     later, never = (explain(cluster.state, cluster.job(job)) for job in ("later", "never"))
     assert (later.ever, later.fix) == (False, "")
     assert later.summary.startswith("cannot start now: asks for 2 cores")
-    assert cluster.blockers("later") == [("cpu", "2 cores", "1 cores free of 4 cores")]
+    assert cluster.blockers("later") == [("cpu", "2 cores", "1 free of 4 cores")]
     assert never.ever
     assert never.summary.startswith("cannot ever start on any known worker: asks for 5 cores")
     assert never.fix == "ask for 4 cores or fewer, or start a larger worker"

@@ -112,7 +112,8 @@ def cpu(ask: Ask, room: Room) -> Rejection | None:
     if ask.cpu_milli <= room.free_cpu or ask.cpu_milli == 0:
         return None
     ever = ask.cpu_milli > room.total_cpu
-    have = _cores(room.total_cpu) if ever else f"{_cores(room.free_cpu)} free of {_cores(room.total_cpu)}"
+    total = _cores(room.total_cpu)
+    have = total if ever else f"{max(room.free_cpu, 0) / 1000:g} free of {total}"
     return Rejection("cpu", _cores(ask.cpu_milli), have, ever, room.total_cpu if ever else room.free_cpu)
 
 
@@ -174,4 +175,4 @@ def _gb(value: int) -> str:
 
 
 def _cores(milli: int) -> str:
-    return f"{milli / 1000:g} cores"
+    return f"{milli / 1000:g} core{'' if milli == 1000 else 's'}"
