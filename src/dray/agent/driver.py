@@ -34,6 +34,7 @@ class Driver:
         self._shipper = Shipper(home / "attempts", config.log_window_bytes, self._push_log)
         self._runs: list[dict[str, Any]] = []
         self._young: dict[str, list[Tell]] = {}
+        self._careful: set[str] = set()
         self._own = dict(os.environ)
         self._look = asyncio.Event()
         self._unshipped: set[str] = set()
@@ -159,26 +160,36 @@ class Driver:
     def _tell(self, message: Tell) -> None:
         """Send a message; the first words about an attempt wait a moment, since its result may make them needless.
 
-        An attempt that ends at once then costs the hub one commit instead of two.
+        An attempt that ends at once then costs the hub one commit instead of two. Where a second run would do harm the
+        hub hears of the first without delay.
         """
+        uid = message.payload.get("attempt", "")
         if message.type in ("job_accepted", "job_started"):
-            uid = message.payload["attempt"]
+            if uid in self._careful:
+                self._push_first(message)
+                return
             if uid not in self._young:
                 self._young[uid] = []
                 asyncio.get_running_loop().call_later(YOUNG_S, self._grow_up, uid)
             self._young[uid].append(message)
             return
         if message.type == "job_result":
-            self._young.pop(message.payload["attempt"], None)
+            self._young.pop(uid, None)
+            self._careful.discard(uid)
         self.link.push(message.type, message.payload, message.acked)
 
     def _grow_up(self, uid: str) -> None:
         for message in self._young.pop(uid, ()):
-            self.link.push(message.type, message.payload, message.acked)
-            if message.type == "job_started":
-                self._follow(uid, message.payload["task_id"], ended=False)
+            self._push_first(message)
+
+    def _push_first(self, message: Tell) -> None:
+        self.link.push(message.type, message.payload, message.acked)
+        if message.type == "job_started":
+            self._follow(message.payload["attempt"], message.payload["task_id"], ended=False)
 
     def _launch(self, launch: Launch) -> None:
+        if launch.spec.at_most_once or launch.spec.overlap == "fenced":
+            self._careful.add(launch.uid)
         environment = build_environment(launch, self._machine.name, self._own, self._machine.devices)
         task = build_task(launch, environment, self._home / "work", self._config.task_user)
         if not self._runs:
