@@ -7,21 +7,25 @@ surprising rule: a client never gives up on a submit; it asks again under the sa
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from tests.e2e.cluster import ENDED, Answer, Cluster
 
 from dray.client.blocking import Hub, connect
 from dray.errors import DrayError
-from tests.e2e.cluster import ENDED, Answer, Cluster
 
 # Arguments: file of lines, lines to print, seconds, exit code, lock of a fenced task. One printf is one write.
 SCRIPT = r"""
-say() { printf '%s %s %s %s\n' "$DRAY_TASK_ID" "$DRAY_ATTEMPT_UID" "$$" "$1" >> "$0"; }
+say() { printf '%s %s %s %s %s\n' "$DRAY_TASK_ID" "$DRAY_ATTEMPT_UID" "$$" "$DRAY_WORKER" "$1" >> "$0"; }
 say begin
 if [ -n "$4" ]; then
   exec 9>> "$4/$DRAY_JOB_ID.$DRAY_TASK_INDEX"
@@ -40,6 +44,7 @@ exit "$3"
 BACKLOG_JOBS = 40
 AGAIN_S = 0.1
 SAMPLE_JOBS = 8
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 STATIC = ("state", "exit_code", "signal", "exit_class", "failures", "losses", "ended_at")
 
 
@@ -52,7 +57,7 @@ class Kind(NamedTuple):
     lines: int = 0
     code: int = 0
     tasks: int = 1
-    terms: dict[str, Any] = {}
+    terms: Mapping[str, Any] = NOTHING
 
 
 KINDS = (
@@ -62,10 +67,17 @@ KINDS = (
     Kind("chatty", 10, (0.0, 0.3), lines=400),
     Kind("once", 12, (0.1, 1.5), lines=1, terms={"at_most_once": True}),
     Kind("fenced", 14, (0.5, 3.0), lines=1, terms={"overlap": "fenced"}),
+    Kind("sealed", 6, (0.1, 2.0), lines=1, terms={"at_most_once": True, "overlap": "fenced"}),
     Kind("long", 6, (3.0, 6.0), lines=60),
     Kind("array", 8, (0.0, 0.3), lines=2, tasks=12),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def choose(rng: random.Random) -> tuple[Kind, float]:
+    """Draw a kind of job and how long it takes."""
+    kind = rng.choices(KINDS, [kind.weight for kind in KINDS])[0]
+    return kind, rng.uniform(*kind.seconds)
 
 
 class Ledger:
@@ -117,7 +129,7 @@ class Ledger:
 class Load:
     """All clients. They stop when told to, each after its last answer."""
 
-    def __init__(self, cluster: Cluster, ledger: Ledger, seed: int, clients: int = 2) -> None:
+    def __init__(self, cluster: Cluster, ledger: Ledger, seed: int, clients: int = 3) -> None:
         self.cluster, self.ledger = cluster, ledger
         self._seed, self._stop = seed, threading.Event()
         works = [*[self._submit_over_http] * clients, *[self._submit_over_channel] * clients]
@@ -140,48 +152,51 @@ class Load:
             if thread.is_alive():
                 self.ledger.contradict(f"client {thread.name} has no answer after {limit_s:g} s")
 
-    def _guard(self, work: Any, number: int) -> None:
+    def _guard(self, work: Callable[[random.Random, int], None], number: int) -> None:
         try:
             work(random.Random(self._seed * 100 + number), number)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever breaks a client is a finding of the run
             self.ledger.contradict(f"a client broke:\n{traceback.format_exc()}")
 
     # --- submits ------------------------------------------------------------------------------------------------------
 
-    def make_spec(self, rng: random.Random, key: str) -> tuple[Kind, dict[str, Any]]:
-        kind = rng.choices(KINDS, [kind.weight for kind in KINDS])[0]
+    def make_spec(self, kind: Kind, seconds: float, key: str) -> dict[str, Any]:
+        """One job of a kind; the key is also a label, so that the record tells which submit made it."""
         ledger = self.ledger
-        locks = str(ledger.locks) if kind.name == "fenced" else ""
-        seconds = f"{rng.uniform(*kind.seconds):.2f}"
-        words = ["sh", "-c", SCRIPT, str(ledger.lines), str(kind.lines), seconds, str(kind.code), locks]
+        locks = str(ledger.locks) if kind.terms.get("overlap") == "fenced" else ""
+        told = (ledger.lines, kind.lines, f"{seconds:.2f}", kind.code, locks)
+        words = ["sh", "-c", SCRIPT, *(str(word) for word in told)]
         spec = {"command": words, "workdir": str(self.cluster.folder), "name": kind.name, **kind.terms}
         if kind.tasks > 1:
             spec["array"] = {"first": 0, "last": kind.tasks - 1}
-        return kind, {**spec, "labels": {"key": key}}
+        return {**spec, "labels": {"key": key}}
+
+    def submit(self, kind: Kind, seconds: float, key: str) -> None:
+        """Submit over HTTP until it is answered."""
+        spec = self.make_spec(kind, seconds, key)
+        answer = self.ask("POST", "/jobs", spec, {"Idempotency-Key": key})
+        if answer.status in (200, 201):
+            self.ledger.acknowledge(key, str(answer.json["id"]), kind.name)
+        else:
+            self.ledger.contradict(f"submit {key} was refused: {answer}")
 
     def _submit_over_http(self, rng: random.Random, number: int) -> None:
         for count in self._turns(rng):
-            key = f"http{number}-{count}"
-            kind, spec = self.make_spec(rng, key)
+            kind, seconds = choose(rng)
             for _ in range(1 + (rng.random() < 0.1)):
-                answer = self.ask("POST", "/jobs", spec, {"Idempotency-Key": key})
-                if answer.status not in (200, 201):
-                    self.ledger.contradict(f"submit {key} was refused: {answer}")
-                    break
-                self.ledger.acknowledge(key, str(answer.json["id"]), kind.name)
+                self.submit(kind, seconds, f"http{number}-{count}")
 
     def _submit_over_channel(self, rng: random.Random, number: int) -> None:
         hub = self._connect()
         for count in self._turns(rng):
             key = f"channel{number}-{count}"
-            kind, spec = self.make_spec(rng, key)
-            job = hub.submit(spec, key=key)
+            kind, seconds = choose(rng)
+            job = hub.submit(self.make_spec(kind, seconds, key), key=key)
             self.ledger.acknowledge(key, job.id, kind.name)
             if rng.random() < 0.25:
-                try:
-                    self.ledger.waited[job.id] = hub.wait(job, 10).state.value
-                except TimeoutError:
-                    pass  # it waits or runs long: the account at the end will tell
+                # One that waits or runs for long is told by the account at the end.
+                with contextlib.suppress(TimeoutError):
+                    self.ledger.waited[job.id] = hub.wait(job, 4).state.value
         hub.close()
 
     def _connect(self) -> Hub:
@@ -191,16 +206,23 @@ class Load:
             except DrayError:
                 time.sleep(AGAIN_S)
 
-    def _turns(self, rng: random.Random) -> Any:
+    def _turns(self, rng: random.Random) -> Iterator[int]:
         count = 0
         while not self._stop.is_set():
             if self.ledger.backlog > BACKLOG_JOBS:
                 self._stop.wait(AGAIN_S)
                 continue
             yield (count := count + 1)
-            self._stop.wait(rng.uniform(0.0, 0.5))
+            self._stop.wait(rng.uniform(0.0, 0.25))
 
-    def ask(self, method: str, path: str, body: Any = None, headers: Any = {}, **query: Any) -> Answer:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        **query: Any,
+    ) -> Answer:
         """Ask until a hub answers for good; the key or the nature of the call makes that safe."""
         while True:
             try:

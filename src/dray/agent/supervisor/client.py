@@ -52,16 +52,17 @@ class SupervisorClient:
             if streams is not None:
                 return cls(directory, *streams)
             code, text = await _start(directory, python, options)
-            if code not in (0, LOCKED_CODE):
-                raise SupervisorError(
-                    text or f"the supervisor of {directory} ended with code {code} at its start"
-                )
+            killed = code not in (0, LOCKED_CODE) and not text
+            if code not in (0, LOCKED_CODE) and not killed:
+                raise SupervisorError(text)
             if time.monotonic() > deadline:
-                raise SupervisorError(
-                    f"the supervisor of {directory} holds its lock but does not answer: see supervisor.log there"
+                what = (
+                    f"ended with code {code} at its start" if killed else "holds its lock but does not answer"
                 )
-            if code == LOCKED_CODE:
-                # Somebody else is starting it at this moment, or it is on its way out.
+                raise SupervisorError(f"the supervisor of {directory} {what}: see supervisor.log there")
+            if code != 0:
+                # Somebody else is starting it at this moment, it is on its way out, or it was killed before it could
+                # say a word: none of that will last.
                 await asyncio.sleep(RETRY_S)
 
     def send(self, message: dict[str, Any]) -> None:

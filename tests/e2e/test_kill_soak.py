@@ -1,0 +1,92 @@
+"""The kill soak, small: a few rounds of kill -9 end with a clean account, and the account can tell an unclean one."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.cluster import Cluster
+from tools.kill_soak_account import Account, Task
+from tools.kill_soak_kills import TIMERS, Killer
+from tools.kill_soak_load import KINDS, Ledger, Load
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_three_rounds_of_kills_leave_a_clean_account(tmp_path: Path) -> None:
+    out = tmp_path / "soak.json"
+    kills = ("--hub", "2", "--agent", "1", "--supervisor", "1", "--tasks", "1")
+    words = [
+        sys.executable,
+        "tools/kill_soak.py",
+        "--kill",
+        *kills,
+        "--round-s",
+        "0.8-1.2",
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run(
+        words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    totals = json.loads(out.read_text())["totals"]
+    assert totals["kills"] == {"hub": 2, "agent": 1, "supervisor": 1, "task": 1}
+    assert totals["acknowledged"] == totals["jobs"] > 0
+    assert totals["tasks"] >= totals["jobs"]
+    assert totals["anomalies"] == 0
+
+
+@pytest.fixture(scope="module")
+def calm() -> Iterator[tuple[Cluster, Ledger, Killer]]:
+    """A cluster that ran a little load without any kill."""
+    cluster = Cluster(TIMERS)
+    try:
+        ledger = Ledger(cluster.folder)
+        killer = Killer(cluster, ledger.lines, random.Random(1))
+        killer.start_all()
+        load = Load(cluster, ledger, 1)
+        for kind in KINDS:
+            load.submit(kind, 0.2, f"key-{kind.name}")
+        assert Account(cluster, ledger, killer).wait_for_end(60)
+        yield cluster, ledger, killer
+    finally:
+        cluster.close()
+
+
+def test_the_account_finds_what_is_wrong(calm: tuple[Cluster, Ledger, Killer]) -> None:
+    cluster, ledger, killer = calm
+    honest = Account(cluster, ledger, killer)
+    honest.settle()
+    assert honest.anomalies == []
+    ended = {kind: _ended_well(honest, kind) for kind in ("quick", "fenced", "once")}
+    quick, fenced, once = (ended[kind] for kind in ("quick", "fenced", "once"))
+    lines = ledger.lines.read_text().splitlines()
+    lines.remove(next(line for line in lines if line.startswith(quick.id) and line.endswith("end")))
+    lines += [f"{fenced.id} 1-later 1 w1 begin", f"{fenced.id} {fenced.attempts[0]['uid']} 1 w1 end"]
+    lines += [f"{once.id} 1-again 1 w1 begin"]
+    ledger.lines.write_text("\n".join(lines) + "\n")
+    ledger.keys["never-recorded"] = "j-none"
+    ledger.waited[quick.id] = "failed"
+    ledger.cancelled[quick.id] = True
+    ledger.finals[quick.id] = ("failed",)
+    killer.surprises.append("something ended")
+    stranger = cluster.spawn(["sleep", "300"], cluster.folder / "stranger.out")
+    tampered = Account(cluster, ledger, killer, patience_s=0.5)
+    tampered.settle()
+    found = {(anomaly.kind, anomaly.task) for anomaly in tampered.anomalies}
+    assert {("result", quick.id), ("changed", quick.id), ("cancel", quick.id)} <= found
+    assert {("overlap", fenced.id), ("ran twice", fenced.id), ("unknown", fenced.id)} <= found
+    assert {("unknown", once.id), ("lost", "j-none"), ("surprise", ""), ("contradiction", "")} <= found
+    assert any(a.kind == "left over" and str(stranger.pid) in a.text for a in tampered.anomalies)
+
+
+def _ended_well(account: Account, kind: str) -> Task:
+    good = [t for t in account.tasks.values() if t.kind.name == kind and t.record["state"] == "succeeded"]
+    assert good, f"no {kind} job succeeded"
+    return good[0]
