@@ -206,7 +206,8 @@ class Channel:
         """Send whatever is ready whenever the socket takes it; a socket that broke is the reader's to notice."""
         try:
             await self._send_all()
-        except OSError:
+        except (OSError, RuntimeError):
+            # A runtime error is the server's word for a socket that it has closed itself, over text that is not UTF-8.
             self.close(1006, "")
 
     async def _send_all(self) -> None:

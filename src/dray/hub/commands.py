@@ -17,7 +17,7 @@ from dray.core.lifecycle.events import CancelRequested, Clock, JobsSubmitted, Ne
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Job
 from dray.core.model.spec import JobSpec, pack_spec, unpack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.spec_check import MAX_PROBLEMS, check_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, KeyRow, Store
@@ -66,14 +66,20 @@ class Sources(NamedTuple):
     store: Store
     keys: KeyMemory
     low_space: Callable[[], bool]
+    draw: Callable[[int], list[str]] = draw_ids
 
 
 def read_specs(caller: Caller, raws: Sequence[Any], most: int) -> list[JobSpec]:
-    """Check every spec of a request and settle whose jobs they are; all problems of all specs at once."""
+    """Check every spec of a request and settle whose jobs they are; all problems of all specs at once, up to a
+    number that a person may still read.
+    """
     if len(raws) > most:
         raise TooLarge(f"a batch holds at most {most} specs, got {len(raws)}: send several")
-    specs, problems = [], []
+    specs: list[JobSpec] = []
+    problems: list[Problem] = []
     for place, raw in enumerate(raws):
+        if len(problems) >= MAX_PROBLEMS:
+            break
         prefix = f"[{place}]." if len(raws) > 1 else ""
         if not isinstance(raw, dict) or depth_of(raw) > MAX_DEPTH:
             what = (
@@ -125,7 +131,7 @@ def submit(
             raise NoSpace(
                 "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
             )
-        drawn = draw_ids(len(specs))
+        drawn = sources.draw(len(specs))
         new = tuple(_new_job(state, spec, job_id) for spec, job_id in zip(specs, drawn, strict=True))
         ids = tuple(job.id for job in new)
         keys = (KeyRow(caller.user, key, clock.at_ms, ids),) if key else ()

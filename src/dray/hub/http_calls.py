@@ -14,7 +14,7 @@ import msgspec
 
 from dray.core.model.records import JobState
 from dray.core.model.spec import JobSpec
-from dray.core.model.spec_check import suggest
+from dray.core.model.spec_check import MAX_PROBLEMS, suggest
 from dray.errors import InvalidInput, NotReady, Problem, TooLarge
 from dray.hub.auth import Tokens
 from dray.hub.http_answers import Answer, Text
@@ -229,10 +229,15 @@ def read_struct(kind: type[T], document: Any) -> T:
     known = [field.name for field in msgspec.structs.fields(kind)]
     problems = [
         Problem(name[:64], f"is no field of this body{suggest(name, known)}; it takes {', '.join(known)}")
-        for name in document
+        for name in list(document)[:MAX_PROBLEMS]
         if name not in known
     ]
     if not problems:
+        # JSON has one kind of number: 3.0 is as whole as 3.
+        document = {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in document.items()
+        }
         try:
             return msgspec.convert(document, kind)
         except msgspec.ValidationError as fault:

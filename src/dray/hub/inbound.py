@@ -65,6 +65,17 @@ def interpret(
     yield from _STEPS[type(body)](state, worker, body)
 
 
+def is_outdated(state: State, epoch: int, body: Register) -> bool:
+    """Whether this worker knows a hub that this one's store does not: the store is older than what once ran here.
+
+    An equal epoch counts too unless this very hub has heard the worker: a store restored from a backup counts on from
+    the backup's epoch, and would draw the uids of its lost future once more.
+    """
+    known = state.presence.get(body.id)
+    heard = known is not None and known.seen_at_ms > 0
+    return body.max_epoch_seen > epoch or (body.max_epoch_seen == epoch and not heard)
+
+
 def register(state: State, store: Store, session: int, body: Register) -> Iterator[Event | Effect]:
     """Let a session in under its id, then record what it said of itself."""
     known = state.presence.get(body.id)
@@ -102,6 +113,9 @@ def _activity(state: State, store: Store, worker: str, task: str, uid: str, said
         uid, over = found.uid, not found.phase.live and not adoptable(state, found)
     else:
         known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
+        if known is not None and (known.worker, known.job_id, known.index) != (worker, job_id, max(index, 0)):
+            # A uid drawn again by a hub that was restored from a backup: this worker's work is not ours to judge.
+            known = None
         over = known is not None and not _is_current(known)
         uid = known.uid if known is not None else uid
     return Activity(job_id, index, uid, over, running=said != "accepted")

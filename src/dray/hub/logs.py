@@ -26,8 +26,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """The server library tells of bad bytes from a peer with a whole traceback, each time: one line says it all."""
+    if record.getMessage().startswith("Invalid"):
+        record.exc_info = record.exc_text = None
+    return True
+
+
 def set_up_logging(as_json: bool, level: int = logging.INFO) -> None:
-    """Send dray's log to standard error."""
+    """Send dray's log, and what the server library has to say, to standard error in one form."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if as_json else plain)
@@ -35,3 +42,7 @@ def set_up_logging(as_json: bool, level: int = logging.INFO) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     root.propagate = False
+    server = logging.getLogger("uvicorn.error")
+    server.handlers[:] = [handler]
+    server.filters[:] = [_without_traceback]
+    server.propagate = False

@@ -87,6 +87,8 @@ class _Schemas:
         for name in asked:
             # What a later version answers may hold more; what is sent to this one may not.
             self.components[name]["additionalProperties"] = False
+        if "JobSpec" in self.components:
+            _describe_spec(self.components)
 
     def of(self, kind: Any) -> dict[str, Any]:
         return next(schema for known, schema in self._made if known == kind)
@@ -105,11 +107,31 @@ def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
             f"Needs a token with the scope {' or '.join(f'`{one}`' for one in route.scopes)}."
         )
     if route.body is not None:
+        schema = schemas.of(route.body)
+        if route.body_optional:
+            schema = {"anyOf": [schema, {"type": "null"}]}
         operation["requestBody"] = {
             "required": not route.body_optional,
-            "content": {"application/json": {"schema": schemas.of(route.body)}},
+            "content": {"application/json": {"schema": schema}},
         }
     return operation
+
+
+def _describe_spec(components: dict[str, Any]) -> None:
+    """Say of a job what its types do not: over HTTP it runs a command, and null stands for "left out"."""
+    spec = components["JobSpec"]
+    for name in ("JobSpec", *re.findall(r"schemas/(\w+)", json.dumps(spec))):
+        for field in components[name]["properties"].values():
+            if "type" in field:
+                field["type"] = [field["type"], "null"]
+    del spec["properties"]["function"]
+    spec["properties"]["command"] = {
+        "type": "array",
+        "prefixItems": [{"type": "string", "minLength": 1}],
+        "items": {"type": "string"},
+        "minItems": 1,
+    }
+    spec["required"] = ["command"]
 
 
 def _responses(route: Route, schemas: _Schemas) -> dict[str, Any]:

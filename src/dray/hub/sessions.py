@@ -22,6 +22,7 @@ from dray.hub.store.base import Store
 from dray.hub.turns import Decision
 from dray.wire.codec import Codec, Envelope, message
 from dray.wire.worker_messages import (
+    MAX_RAISED_EPOCH,
     QUESTIONS,
     SUBPROTOCOL_JSON,
     SUBPROTOCOL_MSGPACK,
@@ -34,6 +35,8 @@ from dray.wire.worker_messages import (
 
 BAD_INPUT, OVERLOADED, GOING_AWAY = 4400, 1013, 1001
 BAD_IN_A_ROW = 10
+# A frame may hold a million messages: others get their turn, and the outbox its bound, after so many of them.
+FRAME_SLICE = 64
 logger = logging.getLogger("dray.hub.sessions")
 
 
@@ -52,6 +55,7 @@ class Session:
         self.number, self.caller, self.codec = number, caller, codec
         self.worker = ""
         self.lists = False
+        self.bad_in_a_row = 0
         self.closing: tuple[int, str] | None = None
         self._send, self._limits = send, limits
         self._outbox: list[dict[str, Any]] = []
@@ -78,7 +82,15 @@ class Session:
             self._wake.set()
 
     async def pump(self) -> None:
-        """Send what is queued, in lists where the peer takes them, until the session ends."""
+        """Send what is queued until the session ends; a socket that broke is the reader's to notice."""
+        try:
+            await self._send_all()
+        except (OSError, RuntimeError):
+            # A runtime error is the server's word for a socket that it has closed itself, over text that is not UTF-8.
+            self.close(1006, "")
+
+    async def _send_all(self) -> None:
+        """Send in lists where the peer takes them."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -151,7 +163,6 @@ class Sessions:
 
     async def _read(self, session: Session, receive: Receive) -> int:
         """Read until the peer has gone; frames that arrive while the session is being closed are dropped."""
-        bad_in_a_row = 0
         while True:
             got = await receive()
             if got["type"] == "websocket.disconnect":
@@ -159,35 +170,38 @@ class Sessions:
             if session.closing is not None:
                 continue
             frame: bytes | str = got["bytes"] if got.get("bytes") is not None else got.get("text") or ""
-            fault = self._frame(session, frame)
-            bad_in_a_row = bad_in_a_row + 1 if fault else 0
-            if bad_in_a_row >= BAD_IN_A_ROW:
-                session.close(BAD_INPUT, f"{BAD_IN_A_ROW} bad messages in a row; the last: {fault}")
+            await self._frame(session, frame)
             await self._engine().has_room()
 
-    def _frame(self, session: Session, frame: bytes | str) -> str:
-        """Take one frame; gives the last fault found in it, empty for none."""
+    async def _frame(self, session: Session, frame: bytes | str) -> None:
+        """Take one frame, message by message, until it or the session ends."""
         binary = isinstance(frame, bytes)
         most = self._limits.binary_bytes if binary else self._limits.text_bytes
         if len(frame) > most or (not binary and len(frame.encode()) > most):  # type: ignore[union-attr]  # text here
             session.close(BAD_INPUT, f"a frame of {len(frame)} bytes is over the limit of {most}")
-            return ""
+            return
         if binary != session.codec.binary:
-            return self._refuse(
+            self._refuse(
                 session,
                 f"this session speaks {'msgpack' if session.codec.binary else 'JSON'}: the frame was not read",
             )
+            return
         try:
             envelopes = session.codec.split(frame)
         except InvalidInput as fault:
-            return self._refuse(session, fault.message)
-        fault_seen = ""
-        for envelope in envelopes:
+            self._refuse(session, fault.message)
+            return
+        for count, envelope in enumerate(envelopes, 1):
             try:
                 self._message(session, envelope)
+                session.bad_in_a_row = 0
             except InvalidInput as fault:
-                fault_seen = self._refuse(session, fault.message)
-        return fault_seen
+                self._refuse(session, fault.message)
+            if count % FRAME_SLICE == 0:
+                await asyncio.sleep(0)
+                await self._engine().has_room()
+            if session.closing is not None:
+                return
 
     def _message(self, session: Session, envelope: Envelope) -> None:
         body = session.codec.open(envelope)
@@ -227,18 +241,25 @@ class Sessions:
     def _register(self, session: Session, body: Register) -> None:
         if session.worker and session.worker != body.id:
             raise InvalidInput(f"register: this session is {session.worker!r} already")
+        if body.max_epoch_seen > max(MAX_RAISED_EPOCH, self._store.epoch):
+            raise InvalidInput(
+                f"register: max_epoch_seen {body.max_epoch_seen} is further than a hub may be raised, "
+                f"{MAX_RAISED_EPOCH} - at `$.max_epoch_seen`"
+            )
         session.worker = body.id
         session.lists = session.codec.binary and "list" in (body.features or ())
         for result in body.finished_unacked or ():
             self._outputs.expect(result)
         engine, number = self._engine(), session.number
-        if body.max_epoch_seen > engine.state.counters.epoch:
+        if inbound.is_outdated(engine.state, self._store.epoch, body):
             engine.raise_epoch(body.max_epoch_seen + 1)
         engine.post(lambda state, clock: Decision(inbound.register(state, self._store, number, body)))
 
-    def _refuse(self, session: Session, fault: str) -> str:
+    def _refuse(self, session: Session, fault: str) -> None:
         session.push(message("error", error=fault))
-        return fault
+        session.bad_in_a_row += 1
+        if session.bad_in_a_row >= BAD_IN_A_ROW:
+            session.close(BAD_INPUT, f"{BAD_IN_A_ROW} bad messages in a row; the last: {fault}")
 
     def _ended(self, session: Session, pump: asyncio.Task[None]) -> None:
         self.open.pop(session.number, None)

@@ -21,7 +21,10 @@ SUBPROTOCOL_JSON = "dray.v2.json"
 MAX_COUNT = 1 << 20
 MAX_AMOUNT = 1 << 60
 # An attempt's number is its epoch above 40 bits of count, in 63 bits: a later epoch has no room there.
-MAX_EPOCH = 1 << 22
+LAST_EPOCH = (1 << 23) - 1
+# The furthest that one worker's word may raise a hub. Half of all epochs stay above it, or the worker that raised the
+# hub that far would have shut every other one out: each of them repeats the hub's epoch when it registers.
+MAX_RAISED_EPOCH = 1 << 22
 
 # Bounded where they are read: a number that no row can hold must be refused here, not after its turn has begun.
 ExitCode = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 32) - 1)]
@@ -63,7 +66,7 @@ class Register(msgspec.Struct):
     incarnation: str | None = None
     boot_id: str | None = None
     journal_id: str | None = None
-    max_epoch_seen: Annotated[int, Meta(ge=0, le=MAX_EPOCH)] = 0
+    max_epoch_seen: Annotated[int, Meta(ge=0, le=LAST_EPOCH)] = 0
     finished_unacked: list[JobResult] | None = None
     labels: dict[str, str] | None = None
     devices: list[Device] | None = None

@@ -70,11 +70,11 @@ class MemoryStore:
     def commit(self, turn: Turn) -> None:
         """Keep one turn, with the keys and audit records that belong to it."""
         file = self.file
+        self._check_epoch()
         if turn.seq <= file.last_seq:
             raise BrokenInvariant(
                 f"turn {turn.seq} comes after turn {file.last_seq}: turns are committed in order"
             )
-        self._check_epoch()
         file.log[turn.seq] = LogEntry(turn.seq, turn.now_ms, turn.at_ms, turn.facts, turn.notes)
         file.last_seq = turn.seq
         for row in turn.keys:
@@ -86,6 +86,7 @@ class MemoryStore:
     def project(self, projection: Projection) -> None:
         """Keep rows as they stand after a turn."""
         file, seq = self.file, projection.applied_seq
+        self._check_epoch()
         if seq > file.last_seq:
             raise BrokenInvariant(
                 f"projection ahead of the log: rows of turn {seq}, last turn {file.last_seq}"
@@ -94,7 +95,6 @@ class MemoryStore:
             raise BrokenInvariant(
                 f"projection behind the rows: rows of turn {seq} after those of {file.applied_seq}"
             )
-        self._check_epoch()
         numbers = [attempt_number(row.attempt.uid) for row in projection.attempts]
         if any(number < 0 for number in numbers):
             raise BrokenInvariant("an attempt of the projection has no uid of the form epoch-seq")

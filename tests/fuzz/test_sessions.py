@@ -1,0 +1,91 @@
+"""A running hub under spoilt frames: it stays sound, says no more than it must, and shuts nobody out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+
+import msgspec
+import psutil
+import pytest
+from tools.fuzz_live import LiveRun, call
+from websockets import ConnectionClosed
+
+from dray.testing import running_hub
+from dray.wire.worker_messages import MAX_RAISED_EPOCH
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with running_hub() as running:
+        yield running
+
+
+def read_all(worker):
+    """Everything up to the close; gives the messages and the close code."""
+    heard = []
+    with contextlib.suppress(TimeoutError):
+        while True:
+            try:
+                heard.append(worker.recv(timeout_s=10))
+            except ConnectionClosed as end:
+                return heard, end.rcvd.code if end.rcvd else 1006
+    return heard, 0
+
+
+def test_a_short_attack_leaves_a_sound_hub():
+    with running_hub(accept_s=2) as attacked:
+        report = LiveRun(attacked, 1500, 4).run()
+    assert report["findings"] == {}, json.dumps(report["findings"], indent=1)[:4000]
+    assert report["frames"] >= 1500
+
+
+def test_ten_bad_messages_in_one_frame_end_the_session(hub):
+    with hub.worker("flood", msgpack=True) as worker:
+        worker.send_raw(msgspec.msgpack.encode([{"type": "nonsense"}] * 100_000))
+        heard, code = read_all(worker)
+    assert [message.type for message in heard] == ["error"] * 10
+    assert code == 4400
+
+
+def test_a_good_message_between_bad_ones_keeps_the_session(hub):
+    bad, good = {"type": "nonsense"}, {"type": "worker_list_request"}
+    with hub.worker("mixed", msgpack=True) as worker:
+        worker.send_raw(msgspec.msgpack.encode(([bad] * 9 + [good]) * 3))
+        heard = Counter(worker.recv().type for _ in range(30))
+    assert heard == {"error": 27, "worker_list_response": 3}
+
+
+def test_questions_in_one_frame_do_not_pile_up(hub):
+    before = psutil.Process(hub.pid).memory_info().rss
+    with hub.worker("curious", msgpack=True) as worker:
+        worker.send_raw(msgspec.msgpack.encode([{"type": "metrics_request"}] * 100_000))
+        assert worker.recv("metrics_response")
+        worker.drop()
+    assert call(hub, "GET", "/hub")["ready"]
+    assert psutil.Process(hub.pid).memory_info().rss - before < 128 << 20
+
+
+def test_text_that_is_no_utf8_costs_only_its_session(hub):
+    with hub.worker("garbled") as worker:
+        for _ in range(3):
+            worker.send("metrics_request", {})
+        worker._connection().send(b"\xff\xfe", text=True)
+        _, code = read_all(worker)
+    assert code == 1007
+    assert call(hub, "GET", "/hub")["ready"]
+    assert "Traceback" not in (hub.home / "hub.err").read_text()
+
+
+def test_the_highest_epoch_shuts_no_worker_out():
+    with running_hub() as raised:
+        with raised.worker("high") as worker:
+            worker.register(max_epoch_seen=MAX_RAISED_EPOCH)
+        epoch = call(raised, "GET", "/hub")["epoch"]
+        assert epoch > MAX_RAISED_EPOCH
+        with raised.worker("next") as worker:
+            assert worker.register(max_epoch_seen=epoch).payload["epoch"] >= epoch
+        with raised.worker("beyond") as worker:
+            worker.send("register", worker.script.register(max_epoch_seen=(1 << 23) - 1))
+            assert "max_epoch_seen" in worker.recv("error").error
