@@ -10,10 +10,14 @@ import logging
 from pathlib import Path
 
 from dray.config import HubConfig
+from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.state import State
+from dray.errors import EpochLost
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
-from dray.hub.store.base import Retention
+from dray.hub.store.base import AuditRecord, Retention
 from dray.hub.store.writer import StoreWriter
+from dray.hub.turns import Decision
 
 EVERY_S = 60.0
 logger = logging.getLogger("dray.hub.housekeeping")
@@ -25,8 +29,15 @@ async def keep_house(config: HubConfig, engine: Engine, writer: StoreWriter, out
         await asyncio.sleep(EVERY_S)
         try:
             await sweep(config, engine, writer, outputs)
+        except EpochLost:
+            engine.post(note_lost_epoch)
         except Exception:
             logger.exception("a sweep failed; the next one tries again")
+
+
+def note_lost_epoch(state: State, clock: Clock) -> Decision:
+    """Ask for a commit, which ends this hub: one with nothing to write would keep its workers from the new one."""
+    return Decision(audit=(AuditRecord(clock.at_ms, "", "", "epoch_lost", "", ""),))
 
 
 async def sweep(config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs) -> int:

@@ -80,6 +80,11 @@ def _silence(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> li
     held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
     waits = [rules.suspect_ms, rules.unknown_ms, *(attempt.lost_after_ms for attempt in held)]
     later = [presence.seen_ms + wait for wait in waits if wait > silence_ms]
+    if state.braked:
+        later.append(clock.now_ms + rules.suspect_ms)
+    if (grace_ends_ms := state.started_ms + rules.start_grace_ms) > clock.now_ms:
+        # What may not be decided yet is looked at as soon as it may, not at the next milestone of another attempt.
+        later.append(grace_ends_ms)
     presence.loss_timer_ms = min(later) if later else clock.now_ms + rules.suspect_ms
     state.set_timer(presence.loss_timer_ms, "silence", worker_id)
     events: list[Event] = []

@@ -1,62 +1,232 @@
-"""What must hold in every world, judged by what truly ran and what was answered, not by what the hub believes."""
+"""What must hold in every world, judged by what truly ran and what was answered, not by what the hub believes.
+
+Watches every hub of a history as it commits and sends; the final account is settled in `settlement`.
+"""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
-from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import Clock, unpack_facts
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Job, JobState
-from dray.core.model.spec import JobSpec, unpack_spec
+from dray.core.model.records import Attempt, Phase
+from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.worker_node import Execution
+from dray.sim.faults.network import Message
+from dray.sim.faults.overdue import find_overdue
+from dray.sim.faults.runs import Runs
 from dray.sim.faults.world import World
 
 FULL_EVERY = 50
-_encode = msgspec.msgpack.Encoder().encode
+
+
+class Account(msgspec.Struct):
+    """What peers were told and what was recorded: all of it must still be so at the end."""
+
+    acknowledged: dict[str, None] = {}
+    cancelled: dict[str, None] = {}
+    grown: dict[str, int] = {}
+    results: dict[tuple[str, int], str] = {}
+    recorded: dict[str, None] = {}
+
+    def copy(self) -> Account:
+        """As it stands now, for a backup."""
+        return Account(*(dict(getattr(self, name)) for name in self.__struct_fields__))
+
+
+class Holder(Protocol):
+    """A machine, asked what it truly has."""
+
+    name: str
+
+    def still_has(self, uid: str) -> bool: ...
 
 
 class Checker:
-    """Watches one hub through all its lives."""
+    """Watches one site through all its hubs."""
 
-    def __init__(self, world: World, hub: HubNode, executions: list[Execution]) -> None:
-        self._world, self._hub, self._executions = world, hub, executions
-        self._results: dict[tuple[str, int], str] = {}
+    def __init__(self, world: World, hub: HubNode, runs: Runs) -> None:
+        self._world, self._hub, self._runs = world, hub, runs
         self._turns = 0
-        self.acknowledged: dict[str, None] = {}
-        self.specs: dict[str, JobSpec] = {}
-        hub.after_commit = self.committed
-        hub.after_turn = self.turn_over
+        self.account = Account()
+        self.shared_names: dict[str, None] = {}
+        self.machines: Sequence[Holder] = ()
+        self._placed: dict[str, None] = {}
+        self._lost: dict[str, None] = {}
+        self._revoked: dict[str, None] = {}
+        self._taken_back: dict[str, None] = {}
+        self._asked_to_stop: dict[str, None] = {}
+        self._owners: dict[tuple[int, str], str] = {}
+        self._takeovers: dict[tuple[int, str], list[int]] = {}
+        hub.witness = self
 
-    def committed(self) -> None:
+    # --- what leaves ------------------------------------------------------------------------------------------------
+
+    def sent(self, life: HubLife, session: SimSession, envelope: Message) -> None:
+        """Nothing leaves before the commit that justifies it, and only the session that stands is spoken to."""
+        payload = envelope.get("payload", {})
+        if envelope["type"] == "job_assign":
+            uid = payload["attempt"]["uid"]
+            if uid not in self._placed:
+                self._world.fail(f"attempt {uid} was sent to {session.worker} and is not committed")
+        elif envelope["type"] == "job_cancel":
+            self._asked_to_stop[payload["attempt"]] = None
+        elif envelope["type"] == "ack":
+            for uid, verdict in payload.get("results", {}).items():
+                if verdict == "recorded":
+                    self.account.recorded[uid] = None
+
+    def alarmed(self, life: HubLife, text: str) -> None:
+        """People were told."""
+        self._world.counts["alarm"] += 1
+        for (number, worker), times in self._takeovers.items():
+            if number == life.number and f"as worker {worker}:" in text:
+                times.clear()
+
+    # --- what is committed ------------------------------------------------------------------------------------------
+
+    def committed(self, life: HubLife) -> None:
         """A result that was recorded once stays as it is, whoever dies in between."""
-        state = self._hub.state
+        state, results = life.state, self.account.results
         for key in state.touched.tasks:
             task = state.tasks.get(key)
             if task is not None and task.state.final:
-                result = f"{task.state} {task.exit_class} {task.last_uid}"
-                if self._results.setdefault(key, result) != result:
-                    self._world.fail(f"task {key} was {self._results[key]!r} and is now {result!r}")
+                result = f"{task.state} {task.exit_class} {task.last_uid} {task.failures} {task.losses}"
+                if results.setdefault(key, result) != result:
+                    self._world.fail(f"task {key} was {results[key]!r} and is now {result!r}")
+        for uid in state.touched.attempts:
+            attempt = state.attempts.get(uid)
+            if attempt is not None:
+                self._look_at(life, attempt)
 
-    def turn_over(self) -> None:
+    def _look_at(self, life: HubLife, attempt: Attempt) -> None:
+        if attempt.uid not in self._placed:
+            self._placed[attempt.uid] = None
+            self._check_placement(life.state, attempt)
+        if attempt.phase is Phase.REVOKED and attempt.uid not in self._taken_back:
+            self._taken_back[attempt.uid] = self._revoked[attempt.uid] = None
+        if attempt.phase is Phase.LOST and attempt.uid not in self._lost:
+            self._lost[attempt.uid] = None
+            if attempt.error.startswith("silent for"):
+                self._check_loss(life, attempt)
+            elif attempt.error.startswith("its worker came back without it"):
+                self._check_missing(attempt)
+        elif attempt.phase is not Phase.LOST:
+            self._lost.pop(attempt.uid, None)
+
+    def _check_placement(self, state: State, attempt: Attempt) -> None:
+        """A new attempt goes where there is room, on a worker that takes work, and not against a cancel."""
+        if attempt.job_id in self.account.cancelled:
+            self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which was cancelled")
+        if attempt.phase is not Phase.ASSIGNED:
+            return
+        worker, presence = state.workers[attempt.worker], state.presence[attempt.worker]
+        if worker.draining:
+            self._world.fail(f"attempt {attempt.uid} was placed on {worker.id}, which is drained")
+        asks = [state.ask(state.attempts[uid].shape) for uid in state.held[worker.id]]
+        slots = {"batch": presence.slots.batch_total, "service": presence.slots.service_total}
+        pool = state.ask(attempt.shape).pool
+        taken = sum(1 for ask in asks if ask.pool == pool)
+        cpu = sum(ask.cpu_milli for ask in asks)
+        if taken > slots[pool] > 0 or cpu > round(worker.capability.cpu_count * 1000):
+            self._world.fail(
+                f"attempt {attempt.uid} makes {taken} {pool} tasks and {cpu} millicores on {worker.id}, which has "
+                f"{slots[pool]} slots and {worker.capability.cpu_count} cores"
+            )
+
+    def _check_missing(self, attempt: Attempt) -> None:
+        """What a worker still has is not given up when it registers again; what it never accepted is sent again."""
+        if attempt.worker in self.shared_names or attempt.cancel:
+            return
+        if not attempt.accepted_at_ms:
+            self._world.fail(f"attempt {attempt.uid} was never accepted, and given up instead of sent again")
+        for node in self.machines:
+            if node.name == attempt.worker and node.still_has(attempt.uid):
+                self._world.fail(f"attempt {attempt.uid} was given up, and {node.name} still has it")
+
+    def _check_loss(self, life: HubLife, attempt: Attempt) -> None:
+        """No worker is given up before its time, right after a start, or with most of its peers."""
+        rules, now_ms = life.state.rules, life.turn_ms
+        silent = {worker: now_ms - at_ms for worker, at_ms in life.heard_then.items()}
+        age_ms = now_ms - life.began_ms
+        silent_ms = silent.get(attempt.worker, age_ms)
+        service = unpack_spec(life.state.jobs[attempt.job_id].spec).type == "service"
+        patience_ms = rules.lost_service_ms if service else rules.lost_ms
+        # A machine that was thrown out by its twin may have spoken on a session that no longer counts by then.
+        early = silent_ms < patience_ms and attempt.worker not in self.shared_names
+        if early or age_ms < rules.start_grace_ms:
+            self._world.fail(
+                f"attempt {attempt.uid} was given up after {silent_ms} ms of silence of {attempt.worker}, "
+                f"{age_ms} ms after the hub's start"
+            )
+        present = [w for w in life.state.workers.values() if not (w.left or w.draining)]
+        gone = [ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms]
+        fresh = [ms for ms in gone if ms < rules.unknown_ms + rules.brake_window_ms]
+        if len(gone) >= rules.brake_min and len(fresh) > rules.brake_share * len(present):
+            self._world.fail(
+                f"attempt {attempt.uid} was given up while {len(fresh)} of {len(present)} fell silent"
+            )
+
+    # --- what a turn leaves -----------------------------------------------------------------------------------------
+
+    def turned(self, life: HubLife) -> None:
         """Touched jobs after every turn, everything from time to time."""
-        state = self._hub.state
+        state = life.state
         self._turns += 1
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
+        self._watch_names(life)
+        found += self._find_left_behind(life)
+        for worker, asked in life.asked.items():
+            presence = state.presence.get(worker)
+            if presence is not None and presence.credit > asked:
+                found.append(f"worker {worker} has a credit of {presence.credit} and asked for {asked}")
         if not found and self._turns % FULL_EVERY == 0:
-            found = problems(state)
-            self._check_wake_ups(state)
+            found = problems(state) + find_overdue(life, self._runs)
+            self._check_wake_ups(life)
         if found:
             self._world.fail("; ".join(found[:5]))
 
-    def _check_wake_ups(self, state: State) -> None:
+    def _find_left_behind(self, life: HubLife) -> list[str]:
+        """An assignment that is taken back is taken from its worker in the same turn, if it has a session."""
+        uids, self._revoked = self._revoked, {}
+        found = []
+        for uid in uids:
+            attempt = life.state.attempts.get(uid)
+            presence = life.state.presence.get(attempt.worker) if attempt is not None else None
+            reachable = presence is not None and presence.session in life.sessions.open
+            if reachable and uid not in self._asked_to_stop:
+                found.append(f"attempt {uid} was taken back, and its worker was not told")
+        return found
+
+    def _watch_names(self, life: HubLife) -> None:
+        """Two machines that keep taking one id from each other are both refused."""
+        for worker in self.shared_names:
+            presence = life.state.presence.get(worker)
+            session = life.sessions.open.get(presence.session) if presence is not None else None
+            key = (life.number, worker)
+            before = self._owners.pop(key, "")
+            if session is None:
+                continue
+            owner = self._owners[key] = session.connection.owner
+            if before and before != owner:
+                times = self._takeovers.setdefault(key, [])
+                times.append(self._world.now_ms)
+                window_ms = life.state.rules.flap_window_ms
+                recent = [at for at in times if self._world.now_ms - at < window_ms]
+                if len(recent) > life.state.rules.flap_takeovers:
+                    self._world.fail(
+                        f"two machines took {worker} from each other {len(recent)} times: {recent}"
+                    )
+
+    def _check_wake_ups(self, life: HubLife) -> None:
         """Fitting work and free credit never coexist after a pass."""
-        if self._hub.conductor.cut:
+        state = life.state
+        if life.conductor.cut:
             return
         for shape in list(state.backlog.parked):
             state.backlog.wake(shape)
@@ -68,83 +238,11 @@ class Checker:
                 f"lost wake-up: {first.job_id}/{first.index} fits {first.worker} and was left waiting"
             )
 
-    # --- the end ----------------------------------------------------------------------------------------------------
-
     def all_ended(self) -> bool:
-        """Whether every acknowledged job has reached its end."""
-        jobs = self._hub.state.jobs
-        return all(job.state.final for job in jobs.values())
+        """Whether every job has reached its end."""
+        return all(job.state.final for job in self._hub.state.jobs.values())
 
-    def final(self) -> None:
-        """The whole account: what was acknowledged, recorded and run."""
-        state = self._hub.state
-        found = problems(state)
-        if found:
-            self._world.fail("; ".join(found[:5]))
-        self._hub.flush()
-        for job_id in self.acknowledged:
-            job = self._hub.store.find_job(job_id)
-            if job is None:
-                self._world.fail(f"job {job_id} was acknowledged and is gone")
-            else:
-                self._check_job(job)
-        self._check_fold()
-
-    def _check_job(self, job: Job) -> None:
-        if not job.state.final:
-            self._world.fail(f"job {job.id} never ended: {job.state}, {job.waiting} waiting, {job.live} live")
-        spec = unpack_spec(job.spec)
-        for index in range(job.total):
-            runs = [run for run in self._executions if run.task_id == self._name(job, index)]
-            starts = [
-                attempt.uid for attempt in self._hub.store.find_attempts(job.id, index) if attempt.started
-            ]
-            if spec.at_most_once and len(starts) > 1:
-                self._world.fail(f"task {job.id}/{index} is at-most-once and was started as {starts}")
-            if spec.overlap == "fenced":
-                self._check_overlap(runs)
-            task = self._hub.store.find_task(job.id, index)
-            if task is None:
-                continue
-            if task.state is JobState.SUCCEEDED:
-                good = [run for run in runs if run.uid == task.last_uid and run.outcome == "succeeded"]
-                if not good:
-                    self._world.fail(f"task {job.id}/{index} succeeded by {task.last_uid}, which never did")
-            if task.failures > spec.retries + 1:
-                self._world.fail(
-                    f"task {job.id}/{index} failed {task.failures} times with {spec.retries} retries"
-                )
-            if task.losses > spec.losses + 1:
-                self._world.fail(f"task {job.id}/{index} was lost {task.losses} times, {spec.losses} allowed")
-            if task.state is JobState.WORKER_FAILED and task.losses <= spec.losses:
-                self._world.fail(f"task {job.id}/{index} gave up after {task.losses} of {spec.losses} losses")
-
-    def _check_overlap(self, runs: list[Execution]) -> None:
-        ordered = sorted(runs, key=lambda run: run.began_ms)
-        for earlier, later in pairwise(ordered):
-            if earlier.ended_ms < 0 or later.began_ms < earlier.ended_ms:
-                self._world.fail(f"fenced task {earlier.task_id} ran twice at once: {earlier} and {later}")
-
-    @staticmethod
-    def _name(job: Job, index: int) -> str:
-        return f"{job.id}/{index}" if job.numbered else job.id
-
-    def _check_fold(self) -> None:
-        """The log alone gives the rows, byte for byte."""
-        fresh = State(self._hub.rules)
-        for entry in self._hub.store.tail(0, 1 << 30):
-            for fact in unpack_facts(entry.facts):
-                apply(fresh, fact, Clock(entry.now_ms, entry.at_ms))
-        for job_id, job in fresh.jobs.items():
-            row = self._hub.store.find_job(job_id)
-            if row is None:
-                self._world.fail(f"job {job_id} is in the log and has no row")
-                return
-            if _encode(msgspec.structs.replace(row, shape=-1)) != _encode(
-                msgspec.structs.replace(job, shape=-1)
-            ):
-                self._world.fail(f"job {job_id}: the log folds to {job}, its row is {row}")
-        for (job_id, index), task in fresh.tasks.items():
-            task_row = self._hub.store.find_task(job_id, index)
-            if task_row is None or _encode(task_row) != _encode(task):
-                self._world.fail(f"task {job_id}/{index}: the log folds to {task}, its row is {task_row}")
+    def rewind(self, account: Account) -> None:
+        """The hub was restored from a backup: what came after it is excused, and nothing else."""
+        self.account = account.copy()
+        self._runs.estrange()

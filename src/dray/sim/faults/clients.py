@@ -1,22 +1,24 @@
-"""The people: they submit, retry under the same key until they hear an answer, and cancel now and then."""
+"""The people: they submit, retry under the same key until they hear an answer, grow arrays, and cancel now and then."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from dray.core.model.spec_check import check_spec
+from dray.errors import NoSpace
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.worker_node import Behaviour
+from dray.sim.faults.runs import Behaviour
 from dray.sim.faults.world import World
 
 PATIENCE_MS = 4000
+DOOMED = "doomed"
 
 
 class Pending:
     """A future for one answer."""
 
-    def __init__(self, heard: Any) -> None:
+    def __init__(self, heard: Callable[[Any, BaseException | None], None]) -> None:
         self._heard, self._done = heard, False
 
     def done(self) -> bool:
@@ -24,11 +26,11 @@ class Pending:
 
     def set_result(self, result: Any, /) -> None:
         self._done = True
-        self._heard(result)
+        self._heard(result, None)
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._done = True
-        self._heard(None)
+        self._heard(None, exception)
 
 
 class Clients:
@@ -37,6 +39,9 @@ class Clients:
     def __init__(self, world: World, hub: HubNode, checker: Checker) -> None:
         self._world, self._hub, self._checker = world, hub, checker
         self.unanswered = world.size.jobs
+        self._answered_keys: set[str] = set()
+        self.still_open: dict[str, None] = {}
+        self._arrays: dict[str, None] = {}
         for number in range(world.size.jobs):
             world.at(
                 world.rng.randint(0, world.size.span_ms * 2 // 3),
@@ -50,28 +55,42 @@ class Clients:
         rng = self._world.rng
         long_ones = 0.2 if self._world.faulty else 0.0
         duration = rng.randint(20_000, 400_000) if rng.random() < long_ones else rng.randint(1, 8000)
-        failing = rng.random() < 0.2
+        failing = rng.random() < 0.2 or task_id.startswith(DOOMED)
         return Behaviour(
             duration, "failed" if failing else "succeeded", 1 if failing else 0, rng.random() < 0.7
         )
 
     def _draw(self, number: int) -> dict[str, Any]:
         rng = self._world.rng
+        doomed = rng.random() < 0.1
         spec: dict[str, Any] = {
-            "id": f"job-{number}",
+            "id": f"{DOOMED if doomed else 'job'}-{number}",
             "command": ["work"],
             "retries": rng.choice([0, 0, 1, 3]),
+            "job_tier": rng.choice(["data_processing", "evaluation"]),
         }
-        spec["job_tier"] = rng.choice(["data_processing", "evaluation"])
-        if rng.random() < 0.4:
-            spec["array"] = {
-                "last": rng.randint(0, self._world.size.most_tasks - 1),
-                "limit": rng.choice([0, 0, 1, 2]),
-            }
+        if rng.random() < 0.3:
+            spec["losses"] = rng.choice([0, 1, 2])
+        if rng.random() < 0.15:
+            spec["type"] = "service"
+        elif rng.random() < 0.4:
+            limit = rng.choice([0, 0, 1, 2])
+            last = rng.randint(0, self._world.size.most_tasks - 1)
+            spec["array"] = {"last": last, "limit": limit, "open": rng.random() < 0.25}
         if rng.random() < 0.25:
             spec["at_most_once"] = True
+            spec.pop("losses", None)
+            spec["retries"] = 0
         elif rng.random() < 0.25:
             spec["overlap"] = "fenced"
+        self._draw_needs(spec)
+        if rng.random() < 0.3:
+            # Without an id of its own only the key keeps a retry from making a second job.
+            spec["name"] = spec.pop("id")
+        return spec
+
+    def _draw_needs(self, spec: dict[str, Any]) -> None:
+        rng = self._world.rng
         if rng.random() < 0.2:
             spec["max_runtime_s"] = rng.choice([2, 60, 200])
         if rng.random() < 0.3:
@@ -80,29 +99,82 @@ class Clients:
             spec["scheduling_timeout_s"] = rng.choice([5, 60, 300])
         if rng.random() < 0.1:
             spec["cpu_milli"], spec["scheduling_timeout_s"] = 64_000, 30
-        return spec
+        if rng.random() < 0.2:
+            # A world may have no such cards: then it ends as unschedulable.
+            spec["gpu_count"], spec["scheduling_timeout_s"] = rng.choice([1, 1, 2]), 400
+            if spec["gpu_count"] == 1 and rng.random() < 0.4:
+                spec["gpu_milli"] = rng.choice([300, 500])
+        if spec.get("type") == "service":
+            # A world may have no slot for services either.
+            spec["scheduling_timeout_s"] = spec.get("scheduling_timeout_s", 400)
+
+    # --- submits ----------------------------------------------------------------------------------------------------
 
     def _submit(self, key: str, spec: dict[str, Any]) -> None:
-        if spec["id"] in self._checker.acknowledged:
+        if key in self._answered_keys:
             return
         if self._hub.up:
-            self._hub.submit([spec], key, Pending(lambda ids: self._answered(spec, ids)))
+            self._hub.now.submit(
+                [spec], key, Pending(lambda got, fault: self._answered(key, spec, got, fault))
+            )
         self._world.at(PATIENCE_MS, self._submit, key, spec)
 
-    def _answered(self, spec: dict[str, Any], ids: Any) -> None:
-        if ids is None:
-            self._world.fail(f"submit of {spec['id']} under its own key was refused")
-        if spec["id"] in self._checker.acknowledged:
+    def _answered(self, key: str, spec: dict[str, Any], got: Any, fault: BaseException | None) -> None:
+        if isinstance(fault, NoSpace):
+            self._world.counts["submit refused for space"] += 1
             return
-        self._checker.acknowledged[spec["id"]] = None
-        self._checker.specs[spec["id"]] = check_spec(spec)
+        if fault is not None:
+            self._world.fail(f"the submit under {key} was refused: {fault}")
+        ids, created, no_room = got
+        if created and no_room:
+            self._world.fail(f"job {ids} was taken on with the disk full")
+        if key in self._answered_keys:
+            return
+        self._answered_keys.add(key)
+        (job_id,) = ids
+        self._checker.account.acknowledged[job_id] = None
         self.unanswered -= 1
         rng = self._world.rng
         if self._world.faulty and rng.random() < 0.2:
-            self._world.at(rng.randint(0, 60_000), self._cancel, spec["id"])
+            self._world.at(rng.randint(0, 60_000), self._cancel, job_id)
+        if spec.get("array", {}).get("open"):
+            self.still_open[job_id] = self._arrays[job_id] = None
+            self._world.at(rng.randint(0, 30_000), self._extend, job_id, rng.randint(1, 3))
 
     def _cancel(self, job_id: str) -> None:
         if self._hub.up:
             self._world.counts["cancel"] += 1
             index = 0 if self._world.rng.random() < 0.3 else None
-            self._hub.cancel(job_id, index, Pending(lambda answer: None))
+
+            def heard(did: Any, fault: BaseException | None) -> None:
+                if did and index is None:
+                    self._checker.account.cancelled[job_id] = None
+
+            self._hub.now.cancel(job_id, index, Pending(heard))
+
+    def rewind(self) -> None:
+        """The hub was restored from a backup: arrays that it still has may be open there once more."""
+        for job_id in self._checker.account.acknowledged:
+            if job_id in self._arrays and job_id not in self.still_open:
+                self.still_open[job_id] = None
+                self._world.at(1000, self._extend, job_id, 0)
+
+    # --- open arrays ------------------------------------------------------------------------------------------------
+
+    def _extend(self, job_id: str, left: int) -> None:
+        """Grow an array a few times, then close it; both until an answer says that it happened."""
+        if job_id not in self.still_open:
+            return
+        close, count = left == 0, 0 if left == 0 else self._world.rng.randint(1, 2)
+
+        def heard(did: Any, fault: BaseException | None) -> None:
+            if fault is not None or close:
+                self.still_open.pop(job_id, None)
+            elif did:
+                grown = self._checker.account.grown
+                grown[job_id] = grown.get(job_id, 0) + count
+
+        if self._hub.up:
+            self._world.counts["array closed" if close else "array extended"] += 1
+            self._hub.now.extend(job_id, count, close, Pending(heard))
+        self._world.at(self._world.rng.randint(1000, 20_000), self._extend, job_id, max(0, left - 1))

@@ -11,11 +11,20 @@ Message = dict[str, Any]
 
 
 class Weather:
-    """What is wrong with one worker's network at the moment."""
+    """What is wrong with one worker's network at the moment. `ordered`: a plain socket, which never doubles or
+    shuffles: a base-only peer has nothing to tell copies apart with.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, ordered: bool = False) -> None:
+        self.ordered = ordered
         self.up_lost = self.down_lost = False
         self.slow = self.doubled = self.shuffled = False
+        self.rough_ms = -1
+
+    @property
+    def calm(self) -> bool:
+        """Whether everything gets through, once and in order."""
+        return not (self.up_lost or self.down_lost or self.slow or self.doubled or self.shuffled)
 
     @property
     def cut(self) -> bool:
@@ -26,25 +35,33 @@ class Weather:
 class Connection:
     """One socket. Each end hears of the break by itself, late; a one-way loss is heard of by nobody."""
 
-    def __init__(self, world: World, weather: Weather, number: int) -> None:
+    def __init__(self, world: World, weather: Weather, number: int, owner: str) -> None:
         self._world, self._weather = world, weather
-        self.number = number
+        self.number, self.owner = number, owner
+        self.began_ms = world.now_ms
         self.alive = True
         self.to_hub: Callable[[Connection, Message], None] = _nobody
         self.to_agent: Callable[[Connection, Message], None] = _nobody
         self.hub_hears_end: Callable[[Connection, int], None] = _nobody_ends
         self.agent_hears_end: Callable[[Connection, int], None] = _nobody_ends
         self._last = {"up": 0, "down": 0}
+        self._stalled = {"up": False, "down": False}
 
     def send_up(self, message: Message) -> None:
         """From the agent to the hub."""
-        if not self._weather.up_lost:
+        if not self._drops("up", self._weather.up_lost):
             self._carry("up", self._arrive_up, message)
 
     def send_down(self, message: Message) -> None:
         """From the hub to the agent."""
-        if not self._weather.down_lost:
+        if not self._drops("down", self._weather.down_lost):
             self._carry("down", self._arrive_down, message)
+
+    def _drops(self, way: str, lost: bool) -> bool:
+        """A plain socket never goes on after a gap: what follows a lost message waits for it, in vain."""
+        if lost and self._weather.ordered:
+            self._stalled[way] = True
+        return lost or self._stalled[way]
 
     def _carry(self, way: str, arrive: Callable[[Message], None], message: Message) -> None:
         if not self.alive:
@@ -52,11 +69,11 @@ class Connection:
         world, weather = self._world, self._weather
         delay = world.rng.randint(200, 3000) if weather.slow else world.rng.randint(0, 8)
         when = world.now_ms + delay
-        if not weather.shuffled:
+        if weather.ordered or not weather.shuffled:
             when = max(when, self._last[way])
             self._last[way] = when
         world.at(when - world.now_ms, arrive, message)
-        if weather.doubled and world.chance(0.3):
+        if weather.doubled and not weather.ordered and world.chance(0.3):
             world.counts["doubled message"] += 1
             world.at(when - world.now_ms + world.rng.randint(0, 500), arrive, message)
 
@@ -68,12 +85,20 @@ class Connection:
         if self.alive:
             self.to_agent(self, message)
 
+    def undisturbed(self, for_ms: int) -> bool:
+        """Whether everything got through here for so long."""
+        since = max(self.began_ms, self._weather.rough_ms)
+        return self.alive and self._weather.calm and self._world.now_ms - since > for_ms
+
     def break_off(self, code: int = 1006) -> None:
-        """The socket dies; both ends hear of it some time later."""
+        """The socket dies; both ends hear of it some time later, much later where the network says nothing."""
         if self.alive:
             self.alive = False
-            self._world.at(self._world.rng.randint(0, 50), self.hub_hears_end, self, code)
-            self._world.at(self._world.rng.randint(0, 50), self.agent_hears_end, self, code)
+            rng = self._world.rng
+            up_ms = rng.randint(5000, 60_000) if self._weather.up_lost else rng.randint(0, 50)
+            down_ms = rng.randint(5000, 60_000) if self._weather.down_lost else rng.randint(0, 50)
+            self._world.at(up_ms, self.hub_hears_end, self, code)
+            self._world.at(down_ms, self.agent_hears_end, self, code)
 
 
 def _nobody(connection: Connection, message: Message) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
 from dray.core.lifecycle.rules import Rules
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.clients import Clients
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.worker_node import Execution, WorkerNode
+from dray.sim.faults.foreign_node import ForeignNode
+from dray.sim.faults.hub_node import Backup, HubNode
+from dray.sim.faults.runs import Runs
+from dray.sim.faults.settlement import Settlement
+from dray.sim.faults.troubles import FAULTS, HUB_ENDS, WEIGHTS
+from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import CALM_MS, Size, World
+
+FOREIGN_EVERY = 4
 
 
 class Outcome(NamedTuple):
@@ -27,16 +32,24 @@ class Outcome(NamedTuple):
 class History:
     """A world with its people, machines and troubles."""
 
+    world: World
+    hub: HubNode
+
     def __init__(self, seed: int, size: Size, skipped: frozenset[int] = frozenset()) -> None:
         self.world = World(seed, size)
-        self.executions: list[Execution] = []
         self.hub = HubNode(self.world, Rules())
-        self.checker = Checker(self.world, self.hub, self.executions)
+        self.runs = Runs(self.world, self.hub)
+        self.checker = Checker(self.world, self.hub, self.runs)
         self.clients = Clients(self.world, self.hub, self.checker)
-        names = [f"w{number}" for number in range(size.workers)]
-        self.workers = [
-            WorkerNode(self.world, self.hub, name, self.executions, self.clients.behave) for name in names
-        ]
+        self.backups: list[Backup] = []
+        self.drained: dict[str, None] = {}
+        self.restored = False
+        self.workers: list[WorkerNode | ForeignNode] = []
+        self.checker.machines = self.workers
+        self._twins = 0
+        for number in range(size.workers):
+            kind = ForeignNode if number % FOREIGN_EVERY == FOREIGN_EVERY - 1 else WorkerNode
+            self.workers.append(kind(self.world, self.hub, f"w{number}", self.runs, self.clients.behave))
         self.hub.start()
         for worker in self.workers:
             self.world.at(self.world.rng.randint(0, 5000), worker.start)
@@ -44,18 +57,72 @@ class History:
 
     def _plan_faults(self, skipped: frozenset[int]) -> None:
         rng, size = self.world.rng, self.world.size
+        kinds = self._draw_kinds()
+        weights = [WEIGHTS.get(kind, 1.0) for kind in kinds]
         for number in range(size.faults):
-            when, kind, draw = rng.randint(0, size.span_ms), rng.choice(list(FAULTS)), rng.getrandbits(32)
+            when, (kind,), draw = (
+                rng.randint(0, size.span_ms),
+                rng.choices(kinds, weights),
+                rng.getrandbits(40),
+            )
             if number not in skipped:
-                self.world.at(when, self._fault, kind, draw)
+                self.world.at(when, self._fault, number, kind, draw)
 
-    def _fault(self, kind: str, draw: int) -> None:
+    def _draw_kinds(self) -> list[str]:
+        """Not everything goes wrong in every world: a hub that dies all the time never gives a worker up."""
+        rng = self.world.rng
+        share, steady = rng.choice([0.3, 0.6, 1.0]), rng.random() < 0.35
+        kinds = [kind for kind in FAULTS if rng.random() < share and not (steady and kind in HUB_ENDS)]
+        return kinds or ["partition"]
+
+    def _fault(self, number: int, kind: str, draw: int) -> None:
         if not self.world.faulty:
             return
         worker = self.workers[draw % len(self.workers)]
         self.world.counts[kind] += 1
-        self.world.tell(f"fault: {kind} ({worker.name})")
+        self.world.tell(f"fault {number}: {kind} ({worker.machine_name})")
         FAULTS[kind](self, worker, draw >> 8)
+
+    # --- troubles that need the whole world ---------------------------------------------------------------------------
+
+    def back_up(self) -> None:
+        """Copy the store, and with it what the world knows to be in it."""
+        self.backups.append(self.hub.back_up(self.checker.account.copy()))
+
+    def restore(self, backup: Backup) -> None:
+        """Go back to a backup."""
+        self.restored = True
+        self.backups = [kept for kept in self.backups if kept.at_ms <= backup.at_ms]
+        self.hub.restore(backup)
+        self.checker.rewind(backup.account)
+        for worker in self.workers:
+            if isinstance(worker, WorkerNode):
+                # What it told the lost future does not bind it towards a hub that never heard it.
+                worker.supervisor.denied.clear()
+        self.clients.rewind()
+
+    def add_twin(self, node: WorkerNode) -> WorkerNode:
+        """Set up another machine under a name that is taken."""
+        self._twins += 1
+        self.checker.shared_names[node.name] = None
+        twin = WorkerNode(self.world, self.hub, node.name, self.runs, self.clients.behave, self._twins)
+        twin.start()
+        self.workers.append(twin)
+        return twin
+
+    def resume(self, name: str) -> None:
+        """End a drain; asked again until a hub has heard it."""
+        if name not in self.drained:
+            return
+        worker = self.hub.state.workers.get(name) if self.hub.up else None
+        if worker is not None and not worker.draining:
+            del self.drained[name]
+            return
+        if worker is not None:
+            self.hub.now.drain(name, False)
+        self.world.at(3000, self.resume, name)
+
+    # --- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         """Faults for a while, then calm until everything has ended."""
@@ -68,86 +135,40 @@ class History:
             if world.steps % 20 == 0 and self._over():
                 break
         if not self._over():
-            left = (
-                [job.id for job in self.hub.state.jobs.values() if not job.state.final]
-                if self.hub.up
-                else ["hub down"]
-            )
-            world.fail(
-                f"stuck: {self.clients.unanswered} submits unanswered, jobs without an end: {left[:8]}"
-            )
-        self.checker.final()
-        return Outcome(world.seed, world.steps, world.now_ms / 1000, world.counts, len(self.executions))
+            self._fail_stuck()
+        Settlement(world, self.hub, self.runs, self.checker, self.restored).settle()
+        return Outcome(world.seed, world.steps, world.now_ms / 1000, world.counts, len(self.runs.all))
+
+    def _fail_stuck(self) -> None:
+        left = ["hub down"]
+        if self.hub.up:
+            left = [job.id for job in self.hub.state.jobs.values() if not job.state.final]
+        self.world.fail(
+            f"stuck: {self.clients.unanswered} submits unanswered, jobs without an end: {left[:8]}"
+        )
 
     def _over(self) -> bool:
         return self.hub.up and not self.hub.busy and not self.clients.unanswered and self.checker.all_ended()
 
     def _calm(self) -> None:
-        """The faults stop, everything comes back."""
+        """The faults stop, everything comes back; machines that double another's name are switched off."""
         self.world.faulty = False
         self.world.tell("the faults stop")
-        self.hub.slow_store = self.hub.failing_store = False
-        self.hub.die_at_step = 0
-        self.hub.start()
+        hub = self.hub
+        hub.slow_store = hub.failing_store = hub.low_space = False
+        hub.die_at_step = 0
+        hub.start()
+        for worker in self.workers:
+            if worker.machine_name != worker.name and isinstance(worker, WorkerNode):
+                worker.retire()
         for worker in self.workers:
             weather = worker.weather
             weather.up_lost = weather.down_lost = weather.slow = weather.doubled = weather.shuffled = False
+            worker.full = False
             worker.start()
-
-
-def _while(history: History, duration_ms: int, on: Callable[[], None], off: Callable[[], None]) -> None:
-    on()
-    history.world.at(duration_ms, off)
-
-
-def _flag(history: History, target: object, name: str, duration_ms: int) -> None:
-    _while(history, duration_ms, lambda: setattr(target, name, True), lambda: setattr(target, name, False))
-
-
-def _break(worker: WorkerNode) -> None:
-    if worker.connection is not None:
-        worker.connection.break_off()
-
-
-def _cut(history: History, worker: WorkerNode, duration_ms: int) -> None:
-    for way in ("up_lost", "down_lost"):
-        _flag(history, worker.weather, way, duration_ms)
-
-
-def _span(draw: int) -> int:
-    """Mostly short, sometimes past every timer."""
-    return 500 + draw % 20_000 if draw % 3 else 30_000 + draw % 170_000
-
-
-FAULTS: dict[str, Callable[[History, WorkerNode, int], None]] = {
-    "hub killed": lambda history, worker, draw: history.hub.die("killed"),
-    "hub killed within a turn": lambda history, worker, draw: setattr(
-        history.hub, "die_at_step", 1 + draw % 4
-    ),
-    "commit fails": lambda history, worker, draw: _flag(history, history.hub, "failing_store", 50),
-    "slow store": lambda history, worker, draw: _flag(
-        history, history.hub, "slow_store", 2000 + draw % 20_000
-    ),
-    "agent killed": lambda history, worker, draw: worker.die(),
-    "agent says goodbye": lambda history, worker, draw: worker.leave(),
-    "supervisor killed": lambda history, worker, draw: worker.supervisor_dies(),
-    "host rebooted": lambda history, worker, draw: worker.reboot(wiped=False),
-    "host reinstalled": lambda history, worker, draw: worker.reboot(wiped=True),
-    "socket broken": lambda history, worker, draw: _break(worker),
-    "partition": lambda history, worker, draw: _cut(history, worker, _span(draw)),
-    "one-way loss up": lambda history, worker, draw: _flag(history, worker.weather, "up_lost", _span(draw)),
-    "one-way loss down": lambda history, worker, draw: _flag(
-        history, worker.weather, "down_lost", _span(draw)
-    ),
-    "messages late": lambda history, worker, draw: _flag(history, worker.weather, "slow", _span(draw)),
-    "messages doubled": lambda history, worker, draw: _flag(history, worker.weather, "doubled", _span(draw)),
-    "messages shuffled": lambda history, worker, draw: _flag(
-        history, worker.weather, "shuffled", _span(draw)
-    ),
-    "wall clock jumps": lambda history, worker, draw: setattr(
-        history.world, "wall_shift_ms", history.world.wall_shift_ms + (draw % 7_200_000) - 3_600_000
-    ),
-}
+            if worker.name not in self.drained:
+                self.drained[worker.name] = None
+                self.world.at(1000, self.resume, worker.name)
 
 
 def run_seed(seed: int, size: Size, skipped: frozenset[int] = frozenset()) -> Outcome:

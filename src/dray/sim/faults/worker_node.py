@@ -1,241 +1,28 @@
-"""One machine: an agent (the product's pure machine), a supervisor with its journal, and the processes it runs.
+"""One machine with dray's own agent: the product's pure machine on a simulated supervisor and network.
 
-Agent, supervisor and host die separately. What the journal holds survives all of them; what a process does is
-noted down by the world itself, so that the checker knows what truly ran.
+Agent, supervisor and host die separately.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from dray.agent.machine import Effect, Launch, Machine, Refuse, Supervise, Tell
-from dray.core.model.capability import Capability
+from dray.core.model.capability import Capability, Device
+from dray.core.model.units import GB
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Connection, Message, Weather
+from dray.sim.faults.runs import Behaviour, Execution, Runs
+from dray.sim.faults.supervisor_node import Supervisor
 from dray.sim.faults.world import World
 from dray.wire.hub_messages import HUB_PAYLOADS
 
 RESEND_MS = (1000, 2000, 4000, 8000, 16000, 30000)
 HEARTBEAT_MS = 10_000
 SILENCE_MS = 30_000
-
-
-class Execution(msgspec.Struct):
-    """User code that truly ran: the checker's own record, which no product code reads."""
-
-    task_id: str
-    uid: str
-    worker: str
-    began_ms: int
-    ended_ms: int = -1
-    outcome: str = ""
-
-
-class Behaviour(NamedTuple):
-    """How one run of a task goes."""
-
-    duration_ms: int
-    state: str
-    exit_code: int
-    heeds_term: bool
-
-
-class Record(msgspec.Struct):
-    """What the journal says of one attempt."""
-
-    uid: str
-    task_id: str
-    meta: dict[str, Any]
-    phase: str = "accepted"
-    exit: dict[str, Any] | None = None
-    acked: bool = False
-
-
-class Process(msgspec.Struct):
-    """One running task."""
-
-    execution: Execution
-    behaviour: Behaviour
-    limit_ms: int | None
-    grace_ms: int
-    lease_ms: int | None
-    renewed_ms: int
-    stop: str = ""
-    gone: bool = False
-
-
-class Supervisor:
-    """The journal and the processes. `tell` reaches the agent while one is attached."""
-
-    def __init__(
-        self, world: World, name: str, executions: list[Execution], behave: Callable[[str], Behaviour]
-    ) -> None:
-        self._world, self._name, self._executions, self._behave = world, name, executions, behave
-        self.journal_id, self.boot_id = f"{name}-journal-1", f"{name}-boot-1"
-        self.max_epoch = 0
-        self.records: dict[str, Record] = {}
-        self.processes: dict[str, Process] = {}
-        self.life = 1
-        self.alive = True
-        self.tell: Callable[[dict[str, Any]], None] = lambda event: None
-
-    def state(self) -> dict[str, Any]:
-        """What a newly attached agent is told."""
-        attempts = [
-            {"uid": r.uid, "task_id": r.task_id, "phase": r.phase, "meta": r.meta, **(r.exit or {})}
-            for r in self.records.values()
-            if not r.acked
-        ]
-        return {
-            "ev": "state",
-            "journal_id": self.journal_id,
-            "boot_id": self.boot_id,
-            "max_epoch": self.max_epoch,
-            "attempts": attempts,
-        }
-
-    def run(self, launch: Launch) -> None:
-        """Journal it, start it, say both; an attempt that is known is only told of again."""
-        if not self.alive:
-            return
-        known = self.records.get(launch.uid)
-        if known is not None:
-            self._repeat(known)
-            return
-        record = self.records[launch.uid] = Record(
-            launch.uid, launch.spec.id, {"pool": launch.spec.slot_pool or "batch"}
-        )
-        self.tell({"ev": "accepted", "uids": [launch.uid]})
-        self._world.at(self._world.rng.randint(0, 4), self._start, self.life, record, launch)
-
-    def _repeat(self, record: Record) -> None:
-        if record.phase == "exited":
-            self.tell({"ev": "exited", "items": [{"uid": record.uid, **(record.exit or {})}]})
-        elif record.phase == "running":
-            self.tell({"ev": "started", "items": [{"uid": record.uid, "pid": 1, "started_at": 1.0}]})
-        else:
-            self.tell({"ev": "accepted", "uids": [record.uid]})
-
-    def _start(self, life: int, record: Record, launch: Launch) -> None:
-        if life != self.life or record.phase != "accepted":
-            return
-        record.phase = "running"
-        execution = Execution(launch.spec.id, launch.uid, self._name, self._world.now_ms)
-        self._executions.append(execution)
-        limit = None if launch.limit_s is None else round(launch.limit_s * 1000)
-        lease = None if launch.lease_s is None else round(launch.lease_s * 1000)
-        behaviour, grace = self._behave(launch.spec.id), round(launch.grace_s * 1000)
-        process = Process(execution, behaviour, limit, grace, lease, self._world.now_ms)
-        self.processes[launch.uid] = process
-        self.tell({"ev": "started", "items": [{"uid": launch.uid, "pid": 1, "started_at": 1.0}]})
-        self._world.at(behaviour.duration_ms, self._finish, process, behaviour.state, "")
-        if limit is not None:
-            self._world.at(limit, self.cancel, launch.uid, "time_limit", grace)
-        if lease is not None:
-            self._world.at(lease, self._check_lease, process)
-
-    def _check_lease(self, process: Process) -> None:
-        if process.gone or process.lease_ms is None or not self.alive:
-            return
-        left = process.renewed_ms + process.lease_ms - self._world.now_ms
-        if left > 0:
-            self._world.at(left, self._check_lease, process)
-        else:
-            self._world.counts["lease ran out"] += 1
-            process.stop = "lease"
-            self._finish(process, "killed", "lease")
-
-    def renew(self, age_ms: int) -> None:
-        """The hub was heard so long ago."""
-        for process in self.processes.values():
-            process.renewed_ms = max(process.renewed_ms, self._world.now_ms - age_ms)
-
-    def cancel(self, uid: str, reason: str, grace_ms: int) -> None:
-        """TERM now, KILL after the grace; what has not started never will."""
-        record = self.records.get(uid)
-        if not self.alive or record is None:
-            return
-        process = self.processes.get(uid)
-        if record.phase == "accepted":
-            self._record_exit(record, _stopped(reason))
-        elif process is not None and not process.gone and not process.stop:
-            process.stop = reason
-            delay = self._world.rng.randint(1, 500) if process.behaviour.heeds_term else max(grace_ms, 0)
-            self._world.at(min(delay, max(grace_ms, 0)), self._finish, process, "killed", reason)
-        elif record.phase == "exited":
-            self._repeat(record)
-
-    def _finish(self, process: Process, state: str, reason: str) -> None:
-        if process.gone or (process.stop and not reason):
-            return
-        process.gone = True
-        execution = process.execution
-        execution.ended_ms, execution.outcome = self._world.now_ms, state if not reason else "killed"
-        if not self.alive:
-            return
-        record = self.records.get(execution.uid)
-        if record is not None and record.phase == "running":
-            exit_ = _stopped(reason) if reason else _exited(state, process.behaviour.exit_code)
-            self._record_exit(record, exit_)
-
-    def _record_exit(self, record: Record, exit_: dict[str, Any]) -> None:
-        record.phase, record.exit = "exited", exit_
-        self.processes.pop(record.uid, None)
-        self.tell({"ev": "exited", "items": [{"uid": record.uid, **exit_}]})
-
-    def acked(self, uids: list[str]) -> None:
-        for uid in uids:
-            if uid in self.records:
-                self.records[uid].acked = True
-
-    def die(self) -> None:
-        """kill -9: processes go on for a moment, nobody watches them; barriers let nothing through."""
-        self.alive = False
-        self.life += 1
-
-    def come_back(self, rebooted: bool = False) -> None:
-        """Read the journal: what ran is stopped and lost, what had not started never ran."""
-        self.alive = True
-        self.life += 1
-        if rebooted:
-            self.boot_id += "+"
-        for process in self.processes.values():
-            if not process.gone:
-                process.gone = True
-                process.execution.ended_ms, process.execution.outcome = self._world.now_ms, "killed"
-        self.processes.clear()
-        for record in self.records.values():
-            if record.phase == "running":
-                record.phase, record.exit = "exited", _lost("lost")
-            elif record.phase == "accepted":
-                record.phase, record.exit = "exited", _lost("lost_unstarted")
-
-    def wipe(self) -> None:
-        """The home is gone: a new journal that knows nothing."""
-        self.come_back(rebooted=True)
-        self.records.clear()
-        self.max_epoch = 0
-        self.journal_id += "+"
-
-
-def _exited(state: str, code: int) -> dict[str, Any]:
-    return {"state": state, "exit_code": code, "signal": 0, "exit_class": "ok" if code == 0 else "code"}
-
-
-def _lost(exit_class: str) -> dict[str, Any]:
-    return {"state": "failed", "exit_code": -1, "signal": 0, "exit_class": exit_class}
-
-
-def _stopped(reason: str) -> dict[str, Any]:
-    if reason == "lease":
-        return _lost("lost")
-    if reason == "time_limit":
-        return {"state": "failed", "exit_code": 143, "signal": 15, "exit_class": "time_limit"}
-    state = "preempted" if reason == "preempted" else "killed"
-    return {"state": state, "exit_code": 143, "signal": 15, "exit_class": "cancelled"}
 
 
 class WorkerNode:
@@ -246,14 +33,19 @@ class WorkerNode:
         world: World,
         hub: HubNode,
         name: str,
-        executions: list[Execution],
+        runs: Runs,
         behave: Callable[[str], Behaviour],
+        twin: int = 0,
     ) -> None:
         self.world, self.hub, self.name = world, hub, name
+        self.machine_name = f"{name}-twin-{twin}" if twin else name
         self.weather = Weather()
-        self.supervisor = Supervisor(world, name, executions, behave)
-        self.slots = world.rng.randint(1, 3)
-        self.up = False
+        self.supervisor = Supervisor(world, name, self.machine_name, runs, behave)
+        self.slots, self.service_slots = world.rng.randint(1, 3), world.rng.randint(0, 1)
+        self.cards = world.rng.choice([0, 0, 1, 2, 4])
+        runs.slots[self.machine_name, "batch"] = self.slots
+        runs.slots[self.machine_name, "service"] = self.service_slots
+        self.up = self.retired = False
         self.life = 0
         self.connection: Connection | None = None
         self.machine: Machine | None = None
@@ -264,14 +56,18 @@ class WorkerNode:
 
     def start(self) -> None:
         """A (new) agent attaches to the supervisor and dials."""
-        if self.up:
+        if self.up or self.retired:
             return
         self.up = True
         self.life += 1
         if not self.supervisor.alive:
             self.supervisor.come_back()
-        self.machine = Machine(self.name, f"{self.name}-{self.life}", self.slots, 0, RESEND_MS, {})
-        self.machine.capability = Capability(cpu_count=4, memory_gb=16)
+        incarnation = f"{self.machine_name}-{self.life}"
+        self.machine = Machine(self.name, incarnation, self.slots, self.service_slots, RESEND_MS, {})
+        self.machine.capability = capability_with(self.cards)
+        self.machine.devices = tuple(
+            Device(index=index, model="H100", vram_bytes=80 * GB) for index in range(self.cards)
+        )
         self._attach()
         self._dial(0)
         self.world.at(self.world.rng.randint(0, HEARTBEAT_MS), self._beat, self.life)
@@ -308,6 +104,33 @@ class WorkerNode:
                 self.connection.break_off(1001)
             self.connection = None
             self.die()
+
+    def retire(self) -> None:
+        """Switch the machine off for good."""
+        self.retired = True
+        self.die()
+        self.supervisor.die()
+        self.supervisor.come_back()
+
+    def still_has(self, uid: str) -> bool:
+        """Whether its journal answers for this attempt: begun, and not acked."""
+        record = self.supervisor.records.get(uid)
+        return record is not None and not record.acked and record.phase != "accepted"
+
+    def lie(self, run: Execution) -> None:
+        """Speak for an attempt that is another machine's."""
+        if self.connection is not None:
+            claim = {"task_id": run.task_id, "attempt": run.uid, "state": "succeeded", "exit_code": 0}
+            self.connection.send_up({"type": "job_result", "payload": claim})
+
+    @property
+    def full(self) -> bool:
+        """Whether the disk is."""
+        return self.supervisor.full
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        self.supervisor.full = full
 
     def supervisor_dies(self) -> None:
         """The agent notices and starts another, which reports what became of the tasks."""
@@ -346,7 +169,7 @@ class WorkerNode:
             self._dial(self.world.rng.randint(100, 5000))
             return
         assert self.machine is not None
-        connection = Connection(self.world, self.weather, self.world.rng.getrandbits(60))
+        connection = Connection(self.world, self.weather, self.world.rng.getrandbits(60), self.machine_name)
         connection.to_agent = self._hub_said
         connection.agent_hears_end = self._session_over
         self.hub.connect(connection)
@@ -398,6 +221,8 @@ class WorkerNode:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Tell):
+                if effect.payload.get("error") == "this worker does not have this attempt":
+                    self.supervisor.denied.add(effect.payload["attempt"])
                 if self.connection is not None:
                     self.connection.send_up({"type": effect.type, "payload": _plain(effect.payload)})
             elif isinstance(effect, Launch):
@@ -410,7 +235,7 @@ class WorkerNode:
     def _supervise(self, request: dict[str, Any]) -> None:
         operation = request["op"]
         if operation == "cancel":
-            self.supervisor.cancel(
+            self.supervisor.stop_for_hub(
                 request["uid"], request["reason"], round(1000 * request.get("grace_s", 30))
             )
         elif operation == "acked":
@@ -419,6 +244,15 @@ class WorkerNode:
             self.supervisor.max_epoch = max(self.supervisor.max_epoch, request["value"])
         elif operation == "renew":
             self.supervisor.renew(round(1000 * request["age_s"]))
+
+
+def capability_with(cards: int) -> Capability:
+    """A machine of four cores and some cards."""
+    if not cards:
+        return Capability(cpu_count=4, memory_gb=16)
+    return Capability(
+        gpu_backend="nvidia", gpu_count=cards, gpu_type="H100", vram_gb=80 * cards, cpu_count=4, memory_gb=16
+    )
 
 
 def _plain(payload: dict[str, Any]) -> dict[str, Any]:

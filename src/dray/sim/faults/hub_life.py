@@ -1,0 +1,388 @@
+"""One hub process in a simulated world: the product's turns, commands, inbound rules, effects and recovery on a
+memory store.
+
+It can stop dead between any two steps of a turn. It does not know of other hubs: a stale one goes on until the store
+tells it that it lost its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from dray.core.lifecycle.effects import Alarm, Effect, Note
+from dray.core.lifecycle.events import ArrayExtended, Clock, EpochStarted, Fact, SessionClosed, WorkerLeft
+from dray.core.lifecycle.recovery import release, wake_up
+from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state import State, Touched
+from dray.core.lifecycle.timers import next_due_ms
+from dray.errors import EpochLost, NotFound, StoreError
+from dray.hub import commands, inbound
+from dray.hub.commands import KeyMemory, Sources
+from dray.hub.effect_runner import Runner
+from dray.hub.housekeeping import note_lost_epoch
+from dray.hub.projection import build_projection
+from dray.hub.recovery import recover
+from dray.hub.service import Caller
+from dray.hub.store.base import Projection, Retention
+from dray.hub.store.memory import MemoryFile, MemoryStore
+from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Request, Step
+from dray.sim.faults.network import Connection, Message
+from dray.sim.faults.world import World
+from dray.wire.worker_messages import WORKER_PAYLOADS, ReadyForWork, Register
+
+HOUSEKEEPING_MS = 60_000
+USER = Caller("sim", "sim", ("admin",))
+
+
+class Witness(Protocol):
+    """Whoever judges what a hub does."""
+
+    def sent(self, life: HubLife, session: SimSession, envelope: Message) -> None: ...
+    def committed(self, life: HubLife) -> None: ...
+    def turned(self, life: HubLife) -> None: ...
+    def alarmed(self, life: HubLife, text: str) -> None: ...
+
+
+class Site(Protocol):
+    """What hubs on one machine share."""
+
+    world: World
+    rules: Rules
+    file: MemoryFile
+    slow_store: bool
+    failing_store: bool
+    low_space: bool
+    die_at_step: int
+    shift_ms: int
+    witness: Witness
+
+    def ended(self, life: HubLife) -> None: ...
+
+
+class SimSession:
+    """A socket as the effect runner knows it."""
+
+    def __init__(self, life: HubLife, connection: Connection) -> None:
+        self.number, self.connection, self.worker = connection.number, connection, ""
+        self._life = life
+
+    def push(self, envelope: Message) -> None:
+        self._life.site.witness.sent(self._life, self, envelope)
+        self.connection.send_down(envelope)
+
+    def close(self, code: int, reason: str) -> None:
+        self.connection.break_off(code)
+
+
+class SimSessions:
+    """All sockets of one hub."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, SimSession] = {}
+
+
+class SilentFeed:
+    """Nobody reads the public feed here."""
+
+    def publish(self, seq: int, at_ms: int, notes: Sequence[Any]) -> None:
+        """Notes are checked through the log."""
+
+
+class HubLife:
+    """A hub from its start to its end."""
+
+    def __init__(self, site: Site, number: int) -> None:
+        self.site, self.world, self.number = site, site.world, number
+        self.up = True
+        self.began_ms = self.world.now_ms
+        self.store = MemoryStore(site.file)
+        recovered = recover(self.store, site.rules)
+        site.shift_ms = max(site.shift_ms, recovered.now_ms + 1 - self.world.now_ms)
+        epoch = self.store.begin_epoch()
+        self.state: State = recovered.state
+        wake_up(self.state, self.clock())
+        self.conductor = Conductor(self.state, recovered.seq)
+        self.sessions = SimSessions()
+        sessions: Any = self.sessions
+        feed: Any = SilentFeed()
+        self.runner = Runner(self.state, sessions, self.store, feed, self._tell, 10.0)
+        self.sources = Sources(self.store, KeyMemory(), lambda: site.low_space, self._draw_ids)
+        self.heard_ms: dict[str, int] = {}
+        self.heard_then: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
+        self.waits_since: dict[str, tuple[int, int]] = {}
+        self.turn_ms = self.world.now_ms
+        self._knocks: list[tuple[SimSession, int]] = []
+        self.braked_ms = -1
+        self._inbox: list[Request] = []
+        self._first: list[Fact] = [EpochStarted(epoch)]
+        self.busy = False
+        self._timer_ms = -1
+        self._projecting = False
+        self._in_flight: Projection | None = None
+        self._written: list[Touched] = []
+        self.world.tell(f"hub {number} starts, epoch {epoch}, after turn {recovered.seq}")
+        self._schedule_turn(0)
+        self.world.at(HOUSEKEEPING_MS, self._keep_house)
+
+    def _keep_house(self) -> None:
+        """As the hub's housekeeping does; nothing here is old enough to go, but an epoch may be lost."""
+        if not self.up:
+            return
+        try:
+            self.store.sweep(Retention(0, 1 << 30, 0, 0, 0))
+        except EpochLost:
+            self.post(note_lost_epoch)
+        self.world.at(HOUSEKEEPING_MS, self._keep_house)
+
+    def _draw_ids(self, count: int) -> list[str]:
+        return [f"drawn-{self.world.rng.getrandbits(60):x}" for _ in range(count)]
+
+    def _tell(self, note: Note) -> None:
+        self.world.tell(f"{note.type} {note.task_id or note.job_id} {note.worker} {dict(note.data)}")
+
+    def die(self, why: str) -> None:
+        """kill -9."""
+        if not self.up:
+            return
+        self.world.tell(f"hub {self.number} dies: {why}")
+        self.up = False
+        for session in list(self.sessions.open.values()):
+            session.connection.break_off()
+        self.site.ended(self)
+
+    def clock(self) -> Clock:
+        """Hub time goes on through restarts; wall time jumps as it likes."""
+        return Clock(self.world.now_ms + self.site.shift_ms, self.world.now_ms + self.world.wall_shift_ms)
+
+    # --- the way in -------------------------------------------------------------------------------------------------
+
+    def connect(self, connection: Connection) -> None:
+        """Take a new socket."""
+        session = SimSession(self, connection)
+        self.sessions.open[session.number] = session
+        connection.to_hub = lambda _, message: self._received(session, message)
+        connection.hub_hears_end = lambda _, code: self._closed(session, code)
+
+    def post(self, decide: Decide, done: Any = None) -> None:
+        """Queue a request."""
+        self._inbox.append(Request(decide, done))
+        self._schedule_turn(0)
+
+    def submit(self, specs: list[dict[str, Any]], key: str, done: Any) -> None:
+        """Submit as a client would, under a key; answers the ids, whether they are new, and the space there was."""
+        checked = commands.read_specs(USER, specs, 1000)
+        self.post(
+            commands.submit(
+                USER,
+                checked,
+                key,
+                self.sources,
+                lambda state, ids, created: (tuple(ids), created, self.site.low_space),
+            ),
+            done,
+        )
+
+    def cancel(self, job_id: str, index: int | None, done: Any) -> None:
+        """Cancel as a client would."""
+        self.post(commands.cancel(USER, job_id, index, None, self.store, lambda state, ids, did: did), done)
+
+    def drain(self, worker: str, on: bool) -> None:
+        """Drain or resume as an operator would."""
+        self.post(commands.drain(USER, worker, on, lambda state, worker_id: None))
+
+    def extend(self, job_id: str, count: int, close: bool, done: Any) -> None:
+        """Give an open array further members, or close it; what has ended stays as it is."""
+
+        def decide(state: State, clock: Clock) -> Decision:
+            job = commands.owned(USER, commands.find_job(state, self.store, job_id), job_id)
+            if not job.open or job.state.final:
+                raise NotFound(f"array {job_id} is closed")
+            return Decision([ArrayExtended(job_id, count, close)], lambda after: True)
+
+        self.post(decide, done)
+
+    def _received(self, session: SimSession, message: Message) -> None:
+        if not self.up:
+            return
+        body = msgspec.convert(message.get("payload", {}), WORKER_PAYLOADS[message["type"]])
+        if isinstance(body, Register):
+            session.worker = body.id
+            if inbound.is_outdated(self.state, self.store.epoch, body):
+                self._first.append(EpochStarted(self.store.begin_epoch(body.max_epoch_seen + 1)))
+            self.post(
+                lambda state, clock: Decision(inbound.register(state, self.store, session.number, body))
+            )
+        elif session.worker:
+            worker, number = session.worker, session.number
+            self.post(
+                lambda state, clock: Decision(inbound.interpret(state, self.store, worker, number, body))
+            )
+            if isinstance(body, ReadyForWork):
+                self.asked[worker] = max(body.credits, self.asked.get(worker, 0))
+        self._note_sign_of_life(session, isinstance(body, Register))
+
+    def _note_sign_of_life(self, session: SimSession, registers: bool) -> None:
+        """From outside: who spoke when. A registration counts once it was let in."""
+        presence = self.state.presence.get(session.worker)
+        if registers:
+            self._knocks.append((session, self.world.now_ms))
+        elif presence is not None and presence.session == session.number:
+            self.heard_ms[session.worker] = self.world.now_ms
+
+    def _note_arrivals(self) -> None:
+        for session, at_ms in self._knocks:
+            presence = self.state.presence.get(session.worker)
+            if presence is not None and presence.session == session.number:
+                self.heard_ms[session.worker] = max(at_ms, self.heard_ms.get(session.worker, 0))
+        # Who knocked while the turn was under way is let in by the next one.
+        self._knocks = [knock for knock in self._knocks if knock[1] >= self.turn_ms]
+
+    def _closed(self, session: SimSession, code: int) -> None:
+        if not self.up:
+            return
+        self.sessions.open.pop(session.number, None)
+        worker, number = session.worker, session.number
+
+        def decide(state: State, clock: Clock) -> Decision:
+            presence = state.presence.get(worker)
+            if presence is None or presence.session != number:
+                return Decision()
+            events: list[Any] = [SessionClosed(worker, number)]
+            return Decision([*events, WorkerLeft(worker)] if code in (1000, 1001) else events)
+
+        if worker:
+            self.post(decide)
+
+    # --- turns ------------------------------------------------------------------------------------------------------
+
+    def _schedule_turn(self, delay_ms: int) -> None:
+        if not self.busy:
+            self.busy = True
+            self.world.at(delay_ms, self._turn)
+
+    def _turn(self) -> None:
+        if not self.up:
+            return
+        requests, self._inbox = self._inbox[:64], self._inbox[64:]
+        knocks = {session.worker: at_ms for session, at_ms in self._knocks}
+        self.turn_ms, self.heard_then = self.world.now_ms, self.heard_ms | knocks
+        first, self._first = self._first, []
+        self._go_on(self.conductor.turn(requests, first, self.clock()))
+
+    def _go_on(self, steps: Iterator[Step]) -> None:
+        if not self.up:
+            return
+        for step in steps:
+            if self._dies_here():
+                return
+            if isinstance(step, Commit):
+                slow = self.site.slow_store
+                delay = self.world.rng.randint(100, 2000) if slow else self.world.rng.randint(0, 3)
+                self.world.at(delay, self._committed, step, steps)
+                return
+            if isinstance(step, Deliver):
+                self._deliver(step.effects)
+            elif isinstance(step, Answer):
+                step.give()
+        self._turn_over()
+
+    def _deliver(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Alarm):
+                self.site.witness.alarmed(self, effect.text)
+        self.runner.run(effects, self.conductor.seq, self.clock())
+
+    def _committed(self, step: Commit, steps: Iterator[Step]) -> None:
+        if not self.up or self._dies_here():
+            return
+        try:
+            if self.site.failing_store:
+                raise StoreError("the disk said no")
+            self.store.commit(step.turn)
+        except StoreError as failure:
+            self._fall(failure)
+            return
+        self.site.witness.committed(self)
+        self._go_on(steps)
+
+    def _fall(self, failure: StoreError) -> None:
+        self.world.counts[f"hub ended by {failure.code}"] += 1
+        self.die(f"commit failed: {failure}")
+
+    def _dies_here(self) -> bool:
+        if self.site.die_at_step:
+            self.site.die_at_step -= 1
+            if self.site.die_at_step == 0:
+                self.die("between two steps of a turn")
+                return True
+        return False
+
+    def _turn_over(self) -> None:
+        self.busy = False
+        self._note_arrivals()
+        if self.state.braked:
+            self.braked_ms = self.world.now_ms
+        self.site.witness.turned(self)
+        self._release()
+        if len(self.state.touched) and not self._projecting and self.world.rng.random() < 0.3:
+            self._project()
+        if self._inbox or self._first or self.conductor.cut:
+            self._schedule_turn(0)
+        self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        due_ms = next_due_ms(self.state)
+        if due_ms is None:
+            return
+        when = due_ms - self.site.shift_ms
+        if self._timer_ms < self.world.now_ms or when < self._timer_ms:
+            self._timer_ms = max(when, self.world.now_ms)
+            self.world.at(when - self.world.now_ms, self._timer)
+
+    def _timer(self) -> None:
+        if self.up:
+            self._timer_ms = -1
+            self._schedule_turn(0)
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def _project(self) -> None:
+        self._release()
+        touched, self.state.touched = self.state.touched, Touched()
+        projection = build_projection(self.state, touched, self.conductor.seq, self.clock())
+        self._projecting = True
+        self._in_flight = projection
+        self.world.at(self.world.rng.randint(0, 60), self._projected, projection, touched)
+
+    def _projected(self, projection: Projection, touched: Touched) -> None:
+        if not self.up:
+            return
+        try:
+            self.store.project(projection)
+        except StoreError as failure:
+            self._fall(failure)
+            return
+        self._projecting, self._in_flight = False, None
+        self._written.append(touched)
+        if not self.busy:
+            self._release()
+
+    def _release(self) -> None:
+        """As the projector does: let go of what is written and was not touched again."""
+        for touched in self._written:
+            again = self.state.touched
+            jobs = [key for key in touched.jobs if key not in again.jobs]
+            tasks = [key for key in touched.tasks if key not in again.tasks]
+            release(self.state, jobs, tasks, [uid for uid in touched.attempts if uid not in again.attempts])
+        self._written.clear()
+
+    def flush(self) -> None:
+        """Write every row now (at the end of a history)."""
+        if self._in_flight is not None:
+            self.store.project(self._in_flight)
+        projection = build_projection(self.state, self.state.touched, self.conductor.seq, self.clock())
+        self.store.project(projection)

@@ -1,0 +1,91 @@
+"""What should have happened by now: every timer of the hub, looked at from outside, with some slack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dray.core.model.records import Phase
+from dray.sim.faults.hub_life import HubLife
+from dray.sim.faults.runs import Runs
+
+SLACK_MS = 35_000
+SHORT_SLACK_MS = 15_000
+ZOMBIE_MS = 40_000
+
+
+def find_overdue(life: HubLife, runs: Runs) -> list[str]:
+    """Name what waits longer than any rule allows."""
+    return [*_losses(life), *_unaccepted(life), *_waits(life), *_stops(life), *_zombies(life, runs)]
+
+
+def _losses(life: HubLife) -> Iterator[str]:
+    """A worker that stays silent is given up in the end."""
+    state, now_ms = life.state, life.world.now_ms
+    age_ms = now_ms - life.began_ms
+    braked = life.braked_ms >= 0 and now_ms - life.braked_ms < SLACK_MS
+    if age_ms < state.rules.start_grace_ms + SLACK_MS or braked:
+        return
+    for worker, held in state.held.items():
+        silent_ms = min(age_ms, now_ms - life.heard_ms.get(worker, life.began_ms))
+        for uid in held:
+            attempt = state.attempts[uid]
+            if attempt.phase is not Phase.ASSIGNED and silent_ms > attempt.lost_after_ms + SLACK_MS:
+                yield f"attempt {uid} is still {attempt.phase} after {silent_ms} ms of silence of {worker}"
+
+
+def _unaccepted(life: HubLife) -> Iterator[str]:
+    """An assignment that nobody accepts is taken back."""
+    state, now_ms = life.state, life.clock().now_ms
+    for uid, attempt in state.attempts.items():
+        waits_ms = now_ms - max(attempt.assigned_ms, attempt.cancel_ms, state.started_ms)
+        if attempt.phase is Phase.ASSIGNED and waits_ms > state.rules.accept_ms + SHORT_SLACK_MS:
+            yield f"attempt {uid} waits for acceptance by {attempt.worker} since {waits_ms} ms"
+
+
+def _waits(life: HubLife) -> Iterator[str]:
+    """A job with a scheduling timeout does not wait beyond it, while nothing of it runs."""
+    now_ms = life.world.now_ms
+    for job in life.state.jobs.values():
+        if not job.timeout_ms or not job.waiting or job.live or job.state.final:
+            life.waits_since.pop(job.id, None)
+            continue
+        began_ms, placed_ms = life.waits_since.get(job.id, (now_ms, job.waiting_since_ms))
+        if placed_ms != job.waiting_since_ms:
+            began_ms = now_ms
+        life.waits_since[job.id] = (began_ms, job.waiting_since_ms)
+        if now_ms - began_ms > job.timeout_ms + SHORT_SLACK_MS:
+            yield f"job {job.id} waits since {now_ms - began_ms} ms, its scheduling timeout is {job.timeout_ms}"
+
+
+def _stops(life: HubLife) -> Iterator[str]:
+    """A worker that speaks confirms in the end what it was asked to stop."""
+    state, now_ms = life.state, life.clock().now_ms
+    for uid, attempt in state.attempts.items():
+        if attempt.phase is not Phase.STOPPING:
+            continue
+        waits_ms = now_ms - max(attempt.cancel_ms, state.started_ms) - round(1000 * attempt.grace_s)
+        heard_ms = life.heard_ms.get(attempt.worker, -1)
+        if (
+            waits_ms > 2 * state.rules.stop_again_ms + SLACK_MS
+            and heard_ms > life.world.now_ms - SHORT_SLACK_MS
+        ):
+            yield f"attempt {uid} was asked to stop {waits_ms} ms ago, {attempt.worker} speaks and has it still"
+
+
+def _zombies(life: HubLife, runs: Runs) -> Iterator[str]:
+    """What the hub has given up does not go on running where nothing keeps the hub's word away."""
+    now_ms = life.world.now_ms
+    for session in life.sessions.open.values():
+        presence = life.state.presence.get(session.worker)
+        connection = session.connection
+        if presence is None or presence.session != session.number or not connection.undisturbed(ZOMBIE_MS):
+            continue
+        for run in runs.going.get(connection.owner, ()):
+            attempt = life.store.find_attempt(run.uid)
+            known = attempt is not None and not attempt.phase.live and run.uid not in life.state.attempts
+            if not known or not run.names_attempt or run.stranger:
+                continue
+            if run.given_up_ms < 0:
+                run.given_up_ms = now_ms
+            elif now_ms - run.given_up_ms > ZOMBIE_MS:
+                yield f"{run} goes on, the hub has it as {attempt}"

@@ -1,0 +1,94 @@
+"""User code that truly ran: the world's own record, which no product code reads or writes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from dray.core.model.resources import WHOLE
+from dray.sim.faults.hub_node import HubNode
+from dray.sim.faults.world import World
+
+
+class Execution(msgspec.Struct):
+    """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it."""
+
+    task_id: str
+    uid: str
+    worker: str
+    machine: str
+    began_ms: int
+    devices: tuple[int, ...] = ()
+    share: int = WHOLE
+    limit_ms: int = 0
+    grace_ms: int = 0
+    names_attempt: bool = True
+    ended_ms: int = -1
+    outcome: str = ""
+    stranger: bool = False
+    given_up_ms: int = -1
+    pool: str = "batch"
+
+
+class Behaviour(NamedTuple):
+    """How one run of a task goes."""
+
+    duration_ms: int
+    state: str
+    exit_code: int
+    heeds_term: bool
+
+
+class Runs:
+    """All executions of a world, by task and by machine."""
+
+    def __init__(self, world: World, hub: HubNode) -> None:
+        self._world, self._hub = world, hub
+        self.all: list[Execution] = []
+        self.of_task: dict[str, list[Execution]] = {}
+        self.going: dict[str, list[Execution]] = {}
+        self.slots: dict[tuple[str, str], int] = {}
+        self.refused: dict[str, int] = {}
+
+    def begin(self, execution: Execution) -> None:
+        """Note a start down; two current attempts never share more of a card than it has."""
+        self.all.append(execution)
+        self.of_task.setdefault(execution.task_id, []).append(execution)
+        going = self.going.setdefault(execution.machine, [])
+        for card in execution.devices:
+            current = [run for run in going if card in run.devices and self._is_current(run)]
+            if self._is_current(execution) and sum(run.share for run in current) + execution.share > WHOLE:
+                self._world.fail(f"card {card} of {execution.machine} is used by {current} and {execution}")
+        self._check_slots(execution, going)
+        going.append(execution)
+
+    def _check_slots(self, execution: Execution, going: list[Execution]) -> None:
+        """A machine never runs more current tasks than it has slots, whatever its hub was told by others."""
+        peers = [run for run in going if run.pool == execution.pool and self._is_current(run)]
+        most = self.slots.get((execution.machine, execution.pool), 0)
+        if self._is_current(execution) and len(peers) >= most:
+            self._world.fail(
+                f"{execution.machine} has {most} {execution.pool} slots, and runs {peers} and {execution}"
+            )
+
+    def _is_current(self, run: Execution) -> bool:
+        attempt = self._hub.state.attempts.get(run.uid)
+        return attempt is not None and attempt.phase.live and attempt.worker == run.worker
+
+    def end(self, execution: Execution, outcome: str) -> None:
+        """Note an end down."""
+        execution.ended_ms, execution.outcome = self._world.now_ms, outcome
+        self.going[execution.machine].remove(execution)
+
+    def refuse(self, task_id: str) -> None:
+        """A machine could not take a task on: a failure without a run."""
+        self.refused[task_id] = self.refused.get(task_id, 0) + 1
+
+    def estrange(self) -> None:
+        """A restored hub knows nothing of attempts made after its backup."""
+        state, store = self._hub.state, self._hub.store
+        for runs in self.going.values():
+            for run in runs:
+                if run.uid not in state.attempts and store.find_attempt(run.uid) is None:
+                    run.stranger = True

@@ -1,0 +1,162 @@
+"""The final account of a history: what was acknowledged, recorded and run must agree."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+
+from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.events import Clock, unpack_facts
+from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.spec import JobSpec, unpack_spec
+from dray.hub.store.base import JobFilter
+from dray.sim.faults.checker import Checker
+from dray.sim.faults.hub_node import HubNode
+from dray.sim.faults.runs import Execution, Runs
+from dray.sim.faults.world import World
+
+LIMIT_SLACK_MS = 5000
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Settlement:
+    """Compares the world's own account with the hub's rows, once, at the end."""
+
+    def __init__(self, world: World, hub: HubNode, runs: Runs, checker: Checker, restored: bool) -> None:
+        self._world, self._hub, self._runs, self._checker = world, hub, runs, checker
+        self._restored = restored
+
+    def settle(self) -> None:
+        """Check everything."""
+        found = problems(self._hub.state)
+        if found:
+            self._world.fail("; ".join(found[:5]))
+        self._hub.now.flush()
+        account, store = self._checker.account, self._hub.store
+        for job_id in account.acknowledged:
+            job = store.find_job(job_id)
+            if job is None:
+                self._world.fail(f"job {job_id} was acknowledged and is gone")
+            else:
+                self._check_job(job)
+        for uid in account.recorded:
+            attempt = store.find_attempt(uid)
+            if attempt is None or attempt.phase.live:
+                self._world.fail(f"the result of {uid} was acknowledged as recorded and is not: {attempt}")
+        self._check_names()
+        self._check_limits()
+        self._check_fold()
+
+    def _check_names(self) -> None:
+        """A job without an id of its own has a name that nobody else has: one key, one job."""
+        by_name: dict[str, list[str]] = {}
+        for job in self._hub.store.list_jobs(JobFilter(limit=1 << 30)):
+            by_name.setdefault(job.name or job.id, []).append(job.id)
+        for name, ids in by_name.items():
+            if len(ids) > 1:
+                self._world.fail(f"one submit ({name}) made several jobs: {ids}")
+
+    def _check_job(self, job: Job) -> None:
+        if not job.state.final:
+            self._world.fail(f"job {job.id} never ended: {job.state}, {job.waiting} waiting, {job.live} live")
+        spec = unpack_spec(job.spec)
+        least = spec.task_count + self._checker.account.grown.get(job.id, 0)
+        if job.total < least:
+            self._world.fail(f"job {job.id} has {job.total} tasks, {least} were acknowledged")
+        for index in range(job.total):
+            runs = self._runs.of_task.get(f"{job.id}/{index}" if job.numbered else job.id, [])
+            attempts = self._hub.store.find_attempts(job.id, index)
+            starts = [attempt.uid for attempt in attempts if attempt.started]
+            if spec.at_most_once and len(starts) > 1:
+                self._world.fail(f"task {job.id}/{index} is at-most-once and was started as {starts}")
+            if spec.overlap == "fenced":
+                self._check_overlap(runs)
+            task = self._hub.store.find_task(job.id, index)
+            if task is not None:
+                self._check_result(spec, task, runs)
+                self._check_charges(spec, task, attempts, runs)
+
+    def _check_result(self, spec: JobSpec, task: Task, runs: list[Execution]) -> None:
+        name = f"task {task.job_id}/{task.index}"
+        if task.state is JobState.SUCCEEDED:
+            good = [run for run in runs if run.outcome == "succeeded" and self._is_of(run, task.last_uid)]
+            if not good:
+                self._world.fail(f"{name} succeeded by {task.last_uid}, which never did")
+        if task.state is JobState.FAILED and task.failures != spec.retries + 1:
+            self._world.fail(f"{name} ended after {task.failures} failures with {spec.retries} retries")
+        if task.failures > spec.retries + 1:
+            self._world.fail(f"{name} failed {task.failures} times with {spec.retries} retries")
+        if task.losses > spec.losses + 1:
+            self._world.fail(f"{name} was lost {task.losses} times, {spec.losses} allowed")
+        if task.state is JobState.WORKER_FAILED and task.losses <= spec.losses:
+            self._world.fail(f"{name} gave up after {task.losses} of {spec.losses} losses")
+
+    def _is_of(self, run: Execution, uid: str) -> bool:
+        """Whether a run is this attempt's; a worker that names no attempt goes on with what it has."""
+        if run.uid == uid:
+            return True
+        attempt = self._hub.store.find_attempt(uid)
+        return not run.names_attempt and attempt is not None and attempt.worker == run.worker
+
+    def _check_charges(
+        self, spec: JobSpec, task: Task, attempts: list[Attempt], runs: list[Execution]
+    ) -> None:
+        """Failures and losses are charged for what happened, each once."""
+        name = f"task {task.job_id}/{task.index}"
+        ran = {run.uid for run in runs}
+        nameless = any(not run.names_attempt for run in runs)
+        for attempt in attempts:
+            # A task that could not be taken on at all is reported as failed without a run.
+            refused = attempt.phase is Phase.FAILED
+            if attempt.started and attempt.uid not in ran and not refused and not nameless:
+                self._world.fail(f"{name}: attempt {attempt.uid} is recorded as started and never ran")
+            if attempt.phase is Phase.SUCCEEDED and not attempt.started:
+                self._world.fail(f"{name}: attempt {attempt.uid} succeeded and is not recorded as started")
+        failed = [a for a in attempts if a.phase is Phase.FAILED]
+        limited = [a for a in attempts if a.phase is Phase.KILLED and a.cancel == "time_limit"]
+        charged = [a for a in failed if not a.cancel]
+        if not len(charged) <= task.failures <= len(failed) + len(limited):
+            self._world.fail(f"{name} is charged {task.failures} failures for {failed} and {limited}")
+        lost = [a for a in attempts if a.phase is Phase.LOST and a.started]
+        if not sum(1 for a in lost if not a.cancel) <= task.losses <= len(lost):
+            self._world.fail(f"{name} is charged {task.losses} losses for {lost}")
+        if len(attempts) != task.attempts:
+            self._world.fail(f"{name} counts {task.attempts} attempts, there are {len(attempts)}")
+
+    def _check_overlap(self, runs: list[Execution]) -> None:
+        """A machine that shares its name with another speaks for it: no fence holds between the two."""
+        known = [run for run in runs if not run.stranger and run.worker not in self._checker.shared_names]
+        ordered = sorted(known, key=lambda run: run.began_ms)
+        for earlier, later in pairwise(ordered):
+            if earlier.ended_ms < 0 or later.began_ms < earlier.ended_ms:
+                self._world.fail(f"fenced task {earlier.task_id} ran twice at once: {earlier} and {later}")
+
+    def _check_limits(self) -> None:
+        for run in self._runs.all:
+            most_ms = run.limit_ms + run.grace_ms + LIMIT_SLACK_MS
+            if run.limit_ms and run.ended_ms - run.began_ms > most_ms:
+                self._world.fail(f"{run} ran beyond its limit")
+
+    def _check_fold(self) -> None:
+        """The log alone gives the rows, byte for byte."""
+        store = self._hub.store
+        fresh = State(self._hub.rules)
+        for entry in store.tail(0, 1 << 30):
+            for fact in unpack_facts(entry.facts):
+                apply(fresh, fact, Clock(entry.now_ms, entry.at_ms))
+        for job_id, job in fresh.jobs.items():
+            row = store.find_job(job_id)
+            if row is None:
+                self._world.fail(f"job {job_id} is in the log and has no row")
+                return
+            if _encode(msgspec.structs.replace(row, shape=-1)) != _encode(
+                msgspec.structs.replace(job, shape=-1)
+            ):
+                self._world.fail(f"job {job_id}: the log folds to {job}, its row is {row}")
+        for (job_id, index), task in fresh.tasks.items():
+            task_row = store.find_task(job_id, index)
+            if task_row is None or _encode(task_row) != _encode(task):
+                self._world.fail(f"task {job_id}/{index}: the log folds to {task}, its row is {task_row}")

@@ -1,0 +1,88 @@
+"""Many seeds: run them, gather what they were like, and turn a failing one into a scenario.
+
+Whatever ends a history early counts as a failure, also an exception that no check raised.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from dray.sim.faults.mutants import Mutant, applied
+from dray.sim.faults.run import History, Outcome
+from dray.sim.faults.shrinking import shrink
+from dray.sim.faults.world import LARGE, SMALL, Size
+
+SIZES: dict[str, Size] = {"small": SMALL, "large": LARGE}
+LAST_LINES = 25
+
+
+class Scenario(msgspec.Struct):
+    """A history that once failed, kept so that it never fails again."""
+
+    seed: int
+    size: str
+    skipped: list[int] = []
+    problem: str = ""
+    note: str = ""
+
+
+class Verdict(NamedTuple):
+    """How one seed went. `problem` is empty where every promise held."""
+
+    seed: int
+    outcome: Outcome | None
+    problem: str
+    story: list[str]
+
+
+class Tally:
+    """Sums over many seeds."""
+
+    def __init__(self) -> None:
+        self.seeds = self.steps = self.runs = 0
+        self.virtual_s = 0.0
+        self.faults: Counter[str] = Counter()
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.steps += outcome.steps
+        self.runs += outcome.runs
+        self.virtual_s += outcome.virtual_s
+        self.faults.update(outcome.faults)
+
+
+def judge(seed: int, size: str, skipped: Iterable[int] = ()) -> Verdict:
+    """Live through one history and say how it went."""
+    history = History(seed, SIZES[size], frozenset(skipped))
+    try:
+        outcome = history.run()
+    except Exception as failure:  # noqa: BLE001  # whatever broke in there is what this is for
+        return Verdict(seed, None, f"{type(failure).__name__}: {failure}", history.world.story)
+    return Verdict(seed, outcome, "", history.world.story)
+
+
+def shrink_seed(seed: int, size: str, tries: int = 200) -> Scenario:
+    """Leave out faults of a failing seed for as long as it fails."""
+    numbers = list(range(SIZES[size].faults))
+    skipped = shrink(numbers, lambda out: bool(judge(seed, size, out).problem), tries)
+    return Scenario(seed, size, sorted(skipped), judge(seed, size, skipped).problem)
+
+
+def reproduction(scenario: Scenario) -> str:
+    """The one line that shows a failure again."""
+    skipped = f" --skip {','.join(map(str, scenario.skipped))}" if scenario.skipped else ""
+    return f"./dev soak --seed {scenario.seed} --size {scenario.size}{skipped}"
+
+
+def hunt(mutant: Mutant, first: int, most: int) -> Verdict | None:
+    """Look for the first small seed that shows a deliberate bug; None where none of them does."""
+    with applied(mutant):
+        for seed in range(first, first + most):
+            verdict = judge(seed, "small")
+            if verdict.problem:
+                return verdict
+    return None

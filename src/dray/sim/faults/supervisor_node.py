@@ -1,0 +1,240 @@
+"""A supervisor with its journal and the processes it runs.
+
+What the journal holds survives agent, supervisor and host; what a process does is noted down by the world itself, so
+that the checker knows what truly ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dray.agent.machine import Launch
+from dray.core.model.resources import WHOLE
+from dray.sim.faults.runs import Behaviour, Execution, Runs
+from dray.sim.faults.world import World
+
+
+class Record(msgspec.Struct):
+    """What the journal says of one attempt."""
+
+    uid: str
+    task_id: str
+    meta: dict[str, Any]
+    phase: str = "accepted"
+    exit: dict[str, Any] | None = None
+    acked: bool = False
+
+
+class Process(msgspec.Struct):
+    """One running task."""
+
+    execution: Execution
+    behaviour: Behaviour
+    limit_ms: int | None
+    grace_ms: int
+    lease_ms: int | None
+    renewed_ms: int
+    stop: str = ""
+    gone: bool = False
+
+
+class Supervisor:
+    """The journal and the processes. `tell` reaches the agent while one is attached."""
+
+    def __init__(
+        self, world: World, name: str, machine: str, runs: Runs, behave: Callable[[str], Behaviour]
+    ) -> None:
+        self._world, self._name, self._machine, self._runs, self._behave = world, name, machine, runs, behave
+        self.journal_id, self.boot_id = f"{machine}-journal-1", f"{machine}-boot-1"
+        self.full = False
+        self.denied: set[str] = set()
+        self.max_epoch = 0
+        self.records: dict[str, Record] = {}
+        self.processes: dict[str, Process] = {}
+        self.life = 1
+        self.alive = True
+        self.tell: Callable[[dict[str, Any]], None] = lambda event: None
+
+    def state(self) -> dict[str, Any]:
+        """What a newly attached agent is told."""
+        attempts = [
+            {"uid": r.uid, "task_id": r.task_id, "phase": r.phase, "meta": r.meta, **(r.exit or {})}
+            for r in self.records.values()
+            if not r.acked
+        ]
+        return {
+            "ev": "state",
+            "journal_id": self.journal_id,
+            "boot_id": self.boot_id,
+            "max_epoch": self.max_epoch,
+            "attempts": attempts,
+        }
+
+    def run(self, launch: Launch) -> None:
+        """Journal it, start it, say both; an attempt that is known is only told of again."""
+        if not self.alive:
+            return
+        known = self.records.get(launch.uid)
+        if known is not None:
+            self._repeat(known)
+            return
+        if launch.uid in self.denied:
+            self._world.fail(f"{self._machine} starts {launch.uid}, of which it said that it never will")
+        if self.full:
+            self._runs.refuse(launch.spec.id)
+            self.tell({"ev": "refused", "uid": launch.uid, "error": "no space left on the worker"})
+            return
+        meta = {"pool": launch.spec.slot_pool or launch.spec.type, "devices": list(launch.devices)}
+        record = self.records[launch.uid] = Record(launch.uid, launch.spec.id, meta)
+        self.tell({"ev": "accepted", "uids": [launch.uid]})
+        self._world.at(self._world.rng.randint(0, 4), self._start, self.life, record, launch)
+
+    def _repeat(self, record: Record) -> None:
+        if record.phase == "exited":
+            self.tell({"ev": "exited", "items": [{"uid": record.uid, **(record.exit or {})}]})
+        elif record.phase == "running":
+            self.tell({"ev": "started", "items": [{"uid": record.uid, "pid": 1, "started_at": 1.0}]})
+        else:
+            self.tell({"ev": "accepted", "uids": [record.uid]})
+
+    def _start(self, life: int, record: Record, launch: Launch) -> None:
+        if life != self.life or record.phase != "accepted":
+            return
+        record.phase = "running"
+        limit = None if launch.limit_s is None else round(launch.limit_s * 1000)
+        lease = None if launch.lease_s is None else round(launch.lease_s * 1000)
+        behaviour, grace = self._behave(launch.spec.id), round(launch.grace_s * 1000)
+        execution = Execution(
+            launch.spec.id,
+            launch.uid,
+            self._name,
+            self._machine,
+            self._world.now_ms,
+            launch.devices,
+            launch.spec.gpu_milli or WHOLE,
+            round(launch.spec.limit_s * 1000),
+            grace,
+            pool=launch.spec.slot_pool or launch.spec.type,
+        )
+        self._runs.begin(execution)
+        process = Process(execution, behaviour, limit, grace, lease, self._world.now_ms)
+        self.processes[launch.uid] = process
+        self.tell({"ev": "started", "items": [{"uid": launch.uid, "pid": 1, "started_at": 1.0}]})
+        self._world.at(behaviour.duration_ms, self._finish, process, behaviour.state, "")
+        if limit is not None:
+            self._world.at(limit, self.cancel, launch.uid, "time_limit", grace)
+        if lease is not None:
+            self._world.at(lease, self._check_lease, process)
+
+    def _check_lease(self, process: Process) -> None:
+        if process.gone or process.lease_ms is None or not self.alive:
+            return
+        left = process.renewed_ms + process.lease_ms - self._world.now_ms
+        if left > 0:
+            self._world.at(left, self._check_lease, process)
+        else:
+            self._world.counts["lease ran out"] += 1
+            process.stop = "lease"
+            self._finish(process, "killed", "lease")
+
+    def renew(self, age_ms: int) -> None:
+        """The hub was heard so long ago."""
+        for process in self.processes.values():
+            process.renewed_ms = max(process.renewed_ms, self._world.now_ms - age_ms)
+
+    def cancel(self, uid: str, reason: str, grace_ms: int) -> None:
+        """TERM now, KILL after the grace; what has not started never will."""
+        record = self.records.get(uid)
+        if not self.alive or record is None:
+            return
+        process = self.processes.get(uid)
+        if record.phase == "accepted":
+            self._record_exit(record, _stopped(reason))
+        elif process is not None and not process.gone and not process.stop:
+            process.stop = reason
+            delay = self._world.rng.randint(1, 500) if process.behaviour.heeds_term else max(grace_ms, 0)
+            self._world.at(min(delay, max(grace_ms, 0)), self._finish, process, "killed", reason)
+        elif process is not None and not process.gone:
+            # A second request may shorten the grace, never lengthen it.
+            self._world.at(max(grace_ms, 0), self._finish, process, "killed", process.stop)
+        elif record.phase == "exited":
+            self._repeat(record)
+
+    def _finish(self, process: Process, state: str, reason: str) -> None:
+        if process.gone or (process.stop and not reason):
+            return
+        process.gone = True
+        execution = process.execution
+        self._runs.end(execution, state if not reason else "killed")
+        if not self.alive:
+            return
+        record = self.records.get(execution.uid)
+        if record is not None and record.phase == "running":
+            exit_ = _stopped(reason) if reason else _exited(state, process.behaviour.exit_code)
+            self._record_exit(record, exit_)
+
+    def _record_exit(self, record: Record, exit_: dict[str, Any]) -> None:
+        record.phase, record.exit = "exited", exit_
+        self.processes.pop(record.uid, None)
+        self.tell({"ev": "exited", "items": [{"uid": record.uid, **exit_}]})
+
+    def stop_for_hub(self, uid: str, reason: str, grace_ms: int) -> None:
+        """Stop an attempt on the hub's word; work that this hub cannot know is never its to stop."""
+        process = self.processes.get(uid)
+        if process is not None and not process.gone and process.execution.stranger:
+            self._world.fail(f"the hub stops {process.execution}, of which it never heard ({reason})")
+        self.cancel(uid, reason, grace_ms)
+
+    def acked(self, uids: list[str]) -> None:
+        for uid in uids:
+            if uid in self.records:
+                self.records[uid].acked = True
+
+    def die(self) -> None:
+        """kill -9: processes go on for a moment, nobody watches them; barriers let nothing through."""
+        self.alive = False
+        self.life += 1
+
+    def come_back(self, rebooted: bool = False) -> None:
+        """Read the journal: what ran is stopped and lost, what had not started never ran."""
+        self.alive = True
+        self.life += 1
+        if rebooted:
+            self.boot_id += "+"
+        for process in self.processes.values():
+            if not process.gone:
+                process.gone = True
+                self._runs.end(process.execution, "killed")
+        self.processes.clear()
+        for record in self.records.values():
+            if record.phase == "running":
+                record.phase, record.exit = "exited", _lost("lost")
+            elif record.phase == "accepted":
+                record.phase, record.exit = "exited", _lost("lost_unstarted")
+
+    def wipe(self) -> None:
+        """The home is gone: a new journal that knows nothing."""
+        self.come_back(rebooted=True)
+        self.records.clear()
+        self.max_epoch = 0
+        self.journal_id += "+"
+
+
+def _exited(state: str, code: int) -> dict[str, Any]:
+    return {"state": state, "exit_code": code, "signal": 0, "exit_class": "ok" if code == 0 else "code"}
+
+
+def _lost(exit_class: str) -> dict[str, Any]:
+    return {"state": "failed", "exit_code": -1, "signal": 0, "exit_class": exit_class}
+
+
+def _stopped(reason: str) -> dict[str, Any]:
+    if reason == "lease":
+        return _lost("lost")
+    if reason == "time_limit":
+        return {"state": "failed", "exit_code": 143, "signal": 15, "exit_class": "time_limit"}
+    state = "preempted" if reason == "preempted" else "killed"
+    return {"state": state, "exit_code": 143, "signal": 15, "exit_class": "cancelled"}

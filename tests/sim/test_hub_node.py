@@ -1,0 +1,48 @@
+"""The hub's site in the simulation: backups are copies, and a hub that lost its store ends."""
+
+from __future__ import annotations
+
+from dray.core.lifecycle.rules import Rules
+from dray.sim.faults.checker import Checker
+from dray.sim.faults.hub_node import HubNode
+from dray.sim.faults.runs import Runs
+from dray.sim.faults.world import SMALL, World
+
+
+def start_site() -> tuple[World, HubNode]:
+    world = World(1, SMALL)
+    hub = HubNode(world, Rules())
+    Checker(world, hub, Runs(world, hub))
+    hub.start()
+    return world, hub
+
+
+def let_pass(world: World, until_ms: int) -> None:
+    while world.now_ms < until_ms and world.step():
+        pass
+
+
+def test_a_stale_hub_with_nothing_to_write_ends_as_well():
+    world, hub = start_site()
+    let_pass(world, 1000)
+    stale = hub.now
+    hub.start_second()
+    let_pass(world, 130_000)
+    assert not stale.up
+    assert hub.up
+    assert world.counts["hub ended by epoch_lost"] == 1
+
+
+def test_a_backup_stays_as_it_was():
+    world, hub = start_site()
+    let_pass(world, 1000)
+    backup = hub.back_up(None)
+    before = (backup.file.last_seq, dict(backup.file.log))
+    hub.die("killed")
+    let_pass(world, 90_000)
+    assert hub.file.last_seq > before[0]
+    assert (backup.file.last_seq, backup.file.log) == before
+    hub.restore(backup)
+    let_pass(world, 100_000)
+    assert hub.up
+    assert hub.file is not backup.file

@@ -1,0 +1,70 @@
+"""A check that cannot fail is no check: deliberate bugs are caught, and every entry of their table still applies."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.sim.faults.mutant_table import MUTANTS
+from dray.sim.faults.mutants import Edit, Mutant, applied, find_function
+from dray.sim.faults.shrinking import shrink
+from dray.sim.faults.soaking import hunt, judge, shrink_seed
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+QUICK = (
+    "effects-before-commit",
+    "log-tail-not-folded",
+    "foreign-attempts-allowed",
+    "duplicate-recorded-twice",
+    "one-retry-less",
+    "at-most-once-ignored",
+    "queued-twice",
+    "array-limit-ignored",
+    "unaccepted-lost",
+    "quarantine-kills",
+    "credit-added",
+    "flapping-tolerated",
+    "reported-slots-trusted",
+    "finished-not-reported",
+)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_bug_is_caught(name):
+    verdict = hunt(BY_NAME[name], 0, 12)
+    assert verdict is not None, f"{name} survives: {BY_NAME[name].sentence}"
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_bug_can_be_planted_and_leaves_nothing_behind(name):
+    functions = [find_function(edit.where) for edit in BY_NAME[name].edits]
+    before = [function.__code__ for function in functions]
+    with applied(BY_NAME[name]):
+        assert all(function.__code__ is not code for function, code in zip(functions, before, strict=True))
+    assert [function.__code__ for function in functions] == before
+
+
+def test_names_and_sentences_are_there():
+    assert len(BY_NAME) == len(MUTANTS) >= 30
+    assert all(mutant.sentence.endswith(".") for mutant in MUTANTS)
+
+
+def test_an_edit_that_fits_nothing_is_an_error():
+    stray = Mutant(
+        "stray", "Edits what is not there.", (Edit(MUTANTS[0].edits[0].where, "no such text", ""),)
+    )
+    with pytest.raises(ValueError, match="0 times, not once"), applied(stray):
+        pass
+
+
+def test_shrinking_finds_the_two_faults_that_matter():
+    skipped = shrink(list(range(60)), lambda out: not {17, 43} & out)
+    assert set(range(60)) - skipped == {17, 43}
+
+
+def test_a_failing_seed_shrinks_to_one_that_still_fails():
+    verdict = hunt(BY_NAME["unaccepted-lost"], 0, 12)
+    assert verdict is not None
+    with applied(BY_NAME["unaccepted-lost"]):
+        scenario = shrink_seed(verdict.seed, "small", tries=40)
+        assert scenario.skipped
+        assert judge(scenario.seed, "small", scenario.skipped).problem == scenario.problem

@@ -1,0 +1,194 @@
+"""Long runs of the fault simulation: many seeds on all cores, one seed with its story, or the deliberate bugs.
+
+A failing seed is shrunk, printed with the line that shows it again, and written as a scenario that the suite runs from
+then on. Nothing here judges: what must hold is checked inside the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dray.sim.faults.mutant_table import MUTANTS
+from dray.sim.faults.soaking import LAST_LINES, Tally, Verdict, hunt, judge, reproduction, shrink_seed
+
+ROOT = Path(__file__).resolve().parent.parent
+SCENARIOS = ROOT / "tests" / "scenarios"
+PROGRESS_S = 10.0
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./dev soak", description="Run the fault simulation over many seeds."
+    )
+    parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many seeds (default 200)")
+    parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (default 0)")
+    parser.add_argument("--large", action="store_true", help="large worlds: 12 workers, 50 jobs, 300 faults")
+    parser.add_argument("--seed", type=int, metavar="N", help="run this one seed")
+    parser.add_argument("--size", choices=("small", "large"), default="small", help="the size for --seed")
+    parser.add_argument("--skip", default="", metavar="N,N", help="fault numbers that --seed leaves out")
+    parser.add_argument("--story", action="store_true", help="print all that happened in --seed")
+    parser.add_argument(
+        "--mutants", nargs="*", metavar="NAME", help="plant these bugs (default: all), one by one"
+    )
+    parser.add_argument("--most", type=int, default=2000, metavar="N", help="seeds that a bug may survive")
+    parser.add_argument(
+        "--cores", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file too")
+    parser.add_argument("--keep", action="store_true", help="write no scenario for a failing seed")
+    return parser.parse_args()
+
+
+# --- one seed ---------------------------------------------------------------------------------------------------------
+
+
+def show_seed(options: argparse.Namespace) -> int:
+    skipped = [int(number) for number in options.skip.split(",") if number]
+    verdict = judge(options.seed, options.size, skipped)
+    if options.story:
+        print("\n".join(verdict.story))
+    elif verdict.problem:
+        print("\n".join(verdict.story[-LAST_LINES:]))
+    if verdict.problem:
+        print(f"\nFAILED {verdict.problem}")
+        return 1
+    print(f"clean: {verdict.outcome}")
+    return 0
+
+
+# --- many seeds -------------------------------------------------------------------------------------------------------
+
+
+def judge_one(task: tuple[int, str]) -> tuple[Verdict, float]:
+    began = time.process_time()
+    verdict = judge(*task)
+    return verdict._replace(story=verdict.story[-LAST_LINES:] if verdict.problem else []), (
+        time.process_time() - began
+    )
+
+
+def soak(options: argparse.Namespace) -> int:
+    size = "large" if options.large else "small"
+    tasks = [(seed, size) for seed in range(options.first, options.first + options.seeds)]
+    tally, failed, cpu_s = Tally(), list[Verdict](), 0.0
+    began = told = time.monotonic()
+    with multiprocessing.Pool(options.cores, quieten) as pool:
+        for verdict, spent_s in pool.imap_unordered(judge_one, tasks, chunksize=4):
+            cpu_s += spent_s
+            if verdict.outcome is not None:
+                tally.add(verdict.outcome)
+            else:
+                failed.append(verdict)
+                print(f"seed {verdict.seed}: {verdict.problem}", flush=True)
+            if time.monotonic() - told > PROGRESS_S:
+                told = time.monotonic()
+                print(
+                    f"  {tally.seeds + len(failed)} of {options.seeds} seeds, {len(failed)} failed",
+                    flush=True,
+                )
+    figures = summarise(tally, len(failed), cpu_s, time.monotonic() - began, size, options)
+    print("\n".join(tell(figures)))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    for verdict in failed[:3]:
+        explain(verdict, size, options.keep)
+    return 1 if failed else 0
+
+
+def summarise(
+    tally: Tally, failed: int, cpu_s: float, wall_s: float, size: str, options: argparse.Namespace
+) -> dict[str, Any]:
+    done = tally.seeds + failed
+    return {
+        "size": size,
+        "first_seed": options.first,
+        "seeds": done,
+        "failed": failed,
+        "steps": tally.steps,
+        "runs_of_user_code": tally.runs,
+        "virtual_hours": round(tally.virtual_s / 3600, 1),
+        "wall_s": round(wall_s, 1),
+        "core_s": round(cpu_s, 1),
+        "speed_up": round(tally.virtual_s / wall_s),
+        "worlds_per_core_hour": round(done / cpu_s * 3600),
+        "faults": dict(sorted(tally.faults.items())),
+    }
+
+
+def tell(figures: dict[str, Any]) -> Iterator[str]:
+    yield f"{figures['seeds']} {figures['size']} worlds, {figures['failed']} failed"
+    for name in ("steps", "runs_of_user_code", "virtual_hours", "speed_up", "worlds_per_core_hour"):
+        yield f"  {name.replace('_', ' '):24} {figures[name]:>12,}"
+    for kind, count in figures["faults"].items():
+        yield f"    {kind:28} {count:>10,}"
+
+
+def explain(verdict: Verdict, size: str, keep: bool) -> None:
+    print(f"\nseed {verdict.seed} failed: {verdict.problem}\nits last lines:")
+    print("\n".join(f"  {line}" for line in verdict.story))
+    scenario = shrink_seed(verdict.seed, size)
+    print(f"again, with {len(scenario.skipped)} faults left out:\n  {reproduction(scenario)} --story")
+    if not keep:
+        scenario.note = "found by a soak: say here what was wrong once it is mended"
+        path = SCENARIOS / f"{size}-{verdict.seed}.json"
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(scenario), indent=2) + b"\n")
+        print(f"written to {path.relative_to(ROOT)}")
+
+
+# --- deliberate bugs --------------------------------------------------------------------------------------------------
+
+
+def hunt_one(task: tuple[str, int, int]) -> tuple[str, Verdict | None]:
+    name, first, most = task
+    (mutant,) = [one for one in MUTANTS if one.name == name]
+    verdict = hunt(mutant, first, most)
+    return name, verdict._replace(story=[]) if verdict else None
+
+
+def soak_mutants(options: argparse.Namespace) -> int:
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    if strange := [name for name in options.mutants if name not in known]:
+        print(f"there is no bug named {', '.join(strange)}; known are: {', '.join(known)}", file=sys.stderr)
+        return 2
+    tasks = [(name, options.first, options.most) for name in options.mutants or known]
+    caught: dict[str, dict[str, Any]] = {}
+    with multiprocessing.Pool(options.cores, quieten) as pool:
+        for name, verdict in pool.imap_unordered(hunt_one, tasks, chunksize=1):
+            seeds = verdict.seed - options.first + 1 if verdict else 0
+            problem = verdict.problem[:200] if verdict else ""
+            caught[name] = {"sentence": known[name].sentence, "seeds_to_catch": seeds, "problem": problem}
+            word = f"caught by {seeds:4} seeds" if verdict else f"SURVIVES {options.most} seeds"
+            print(f"{name:28} {word}  {problem[:110]}", flush=True)
+    survivors = [name for name, fate in caught.items() if not fate["seeds_to_catch"]]
+    print(f"{len(caught) - len(survivors)} of {len(caught)} bugs caught")
+    if options.json:
+        options.json.write_text(json.dumps(caught, indent=2) + "\n")
+    return 1 if survivors else 0
+
+
+def quieten() -> None:
+    """Alarms are expected by the thousand; the histories keep their own story."""
+    logging.disable(logging.CRITICAL)
+
+
+def main() -> int:
+    options = read_arguments()
+    quieten()
+    if options.seed is not None:
+        return show_seed(options)
+    return soak(options) if options.mutants is None else soak_mutants(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
