@@ -22,7 +22,7 @@ REMEMBERED = 1000
 
 
 class Running(msgspec.Struct, kw_only=True):
-    """One attempt this agent answers for, from its assignment to the ack of its result."""
+    """One attempt this agent answers for, from its assignment to the ack of its result. `known`: to the present hub."""
 
     uid: str
     task_id: str
@@ -32,6 +32,7 @@ class Running(msgspec.Struct, kw_only=True):
     pid: int = 0
     devices: tuple[int, ...] = ()
     result: dict[str, Any] | None = None
+    known: bool = True
     sent_ms: int = 0
     sends: int = 0
 
@@ -156,7 +157,8 @@ class Machine:
             return []
         attempt.phase = "exited"
         attempt.result = result_of(attempt, item)
-        printed = any((item.get("out") or {"all": 1}).values())
+        # A hub restored from a backup refuses the output of what it does not know.
+        printed = attempt.known and any((item.get("out") or {"all": 1}).values())
         ship: list[Effect] = [Ship(attempt.uid, attempt.task_id, ended=True)] if printed else []
         return [*ship, *self._send_result(attempt, now_ms)]
 
@@ -237,11 +239,10 @@ class Machine:
         if ack.re == "register":
             # Before the results below are let go: what ended while nobody listened has output to send as well.
             known = known_to_hub(ack)
-            ships = [a for a in self.running.values() if a.uid in known]
-            effects += [Ship(a.uid, a.task_id, a.phase == "exited") for a in ships]
-        # Taken before results are forgotten: what ended while no hub was there has printed, too.
-        every = self.running.values() if ack.re == "register" else ()
-        printed = [Ship(attempt.uid, attempt.task_id, attempt.phase == "exited") for attempt in every]
+            for attempt in self.running.values():
+                attempt.known = attempt.uid in known
+                if attempt.known:
+                    effects.append(Ship(attempt.uid, attempt.task_id, attempt.phase == "exited"))
         done = [uid for uid in ack.results if uid in self.running]
         for uid in done:
             del self.running[uid]
@@ -249,7 +250,7 @@ class Machine:
             effects.append(Supervise({"op": "acked", "uids": done}))
         if ack.re == "register":
             self.registered = True
-            effects += [*printed, self._ready("registered")]
+            effects.append(self._ready("registered"))
         return effects
 
     def assigned(self, message: JobAssign, now_ms: int) -> list[Effect]:
