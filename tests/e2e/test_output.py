@@ -31,12 +31,13 @@ def test_100_mb_in_one_line(site: Cluster) -> None:
 
     wait_for(lambda: site.logs(job_id, stream="stderr") == b"the end\n", "the other stream is whole")
     (file,) = (site.home / "output" / job_id).iterdir()
-    wait_for(lambda: file.stat().st_size > 63 * MIB, "the output arrives up to the cap")
+    # The worker keeps the first segment and the newest ones, 56 to 64 MiB of them; what was shipped before adds to it.
+    wait_for(lambda: file.stat().st_size > 55 * MIB, "what the worker kept arrives")
     wait_for(lambda: b"dropped here]" in site.logs(job_id, stream="stdout"), "the gap is marked")
     for pid, bytes_before in before.items():
         assert peak_bytes(pid) - bytes_before < 32 * MIB, f"{pid} grew with the output"
     shown = site.logs(job_id, stream="stdout")
-    assert 60 * MIB < len(shown) < 65 * MIB
+    assert 55 * MIB < len(shown) < 65 * MIB
     assert shown.count(b"dropped here]") < 20, "the gap is marked, not every piece of it"
     assert file.stat().st_size <= 65 * MIB
 
