@@ -26,8 +26,14 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """The server library tells of bad bytes from a peer with a whole traceback, each time: one line says it all."""
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """What the server library says, less what is no error here.
+
+    It tells of bad bytes from a peer with a whole traceback, each time: one line says it all. And it calls it an error
+    when a peer goes away, or the hub stops, in the middle of an upgrade.
+    """
+    if "without completing handshake" in record.getMessage():
+        return False
     if record.getMessage().startswith("Invalid"):
         record.exc_info = record.exc_text = None
     return True
@@ -44,5 +50,5 @@ def set_up_logging(as_json: bool, level: int = logging.INFO) -> None:
     root.propagate = False
     server = logging.getLogger("uvicorn.error")
     server.handlers[:] = [handler]
-    server.filters[:] = [_without_traceback]
+    server.filters[:] = [_worth_telling]
     server.propagate = False
