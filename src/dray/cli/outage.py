@@ -56,6 +56,8 @@ class Outage:
             try:
                 answer = ask()
             except (HubAway, NoHub) as error:
+                if isinstance(error, HubAway) and error.sent:
+                    self._reached = True  # it was there and went away in the middle of an answer
                 hopeless = isinstance(error, (NoHub, HubDead) if self._needs_process else NoHub)
                 if hopeless and not self._reached:
                     raise
