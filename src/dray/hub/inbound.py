@@ -29,7 +29,6 @@ from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import split_task_id
-from dray.core.model.records import Attempt
 from dray.hub.store.base import Store
 from dray.wire.worker_messages import (
     Heartbeat,
@@ -47,12 +46,8 @@ from dray.wire.worker_messages import (
     WorkerShowRequest,
 )
 
-LOST_CLASSES = ("lost", "lost_unstarted")
 
-
-def interpret(
-    state: State, store: Store, worker: str, session: int, body: WorkerMessage
-) -> Iterator[Event | Effect]:
+def interpret(state: State, worker: str, session: int, body: WorkerMessage) -> Iterator[Event | Effect]:
     """Yield what follows from one message of a registered session, step by step: each step sees the one before
     folded in.
     """
@@ -116,13 +111,9 @@ def _activity(state: State, store: Store, worker: str, task: str, uid: str, said
         if known is not None and (known.worker, known.job_id, known.index) != (worker, job_id, max(index, 0)):
             # A uid drawn again by a hub that was restored from a backup: this worker's work is not ours to judge.
             known = None
-        over = known is not None and not _is_current(known)
+        over = known is not None and not known.phase.live
         uid = known.uid if known is not None else uid
     return Activity(job_id, index, uid, over, running=said != "accepted")
-
-
-def _is_current(attempt: Attempt) -> bool:
-    return attempt.phase.live
 
 
 def outcome_of(result: JobResult) -> Outcome:

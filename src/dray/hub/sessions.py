@@ -234,9 +234,7 @@ class Sessions:
 
     def _post(self, session: Session, body: Any) -> None:
         worker, number = session.worker, session.number
-        self._engine().post(
-            lambda state, clock: Decision(inbound.interpret(state, self._store, worker, number, body))
-        )
+        self._engine().post(lambda state, clock: Decision(inbound.interpret(state, worker, number, body)))
 
     def _register(self, session: Session, body: Register) -> None:
         if session.worker and session.worker != body.id:

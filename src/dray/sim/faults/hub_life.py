@@ -218,9 +218,7 @@ class HubLife:
             )
         elif session.worker:
             worker, number = session.worker, session.number
-            self.post(
-                lambda state, clock: Decision(inbound.interpret(state, self.store, worker, number, body))
-            )
+            self.post(lambda state, clock: Decision(inbound.interpret(state, worker, number, body)))
             if isinstance(body, ReadyForWork):
                 self.asked[worker] = max(body.credits, self.asked.get(worker, 0))
         self._note_sign_of_life(session, isinstance(body, Register))
