@@ -16,7 +16,7 @@ MOST = 100
 def plan_document(state: State, spec: JobSpec) -> Document:
     """Where the tasks of a spec would go now, whom else they could go to, and why not."""
     ask = ask_of(spec)
-    shape = state.shapes.take(ask)
+    shape = state.shapes.take((ask,))
     try:
         rooms = Rooms(state)
         rows = rooms.candidates(shape, ask)

@@ -67,7 +67,7 @@ def move(state: State, attempt: Attempt, trigger: str) -> bool:
 
 def may_return(state: State, attempt: Attempt) -> bool:
     """Whether a lost attempt could hold its place again: its cards were not given away meanwhile."""
-    share = state.ask(attempt.shape).gpu_milli
+    share = state.ask(attempt).gpu_milli
     used = state.columns.card_used[state.columns.row_of[attempt.worker]]
     return all(used.get(index, 0) + share <= WHOLE for index in attempt.devices)
 
@@ -87,4 +87,4 @@ def hold(state: State, attempt: Attempt, sign: int) -> None:
         if job.limit:
             # The array's own cap held it back, not a lack of room: no worker need gain any for the next one to start.
             state.backlog.wake(job.shape)
-    state.columns.hold(attempt.worker, state.ask(attempt.shape), attempt.devices, sign)
+    state.columns.hold(attempt.worker, state.ask(attempt), attempt.devices, sign)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dray.core.model.records import Job
-from dray.core.model.resources import Ask
+from dray.core.model.resources import Asks
 
 RANGE = 1 << 40
 
@@ -59,25 +59,25 @@ class Bucket:
 
 
 class Shapes:
-    """Numbers for distinct asks, reused when the last job of a shape has gone."""
+    """Numbers for distinct asks (one per alternative of a job), reused when the last job of a shape has gone."""
 
     def __init__(self) -> None:
-        self.asks: list[Ask] = []
+        self.asks: list[Asks] = []
         self.refs: list[int] = []
-        self._index: dict[Ask, int] = {}
+        self._index: dict[Asks, int] = {}
         self._free: list[int] = []
 
-    def take(self, ask: Ask) -> int:
-        shape = self._index.get(ask)
+    def take(self, asks: Asks) -> int:
+        shape = self._index.get(asks)
         if shape is None:
             if self._free:
                 shape = self._free.pop()
-                self.asks[shape], self.refs[shape] = ask, 0
+                self.asks[shape], self.refs[shape] = asks, 0
             else:
                 shape = len(self.asks)
-                self.asks.append(ask)
+                self.asks.append(asks)
                 self.refs.append(0)
-            self._index[ask] = shape
+            self._index[asks] = shape
         self.refs[shape] += 1
         return shape
 

@@ -36,6 +36,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     uid: str
     worker: str
     devices: tuple[int, ...] = ()
+    variant: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -183,6 +184,15 @@ class ArrayExtended(msgspec.Struct, frozen=True, array_like=True, tag=19):
     close: bool = False
 
 
+class PolicyChanged(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """The site's policy was replaced whole. `origin` says where it came from, `digest` names the file's content."""
+
+    policy: bytes
+    origin: str = ""
+    user: str = ""
+    digest: str = ""
+
+
 Fact = (
     JobsSubmitted
     | PlanDecided
@@ -203,6 +213,7 @@ Fact = (
     | EpochStarted
     | WorkerForgotten
     | ArrayExtended
+    | PolicyChanged
 )
 
 

@@ -91,7 +91,7 @@ def _attempts(state: State) -> Iterator[str]:
 def _columns(state: State) -> Iterator[str]:
     for worker_id, row in state.columns.row_of.items():
         held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
-        asks = [state.ask(attempt.shape) for attempt in held]
+        asks = [state.ask(attempt) for attempt in held]
         sums = {
             "used_cpu": sum(ask.cpu_milli for ask in asks),
             "used_mem": sum(ask.memory_bytes for ask in asks),

@@ -22,7 +22,7 @@ from dray.core.lifecycle.events import (
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_number, task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
-from dray.core.model.resources import ask_of_packed
+from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 
 _FINAL_ORDER = (
@@ -64,7 +64,7 @@ def make_job(state: State, new: NewJob, clock: Clock) -> Job:
         queue=spec.queue,
         priority=spec.priority,
         tier=spec.job_tier,
-        shape=state.shapes.take(ask_of_packed(new.spec)),
+        shape=state.shapes.take(asks_of_packed(new.spec)),
         spec=new.spec,
         numbered=spec.numbered,
         total=spec.task_count,
@@ -77,6 +77,10 @@ def make_job(state: State, new: NewJob, clock: Clock) -> Job:
         lost_after_ms=round(spec.lost_after_s * 1000) or _lost_after_ms(state, spec),
         waiting_since_ms=clock.now_ms,
         submitted_at_ms=clock.at_ms,
+        gang=spec.node_count > 1,
+        plugin=spec.plugin,
+        ranked=spec.priority != TIERS[spec.job_tier].priority,
+        expected_ms=round(spec.expected_runtime_s * 1000),
     )
 
 
@@ -129,6 +133,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
         worker=placement.worker,
         shape=job.shape,
         devices=placement.devices,
+        variant=placement.variant,
         assigned_ms=clock.now_ms,
         assigned_at_ms=clock.at_ms,
         limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,

@@ -12,9 +12,21 @@ from dray.core.lifecycle import attempts, jobs
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
+from dray.core.model.ledger import PolicyRecord, unpack_record
+from dray.core.model.policy import unpack_policy
 from dray.core.model.records import Attempt, Job, Phase, Task
-from dray.core.model.resources import ask_of_packed
+from dray.core.model.resources import asks_of_packed
 from dray.core.model.worker import Presence, Worker
+
+
+def read_ledger(state: State, rows: Iterable[tuple[str, str, bytes | None]]) -> None:
+    """Fill an empty state's ledger, before the jobs that the policy has a say in."""
+    for kind, key, packed in rows:
+        if packed is not None:
+            state.ledger[kind, key] = unpack_record(kind, packed)
+    record = state.ledger.get(("policy", ""))
+    if isinstance(record, PolicyRecord):
+        state.policy = unpack_policy(record.policy)
 
 
 def load(
@@ -31,7 +43,7 @@ def load(
         state.touch_worker(worker.id)
     for job in job_rows:
         job.live = 0
-        job.shape = state.shapes.take(ask_of_packed(job.spec))
+        job.shape = state.shapes.take(asks_of_packed(job.spec))
         state.jobs[job.id] = job
         if job.untouched:
             state.backlog.add(job)

@@ -252,7 +252,7 @@ def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
 
 def is_fenced(state: State, attempt: Attempt) -> bool:
     """Whether two attempts of its task must never run at the same time."""
-    return "lease" in state.ask(attempt.shape).features
+    return "lease" in state.ask(attempt).features
 
 
 def limit_passed(state: State, event: LimitPassed, clock: Clock) -> list[Effect]:

@@ -1,8 +1,8 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
-Durable: jobs, tasks, attempts, workers, counters. Everything else is either a signal (presence, polls) or a cache
-that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers). Memory holds live work: ended
-entities leave once their rows are written.
+Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
+signal (presence, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers).
+Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from dray.core.lifecycle.backlog import Backlog, Shapes
 from dray.core.lifecycle.columns import Columns
 from dray.core.lifecycle.rules import Rules
 from dray.core.model.ids import task_id
+from dray.core.model.ledger import LedgerKey, LedgerRecord
+from dray.core.model.policy import Policy
 from dray.core.model.records import Attempt, Job, Task
-from dray.core.model.resources import Ask
+from dray.core.model.resources import Ask, Asks
 from dray.core.model.worker import Presence, Worker
 
 TaskKey = tuple[str, int]
@@ -38,9 +40,10 @@ class Touched:
         self.tasks: dict[TaskKey, None] = {}
         self.attempts: dict[str, None] = {}
         self.workers: dict[str, None] = {}
+        self.ledger: dict[LedgerKey, None] = {}
 
     def __len__(self) -> int:
-        return len(self.jobs) + len(self.tasks) + len(self.attempts) + len(self.workers)
+        return len(self.jobs) + len(self.tasks) + len(self.attempts) + len(self.workers) + len(self.ledger)
 
 
 class State:
@@ -48,11 +51,13 @@ class State:
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
+        self.policy = Policy()
         self.counters = Counters()
         self.jobs: dict[str, Job] = {}
         self.tasks: dict[TaskKey, Task] = {}
         self.attempts: dict[str, Attempt] = {}
         self.workers: dict[str, Worker] = {}
+        self.ledger: dict[LedgerKey, LedgerRecord] = {}
         self.presence: dict[str, Presence] = {}
         self.held: dict[str, dict[str, None]] = {}
         self.live_of: dict[str, dict[str, None]] = {}
@@ -67,9 +72,13 @@ class State:
         self.started_ms = 0
         self.braked = False
 
-    def ask(self, shape: int) -> Ask:
-        """The ask behind a shape's number."""
+    def asks(self, shape: int) -> Asks:
+        """The alternatives behind a shape's number."""
         return self.shapes.asks[shape]
+
+    def ask(self, attempt: Attempt) -> Ask:
+        """What an attempt holds: the alternative by which it runs."""
+        return self.shapes.asks[attempt.shape][attempt.variant]
 
     def set_timer(self, at_ms: int, kind: str, key: str) -> None:
         """Ask for a look at `key` at `at_ms`; a look finds out by itself whether there is anything to do."""
@@ -78,6 +87,14 @@ class State:
     def touch_worker(self, worker_id: str) -> None:
         """Bring a worker's columns in line after any change to it or its presence."""
         self.columns.update(self.workers[worker_id], self.presence[worker_id])
+
+    def enter(self, kind: str, key: str, record: LedgerRecord | None) -> None:
+        """Set a record of the ledger, or strike it out."""
+        if record is None:
+            self.ledger.pop((kind, key), None)
+        else:
+            self.ledger[kind, key] = record
+        self.touched.ledger[kind, key] = None
 
     def spell(self, attempt: Attempt) -> str:
         """The task id of an attempt, as peers and people know it."""

@@ -184,6 +184,13 @@ def _blob(value: Any) -> str:
     )
 
 
+def _later(field: str) -> Check:
+    def check(value: Any) -> str:
+        return NOT_YET[field] if value else ""
+
+    return check
+
+
 _ARRAY: dict[str, Check] = {
     "first": _number(0, LARGE, whole=True),
     "last": _number(-1, LARGE, whole=True),
@@ -250,6 +257,10 @@ FIELDS: dict[str, Check] = {
     "workdir": _text(),
     "checkpoint": _text(),
     "function": _blob,
+    "variants": _later("variants"),
+    "after": _later("after"),
+    "hold": _later("hold"),
+    "mixed_backends": _flag,
 }
 
 
@@ -281,8 +292,7 @@ def _field_problems(raw: Mapping[str, Any], fields: Mapping[str, Check], prefix:
         check = fields.get(field)
         if check is None:
             near = suggest(field, list(fields)) if len(problems) < MAX_SUGGESTIONS else ""
-            what = NOT_YET.get(field) or f"is not a field of a job{near}"
-            problems.append(Problem(f"{prefix}{_field_name(field)}", what))
+            problems.append(Problem(f"{prefix}{_field_name(field)}", f"is not a field of a job{near}"))
         elif value is not None and (fault := check(value)):
             problems.append(Problem(f"{prefix}{field}", fault))
     return problems

@@ -87,7 +87,7 @@ def explain(state: State, job: Job) -> Explanation:
             "",
             False,
         )
-    return explain_ask(state, state.ask(job.shape))
+    return explain_ask(state, state.asks(job.shape)[0])
 
 
 def explain_ask(state: State, ask: Ask) -> Explanation:

@@ -94,7 +94,7 @@ def wake(state: State) -> dict[int, list[int]]:
         rooms = Rooms(state)
         fresh = [(row, *pair) for row in columns.roomier for pair in _usable(state, rooms, row)]
         for shape, full in list(backlog.parked.items()) if fresh else ():
-            ask = state.ask(shape)
+            ask, *_ = state.asks(shape)
             rows = [row for row, pool, room in fresh if pool == ask.pool and fits(ask, room, FILTERS)]
             if rows:
                 backlog.wake(shape)

@@ -47,7 +47,7 @@ class Walk:
     """
 
     def __init__(self, state: State, rooms: Rooms, shape: int, hint: list[int] | None = None) -> None:
-        self._rooms, self._ask = rooms, state.ask(shape)
+        self._rooms, (self._ask, *_) = rooms, state.asks(shape)
         rows = rooms.candidates(shape, self._ask) if hint is None else np.array(hint, dtype=np.intp)
         ranked = rank(state, self._ask, rows) if len(rows) > 1 else rows
         self._rows: Iterator[int] = iter(ranked.tolist())

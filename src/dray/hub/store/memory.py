@@ -21,6 +21,7 @@ from dray.hub.store.base import (
     JobFilter,
     JobRow,
     KeyRow,
+    LedgerRow,
     LogEntry,
     Projection,
     Retention,
@@ -43,6 +44,7 @@ class MemoryFile:
         self.at_ms = 0
         self.clock_base = b""
         self.counters = b""
+        self.ledger: dict[tuple[str, str], bytes] = {}
         self.log: dict[int, LogEntry] = {}
         self.keys: dict[tuple[str, str], KeyRow] = {}
         self.audit: list[AuditRecord] = []
@@ -109,6 +111,11 @@ class MemoryStore:
             file.workers[worker.id] = copy.deepcopy(worker)
         for worker_id in projection.gone_workers:
             file.workers.pop(worker_id, None)
+        for kind, key, record in projection.ledger:
+            if record is None:
+                file.ledger.pop((kind, key), None)
+            else:
+                file.ledger[kind, key] = record
         file.applied_seq = seq
         file.now_ms = max(file.now_ms, projection.now_ms)
         file.counters = projection.counters
@@ -188,6 +195,7 @@ class MemoryStore:
             tasks=_copies(tasks),
             attempts=_copies(attempts),
             workers=(copy.deepcopy(worker) for _, worker in sorted(file.workers.items())),
+            ledger=(LedgerRow(*key, record) for key, record in sorted(file.ledger.items())),
         )
 
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:

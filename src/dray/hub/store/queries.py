@@ -17,7 +17,7 @@ import msgspec
 from dray.core.model.ids import attempt_number
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.worker import Worker
-from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, LogEntry, Snapshot, TokenRow
+from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, LedgerRow, LogEntry, Snapshot, TokenRow
 from dray.hub.store.faults import translate, translated
 from dray.hub.store.opening import connect
 from dray.hub.store.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
@@ -96,7 +96,13 @@ class Reader:
             tasks=self._stream(_LIVE_TASKS, _TASK),
             attempts=self._stream(_LIVE_ATTEMPTS, _ATTEMPT),
             workers=self._stream("SELECT record FROM workers ORDER BY id", _WORKER),
+            ledger=self._ledger(),
         )
+
+    def _ledger(self) -> Iterator[LedgerRow]:
+        with translated(self._path, "load"):
+            for row in self._connection.execute("SELECT kind, key, record FROM ledger ORDER BY kind, key"):
+                yield LedgerRow(*row)
 
     def _stream(self, query: str, decoder: msgspec.msgpack.Decoder[Record]) -> Iterator[Record]:
         decode = decoder.decode

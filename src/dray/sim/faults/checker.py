@@ -128,9 +128,9 @@ class Checker:
         worker, presence = state.workers[attempt.worker], state.presence[attempt.worker]
         if worker.draining:
             self._world.fail(f"attempt {attempt.uid} was placed on {worker.id}, which is drained")
-        asks = [state.ask(state.attempts[uid].shape) for uid in state.held[worker.id]]
+        asks = [state.ask(state.attempts[uid]) for uid in state.held[worker.id]]
         slots = {"batch": presence.slots.batch_total, "service": presence.slots.service_total}
-        pool = state.ask(attempt.shape).pool
+        pool = state.ask(attempt).pool
         taken = sum(1 for ask in asks if ask.pool == pool)
         cpu = sum(ask.cpu_milli for ask in asks)
         if taken > slots[pool] > 0 or cpu > round(worker.capability.cpu_count * 1000):
