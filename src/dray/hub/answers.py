@@ -427,7 +427,7 @@ def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str
 
 
 def _queue_document(state: State, queue: str) -> Document:
-    keys = [key for key in state.backlog.buckets if key.queue == queue]
+    keys = [key for key in state.backlog.buckets if state.parties.all[key.party].queue == queue]
     running = sum(
         1
         for attempt in state.attempts.values()

@@ -271,7 +271,15 @@ class ResendDue(NamedTuple):
     uid: str
 
 
-Signal = Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue | StopDue
+class GateDue(NamedTuple):
+    """Time alone may have opened a gate: tokens have come in, or a period has ended."""
+
+    gate: str
+
+
+Signal = (
+    Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue | StopDue | GateDue
+)
 Event = Fact | Signal
 
 _encoder = msgspec.msgpack.Encoder()

@@ -40,10 +40,11 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         if new.id in state.jobs:
             continue
         job = make_job(state, new, clock)
+        state.join_party(job)
         state.jobs[job.id] = job
         state.touched.jobs[job.id] = None
         if job.total:
-            state.backlog.add(job)
+            state.queue_up(job)
             state.backlog.count(job.queue, job.total)
         arm_wait(state, job)
         data = {"name": job.name, "user": job.user, "tasks": job.total, "queue": job.queue}
@@ -96,7 +97,7 @@ def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
     state.touched.jobs[job.id] = None
     if event.count and not was_waiting:
         job.waiting_since_ms = clock.now_ms
-        state.backlog.add(job)
+        state.queue_up(job)
         arm_wait(state, job)
     return settle(state, job, clock)
 
@@ -145,7 +146,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     job.waiting_since_ms = clock.now_ms
     state.attempts[attempt.uid] = attempt
     state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
-    attempts.hold(state, attempt, 1)
+    attempts.hold(state, attempt, 1, start=True)
     _spend_credit(state, attempt.worker)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = state.touched.attempts[
         attempt.uid
@@ -207,7 +208,7 @@ def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[
     state.backlog.count(job.queue, 1)
     job.waiting_since_ms = clock.now_ms
     state.requeued_of.setdefault(job.id, {})[task.index] = None
-    state.backlog.add(job, task.index)
+    state.queue_up(job, task.index)
     arm_wait(state, job)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
     note = Note(

@@ -27,6 +27,7 @@ def read_ledger(state: State, rows: Iterable[tuple[str, str, bytes | None]]) -> 
     record = state.ledger.get(("policy", ""))
     if isinstance(record, PolicyRecord):
         state.policy = unpack_policy(record.policy)
+    state.parties.begin(state.policy)
 
 
 def load(
@@ -45,8 +46,9 @@ def load(
         job.live = 0
         job.shape = state.shapes.take(asks_of_packed(job.spec))
         state.jobs[job.id] = job
+        state.join_party(job)
         if job.untouched:
-            state.backlog.add(job)
+            state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)
     live = list(attempt_rows)
     wanted = {(attempt.job_id, attempt.index) for attempt in live}
@@ -63,7 +65,7 @@ def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
     state.tasks[task.job_id, task.index] = task
     if task.queued:
         state.requeued_of.setdefault(job.id, {})[task.index] = None
-        state.backlog.add(job, task.index)
+        state.queue_up(job, task.index)
 
 
 def recall(state: State, attempt: Attempt) -> None:

@@ -14,6 +14,7 @@ from dray.core.lifecycle.events import (
     AttemptsLost,
     Clock,
     Event,
+    GateDue,
     LimitPassed,
     ResendDue,
     StopDue,
@@ -151,6 +152,10 @@ def _stop(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]
     return [StopDue(uid)]
 
 
+def _gate(state: State, gate: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    return [GateDue(gate)] if gate in state.backlog.behind else []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -158,4 +163,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "limit": _limit,
     "resend": _resend,
     "stop": _stop,
+    "gate": _gate,
 }

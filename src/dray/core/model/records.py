@@ -110,6 +110,7 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     ranked: bool = False
     expected_ms: int = 0
     deadline_ms: int = 0
+    party: int = -1
 
     @property
     def waiting(self) -> int:
