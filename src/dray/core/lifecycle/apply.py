@@ -53,6 +53,8 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.ResendDue: workers.resend_due,
     events.StopDue: workers.stop_due,
     events.GateDue: regime.gate_due,
+    events.ProtectDue: regime.protect_due,
+    events.LookDue: regime.look_due,
 }
 
 

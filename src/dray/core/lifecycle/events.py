@@ -71,8 +71,22 @@ class JobsSubmitted(msgspec.Struct, frozen=True, array_like=True, tag=1):
     jobs: tuple[NewJob, ...]
 
 
+class Preemption(msgspec.Struct, frozen=True, array_like=True):
+    """Attempts to be stopped so that one task (or gang) can start on these workers with these cards."""
+
+    job_id: str
+    index: int
+    rule: str
+    kind: str
+    workers: tuple[str, ...]
+    devices: tuple[tuple[int, ...], ...]
+    variant: int
+    victims: tuple[str, ...]
+
+
 class PlanDecided(msgspec.Struct, frozen=True, array_like=True, tag=2):
     placements: tuple[Placement, ...]
+    preemptions: tuple[Preemption, ...] = ()
 
 
 class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -271,6 +285,18 @@ class ResendDue(NamedTuple):
     uid: str
 
 
+class ProtectDue(NamedTuple):
+    """The first task of a blocked job has waited long enough to be protected."""
+
+    job_id: str
+
+
+class LookDue(NamedTuple):
+    """A blocked job may have victims now that were out of reach before."""
+
+    job_id: str
+
+
 class GateDue(NamedTuple):
     """Time alone may have opened a gate: tokens have come in, or a period has ended."""
 
@@ -278,7 +304,17 @@ class GateDue(NamedTuple):
 
 
 Signal = (
-    Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue | StopDue | GateDue
+    Heard
+    | SlotsSeen
+    | CreditSet
+    | SessionOpened
+    | SessionClosed
+    | Suspected
+    | ResendDue
+    | StopDue
+    | GateDue
+    | ProtectDue
+    | LookDue
 )
 Event = Fact | Signal
 

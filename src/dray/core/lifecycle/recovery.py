@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle import attempts, jobs, preemptions
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
@@ -56,6 +56,7 @@ def load(
         _load_task(state, task, wanted)
     for attempt in live:
         recall(state, attempt)
+    preemptions.recall(state)
 
 
 def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:

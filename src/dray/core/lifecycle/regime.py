@@ -8,7 +8,7 @@ from __future__ import annotations
 from dray.core.lifecycle.attempts import account
 from dray.core.lifecycle.backlog import Backlog
 from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import Clock, GateDue, PolicyChanged
+from dray.core.lifecycle.events import Clock, GateDue, LookDue, PolicyChanged, ProtectDue
 from dray.core.lifecycle.state import State
 from dray.core.model.ledger import PolicyRecord
 from dray.core.model.policy import unpack_policy
@@ -29,9 +29,25 @@ def gate_due(state: State, event: GateDue, clock: Clock) -> list[Effect]:
     return []
 
 
+def protect_due(state: State, event: ProtectDue, clock: Clock) -> list[Effect]:
+    """The next pass gives this job a reservation."""
+    state.unprotected[event.job_id] = None
+    return []
+
+
+def look_due(state: State, event: LookDue, clock: Clock) -> list[Effect]:
+    """Look again for room, or for victims."""
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        state.backlog.wake(job.shape)
+    return []
+
+
 def regroup(state: State) -> None:
     """Sort everything that waits and runs under the policy in force."""
     state.parties.begin(state.policy)
+    state.reservations.clear()
+    state.unprotected.clear()
     depth, state.backlog = state.backlog.depth, Backlog()
     state.backlog.depth = depth
     for job in state.jobs.values():

@@ -8,6 +8,7 @@ Memory holds live work: ended entities leave once their rows are written.
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +17,7 @@ from dray.core.lifecycle.columns import Columns
 from dray.core.lifecycle.parties import Parties, gpus_of
 from dray.core.lifecycle.rules import Rules
 from dray.core.model.ids import task_id
-from dray.core.model.ledger import LedgerKey, LedgerRecord
+from dray.core.model.ledger import LedgerKey, LedgerRecord, Receipt
 from dray.core.model.policy import Policy
 from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.resources import Ask, Asks
@@ -26,12 +27,26 @@ TaskKey = tuple[str, int]
 NEVER = 1 << 60
 
 
+class Reservation(NamedTuple):
+    """Room kept for the first task of a job, or its whole gang: (moment, row, alternative, cards) for each member.
+
+    `promised_ms` is the first start it was given, `since_ms` from when on the job has waited for it.
+    """
+
+    job_id: str
+    start_ms: int
+    promised_ms: int
+    since_ms: int
+    spots: tuple[tuple[int, int, int, tuple[int, ...]], ...]
+
+
 class Counters(msgspec.Struct, array_like=True):
     """Numbers that ids are drawn from. They only grow, and travel with the rows."""
 
     epoch: int = 0
     next_job: int = 1
     next_attempt: int = 1
+    next_receipt: int = 1
 
 
 class Touched:
@@ -71,6 +86,10 @@ class State:
         self.columns = Columns()
         self.parties = Parties()
         self.backlog = Backlog()
+        self.reservations: dict[str, Reservation] = {}
+        self.unprotected: dict[str, None] = {}
+        self.watched: dict[str, None] = {}
+        self.receipts: dict[str, Receipt] = {}
         self.touched = Touched()
         self.polls: dict[str, int] = {}
         self.timers: list[tuple[int, str, str]] = []

@@ -16,6 +16,8 @@ from dray.core.lifecycle.events import (
     Event,
     GateDue,
     LimitPassed,
+    LookDue,
+    ProtectDue,
     ResendDue,
     StopDue,
     Suspected,
@@ -156,6 +158,24 @@ def _gate(state: State, gate: str, clock: Clock, reasons: Reasons) -> list[Event
     return [GateDue(gate)] if gate in state.backlog.behind else []
 
 
+def _protect(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    state.watched.pop(job_id, None)
+    job = state.jobs.get(job_id)
+    if job is None or not job.waiting:
+        return []
+    due_ms = job.waiting_since_ms + round(state.policy.queue(job.queue).protect_after_s * 1000)
+    if clock.now_ms < due_ms:
+        state.watched[job_id] = None
+        state.set_timer(due_ms, "protect", job_id)
+        return []
+    return [ProtectDue(job_id)]
+
+
+def _look(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    job = state.jobs.get(job_id)
+    return [LookDue(job_id)] if job is not None and job.waiting else []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -164,4 +184,6 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "resend": _resend,
     "stop": _stop,
     "gate": _gate,
+    "protect": _protect,
+    "look": _look,
 }
