@@ -61,6 +61,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.Suspected: workers.suspected,
     events.ResendDue: workers.resend_due,
     events.StopDue: workers.stop_due,
+    events.GoDue: workers.go_due,
 }
 
 

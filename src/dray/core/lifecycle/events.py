@@ -271,7 +271,15 @@ class ResendDue(NamedTuple):
     uid: str
 
 
-Signal = Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue | StopDue
+class GoDue(NamedTuple):
+    """A member of a gang may start and has not said that it did: tell it again."""
+
+    uid: str
+
+
+Signal = (
+    Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue | StopDue | GoDue
+)
 Event = Fact | Signal
 
 _encoder = msgspec.msgpack.Encoder()

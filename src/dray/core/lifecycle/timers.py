@@ -9,11 +9,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from dray.core.lifecycle import gangs
 from dray.core.lifecycle.events import (
     AttemptRevoked,
     AttemptsLost,
     Clock,
     Event,
+    GoDue,
     LimitPassed,
     ResendDue,
     StopDue,
@@ -151,6 +153,14 @@ def _stop(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]
     return [StopDue(uid)]
 
 
+def _go(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    attempt = state.attempts.get(uid)
+    if attempt is None or not gangs.waits_for_go(attempt):
+        return []
+    gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[-1])
+    return [GoDue(uid)]
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -158,4 +168,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "limit": _limit,
     "resend": _resend,
     "stop": _stop,
+    "go": _go,
 }

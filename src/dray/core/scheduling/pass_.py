@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
+from dray.core.lifecycle.columns import pick_cards
 from dray.core.lifecycle.events import Placement
 from dray.core.lifecycle.jobs import next_index
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
 from dray.core.model.spec import POOLS
-from dray.core.scheduling.filters import FILTERS, Room, fits
-from dray.core.scheduling.placement import Walk
+from dray.core.scheduling.filters import FILTERS, ROOM_FILTERS, Room, fits
+from dray.core.scheduling.placement import Walk, rank
 from dray.core.scheduling.rooms import Rooms
 
 
@@ -44,6 +45,18 @@ def plan(state: State) -> Plan:
         _, key, job, entry = lines.pop()
         if key.shape in parked:
             continue  # another line of a shape that found no room: it asks for the same
+        if job.gang:
+            spots = () if job.id in taken else _gang_spots(state, rooms, job)
+            if spots is None:
+                parked[key.shape] = None
+                continue
+            for index, (row, devices) in enumerate(spots):
+                uid = attempt_uid(state.counters.epoch, number)
+                number += 1
+                placements.append(Placement(job.id, index, uid, state.columns.worker_of[row], devices))
+            taken[job.id] = job.total
+            lines.push_next(key)
+            continue
         walk = walks.get(key.shape)
         if walk is None:
             walk = walks[key.shape] = Walk(state, rooms, key.shape, hints.get(key.shape))
@@ -61,6 +74,24 @@ def plan(state: State) -> Plan:
             lines.push_next(key)
     # Not `bool(lines.heap)`: the last line may be an array of which only a part was placed.
     return Plan(tuple(placements), tuple(parked), len(placements) >= limit)
+
+
+def _gang_spots(state: State, rooms: Rooms, job: Job) -> tuple[tuple[int, tuple[int, ...]], ...] | None:
+    """Claim as many workers of one backend as a gang has members, the blamed one last; None where there are fewer."""
+    ask, *_ = state.asks(job.shape)
+    rows = rank(state, ask, rooms.candidates(job.shape, ask)).tolist()
+    found: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+    for row in sorted(rows, key=lambda row: state.columns.worker_of[row] == job.blamed):
+        room = rooms.room(row, ask.pool)
+        devices = pick_cards(ask, room.cards, room.card_used) if fits(ask, room, ROOM_FILTERS) else None
+        if devices is not None:
+            spots = found.setdefault("" if ask.mixed_backends else room.offer.backend, [])
+            spots.append((row, devices))
+            if len(spots) == job.total:
+                for spot in spots:
+                    rooms.claim(spot[0], ask, spot[1])
+                return tuple(spots)
+    return None
 
 
 def settle_plan(state: State, decided: Plan) -> None:
