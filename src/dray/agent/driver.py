@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dray.agent.addresses import find_address, find_port
 from dray.agent.environment import build_environment, build_task
 from dray.agent.link import Link
-from dray.agent.machine import Effect, Launch, Machine, Refuse, Ship, Supervise, Tell, known_to_hub
+from dray.agent.machine import Effect, Launch, Machine, Refuse, Ship, Supervise, Tell, gang_meta, known_to_hub
 from dray.agent.shipping import Shipper
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
 from dray.config import AgentConfig
@@ -99,6 +100,8 @@ class Driver:
                 self._look.set()
         elif kind == "job_assign":
             self._carry_out(machine.assigned(body, _now_ms()))
+        elif kind == "job_go":
+            self._carry_out(machine.go(body, _now_ms()))
         elif kind == "job_cancel":
             self._carry_out(machine.cancelled(body))
         elif kind == "error":
@@ -108,6 +111,11 @@ class Driver:
             else:
                 logger.error("the hub does not take this worker: %s", error)
                 self._closing = asyncio.ensure_future(self.link.close(GIVING_UP, "not registered"))
+
+    def registration(self) -> dict[str, Any]:
+        """The first message of a session, with the address at which this session's machine can be met."""
+        self._machine.address = self._config.address or find_address(self.link.local_address)
+        return self._machine.registration()
 
     async def session_over(self) -> None:
         """The socket is gone; what runs goes on."""
@@ -192,6 +200,10 @@ class Driver:
             self._careful.add(launch.uid)
         environment = build_environment(launch, self._machine.name, self._own, self._machine.devices)
         task = build_task(launch, environment, self._home / "work", self._config.task_user)
+        if launch.gang is not None:
+            task["meta"]["gang"] = gang_meta(launch.gang, [find_port()])
+            self._supervise({"op": "prepare", "tasks": [task]})
+            return
         if not self._runs:
             asyncio.get_running_loop().call_soon(self._flush_runs)
         self._runs.append(task)

@@ -94,7 +94,11 @@ class Answers:
     ) -> Document:
         def finish(state: State, ids: Sequence[str], done: bool) -> Document:
             document = self._document(state, caller, job_id)
-            return document if done else document | {"note": "already finished: nothing to cancel"}
+            if not done:
+                return document | {"note": "already finished: nothing to cancel"}
+            if index is not None and state.jobs[job_id].gang:
+                return document | {"note": "cancelled whole: the tasks of a gang end together"}
+            return document
 
         answer: Document = await self._engine.change(
             commands.cancel(caller, job_id, index, grace_s, self._store, finish)

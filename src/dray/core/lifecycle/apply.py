@@ -55,6 +55,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.GateDue: regime.gate_due,
     events.ProtectDue: regime.protect_due,
     events.LookDue: regime.look_due,
+    events.GoDue: workers.go_due,
 }
 
 

@@ -285,6 +285,12 @@ class ResendDue(NamedTuple):
     uid: str
 
 
+class GoDue(NamedTuple):
+    """A member of a gang may start and has not said that it did: tell it again."""
+
+    uid: str
+
+
 class ProtectDue(NamedTuple):
     """The first task of a blocked job has waited long enough to be protected."""
 
@@ -315,6 +321,7 @@ Signal = (
     | GateDue
     | ProtectDue
     | LookDue
+    | GoDue
 )
 Event = Fact | Signal
 

@@ -1,7 +1,8 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers).
+signal (presence, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers,
+first_missing: up to which rank a gang is accepted).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -92,6 +93,7 @@ class State:
         self.receipts: dict[str, Receipt] = {}
         self.touched = Touched()
         self.polls: dict[str, int] = {}
+        self.first_missing: dict[str, int] = {}
         self.timers: list[tuple[int, str, str]] = []
         self.started_ms = 0
         self.now_ms = 0

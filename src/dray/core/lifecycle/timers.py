@@ -9,12 +9,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from dray.core.lifecycle import gangs
 from dray.core.lifecycle.events import (
     AttemptRevoked,
     AttemptsLost,
     Clock,
     Event,
     GateDue,
+    GoDue,
     LimitPassed,
     LookDue,
     ProtectDue,
@@ -176,6 +178,14 @@ def _look(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Eve
     return [LookDue(job_id)] if job is not None and job.waiting else []
 
 
+def _go(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    attempt = state.attempts.get(uid)
+    if attempt is None or not gangs.waits_for_go(attempt):
+        return []
+    gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[-1])
+    return [GoDue(uid)]
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -186,4 +196,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "gate": _gate,
     "protect": _protect,
     "look": _look,
+    "go": _go,
 }
