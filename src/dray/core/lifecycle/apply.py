@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle import events, jobs, results, workers
+from dray.core.lifecycle import checkpoints, events, jobs, results, workers
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, EpochStarted, Event, PolicyChanged
 from dray.core.lifecycle.state import State
@@ -53,6 +53,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.WorkerForgotten: workers.forgotten,
     events.EpochStarted: _epoch_started,
     events.PolicyChanged: _policy_changed,
+    events.AttemptSaved: checkpoints.saved,
     events.Heard: workers.heard,
     events.SlotsSeen: workers.slots_seen,
     events.CreditSet: workers.credit_set,
@@ -61,6 +62,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.Suspected: workers.suspected,
     events.ResendDue: workers.resend_due,
     events.StopDue: workers.stop_due,
+    events.Progressed: checkpoints.progressed,
 }
 
 

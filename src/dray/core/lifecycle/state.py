@@ -1,8 +1,8 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers).
-Memory holds live work: ended entities leave once their rows are written.
+signal (presence, progress, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest,
+timers). Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dray.core.model.ledger import LedgerKey, LedgerRecord
 from dray.core.model.policy import Policy
 from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.resources import Ask, Asks
-from dray.core.model.worker import Presence, Worker
+from dray.core.model.worker import Presence, Progress, Worker
 
 TaskKey = tuple[str, int]
 
@@ -59,6 +59,7 @@ class State:
         self.workers: dict[str, Worker] = {}
         self.ledger: dict[LedgerKey, LedgerRecord] = {}
         self.presence: dict[str, Presence] = {}
+        self.progress: dict[str, Progress] = {}
         self.held: dict[str, dict[str, None]] = {}
         self.live_of: dict[str, dict[str, None]] = {}
         self.requeued_of: dict[str, dict[int, None]] = {}
