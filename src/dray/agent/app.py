@@ -51,6 +51,7 @@ async def _serve(config: AgentConfig) -> int:
     found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
     machine = make_machine(config, found)
     driver = Driver(config, machine, home)
+    await driver.listen()
     await driver.attach()
     attached = asyncio.Event()
     supervisor = asyncio.create_task(driver.serve_supervisor(attached))

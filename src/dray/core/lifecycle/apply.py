@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle import events, jobs, regime, results, workers
+from dray.core.lifecycle import checkpoints, events, jobs, regime, results, workers
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state import State
@@ -44,6 +44,8 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.WorkerForgotten: workers.forgotten,
     events.EpochStarted: _epoch_started,
     events.PolicyChanged: regime.policy_changed,
+    events.PolicyChanged: _policy_changed,
+    events.AttemptSaved: checkpoints.saved,
     events.Heard: workers.heard,
     events.SlotsSeen: workers.slots_seen,
     events.CreditSet: workers.credit_set,
@@ -56,6 +58,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.ProtectDue: regime.protect_due,
     events.LookDue: regime.look_due,
     events.GoDue: workers.go_due,
+    events.Progressed: checkpoints.progressed,
 }
 
 

@@ -84,6 +84,7 @@ def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None
         held[attempt.uid] = live[attempt.uid] = None
     else:
         del held[attempt.uid], live[attempt.uid]
+        state.progress.pop(attempt.uid, None)
         if not live:
             del state.live_of[attempt.job_id]
         if job.limit:

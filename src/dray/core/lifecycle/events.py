@@ -207,6 +207,17 @@ class PolicyChanged(msgspec.Struct, frozen=True, array_like=True, tag=20):
     digest: str = ""
 
 
+class AttemptSaved(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """A task saved its work up to `step`, `age_ms` before its worker could say so."""
+
+    worker: str
+    job_id: str
+    index: int
+    uid: str
+    step: int
+    age_ms: int = 0
+
+
 Fact = (
     JobsSubmitted
     | PlanDecided
@@ -228,6 +239,7 @@ Fact = (
     | WorkerForgotten
     | ArrayExtended
     | PolicyChanged
+    | AttemptSaved
 )
 
 
@@ -309,6 +321,16 @@ class GateDue(NamedTuple):
     gate: str
 
 
+class Progressed(NamedTuple):
+    """How far an attempt has come, by its own word; None where it did not say."""
+
+    worker: str
+    uid: str
+    step: int | None = None
+    fraction: float | None = None
+    note: str | None = None
+
+
 Signal = (
     Heard
     | SlotsSeen
@@ -322,6 +344,7 @@ Signal = (
     | ProtectDue
     | LookDue
     | GoDue
+    | Progressed
 )
 Event = Fact | Signal
 

@@ -225,6 +225,9 @@ def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[
         return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
     if task.state is JobState.RUNNING:
         job.running -= 1
+    if (attempt := state.attempts.get(task.last_uid)) is not None:
+        # The next attempt goes on from what this one saved, and has that much less of the time limit left.
+        task.used_ms += attempt.saved_ms
     task.state, task.current, task.queued = JobState.PENDING, "", True
     job.requeued += 1
     state.backlog.count(job.queue, 1)
@@ -370,6 +373,7 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
     take_waiting(state, job, task.index)
     if attempt.started:
         task.losses -= 1
+    task.used_ms -= attempt.saved_ms
     attempt.ended_at_ms, attempt.exit_class, attempt.error = 0, "", ""
     task.current, task.state = attempt.uid, JobState.RUNNING
     job.running += 1

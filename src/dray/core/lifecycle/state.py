@@ -1,9 +1,9 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers,
-first_missing: up to which rank a gang is accepted).
-Memory holds live work: ended entities leave once their rows are written.
+signal (presence, progress, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest,
+timers, reservations, first_missing: up to which rank a gang is accepted). Memory holds live work: ended entities leave
+once their rows are written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dray.core.model.ledger import LedgerKey, LedgerRecord, Receipt
 from dray.core.model.policy import Policy
 from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.resources import Ask, Asks
-from dray.core.model.worker import Presence, Worker
+from dray.core.model.worker import Presence, Progress, Worker
 
 TaskKey = tuple[str, int]
 NEVER = 1 << 60
@@ -79,6 +79,7 @@ class State:
         self.workers: dict[str, Worker] = {}
         self.ledger: dict[LedgerKey, LedgerRecord] = {}
         self.presence: dict[str, Presence] = {}
+        self.progress: dict[str, Progress] = {}
         self.held: dict[str, dict[str, None]] = {}
         self.live_of: dict[str, dict[str, None]] = {}
         self.requeued_of: dict[str, dict[int, None]] = {}
