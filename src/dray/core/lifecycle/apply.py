@@ -44,7 +44,6 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.WorkerForgotten: workers.forgotten,
     events.EpochStarted: _epoch_started,
     events.PolicyChanged: regime.policy_changed,
-    events.PolicyChanged: _policy_changed,
     events.AttemptSaved: checkpoints.saved,
     events.Heard: workers.heard,
     events.SlotsSeen: workers.slots_seen,

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_CONDITION = re.compile(r"(!?)([A-Za-z0-9][A-Za-z0-9._/-]*)(?:(!?=)(.*))?")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
+_CONDITION = re.compile(rf"(!?)({_NAME})(?:(!?=)(.*))?")
+
+
+def is_label_name(text: str) -> bool:
+    """Tell whether a label may have this name where rules speak of it."""
+    return len(text) <= 256 and re.fullmatch(_NAME, text) is not None
 
 
 def condition_problem(condition: str) -> str:
@@ -25,3 +31,9 @@ def holds(condition: str, labels: Mapping[str, str]) -> bool:
     if operator is None:
         return (key in labels) != bool(negated)
     return (labels.get(key) == value) == (operator == "=")
+
+
+def has_label(wanted: str, labels: Mapping[str, str]) -> bool:
+    """Tell whether labels hold `k=v`, or `k` with any value, as the policy writes it."""
+    name, equals, value = wanted.partition("=")
+    return name in labels and (not equals or labels[name] == value)
