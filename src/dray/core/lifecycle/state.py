@@ -1,7 +1,8 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers).
+signal (presence, polls) or a cache that can be derived (columns, backlog, needs, held, live_of, requeued_of, newest,
+timers) or was learnt in passing (experience).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -13,6 +14,8 @@ import msgspec
 
 from dray.core.lifecycle.backlog import Backlog, Shapes
 from dray.core.lifecycle.columns import Columns
+from dray.core.lifecycle.experience import Experience
+from dray.core.lifecycle.needs import Needs
 from dray.core.lifecycle.rules import Rules
 from dray.core.model.ids import task_id
 from dray.core.model.ledger import LedgerKey, LedgerRecord
@@ -66,6 +69,8 @@ class State:
         self.shapes = Shapes()
         self.columns = Columns()
         self.backlog = Backlog()
+        self.needs = Needs()
+        self.experience = Experience()
         self.touched = Touched()
         self.polls: dict[str, int] = {}
         self.timers: list[tuple[int, str, str]] = []

@@ -7,7 +7,7 @@ worker that gained room wakes the shapes that could use it. Parking is a cache: 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
@@ -16,10 +16,9 @@ from dray.core.lifecycle.jobs import next_index
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
-from dray.core.model.spec import POOLS
-from dray.core.scheduling.filters import FILTERS, Room, fits
-from dray.core.scheduling.placement import Walk
+from dray.core.scheduling.placement import make_placer
 from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.waking import note_parked, wake
 
 
 class Plan(NamedTuple):
@@ -32,31 +31,29 @@ class Plan(NamedTuple):
 
 def plan(state: State) -> Plan:
     """Decide who starts where now. Reads the state; only `settle_plan` and `apply` change it."""
-    hints = wake(state)
-    rooms = Rooms(state)
-    walks: dict[int, Walk] = {}
+    placer = make_placer(state, Rooms(state), wake(state))
     taken: dict[str, int] = {}
     lines = _Lines(state)
     placements: list[Placement] = []
     parked: dict[int, None] = {}
     limit, number = state.rules.pass_placements, state.counters.next_attempt
+    worker_of = state.columns.worker_of
     while lines.heap and len(placements) < limit:
         _, key, job, entry = lines.pop()
         if key.shape in parked:
             continue  # another line of a shape that found no room: it asks for the same
-        walk = walks.get(key.shape)
-        if walk is None:
-            walk = walks[key.shape] = Walk(state, rooms, key.shape, hints.get(key.shape))
-        for index in _waiting(state, job, entry, limit - len(placements), taken.get(job.id, 0)):
-            spot = walk.next()
-            if spot is None:
-                parked[key.shape] = None
-                break
-            row, devices = spot
+        indices = _waiting(state, job, entry, limit - len(placements), taken.get(job.id, 0))
+        if not indices:
+            lines.push_next(key)
+            continue
+        spots = placer.place(key.shape, len(indices), job.id)
+        for index, (row, variant, devices) in zip(indices, spots, strict=False):
             uid = attempt_uid(state.counters.epoch, number)
             number += 1
-            taken[job.id] = taken.get(job.id, 0) + 1
-            placements.append(Placement(job.id, index, uid, state.columns.worker_of[row], devices))
+            placements.append(Placement(job.id, index, uid, worker_of[row], devices, variant))
+        taken[job.id] = taken.get(job.id, 0) + len(spots)
+        if len(spots) < len(indices):
+            parked[key.shape] = None
         if key.shape not in parked:
             lines.push_next(key)
     # Not `bool(lines.heap)`: the last line may be an array of which only a part was placed.
@@ -66,11 +63,14 @@ def plan(state: State) -> Plan:
 def settle_plan(state: State, decided: Plan) -> None:
     """Bring the caches in line once the plan was folded in: park what found no room, forget empty lines."""
     for shape in decided.parked:
+        note_parked(state, shape)
         state.backlog.park(shape, full=True)
     for shape in list(state.backlog.awake):
         for key in list(state.backlog.of_shape.get(shape, ())):
             prune(state, key)
         if not decided.cut:
+            if shape in state.backlog.of_shape:
+                note_parked(state, shape)
             state.backlog.park(shape, full=False)
 
 
@@ -81,34 +81,6 @@ def prune(state: State, key: BucketKey) -> None:
         bucket.drop_head()
     if bucket.head >= len(bucket.entries):
         state.backlog.remove_bucket(key)
-
-
-def wake(state: State) -> dict[int, list[int]]:
-    """Look at parked shapes again that could use a worker which gained room since the last pass.
-
-    Gives the rows that woke a shape which had found every worker full: no others need be looked at for it.
-    """
-    hints: dict[int, list[int]] = {}
-    backlog, columns = state.backlog, state.columns
-    if backlog.parked and columns.roomier:
-        rooms = Rooms(state)
-        fresh = [(row, *pair) for row in columns.roomier for pair in _usable(state, rooms, row)]
-        for shape, full in list(backlog.parked.items()) if fresh else ():
-            ask, *_ = state.asks(shape)
-            rows = [row for row, pool, room in fresh if pool == ask.pool and fits(ask, room, FILTERS)]
-            if rows:
-                backlog.wake(shape)
-                if full:
-                    hints[shape] = rows
-    columns.roomier.clear()
-    return hints
-
-
-def _usable(state: State, rooms: Rooms, row: int) -> list[tuple[str, Room]]:
-    if not (state.columns.get("open", row) and state.columns.get("credit", row)):
-        return []
-    pairs = [(pool, rooms.room(row, pool)) for pool in POOLS]
-    return [(pool, room) for pool, room in pairs if room.slots_free > 0]
 
 
 class _Lines:
@@ -149,17 +121,19 @@ def _stands(state: State, entry: Entry) -> bool:
     return entry.position in state.requeued_of.get(job.id, ())
 
 
-def _waiting(state: State, job: Job, entry: Entry, most: int, taken: int) -> Iterator[int]:
+def _waiting(state: State, job: Job, entry: Entry, most: int, taken: int) -> Sequence[int]:
     """The tasks behind an entry in order, as many as the array's own cap and the pass allow."""
     room = job.limit - job.live - taken if job.limit else most
     if room <= 0:
-        return
+        return ()
     if entry.position != RANGE:
-        yield entry.position
-        return
+        return (entry.position,)
     index, left = next_index(state, job), min(room, most, job.untouched)
-    while left > 0:
-        if not job.holes or (job.id, index) not in state.tasks:
-            yield index
-            left -= 1
+    if not job.holes:
+        return range(index, index + left)
+    indices: list[int] = []
+    while len(indices) < left:
+        if (job.id, index) not in state.tasks:
+            indices.append(index)
         index += 1
+    return indices
