@@ -18,6 +18,7 @@ from dray.core.lifecycle.effects import Assign, Effect
 from dray.core.lifecycle.events import (
     Activity,
     AttemptEnded,
+    AttemptSaved,
     Clock,
     EpochStarted,
     Event,
@@ -277,6 +278,16 @@ class World(Cluster):
         if self._connected(worker):
             self.turn(*self.sign_of_life(worker), AttemptEnded(worker, said))
 
+    def save(self, number: int, step: int) -> None:
+        """A task says that its work is safe."""
+        worker, given = self._choose(number)
+        live = [uid for uid in given if uid in self.state.attempts and given[uid] == "running"]
+        if live and self._connected(worker):
+            attempt = self.state.attempts[live[0]]
+            index = attempt.index if self.job(attempt.job_id).numbered else -1
+            saved = AttemptSaved(worker, attempt.job_id, index, attempt.uid, step)
+            self.turn(*self.sign_of_life(worker), saved)
+
     def repeat(self, number: int, _: int) -> None:
         """A result is sent again."""
         if self.said:
@@ -405,6 +416,7 @@ _SHARES = {
     "progress": 5,
     "finish": 4,
     "repeat": 1,
+    "save": 1,
     "cancel_one": 1,
     "extend_one": 1,
     "disturb": 2,

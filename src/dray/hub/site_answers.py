@@ -19,13 +19,14 @@ from dray.core.model.policy_check import check_policy
 from dray.core.model.policy_spelling import list_values, policy_document
 from dray.core.model.resources import WHOLE
 from dray.core.model.spec import unpack_spec
+from dray.core.scheduling.ordering import waiting_in_order
 from dray.errors import Forbidden, NotFound
 from dray.hub.clock import HubClock
 from dray.hub.documents import Document, moment
 from dray.hub.engine import Engine
 from dray.hub.holdings import Holding, Holdings, find_holdings, quotas_in_force, used_gpu_hours, whom
 from dray.hub.policy_changes import APPLIED, DEFAULT, Change, apply_policy, examine, policy_record
-from dray.hub.queue_lines import oldest_in, waiting_in_order
+from dray.hub.queue_lines import oldest_in
 from dray.hub.queue_statistics import QueueStatistics
 from dray.hub.service import Caller
 from dray.hub.submit_pacing import SubmitPacing
@@ -114,7 +115,7 @@ class SiteAnswers:
             names = _queue_names(state, held)
             if name not in names:
                 raise NotFound(f"there is no queue {name!r}: there is {', '.join(names)}")
-            line = waiting_in_order(state, name, limit, self._parts.clock.read().now_ms)
+            line = waiting_in_order(state, name, limit)
             return self._queue(state, name, held) | {"line": self._line(state, caller, line)}
 
         return await self._engine.read(look)
@@ -142,7 +143,9 @@ class SiteAnswers:
             "ends_per_min_1h": rates.ends_1h,
             "wait_p50_s": rates.wait_p50_s,
             "wait_p90_s": rates.wait_p90_s,
-            "shapes": len({key.shape for key in state.backlog.buckets if key.queue == name}),
+            "shapes": len(
+                {key.shape for key in state.backlog.buckets if state.parties.all[key.party].queue == name}
+            ),
         }
 
     def _line(self, state: State, caller: Caller, line: list[tuple[str, int]]) -> list[Document]:
@@ -250,8 +253,9 @@ def _known_names(state: State, held: Holdings) -> dict[str, set[str]]:
     """Everybody a quota for each may be about: who holds something, has used something, or waits."""
     names = {kind: set(found) for kind, found in held.items()}
     for key in state.backlog.buckets:
-        names["user"].add(key.user)
-        names["queue"].add(key.queue)
+        party = state.parties.all[key.party]
+        names["user"].add(party.user)
+        names["queue"].add(party.queue)
     for kind, whose in state.ledger:
         principal, _, name = whose.partition(":")
         if kind == "meter" and principal in names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle import checkpoints, events, jobs, regime, results, workers
+from dray.core.lifecycle import checkpoints, events, jobs, preemptions, regime, results, workers
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state import State
@@ -26,7 +26,7 @@ def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effe
 RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.JobsSubmitted: jobs.submitted,
     events.ArrayExtended: jobs.extended,
-    events.PlanDecided: jobs.planned,
+    events.PlanDecided: preemptions.planned,
     events.CancelRequested: jobs.cancelled,
     events.WaitTimedOut: jobs.timed_out,
     events.AttemptAccepted: results.accepted,

@@ -114,11 +114,13 @@ class Backlog:
     def add(self, key: BucketKey, entry: Entry) -> None:
         """Queue a job's range, or one of its tasks again; its shape is looked at in the next pass."""
         bucket = self.buckets.get(key)
+        new = bucket is None
         if bucket is None:
             bucket = self.buckets[key] = Bucket()
             self.of_shape.setdefault(key.shape, {})[key] = None
         bucket.add(entry)
-        if not self.parked.get(key.shape, False):
+        # A line of its own may have what others of its shape have not: a band above what runs, or a share of its own.
+        if new or not self.parked.get(key.shape, False):
             self.parked.pop(key.shape, None)
             self.awake[key.shape] = None
 

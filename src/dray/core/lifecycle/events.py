@@ -28,7 +28,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True):
     spec: bytes
 
 
-class Placement(msgspec.Struct, frozen=True, array_like=True):
+class Placement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One task given to one worker by a plan."""
 
     job_id: str
@@ -105,6 +105,7 @@ class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
     active: tuple[Activity, ...] = ()
     finished: tuple[Outcome, ...] = ()
     again: bool = False
+    resources: dict[str, int] = {}
 
 
 class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from dray.core.lifecycle import attempts
+from dray.core.lifecycle import attempts, receipts
 from dray.core.lifecycle.attempts import ADOPT, STOP
 from dray.core.lifecycle.effects import Assign, Cancel, Effect, Note
 from dray.core.lifecycle.events import (
@@ -165,6 +165,9 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     number = (attempt.fence & (1 << 40) - 1) + 1
     state.counters.next_attempt = max(state.counters.next_attempt, number)
     task.attempts, task.current, task.last_uid = attempt.no, attempt.uid, attempt.uid
+    task.ahead = False
+    if job.id in state.receipts:
+        receipts.close(state, job, "served", clock)
     job.waiting_since_ms = clock.now_ms
     state.attempts[attempt.uid] = attempt
     state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
@@ -281,7 +284,11 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
     if job.cancelled and (job.killed or not job.total):
         job.state = JobState.KILLED
     job.ended_at_ms = clock.at_ms
-    return [Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user})]
+    rolled_back = receipts.close(state, job, "rolled_back", clock)
+    return [
+        *rolled_back,
+        Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user}),
+    ]
 
 
 def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, gangs, jobs, preemptions
+from dray.core.lifecycle import attempts, gangs, jobs, receipts
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
@@ -56,7 +56,7 @@ def load(
         _load_task(state, task, wanted)
     for attempt in live:
         recall(state, attempt)
-    preemptions.recall(state)
+    receipts.recall(state)
 
 
 def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:

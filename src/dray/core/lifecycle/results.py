@@ -6,7 +6,7 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, gangs, jobs
+from dray.core.lifecycle import attempts, gangs, jobs, receipts
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
@@ -149,7 +149,11 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
         jobs.started(state, job, task, attempt, since)
         effects.append(_started_note(state, job, attempt, since))
     trigger = LOSE if outcome.exit_class in LOST_CLASSES else _TRIGGER[outcome.state]
+    if attempt.cancel == "preempted" and trigger in (FAIL, KILL):
+        # A peer that does not know the word says how its process ended; it ended because it was asked to.
+        trigger = PREEMPT
     attempts.move(state, attempt, trigger)
+    receipts.victim_gone(state, attempt)
     if task.current != attempt.uid:
         return "superseded", effects
     return "recorded", effects + conclude(state, job, task, attempt, clock)
@@ -165,6 +169,7 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         return jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, attempt.exit_class or "ok", "")
     if phase is Phase.PREEMPTED:
         task.preemptions += 1
+        task.ahead = attempt.cancel == "preempted"
         return _hand_back(state, job, task, attempt, clock, attempt.error or "preempted")
     if phase is Phase.LOST:
         return _conclude_loss(state, job, task, attempt, clock)
@@ -214,6 +219,7 @@ def lose(state: State, attempt: Attempt, reason: str, clock: Clock) -> list[Effe
     if not attempts.move(state, attempt, LOSE):
         return []
     attempt.ended_at_ms, attempt.exit_class, attempt.error = clock.at_ms, "lost", reason
+    receipts.victim_gone(state, attempt)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     return conclude(state, job, task, attempt, clock) if task.current == attempt.uid else []
 

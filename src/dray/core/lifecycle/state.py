@@ -1,9 +1,9 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, progress, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest,
-timers, reservations, first_missing: up to which rank a gang is accepted). Memory holds live work: ended entities leave
-once their rows are written.
+signal (presence, progress, polls), was learnt in passing (experience) or is a cache that can be derived (columns,
+backlog, needs, parties, held, live_of, requeued_of, newest, timers, reservations, first_missing: up to which rank a
+gang is accepted). Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import msgspec
 
 from dray.core.lifecycle.backlog import RANGE, Backlog, BucketKey, Entry, Shapes
 from dray.core.lifecycle.columns import Columns
+from dray.core.lifecycle.experience import Experience
+from dray.core.lifecycle.needs import Needs
 from dray.core.lifecycle.parties import Parties, gpus_of
 from dray.core.lifecycle.rules import Rules
 from dray.core.model.ids import task_id
@@ -91,7 +93,10 @@ class State:
         self.reservations: dict[str, Reservation] = {}
         self.unprotected: dict[str, None] = {}
         self.watched: dict[str, None] = {}
+        self.looking: dict[str, None] = {}
         self.receipts: dict[str, Receipt] = {}
+        self.needs = Needs()
+        self.experience = Experience()
         self.touched = Touched()
         self.polls: dict[str, int] = {}
         self.first_missing: dict[str, int] = {}

@@ -174,6 +174,7 @@ def _protect(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[
 
 
 def _look(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    state.looking.pop(job_id, None)
     job = state.jobs.get(job_id)
     return [LookDue(job_id)] if job is not None and job.waiting else []
 

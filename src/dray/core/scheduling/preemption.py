@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.events import Preemption
 from dray.core.lifecycle.parties import cost_of, gpus_of
-from dray.core.lifecycle.preemptions import lost_ms, ran_ms, recent
+from dray.core.lifecycle.receipts import lost_ms, ran_ms, recent
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import Ask

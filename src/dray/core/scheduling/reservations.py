@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.columns import pick_cards
+from dray.core.lifecycle.events import Preemption
 from dray.core.lifecycle.state import NEVER, Reservation, State
 from dray.core.model.capability import Device
-from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.scheduling.filters import CLASS_FILTERS, Room, fits
@@ -22,6 +22,7 @@ from dray.core.scheduling.rooms import Devices, Rooms
 
 # Beyond these an earlier start is hardly to be found, and a pass must stay short.
 MOST_ROWS = 1024
+AGAIN_MS = 30_000
 
 
 class Window:
@@ -172,17 +173,22 @@ def _by_backend(state: State, ask: Ask, starts: list[Start]) -> list[list[Start]
     return list(groups.values())
 
 
+def drop_stale(state: State) -> None:
+    """Let go of reservations whose job no longer waits or whose worker is away: their room is there for others."""
+    for queue, kept in list(state.reservations.items()):
+        waits, rows = _is_waiting(state, kept), [spot[1] for spot in kept.spots]
+        if waits and all(_is_open(state, row) for row in rows):
+            continue
+        del state.reservations[queue]
+        state.columns.roomier.update(dict.fromkeys(rows))
+        if waits:
+            state.unprotected[kept.job_id] = None
+
+
 def renew(state: State, rooms: Rooms, roomier: Sequence[int], window: Window) -> dict[int, Keeper]:
     """Bring reservations in line with what has changed, make due ones, and give the keepers of their workers."""
-    for queue, kept in list(state.reservations.items()):
-        if not _is_waiting(state, kept):
-            del state.reservations[queue]
-            continue
-        rows = [row for _, row, _, _ in kept.spots]
-        if any(not _is_open(state, row) for row in rows):
-            del state.reservations[queue]
-            state.unprotected[kept.job_id] = None
-        elif roomier:
+    if roomier:
+        for queue, kept in list(state.reservations.items()):
             _improve(state, rooms, queue, kept, roomier)
     for job_id in list(state.unprotected):
         _protect(state, rooms, job_id)
@@ -194,22 +200,33 @@ def renew(state: State, rooms: Rooms, roomier: Sequence[int], window: Window) ->
             gone = [attempt for attempt in held if end_ms(state, attempt) <= kept.start_ms]
             keepers[row] = _keeper(state, rooms, row, kept.job_id, kept.start_ms, ask, devices, gone, window)
     for receipt in state.receipts.values():
-        keepers.update(_keep_for_preemptor(state, rooms, receipt, window))
+        leaving = tuple(victim.uid for victim in receipt.victims)
+        found = Preemption(
+            receipt.job_id,
+            receipt.index,
+            receipt.rule,
+            receipt.kind,
+            receipt.workers,
+            receipt.devices,
+            receipt.variant,
+            leaving,
+        )
+        keepers.update(keep_for(state, rooms, found, window))
     return keepers
 
 
-def _keep_for_preemptor(state: State, rooms: Rooms, receipt: Receipt, window: Window) -> dict[int, Keeper]:
-    job = state.jobs.get(receipt.job_id)
+def keep_for(state: State, rooms: Rooms, preemption: Preemption, window: Window) -> dict[int, Keeper]:
+    """Keep the room of a preemptor's victims for it, on every worker that is there."""
+    job = state.jobs.get(preemption.job_id)
     if job is None:
         return {}
-    ask = state.asks(job.shape)[receipt.variant]
-    leaving = {victim.uid for victim in receipt.victims}
+    ask = state.asks(job.shape)[preemption.variant]
     keepers: dict[int, Keeper] = {}
-    for worker, devices in zip(receipt.workers, receipt.devices, strict=True):
+    for worker, devices in zip(preemption.workers, preemption.devices, strict=True):
         row = state.columns.row_of.get(worker)
         if row is None or not _is_open(state, row):
             continue
-        gone = [state.attempts[uid] for uid in state.held.get(worker, ()) if uid in leaving]
+        gone = [state.attempts[uid] for uid in state.held.get(worker, ()) if uid in preemption.victims]
         keepers[row] = _keeper(state, rooms, row, job.id, state.now_ms, ask, devices, gone, window)
     return keepers
 
@@ -242,8 +259,8 @@ def _protect(state: State, rooms: Rooms, job_id: str) -> None:
     starts = earliest(state, rooms, state.asks(job.shape), _rows(state))
     if starts:
         start_ms = max(start.at_ms for start in starts)
-        spots = tuple(tuple(start) for start in starts)
-        state.reservations[job.queue] = Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, spots)
+        kept = Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, _spots(starts))
+        state.reservations[job.queue] = kept
 
 
 def _improve(state: State, rooms: Rooms, queue: str, kept: Reservation, roomier: Sequence[int]) -> None:
@@ -252,8 +269,15 @@ def _improve(state: State, rooms: Rooms, queue: str, kept: Reservation, roomier:
     rows = list(dict.fromkeys([*(spot[1] for spot in kept.spots), *roomier]))[:MOST_ROWS]
     starts = earliest(state, rooms, asks, [row for row in rows if _is_open(state, row)])
     if starts and (at_ms := max(start.at_ms for start in starts)) <= kept.start_ms:
-        spots = tuple(tuple(start) for start in starts)
+        spots = _spots(starts)
         state.reservations[queue] = kept._replace(start_ms=at_ms, spots=spots)
+        # A worker that is no longer kept has room for others, and nobody else will say so.
+        left = {spot[1] for spot in kept.spots} - {spot[1] for spot in spots}
+        state.columns.roomier.update(dict.fromkeys(sorted(left)))
+
+
+def _spots(starts: Sequence[Start]) -> tuple[tuple[int, int, int, Devices], ...]:
+    return tuple((start.at_ms, start.row, start.variant, start.devices) for start in starts)
 
 
 def _is_waiting(state: State, kept: Reservation) -> bool:
@@ -277,4 +301,6 @@ def watch_line(state: State, job: Job) -> None:
     after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)
     if after_ms and job.id not in state.watched:
         state.watched[job.id] = None
-        state.set_timer(job.waiting_since_ms + after_ms, "protect", job.id)
+        due_ms = job.waiting_since_ms + after_ms
+        # One that is due already found nowhere to be protected, or another has its queue's reservation.
+        state.set_timer(due_ms if due_ms > state.now_ms else state.now_ms + AGAIN_MS, "protect", job.id)

@@ -354,14 +354,14 @@ ROOM = (
         "Free slots are what the worker last said, not what its live attempts leave.",
         (
             Edit(
-                _ROOMS + "room",
-                'total - max(get(f"{pool}_in_use", row), live)',
-                'total - get(f"{pool}_in_use", row)',
+                "dray.core.scheduling.rooms:Left.__init__",
+                'max(get("batch_in_use", row), get("batch_live", row))',
+                'get("batch_in_use", row)',
             ),
             Edit(
-                _ROOMS + "candidates",
-                'np.maximum(view[f"{ask.pool}_in_use"][:count], view[f"{ask.pool}_live"][:count])',
-                'view[f"{ask.pool}_in_use"][:count]',
+                _ROOMS + "usable",
+                'np.maximum(view[f"{pool}_in_use"][:count], view[f"{pool}_live"][:count])',
+                'view[f"{pool}_in_use"][:count]',
             ),
         ),
     ),
@@ -369,14 +369,14 @@ ROOM = (
         "slots-counted-up-only",
         "A counter of live attempts never comes down again.",
         _COLUMNS + "hold",
-        '_live"][row] += sign',
-        '_live"][row] += max(sign, 0)',
+        "data[_LIVE[ask.pool]][row] += sign",
+        "data[_LIVE[ask.pool]][row] += max(sign, 0)",
     ),
     _one(
         "card-given-twice",
         "One pass gives the same card to two tasks.",
         _ROOMS + "claim",
-        "claim.cards[index] = claim.cards.get(index, 0) + ask.gpu_milli",
+        "left.used[index] = left.used.get(index, 0) + ask.gpu_milli",
         "pass",
     ),
 )
