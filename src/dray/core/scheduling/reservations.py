@@ -192,8 +192,15 @@ def renew(state: State, rooms: Rooms, roomier: Sequence[int], window: Window) ->
             _improve(state, rooms, queue, kept, roomier)
     for job_id in list(state.unprotected):
         _protect(state, rooms, job_id)
+    return stand_guard(state, rooms, window)
+
+
+def stand_guard(state: State, rooms: Rooms, window: Window) -> dict[int, Keeper]:
+    """The keepers of the workers that are reserved now. Changes nothing: a dry run asks for them too."""
     keepers: dict[int, Keeper] = {}
     for kept in state.reservations.values():
+        if not _is_waiting(state, kept) or not all(_is_open(state, spot[1]) for spot in kept.spots):
+            continue
         for _, row, variant, devices in kept.spots:
             ask = state.asks(state.jobs[kept.job_id].shape)[variant]
             held = [state.attempts[uid] for uid in state.held.get(state.columns.worker_of[row], ())]
