@@ -13,6 +13,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 QUICK = (
     "effects-before-commit",
     "log-tail-not-folded",
+    "idle-stale-hub-stays",
     "foreign-attempts-allowed",
     "duplicate-recorded-twice",
     "one-retry-less",

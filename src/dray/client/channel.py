@@ -9,7 +9,6 @@ batches anything.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 from collections.abc import Callable, Iterable
@@ -148,9 +147,11 @@ class Channel:
         finally:
             self._socket = None
             writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError, websockets.WebSocketException):
-                await writer
-            await socket.close()
+            try:
+                # Not `await writer`: its end by the line above looks like a cancellation of this task by `close`.
+                await asyncio.gather(writer, return_exceptions=True)
+            finally:
+                await socket.close()
 
     async def _dial_again(self) -> ClientConnection:
         loop = asyncio.get_running_loop()

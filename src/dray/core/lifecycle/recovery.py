@@ -95,6 +95,10 @@ def wake_up(state: State, clock: Clock) -> None:
         gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[0])
         if unanswered(attempt):
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+        elif attempt.phase is Phase.STOPPING:
+            # Asked once when its worker registers; that request may be lost like any other.
+            gone_ms = max(clock.now_ms, attempt.cancel_ms + round(attempt.grace_s * 1000))
+            state.set_timer(gone_ms + state.rules.stop_again_ms, "stop", attempt.uid)
         elif (
             attempt.phase.live and attempt.started and attempt.limit_ms and state.workers[attempt.worker].base
         ):

@@ -73,8 +73,11 @@ class Runs:
             )
 
     def _is_current(self, run: Execution) -> bool:
-        attempt = self._hub.state.attempts.get(run.uid)
-        return attempt is not None and attempt.phase.live and attempt.worker == run.worker
+        state = self._hub.state
+        attempt = state.attempts.get(run.uid)
+        if attempt is None or not attempt.phase.live or attempt.worker != run.worker:
+            return False
+        return state.spell(attempt) == run.task_id
 
     def end(self, execution: Execution, outcome: str) -> None:
         """Note an end down."""
