@@ -14,7 +14,7 @@ from dray.config import HubConfig, tell_origin
 from dray.core.lifecycle.effects import Note
 from dray.core.lifecycle.state import State
 from dray.core.model.labels import has_label
-from dray.core.model.policy import DEFAULT_QUEUE, Pace, Quota
+from dray.core.model.policy import DEFAULT_QUEUE, EACH, Pace, Quota
 from dray.core.model.policy_check import check_policy
 from dray.core.model.policy_spelling import list_values, policy_document
 from dray.core.model.resources import WHOLE
@@ -170,7 +170,9 @@ class SiteAnswers:
     async def quotas(self, caller: Caller) -> Document:
         def look(state: State) -> Document:
             held, now_ms = find_holdings(state), self._parts.clock.read().now_ms
-            found = quotas_in_force(state.policy, _known_names(state, held))
+            names = _known_names(state, held)
+            names["user"].add(caller.user)
+            found = quotas_in_force(state.policy, names)
             shown = [
                 _quota_document(state, kind, name, quota, held[kind].get(name, Holding()), now_ms)
                 for (kind, name), quota in sorted(found.items(), key=lambda item: item[0])
@@ -184,7 +186,9 @@ class SiteAnswers:
         def look(state: State) -> Document:
             pacing, now_ms = state.policy.pacing, self._parts.clock.read().now_ms
             buckets = self._parts.pacing.list_filled(state.policy, now_ms)
-            submits = [
+            each = [_pace_document(*_pace_whom(pace), pace, None) for pace in pacing.submits]
+            submits = [line for line in each if line["name"] == EACH]
+            submits += [
                 _pace_document(bucket.key.kind, bucket.key.name, bucket.pace, round(bucket.tokens, 3))
                 for bucket in buckets
                 if bucket.key.kind != "user" or caller.sees(bucket.key.name)
@@ -192,7 +196,7 @@ class SiteAnswers:
             starts = [
                 _pace_document(*_pace_whom(pace), pace, None)
                 for pace in pacing.starts
-                if not pace.user or pace.user == "*" or caller.sees(pace.user)
+                if pace.user in ("", EACH) or caller.sees(pace.user)
             ]
             counts = _running_by_label(state, [cap.label for cap in pacing.running])
             running = [
