@@ -97,7 +97,8 @@ def test_bad_policies_change_nothing(ask: Asker) -> None:
         "quotas[0].gpus",
         "preemption",
     ]
-    for body in ([], "fifo", 3):
+    bodies: list[Any] = [[], "fifo", 3]
+    for body in bodies:
         assert ask("PUT", "/policy", body)[0] == 400
     assert ask("GET", "/policy")[1] == before
 
@@ -314,7 +315,7 @@ def test_changes_are_in_the_feed(hub: RunningHub, ask: Asker) -> None:
     connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=20)
     connection.request("GET", "/api/v1/events?since=0.0", headers={"Authorization": f"Bearer {hub.token}"})
     answer = connection.getresponse()
-    lines = []
+    lines: list[str] = []
     while not any("policy_changed" in line for line in lines):
         lines.append(answer.readline().decode())
     data = next(line for line in iter(lambda: answer.readline().decode(), "") if line.startswith("data:"))
