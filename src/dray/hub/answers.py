@@ -103,7 +103,11 @@ class Answers:
     ) -> Document:
         def finish(state: State, ids: Sequence[str], done: bool) -> Document:
             document = self._document(state, caller, job_id)
-            return document if done else document | {"note": "already finished: nothing to cancel"}
+            if not done:
+                return document | {"note": "already finished: nothing to cancel"}
+            if index is not None and state.jobs[job_id].gang:
+                return document | {"note": "cancelled whole: the tasks of a gang end together"}
+            return document
 
         answer: Document = await self._engine.change(
             commands.cancel(caller, job_id, index, grace_s, self._store, finish)
@@ -346,7 +350,7 @@ class Answers:
             return job_document(job, None, [], reason)
         task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
         known = self.attempts_of(state, job, 0) if attempts is None else attempts
-        return job_document(job, task, known, reason)
+        return job_document(job, task, known, reason, state.progress)
 
     def _brief(self, state: State, job_id: str) -> Document:
         """A submit's answer: a new job has no history, so nothing is looked up for it."""
@@ -372,12 +376,12 @@ class Answers:
         untouched = not job.cursor and not job.rest.final
         task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
         attempts = [] if untouched else self.attempts_of(state, job, 0)
-        return job_document(job, task, attempts, reason)
+        return job_document(job, task, attempts, reason, state.progress)
 
     def _task_document(self, state: State, job: Job, index: int) -> Document:
         task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
         attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
-        return task_document(job, index, task, attempts)
+        return task_document(job, index, task, attempts, state.progress)
 
     def _indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> list[int]:
         if not states:

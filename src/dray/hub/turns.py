@@ -94,6 +94,7 @@ class Conductor:
     def turn(self, requests: Iterable[Request], first: Iterable[Fact], clock: Clock) -> Iterator[Step]:
         """Take requests, timers and the pass, then commit, deliver and answer. `first` comes before everything."""
         gathered = Gathered(self.state, clock)
+        self.state.now_ms = clock.now_ms
         for fact in first:
             gathered.fold(fact)
         for request in requests:

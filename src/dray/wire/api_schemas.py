@@ -73,6 +73,19 @@ class AttemptDocument(msgspec.Struct):
     error: str = ""
     usage: Usage | None = None
     cancel_reason: str = ""
+    saved_step: Annotated[int | None, Meta(description="the last step that the task said it had saved")] = (
+        None
+    )
+    saved_run_s: Annotated[float, Meta(description="run time up to that save")] = 0
+
+
+class ProgressDocument(msgspec.Struct):
+    """The last that a running task said of itself."""
+
+    step: int | None = None
+    fraction: float | None = None
+    note: str = ""
+    at: Time | None = None
 
 
 class TaskCounts(msgspec.Struct):
@@ -118,6 +131,9 @@ class JobDocument(msgspec.Struct):
     losses: int = 0
     preemptions: int = 0
     cancel_requested: bool = False
+    progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (
+        None
+    )
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
 
@@ -148,6 +164,9 @@ class TaskDocument(msgspec.Struct):
     error: str = ""
     started_at: Time | None = None
     ended_at: Time | None = None
+    progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (
+        None
+    )
 
 
 class TaskList(msgspec.Struct):

@@ -6,7 +6,7 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle import attempts, gangs, jobs
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
@@ -61,6 +61,8 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
         Note("task_accepted", attempt.job_id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
     )
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    if job.gang:
+        return effects + gangs.accepted(state, job, attempt, clock)
     jobs.started(state, job, task, attempt, clock)
     if not says_started(state, attempt.worker):
         mark_started(state, attempt, clock)
@@ -80,6 +82,9 @@ def mark_started(state: State, attempt: Attempt, clock: Clock) -> None:
     attempt.started = True
     attempt.started_ms, attempt.started_at_ms = clock.now_ms, clock.at_ms
     arm_limit(state, attempt)
+    job = state.jobs[attempt.job_id]
+    if job.gang:
+        gangs.saw_running(state, job, attempt, clock)
 
 
 def arm_limit(state: State, attempt: Attempt) -> None:
@@ -152,6 +157,8 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
 
 def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:
     """Decide what the end of its current attempt means for a task."""
+    if job.gang:
+        return gangs.member_ended(state, job, attempt, clock)
     task.exit_code, task.signal = attempt.exit_code, attempt.signal
     phase = attempt.phase
     if phase is Phase.SUCCEEDED:
@@ -172,9 +179,11 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         attempt.exit_class = "time_limit"
     task.failures += 1
     if task.failures <= job.retries:
-        return jobs.requeue(
-            state, job, task, clock, f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
-        )
+        why = f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
+        effects = jobs.requeue(state, job, task, clock, why)
+        # A retry has the whole time limit before it, whatever was saved so far.
+        task.used_ms = 0
+        return effects
     return jobs.end_task(
         state, job, task, JobState.FAILED, clock, attempt.exit_class or "code", attempt.error
     )
@@ -237,16 +246,23 @@ def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
     attempt = state.attempts.get(event.uid)
     if attempt is None:
         return []
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    if job.gang and attempt.phase is Phase.ASSIGNED:
+        attempt.error = event.reason
+        return gangs.release(state, job, attempt, clock)
     if is_fenced(state, attempt):
         # It may have been accepted and run all the same: the next attempt waits until this one is surely gone.
         return jobs.stop_attempt(state, attempt, "revoked", 0, clock)
     if not attempts.move(state, attempt, REVOKE):
         return []
     attempt.ended_at_ms, attempt.error = clock.at_ms, event.reason
-    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     effects: list[Effect] = [Cancel(attempt.worker, state.spell(attempt), attempt.uid, "revoked", 0)]
     if task.current == attempt.uid:
-        effects += jobs.requeue(state, job, task, clock, event.reason)
+        effects += (
+            gangs.member_ended(state, job, attempt, clock)
+            if job.gang
+            else jobs.requeue(state, job, task, clock, event.reason)
+        )
     return effects
 
 

@@ -262,7 +262,7 @@ JOBS = (
         "growth-not-queued",
         "Members that join an open array later find no place in the line.",
         _JOBS + "extended",
-        "state.backlog.add(job)",
+        "state.queue_up(job)",
         "pass",
     ),
     _one(
@@ -275,8 +275,8 @@ JOBS = (
     _one(
         "array-limit-ignored",
         "An array runs more tasks at once than its own limit.",
-        "dray.core.scheduling.pass_:_waiting",
-        "job.limit - job.live - taken if job.limit else most",
+        "dray.core.scheduling.pass_:_Pass._wanted",
+        "min(most, job.limit - job.live - self._taken.get(job.id, 0))",
         "most",
     ),
 )

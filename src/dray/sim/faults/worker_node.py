@@ -75,7 +75,7 @@ class WorkerNode:
 
     def _attach(self) -> None:
         assert self.machine is not None
-        self.machine.attached(self.supervisor.state())
+        self.machine.attached(self.supervisor.state(), self.world.now_ms)
         life = self.life
         self.supervisor.tell = lambda event: self._later_supervised(life, event)
 
