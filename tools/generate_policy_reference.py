@@ -156,6 +156,7 @@ SECTIONS = (
             "half_life_s": "usage counts half after this time; above 0",
             "entry_charge_s": "charged at each start at once, so that bursts count early",
             "weights": "a user's share, by name; 1 for who is not named; above 0",
+            "gpu_cost": "as how many cores one GPU counts",
         },
     ),
     Section(

@@ -227,8 +227,35 @@ def test_caps_and_starts_are_listed(hub: RunningHub, ask: Asker) -> None:
         found = ask("GET", "/paces")[1]
     assert found["running"] == [{"label": "license=x", "most": 2, "running": 1}]
     assert [(line["kind"], line["name"], line["per_minute"]) for line in found["starts"]] == [
-        ("queue", "*", 30)
+        ("queue", "*", 30),
+        ("queue", "default", 30),
     ]
+
+
+def test_what_holds_work_back_is_told(hub: RunningHub, ask: Asker) -> None:
+    rules = {
+        "quotas": [{"user": "*", "gpus": 2, "gpu_hours": {"soft": 100, "hard": 200}}],
+        "pacing": {"starts": [{"user": "*", "per_minute": 60, "burst": 3}]},
+    }
+    assert ask("PUT", "/policy", rules)[0] == 200
+    with hub.worker(capability=GPUS, slots=WIDE) as worker:
+        worker.register()
+        worker.ready(credits=4)
+        for _ in range(2):
+            ask("POST", "/jobs", make_spec(gpu_count=2, user_id="ana"))
+        task = worker.assigned()
+        worker.accept(task)
+        queue = ask("GET", "/queues/default")[1]
+        assert (queue["waiting"], queue["running"], queue["gpus_held"]) == (1, 1, 2)
+        quotas = {line["name"]: line for line in ask("GET", "/quotas")[1]["quotas"]}
+        assert (quotas["ana"]["gpus_held"], quotas["ana"]["standing"]) == (2, "full")
+        assert quotas["ana"]["gpu_hours_hard"] == 200
+        starts = {line["name"]: line for line in ask("GET", "/paces")[1]["starts"]}
+        assert starts["ana"]["tokens"] < 3.001
+        assert starts["*"]["tokens"] is None
+        worker.result(task)
+        worker.accept(worker.assigned())
+        assert ask("GET", "/queues/default")[1]["waiting"] == 0
 
 
 def test_queues_and_their_line(hub: RunningHub, ask: Asker) -> None:
@@ -250,6 +277,8 @@ def test_queues_and_their_line(hub: RunningHub, ask: Asker) -> None:
         worker.register()
         worker.ready(credits=1)
         worker.run_one()
+        gold = ask("GET", f"/jobs/{first}?wait_s=10")[1]
+        assert gold["state"] == "succeeded"
         gold = ask("GET", "/queues/gold")[1]
         assert gold["starts_per_min_5m"] == gold["ends_per_min_1h"] == 1
         assert gold["wait_p50_s"] > 0
