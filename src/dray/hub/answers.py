@@ -32,7 +32,6 @@ from dray.hub.plans import plan_document
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
 from dray.hub.site_answers import SiteAnswers
 from dray.hub.store.base import JobFilter, Store
-from dray.hub.submit_pacing import SubmitPacing
 
 MAX_WAIT_S = 60.0
 
@@ -49,7 +48,6 @@ class Parts(NamedTuple):
     batch_specs: int
     started_at_ms: int
     site: SiteAnswers
-    pacing: SubmitPacing
 
 
 class Answers:
@@ -58,7 +56,7 @@ class Answers:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._engine, self._store = parts.engine, parts.store
-        self._sources = Sources(parts.store, KeyMemory(), parts.low_space, pacing=parts.pacing)
+        self._sources = Sources(parts.store, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.listeners: list[Callable[[Note], None]] = [parts.site.hear]
