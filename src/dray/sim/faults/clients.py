@@ -14,7 +14,7 @@ from dray.sim.faults.world import World
 
 PATIENCE_MS = 4000
 DOOMED = "doomed"
-GANG_WORLDS, GANG_SHARE = 0.5, 0.4
+GANG_WORLDS, GANG_SHARE = 0.5, 0.5
 
 
 class Pending:
@@ -99,7 +99,7 @@ class Clients:
     def _draw_gang(self, spec: dict[str, Any]) -> None:
         """A world may have too few machines of one backend: then it ends as unschedulable."""
         draw = self._gang_draw
-        spec["node_count"], spec["mixed_backends"] = draw.choice([2, 2, 3]), draw.random() < 0.7
+        spec["node_count"], spec["mixed_backends"] = draw.choice([2, 2, 2, 3]), draw.random() < 0.7
         spec.setdefault("scheduling_timeout_s", 400)
 
     def _draw_needs(self, spec: dict[str, Any]) -> None:

@@ -14,7 +14,10 @@ from dray.sim.faults.world import World
 
 
 class Execution(msgspec.Struct):
-    """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it."""
+    """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it.
+
+    `generation` is that of a gang's member, 0 of any other task, -1 where its agent did not know it for one.
+    """
 
     task_id: str
     uid: str

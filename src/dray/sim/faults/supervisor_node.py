@@ -149,7 +149,7 @@ class Supervisor:
             round(launch.spec.limit_s * 1000),
             grace,
             pool=launch.spec.slot_pool or launch.spec.type,
-            generation=launch.gang.generation if launch.gang is not None else 0,
+            generation=launch.gang.generation if launch.gang else -(launch.spec.node_count > 1),
         )
         self._runs.begin(execution)
         process = Process(execution, behaviour, limit, grace, lease, renewed_ms or self._world.now_ms)
