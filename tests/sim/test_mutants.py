@@ -26,6 +26,12 @@ QUICK = (
     "flapping-tolerated",
     "reported-slots-trusted",
     "finished-not-reported",
+    "go-before-all-accepted",
+    "member-concluded-alone",
+    "gang-succeeds-early",
+    "ended-member-not-recalled",
+    "lost-member-adopted",
+    "start-not-waited-for",
 )
 
 

@@ -370,12 +370,9 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
 
     Never a member of a gang: its generation broke with it.
     """
-    if (
-        job.gang
-        or task.last_uid != attempt.uid
-        or not task.queued
-        or not attempts.move(state, attempt, ADOPT)
-    ):
+    if job.gang:
+        return False
+    if task.last_uid != attempt.uid or not task.queued or not attempts.move(state, attempt, ADOPT):
         return False
     take_waiting(state, job, task.index)
     if attempt.started:

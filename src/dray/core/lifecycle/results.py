@@ -82,9 +82,6 @@ def mark_started(state: State, attempt: Attempt, clock: Clock) -> None:
     attempt.started = True
     attempt.started_ms, attempt.started_at_ms = clock.now_ms, clock.at_ms
     arm_limit(state, attempt)
-    job = state.jobs[attempt.job_id]
-    if job.gang:
-        gangs.saw_running(state, job, attempt, clock)
 
 
 def arm_limit(state: State, attempt: Attempt) -> None:
@@ -108,8 +105,9 @@ def started(state: State, event: AttemptStarted, clock: Clock) -> list[Effect]:
     mark_started(state, attempt, clock)
     attempts.move(state, attempt, START)
     state.touched.attempts[attempt.uid] = None
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    gangs.saw_running(state, job, attempt, clock)
     if first:
-        job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
         jobs.started(state, job, task, attempt, clock)
         effects.append(_started_note(state, job, attempt, clock))
     return effects
@@ -148,6 +146,8 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
         mark_started(state, attempt, since)
         jobs.started(state, job, task, attempt, since)
         effects.append(_started_note(state, job, attempt, since))
+    if outcome.state == "succeeded":
+        gangs.saw_running(state, job, attempt, clock)
     trigger = LOSE if outcome.exit_class in LOST_CLASSES else _TRIGGER[outcome.state]
     if attempt.cancel == "preempted" and trigger in (FAIL, KILL):
         # A peer that does not know the word says how its process ended; it ended because it was asked to.

@@ -15,6 +15,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Phase
 from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Message
@@ -61,6 +62,8 @@ class Checker:
         self._revoked: dict[str, None] = {}
         self._taken_back: dict[str, None] = {}
         self._asked_to_stop: dict[str, None] = {}
+        self.gangs = GangWatch(world, runs)
+        self.gangs.shared_names = self.shared_names
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
         hub.witness = self
@@ -74,6 +77,8 @@ class Checker:
             uid = payload["attempt"]["uid"]
             if uid not in self._placed:
                 self._world.fail(f"attempt {uid} was sent to {session.worker} and is not committed")
+        elif envelope["type"] == "job_go":
+            self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
             self._asked_to_stop[payload["attempt"]] = None
             life.stop_asked_ms[payload["attempt"]] = self._world.now_ms
@@ -106,6 +111,8 @@ class Checker:
                 self._look_at(life, attempt)
 
     def _look_at(self, life: HubLife, attempt: Attempt) -> None:
+        if attempt.generation:
+            self.gangs.committed(life, attempt)
         if attempt.uid not in self._placed:
             self._placed[attempt.uid] = None
             self._check_placement(life.state, attempt)
@@ -255,3 +262,4 @@ class Checker:
         """The hub was restored from a backup: what came after it is excused, and nothing else."""
         self.account = account.copy()
         self._runs.estrange()
+        self.gangs.rewind()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
 
 _TURN = "dray.hub.turns:Conductor.turn"
@@ -14,6 +15,7 @@ _RESULTS = "dray.core.lifecycle.results:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _WORKERS = "dray.core.lifecycle.workers:"
 _TIMERS = "dray.core.lifecycle.timers:"
+_RECOVERY = "dray.core.lifecycle.recovery:"
 _COLUMNS = "dray.core.lifecycle.columns:Columns."
 _ROOMS = "dray.core.scheduling.rooms:Rooms."
 _MACHINE = "dray.agent.machine:Machine."
@@ -265,12 +267,13 @@ JOBS = (
         "state.queue_up(job)",
         "pass",
     ),
-    _one(
+    Mutant(
         "live-entity-released",
         "Memory lets go of attempts that still run.",
-        "dray.core.lifecycle.recovery:release",
-        "and not attempt.phase.live and not adoptable(state, attempt)",
-        "and not adoptable(state, attempt)",
+        (
+            Edit(_RECOVERY + "release", "or gangs.is_member(state, attempt)", ""),
+            Edit(_RECOVERY + "release", "not attempt.phase.live and not adoptable", "not adoptable"),
+        ),
     ),
     _one(
         "array-limit-ignored",
@@ -499,4 +502,4 @@ AGENT = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT)
+MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT, *GANGS)
