@@ -18,6 +18,7 @@ from dray.core.lifecycle.effects import Assign, Effect
 from dray.core.lifecycle.events import (
     Activity,
     AttemptEnded,
+    AttemptSaved,
     Clock,
     EpochStarted,
     Event,
@@ -109,7 +110,10 @@ class World(Cluster):
     def _check_capacity(self, event: PlanDecided) -> None:
         columns = self.state.columns
         for placement in event.placements:
-            row, ask = columns.row_of[placement.worker], self.state.asks(self.job(placement.job_id).shape)[placement.variant]
+            row, ask = (
+                columns.row_of[placement.worker],
+                self.state.asks(self.job(placement.job_id).shape)[placement.variant],
+            )
             for name, need in (("cpu", ask.cpu_milli), ("mem", ask.memory_bytes)):
                 used, total = columns.get(f"used_{name}", row), columns.get(f"total_{name}", row)
                 assert not need or used <= total, f"{placement}: {used} of {total} {name}"
@@ -223,6 +227,10 @@ class World(Cluster):
         if steps % 3:
             self.start(uid)
             given[uid] = "running"
+        if steps % 5 == 0 and not self.state.workers[worker].base:
+            attempt = self.state.attempts[uid]
+            index = self.spelled(attempt)
+            self.turn(AttemptSaved(worker, attempt.job_id, index, uid, steps, 100 * number))
 
     def finish(self, number: int, how: int) -> None:
         """A worker's process ends and it says so, unless it is cut off: then it says so when it is back."""

@@ -12,7 +12,9 @@ from dray.sim.faults.world import World
 
 
 class Execution(msgspec.Struct):
-    """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it."""
+    """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it. `saves` says
+    when it saved which step.
+    """
 
     task_id: str
     uid: str
@@ -29,6 +31,7 @@ class Execution(msgspec.Struct):
     stranger: bool = False
     given_up_ms: int = -1
     pool: str = "batch"
+    saves: dict[int, int] = {}
 
 
 class Behaviour(NamedTuple):
