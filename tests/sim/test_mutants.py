@@ -25,6 +25,9 @@ QUICK = (
     "flapping-tolerated",
     "reported-slots-trusted",
     "finished-not-reported",
+    "save-for-anothers-attempt",
+    "save-not-counted",
+    "retry-gets-less",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.save_mutants import SAVES
 
 _TURN = "dray.hub.turns:Conductor.turn"
 _PASS = "dray.hub.turns:Conductor._pass"
@@ -13,7 +14,6 @@ _COMMANDS = "dray.hub.commands:"
 _RESULTS = "dray.core.lifecycle.results:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _WORKERS = "dray.core.lifecycle.workers:"
-_CHECKPOINTS = "dray.core.lifecycle.checkpoints:"
 _TIMERS = "dray.core.lifecycle.timers:"
 _COLUMNS = "dray.core.lifecycle.columns:Columns."
 _ROOMS = "dray.core.scheduling.rooms:Rooms."
@@ -497,53 +497,6 @@ AGENT = (
         _MACHINE + "acked",
         "self.max_epoch = ack.epoch",
         "pass",
-    ),
-)
-
-SAVES = (
-    Mutant(
-        "save-for-anothers-attempt",
-        "A worker may say of another's attempt that it saved its work.",
-        (
-            Edit(
-                _INBOUND + "_progress",
-                'find(state, worker, job_id, index, body.attempt or "")',
-                'state.attempts.get(body.attempt or "")',
-            ),
-            Edit(
-                _CHECKPOINTS + "saved",
-                "find(state, event.worker, event.job_id, event.index, event.uid)",
-                "state.attempts.get(event.uid)",
-            ),
-        ),
-    ),
-    _one(
-        "save-counted-twice",
-        "An attempt that was given up and came back leaves what it had saved counted, and counts it again at its end.",
-        _JOBS + "adopt",
-        "task.used_ms -= attempt.saved_ms",
-        "pass",
-    ),
-    _one(
-        "save-not-counted",
-        "What an attempt saved before it was cut short does not count against the time limit.",
-        _JOBS + "requeue",
-        "task.used_ms += attempt.saved_ms",
-        "pass",
-    ),
-    _one(
-        "retry-gets-less",
-        "A retry after a failure has only what earlier attempts left of the time limit.",
-        _RESULTS + "conclude",
-        "task.used_ms = 0",
-        "pass",
-    ),
-    _one(
-        "save-of-the-future",
-        "A save counts all of the hub's time, not that of its attempt.",
-        _CHECKPOINTS + "saved",
-        "clock.now_ms - event.age_ms - attempt.started_ms",
-        "clock.now_ms - event.age_ms",
     ),
 )
 
