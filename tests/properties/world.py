@@ -262,6 +262,10 @@ class World(Cluster):
         if steps % 3:
             self.start(uid)
             given[uid] = "running"
+        if steps % 5 == 0 and not self.state.workers[worker].base:
+            attempt = self.state.attempts[uid]
+            index = self.spelled(attempt)
+            self.turn(AttemptSaved(worker, attempt.job_id, index, uid, steps, 100 * number))
 
     def finish(self, number: int, how: int) -> None:
         """A worker's process ends and it says so, unless it is cut off: then it says so when it is back."""

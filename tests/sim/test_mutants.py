@@ -32,6 +32,9 @@ QUICK = (
     "ended-member-not-recalled",
     "lost-member-adopted",
     "start-not-waited-for",
+    "save-for-anothers-attempt",
+    "save-not-counted",
+    "retry-gets-less",
 )
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Attempt, Phase
+from dray.core.model.records import Attempt, Phase, Task
 from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.pass_ import plan, settle_plan
 from dray.sim.faults.gang_watch import GangWatch
@@ -24,16 +24,21 @@ from dray.sim.faults.runs import Runs
 from dray.sim.faults.world import World
 
 FULL_EVERY = 50
+# Hub time gains a moment at each restart.
+CLOCK_SLACK_MS = 1000
 
 
 class Account(msgspec.Struct):
-    """What peers were told and what was recorded: all of it must still be so at the end."""
+    """What peers were told and what was recorded: all of it must still be so at the end. `tries`: how each attempt of
+    a task, by its number, came out, and how much of its run time was saved.
+    """
 
     acknowledged: dict[str, None] = {}
     cancelled: dict[str, None] = {}
     grown: dict[str, int] = {}
     results: dict[tuple[str, int], str] = {}
     recorded: dict[str, None] = {}
+    tries: dict[tuple[str, int, int], tuple[str, int]] = {}
 
     def copy(self) -> Account:
         """As it stands now, for a backup."""
@@ -105,10 +110,44 @@ class Checker:
                 result = f"{task.state} {task.exit_class} {task.last_uid} {task.failures} {task.losses}"
                 if results.setdefault(key, result) != result:
                     self._world.fail(f"task {key} was {results[key]!r} and is now {result!r}")
-        for uid in state.touched.attempts:
-            attempt = state.attempts.get(uid)
-            if attempt is not None:
-                self._look_at(life, attempt)
+        touched = [state.attempts[uid] for uid in state.touched.attempts if uid in state.attempts]
+        for attempt in touched:
+            how = "failed" if attempt.cancel == "time_limit" else attempt.phase.value
+            self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
+        for attempt in touched:
+            self._look_at(life, attempt)
+            self._check_save(state, attempt)
+        for key in state.touched.tasks:
+            task = state.tasks.get(key)
+            if task is not None and task.current and not state.jobs[task.job_id].gang:
+                self._check_budget(state, task)
+
+    def _check_save(self, state: State, attempt: Attempt) -> None:
+        """What is recorded as saved was saved, by that very attempt, within the time that it truly ran."""
+        if not attempt.saved_ms and not attempt.saved_step:
+            return
+        runs = [run for run in self._runs.of_task.get(state.spell(attempt), ()) if run.uid == attempt.uid]
+        if not any(attempt.saved_step in run.saves for run in runs):
+            self._world.fail(f"attempt {attempt.uid} is said to have saved step {attempt.saved_step}: {runs}")
+        longest_ms = max(self._world.now_ms - run.began_ms for run in runs)
+        if not 0 <= attempt.saved_ms <= longest_ms + CLOCK_SLACK_MS:
+            self._world.fail(f"attempt {attempt.uid} saved {attempt.saved_ms} ms of {longest_ms} ms")
+
+    def _check_budget(self, state: State, task: Task) -> None:
+        """An attempt may run for the limit less what was saved before it; a failure starts the count anew."""
+        attempt, job = state.attempts[task.current], state.jobs[task.job_id]
+        used_ms = 0
+        for number in range(attempt.no - 1, 0, -1):
+            how, saved_ms = self.account.tries[attempt.job_id, attempt.index, number]
+            if how == "failed":
+                break
+            used_ms += saved_ms
+        left_ms = max(1000, job.limit_ms - used_ms)
+        if task.used_ms != used_ms or (job.limit_ms and attempt.limit_ms != left_ms):
+            self._world.fail(
+                f"attempt {attempt.uid} may run {attempt.limit_ms} ms: {used_ms} ms of {job.limit_ms} ms were "
+                f"saved before it, and its task counts {task.used_ms} ms"
+            )
 
     def _look_at(self, life: HubLife, attempt: Attempt) -> None:
         if attempt.generation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.save_mutants import SAVES
 
 _TURN = "dray.hub.turns:Conductor.turn"
 _PASS = "dray.hub.turns:Conductor._pass"
@@ -502,4 +503,4 @@ AGENT = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT, *GANGS)
+MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT, *GANGS, *SAVES)

@@ -16,7 +16,8 @@ from dray.sim.faults.world import World
 class Execution(msgspec.Struct):
     """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it.
 
-    `generation` is that of a gang's member, 0 of any other task, -1 where its agent did not know it for one.
+    `generation` is that of a gang's member, 0 of any other task, -1 where its agent did not know it for one. `saves`
+    says when it saved which step.
     """
 
     task_id: str
@@ -35,6 +36,7 @@ class Execution(msgspec.Struct):
     given_up_ms: int = -1
     pool: str = "batch"
     generation: int = 0
+    saves: dict[int, int] = {}
 
     @property
     def job_id(self) -> str:
