@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dray.core.lifecycle import attempts, jobs
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
+from dray.core.lifecycle.columns import kind_of
 from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
     AttemptAccepted,
@@ -145,6 +146,7 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
         effects.append(_started_note(state, job, attempt, since))
     trigger = LOSE if outcome.exit_class in LOST_CLASSES else _TRIGGER[outcome.state]
     attempts.move(state, attempt, trigger)
+    learn_end(state, attempt)
     if task.current != attempt.uid:
         return "superseded", effects
     return "recorded", effects + conclude(state, job, task, attempt, clock)
@@ -205,8 +207,16 @@ def lose(state: State, attempt: Attempt, reason: str, clock: Clock) -> list[Effe
     if not attempts.move(state, attempt, LOSE):
         return []
     attempt.ended_at_ms, attempt.exit_class, attempt.error = clock.at_ms, "lost", reason
+    learn_end(state, attempt)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     return conclude(state, job, task, attempt, clock) if task.current == attempt.uid else []
+
+
+def learn_end(state: State, attempt: Attempt) -> None:
+    """Let later placements know how it went here."""
+    columns = state.columns
+    offer = columns.offers[columns.get("offer", columns.row_of[attempt.worker])]
+    state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind_of(offer))
 
 
 def lost(state: State, event: AttemptsLost, clock: Clock) -> list[Effect]:

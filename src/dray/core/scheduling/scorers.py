@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
+from dray.core.lifecycle.columns import Numbers, Offer, kind_of
 from dray.core.lifecycle.experience import token_of
 from dray.core.lifecycle.state import State
 from dray.core.model.labels import holds
@@ -180,12 +180,7 @@ def prefer(sight: Sight, wish: Wish) -> Floats | None:
     return sight.by_offer([sum(holds(item, given) for item in wanted) / len(wanted) for given in labels])
 
 
-def kind_of(offer: Any) -> str:
-    """What a class of worker computes on, in one word."""
-    return offer.gpu_words[0] if offer.gpu_words else "cpu"
-
-
-def _offers(wish: Wish) -> list[Any]:
+def _offers(wish: Wish) -> list[Offer]:
     return wish.state.columns.offers
 
 
