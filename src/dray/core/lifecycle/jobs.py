@@ -149,8 +149,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     )
     uid, counters = placement.uid, state.counters
     number = (attempt.fence & (1 << 40) - 1) + 1
-    if number > counters.next_attempt:
-        counters.next_attempt = number
+    counters.next_attempt = max(counters.next_attempt, number)
     task.attempts, task.current, task.last_uid = attempt.no, uid, uid
     job.waiting_since_ms = clock.now_ms
     state.attempts[uid] = attempt
