@@ -231,6 +231,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         "hostname": worker.capability.hostname,
         "draining": worker.draining,
         "labels": worker.labels,
+        "resources": worker.resources,
         "devices": [
             {
                 "index": card.index,

@@ -256,6 +256,7 @@ class WorkerDocument(msgspec.Struct):
     last_heartbeat: Time | None = None
     draining: bool = False
     labels: dict[str, str] = {}
+    resources: dict[str, int] = {}
     devices: list[Any] = []
     features: list[str] = []
     address: str = ""

@@ -76,10 +76,15 @@ def may_return(state: State, attempt: Attempt) -> bool:
 
 def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None:
     """Book or give back what an attempt holds on its worker. `start`: it was placed just now."""
-    job = state.jobs[attempt.job_id]
+    job_id, touched = attempt.job_id, state.touched
+    job = state.jobs[job_id]
     job.live += sign
-    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = None
-    held, live = state.held.setdefault(attempt.worker, {}), state.live_of.setdefault(attempt.job_id, {})
+    touched.jobs[job_id] = touched.tasks[job_id, attempt.index] = None
+    held, live = state.held.get(attempt.worker), state.live_of.get(job_id)
+    if held is None:
+        held = state.held[attempt.worker] = {}
+    if live is None:
+        live = state.live_of[job_id] = {}
     if sign > 0:
         held[attempt.uid] = live[attempt.uid] = None
     else:

@@ -26,6 +26,7 @@ from dray.core.model.ids import attempt_number, task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
+from dray.core.model.worker import Worker
 
 _FINAL_ORDER = (
     (JobState.FAILED, "failed"),
@@ -113,14 +114,21 @@ def arm_wait(state: State, job: Job) -> None:
 def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
+    placed: dict[int, int] = {}
     for job_id, group in groupby(event.placements, key=lambda placement: placement.job_id):
         job, placements = state.jobs.get(job_id), tuple(group)
-        if job is not None and job.gang:
+        if job is None:
+            continue
+        if job.gang:
             if not _is_whole(state, job, placements):
                 continue
             job.generation += 1
         for placement in placements:
-            effects += place(state, placement, clock)
+            done = place(state, placement, clock)
+            effects += done
+            placed[job.shape] = placed.get(job.shape, 0) + bool(done)
+    for shape, count in placed.items():
+        state.experience.learn_placed(state.asks(shape), count)
     return effects
 
 
@@ -162,26 +170,38 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
         limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,
         lost_after_ms=job.lost_after_ms,
     )
+    uid, counters = placement.uid, state.counters
     number = (attempt.fence & (1 << 40) - 1) + 1
-    state.counters.next_attempt = max(state.counters.next_attempt, number)
-    task.attempts, task.current, task.last_uid = attempt.no, attempt.uid, attempt.uid
+    counters.next_attempt = max(counters.next_attempt, number)
+    task.attempts, task.current, task.last_uid = attempt.no, uid, uid
     task.ahead = False
     if job.id in state.receipts:
         receipts.close(state, job, "served", clock)
     job.waiting_since_ms = clock.now_ms
-    state.attempts[attempt.uid] = attempt
-    state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
+    state.attempts[uid] = attempt
+    state.newest[placement.worker, job.id, placement.index] = uid
     attempts.hold(state, attempt, 1, start=True)
-    _spend_credit(state, attempt.worker)
-    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = state.touched.attempts[
-        attempt.uid
-    ] = None
-    state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+    _spend_credit(state, placement.worker)
+    state.touched.attempts[uid] = None
+    arm_accept(state, attempt, worker, clock)
+    note = Note(
+        "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
+    )
+    return [Assign(placement.worker, uid), note]
+
+
+def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
+    """Look at a new assignment when it is to be sent again, else when its time to be accepted is over.
+
+    One timer at a time: a look that finds it unanswered asks for the next one.
+    """
+    waited_ms, rules = clock.now_ms - attempt.assigned_ms, state.rules
     if "resend" in worker.features:
-        for delay_ms in state.rules.resend_ms:
-            state.set_timer(clock.now_ms + delay_ms, "resend", attempt.uid)
-    note = Note("task_assigned", job.id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
-    return [Assign(attempt.worker, attempt.uid), note]
+        for delay_ms in rules.resend_ms:
+            if waited_ms < delay_ms < rules.accept_ms:
+                state.set_timer(attempt.assigned_ms + delay_ms, "resend", attempt.uid)
+                return
+    state.set_timer(attempt.assigned_ms + rules.accept_ms, "accept", attempt.uid)
 
 
 def take_waiting(state: State, job: Job, index: int) -> Task | None:
