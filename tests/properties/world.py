@@ -109,7 +109,10 @@ class World(Cluster):
     def _check_capacity(self, event: PlanDecided) -> None:
         columns = self.state.columns
         for placement in event.placements:
-            row, ask = columns.row_of[placement.worker], self.state.asks(self.job(placement.job_id).shape)[placement.variant]
+            row, ask = (
+                columns.row_of[placement.worker],
+                self.state.asks(self.job(placement.job_id).shape)[placement.variant],
+            )
             for name, need in (("cpu", ask.cpu_milli), ("mem", ask.memory_bytes)):
                 used, total = columns.get(f"used_{name}", row), columns.get(f"total_{name}", row)
                 assert not need or used <= total, f"{placement}: {used} of {total} {name}"

@@ -70,6 +70,10 @@ class AttemptDocument(msgspec.Struct):
     error: str = ""
     usage: Usage | None = None
     cancel_reason: str = ""
+    variant: Annotated[
+        str,
+        Meta(description="name or number of the alternative by which it runs; empty where the job has none"),
+    ] = ""
 
 
 class TaskCounts(msgspec.Struct):
@@ -115,6 +119,10 @@ class JobDocument(msgspec.Struct):
     losses: int = 0
     preemptions: int = 0
     cancel_requested: bool = False
+    held: bool = False
+    held_by: str = ""
+    after: Annotated[list[str], Meta(description="conditions on other jobs that are still open")] = []
+    edited: Annotated[bool, Meta(description="whether `spec` was changed since the submit")] = False
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
 
@@ -287,6 +295,12 @@ class CancelRequest(msgspec.Struct):
 
     task: Annotated[int, Meta(ge=0, le=10**9, description="index of one task")] | None = None
     grace_s: Annotated[float, Meta(ge=0, le=86400, description="between TERM and KILL")] | None = None
+
+
+class RequeueRequest(msgspec.Struct):
+    """What to queue again; without `task` all that runs of the job."""
+
+    task: Annotated[int, Meta(ge=0, le=10**9, description="index of one task")] | None = None
 
 
 class TokenRequest(msgspec.Struct):

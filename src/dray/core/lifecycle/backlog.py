@@ -26,6 +26,11 @@ class BucketKey(NamedTuple):
     shape: int
 
 
+def key_of(job: Job) -> BucketKey:
+    """The line in which a job stands now; an edit moves it to another and leaves a stale entry behind."""
+    return BucketKey(job.queue, job.user, job.priority, job.shape)
+
+
 class Entry(NamedTuple):
     """A job's range of tasks never placed (position RANGE), or one task queued again, which goes before it."""
 
@@ -107,7 +112,7 @@ class Backlog:
 
     def add(self, job: Job, position: int = RANGE) -> None:
         """Queue a job's range, or one of its tasks again; its shape is looked at in the next pass."""
-        key = BucketKey(job.queue, job.user, job.priority, job.shape)
+        key = key_of(job)
         bucket = self.buckets.get(key)
         if bucket is None:
             bucket = self.buckets[key] = Bucket()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle import attempts, dependencies, jobs
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
@@ -45,8 +45,9 @@ def load(
         job.live = 0
         job.shape = state.shapes.take(asks_of_packed(job.spec))
         state.jobs[job.id] = job
+        dependencies.register(state, job)
         if job.untouched:
-            state.backlog.add(job)
+            jobs.join(state, job)
         state.backlog.count(job.queue, job.waiting)
     live = list(attempt_rows)
     wanted = {(attempt.job_id, attempt.index) for attempt in live}
@@ -63,7 +64,7 @@ def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
     state.tasks[task.job_id, task.index] = task
     if task.queued:
         state.requeued_of.setdefault(job.id, {})[task.index] = None
-        state.backlog.add(job, task.index)
+        jobs.join(state, job, task.index)
 
 
 def recall(state: State, attempt: Attempt) -> None:

@@ -1,7 +1,8 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers).
+signal (presence, polls) or a cache that can be derived (columns, backlog, held, live_of, requeued_of, dependents,
+newest, timers).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -62,6 +63,7 @@ class State:
         self.held: dict[str, dict[str, None]] = {}
         self.live_of: dict[str, dict[str, None]] = {}
         self.requeued_of: dict[str, dict[int, None]] = {}
+        self.dependents: dict[str, dict[str, None]] = {}
         self.newest: dict[tuple[str, str, int], str] = {}
         self.shapes = Shapes()
         self.columns = Columns()

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
+from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry, key_of
 from dray.core.lifecycle.events import Placement
 from dray.core.lifecycle.jobs import next_index
 from dray.core.lifecycle.state import State
@@ -77,7 +77,7 @@ def settle_plan(state: State, decided: Plan) -> None:
 def prune(state: State, key: BucketKey) -> None:
     """Drop stale entries at the head of a line, and the line when nothing is left."""
     bucket = state.backlog.buckets[key]
-    while bucket.head < len(bucket.entries) and not _stands(state, bucket.entries[bucket.head]):
+    while bucket.head < len(bucket.entries) and not _stands(state, key, bucket.entries[bucket.head]):
         bucket.drop_head()
     if bucket.head >= len(bucket.entries):
         state.backlog.remove_bucket(key)
@@ -135,14 +135,14 @@ class _Lines:
 
 def _standing(state: State, key: BucketKey) -> Iterator[tuple[Job, Entry]]:
     for entry in state.backlog.entries(key):
-        if _stands(state, entry):
+        if _stands(state, key, entry):
             yield state.jobs[entry.job_id], entry
 
 
-def _stands(state: State, entry: Entry) -> bool:
-    """Whether an entry still means work: its job waits with a range, or this very task is queued again."""
+def _stands(state: State, key: BucketKey, entry: Entry) -> bool:
+    """Whether an entry still means work: its job stands in this very line, with a range or this task queued again."""
     job = state.jobs.get(entry.job_id)
-    if job is None or job.seq != entry.seq:
+    if job is None or job.seq != entry.seq or job.barred or key_of(job) != key:
         return False
     if entry.position == RANGE:
         return job.untouched > 0

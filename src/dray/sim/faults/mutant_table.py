@@ -254,7 +254,7 @@ JOBS = (
     _one(
         "open-array-ends",
         "An open array ends while it may still grow.",
-        _JOBS + "settle",
+        _JOBS + "_derive",
         "job.ended < job.total or job.open",
         "job.ended < job.total",
     ),
@@ -262,7 +262,7 @@ JOBS = (
         "growth-not-queued",
         "Members that join an open array later find no place in the line.",
         _JOBS + "extended",
-        "state.backlog.add(job)",
+        "join(state, job)",
         "pass",
     ),
     _one(
