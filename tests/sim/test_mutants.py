@@ -25,6 +25,12 @@ QUICK = (
     "flapping-tolerated",
     "reported-slots-trusted",
     "finished-not-reported",
+    "release-does-not-queue",
+    "hold-ignored",
+    "followers-not-queued",
+    "ok-and-fail-swapped",
+    "edit-keeps-shape",
+    "requeue-charged",
 )
 
 
