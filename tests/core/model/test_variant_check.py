@@ -87,6 +87,7 @@ def test_equal_alternatives_have_equal_bytes() -> None:
         ([{"gpu_count": 1}, {"gpu_count": 1, "name": "b"}], "variants[1]", "says the same as"),
         ([{"gpu_count": 1, "name": "a"}, {"cpu_milli": 1, "name": "a"}], "variants[1].name", "already"),
         ([{"gpu_count": 1, "gpu_backend": "cpu"}], "variants[0].gpu_backend", "is cpu, but gpu_count"),
+        ([{"gpu_type": "A100", "gpu_backend": "cpu"}], "variants[0].gpu_backend", "is cpu, but gpu_type"),
         ([{"gpu_count": 1, "device": {"kind": "cpu"}}], "variants[0].device.kind", "is cpu, but gpu_count"),
         ([{"gpu_count": 2, "gpu_milli": 500}], "variants[0].gpu_milli", "goes with one card"),
         ([{"gpu_count": 1.5}], "variants[0].gpu_count", "must be whole cards, got 1.5"),

@@ -304,7 +304,7 @@ def check_spec(raw: Mapping[str, Any]) -> JobSpec:
     if isinstance(variants, list):
         problems += _variant_problems(variants)
     if not problems:
-        problems = _joint_problems(raw) if not variants else laid_problems(raw, variants, _joint_problems)
+        problems = _joint_problems(raw) if not variants else laid_problems(raw, variants, _laid_problems)
     _refuse(problems)
     spec = _complete({name: value for name, value in raw.items() if name != "variants"})
     if not variants:
@@ -368,6 +368,15 @@ def _nested_problems(raw: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
+def _laid_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    """Faults of a job as one of its alternatives makes it: that one could never be chosen."""
+    card_ask = next((name for name in _CARD_ASKS if raw.get(name)), "")
+    if raw.get("gpu_backend") != "cpu" or not card_ask:
+        return _joint_problems(raw)
+    what = f"is cpu, but {card_ask} asks for {_quote(raw[card_ask])}"
+    return [*_joint_problems(raw), Problem("gpu_backend", what)]
+
+
 def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Faults that only show when fields are read together; each field by itself is sound here."""
     problems = []
@@ -391,9 +400,6 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         )
     if raw.get("device") and (raw["device"].get("kind") == "cpu") and (raw.get("gpu_count") or 0) > 0:
         problems.append(Problem("device.kind", f"is cpu, but gpu_count asks for {raw['gpu_count']}"))
-    card_ask = next((name for name in _CARD_ASKS if raw.get(name)), "")
-    if raw.get("gpu_backend") == "cpu" and card_ask:
-        problems.append(Problem("gpu_backend", f"is cpu, but {card_ask} asks for {_quote(raw[card_ask])}"))
     if raw.get("id") and raw["id"] in [read_need(text).job_id for text in raw.get("after") or ()]:
         problems.append(Problem("after", f"job {raw['id']} would wait for itself"))
     if raw.get("overlap") == "fenced" and 0 < (raw.get("lost_after_s") or 0) < MIN_LEASE_S:

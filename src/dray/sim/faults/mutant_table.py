@@ -414,7 +414,7 @@ TIMERS = (
     _one(
         "service-timer-ignored",
         "A service is given up as late as a batch task, or a batch task as early.",
-        _JOBS + "_lost_after_ms",
+        _JOBS + "default_lost_after_ms",
         'if spec.type == "service"',
         'if spec.type == "batch"',
     ),
