@@ -198,13 +198,8 @@ def _wire(
     def low_space() -> bool:
         return store.low_space(config.min_free_bytes)
 
-    pacing = SubmitPacing()
-    now = clock.read()
-    site = SiteAnswers(SiteParts(engine, config, clock, pacing, QueueStatistics(now.now_ms)))
-    parts = Parts(
-        engine, store, feed, outputs, metrics, low_space, config.batch_specs, now.at_ms, site, pacing
-    )
-    answers = Answers(parts)
+    most, now_at, site = config.batch_specs, clock.read().at_ms, _make_site(config, engine, clock)
+    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, site))
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
         await writer.run(lambda target: target.save_token(row))
@@ -236,6 +231,11 @@ def _wire(
         server,
         server.url,
     )
+
+
+def _make_site(config: HubConfig, engine: Engine, clock: HubClock) -> SiteAnswers:
+    statistics = QueueStatistics(clock.read().now_ms)
+    return SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics))
 
 
 def _make_channels(

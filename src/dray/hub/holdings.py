@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from dray.core.lifecycle.parties import HOUR_MS, QuotaGate
 from dray.core.lifecycle.state import State
-from dray.core.model.ledger import Meter
 from dray.core.model.policy import EACH, PRINCIPALS, Policy, Quota
 from dray.core.model.records import Job
-
-HOUR_MS = 3_600_000
+from dray.core.model.resources import WHOLE
 
 
 class Holding(NamedTuple):
@@ -68,8 +67,37 @@ def quotas_in_force(policy: Policy, names: Mapping[str, Iterable[str]]) -> dict[
 
 def used_gpu_hours(state: State, kind: str, name: str, quota: Quota, now_ms: int) -> float:
     """GPU-hours used in the present period, what is held now counted up to this moment."""
-    meter = state.ledger.get(("meter", f"{kind}:{name}"))
-    if not isinstance(meter, Meter) or quota.gpu_hours is None:
-        return 0.0
-    per_ms = round(quota.gpu_hours.per_s * 1000)
-    return meter.gpu_ms / HOUR_MS / 1000 if meter.period == now_ms // per_ms else 0.0
+    key = f"quota {kind} {name} {'each' if whom(quota)[1] == EACH else 'own'}"
+    gate = state.parties.gates.get(key)
+    if not isinstance(gate, QuotaGate):
+        # Nobody's work passes it now; what was used before is in its meter.
+        gate = QuotaGate(key, quota, state.ledger)
+    return gate.used_ms(now_ms) / HOUR_MS / WHOLE
+
+
+def known_names(state: State, held: Holdings) -> dict[str, set[str]]:
+    """Everybody a quota for each may be about: who has work, or has used something."""
+    names = {kind: set(found) for kind, found in held.items()}
+    names["queue"] |= set(state.policy.queues)
+    for party in state.parties.all:
+        names["user"].add(party.user)
+        names["queue"].add(party.queue)
+    for kind, key in state.ledger:
+        words = key.split(" ")
+        if kind == "meter" and words[0] == "quota" and words[1] in names:
+            names[words[1]].add(words[2])
+    return names
+
+
+def find_oldest(state: State, queues: Iterable[str]) -> dict[str, Job]:
+    """For each queue in which somebody waits the job that was submitted first; held ones wait for a person."""
+    wanted = {queue for queue in queues if state.backlog.depth.get(queue)}
+    found: dict[str, Job] = {}
+    # Jobs stand in the order of their submits: the first of each queue is all that is looked for.
+    for job in state.jobs.values() if wanted else ():
+        if job.queue in wanted and job.waiting and not job.held and not job.after:
+            found[job.queue] = job
+            wanted.discard(job.queue)
+            if not wanted:
+                break
+    return found

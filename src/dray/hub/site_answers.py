@@ -12,21 +12,29 @@ from typing import Any, NamedTuple
 
 from dray.config import HubConfig, tell_origin
 from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.parties import MINUTE_MS, PaceGate
 from dray.core.lifecycle.state import State
-from dray.core.model.labels import has_label
-from dray.core.model.policy import DEFAULT_QUEUE, Pace, Quota
+from dray.core.model.policy import DEFAULT_QUEUE, EACH, Cap, Pace, Quota
 from dray.core.model.policy_check import check_policy
 from dray.core.model.policy_spelling import list_values, policy_document
+from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE
-from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.ordering import waiting_in_order
 from dray.errors import Forbidden, NotFound
 from dray.hub.clock import HubClock
 from dray.hub.documents import Document, moment
 from dray.hub.engine import Engine
-from dray.hub.holdings import Holding, Holdings, find_holdings, quotas_in_force, used_gpu_hours, whom
+from dray.hub.holdings import (
+    Holding,
+    Holdings,
+    find_holdings,
+    find_oldest,
+    known_names,
+    quotas_in_force,
+    used_gpu_hours,
+    whom,
+)
 from dray.hub.policy_changes import APPLIED, DEFAULT, Change, apply_policy, examine, policy_record
-from dray.hub.queue_lines import oldest_in
 from dray.hub.queue_statistics import QueueStatistics
 from dray.hub.service import Caller
 from dray.hub.submit_pacing import SubmitPacing
@@ -47,6 +55,7 @@ class SiteAnswers:
 
     def __init__(self, parts: SiteParts) -> None:
         self._parts, self._engine = parts, parts.engine
+        self.pacing = parts.pacing
 
     def hear(self, note: Note) -> None:
         """Count a committed start or end for its queue."""
@@ -103,7 +112,8 @@ class SiteAnswers:
         def look(state: State) -> Document:
             held = find_holdings(state)
             names = _queue_names(state, held)
-            return {"queues": [self._queue(state, name, held) for name in names]}
+            oldest = find_oldest(state, names)
+            return {"queues": [self._queue(state, name, held, oldest.get(name)) for name in names]}
 
         return await self._engine.read(look)
 
@@ -115,15 +125,15 @@ class SiteAnswers:
             names = _queue_names(state, held)
             if name not in names:
                 raise NotFound(f"there is no queue {name!r}: there is {', '.join(names)}")
-            line = waiting_in_order(state, name, limit)
-            return self._queue(state, name, held) | {"line": self._line(state, caller, line)}
+            document = self._queue(state, name, held, find_oldest(state, [name]).get(name))
+            return document | {"line": _line(state, caller, waiting_in_order(state, name, limit))}
 
         return await self._engine.read(look)
 
-    def _queue(self, state: State, name: str, held: Holdings) -> Document:
+    def _queue(self, state: State, name: str, held: Holdings, oldest: Job | None) -> Document:
         clock = self._parts.clock.read()
         rules, holding = state.policy.queue(name), held["queue"].get(name, Holding())
-        rates, oldest = self._parts.statistics.rates(name, clock.now_ms), oldest_in(state, name)
+        rates = self._parts.statistics.rates(name, clock.now_ms)
         quota = quotas_in_force(state.policy, {**held, "queue": [name]}).get(("queue", name))
         return {
             "name": name,
@@ -143,37 +153,17 @@ class SiteAnswers:
             "ends_per_min_1h": rates.ends_1h,
             "wait_p50_s": rates.wait_p50_s,
             "wait_p90_s": rates.wait_p90_s,
-            "shapes": len(
-                {key.shape for key in state.backlog.buckets if state.parties.all[key.party].queue == name}
-            ),
+            "shapes": _count_shapes(state, name),
         }
-
-    def _line(self, state: State, caller: Caller, line: list[tuple[str, int]]) -> list[Document]:
-        shown = []
-        for place, (job_id, index) in enumerate(line):
-            job = state.jobs[job_id]
-            if not caller.sees(job.user):
-                continue
-            shown.append(
-                {
-                    "place": place + 1,
-                    "job_id": job.id,
-                    "task": index if index >= 0 and job.numbered else None,
-                    "name": job.name,
-                    "user": job.user,
-                    "priority": job.priority,
-                    "tasks": job.untouched if index < 0 else 1,
-                    "submitted_at": moment(job.submitted_at_ms),
-                }
-            )
-        return shown
 
     # --- quotas and paces ---------------------------------------------------------------------------------------------
 
     async def quotas(self, caller: Caller) -> Document:
         def look(state: State) -> Document:
             held, now_ms = find_holdings(state), self._parts.clock.read().now_ms
-            found = quotas_in_force(state.policy, _known_names(state, held))
+            names = known_names(state, held)
+            names["user"].add(caller.user)
+            found = quotas_in_force(state.policy, names)
             shown = [
                 _quota_document(state, kind, name, quota, held[kind].get(name, Holding()), now_ms)
                 for (kind, name), quota in sorted(found.items(), key=lambda item: item[0])
@@ -187,20 +177,19 @@ class SiteAnswers:
         def look(state: State) -> Document:
             pacing, now_ms = state.policy.pacing, self._parts.clock.read().now_ms
             buckets = self._parts.pacing.list_filled(state.policy, now_ms)
-            submits = [
+            each = [_pace_document(*_pace_whom(pace), pace, None) for pace in pacing.submits]
+            submits = [line for line in each if line["name"] == EACH]
+            submits += [
                 _pace_document(bucket.key.kind, bucket.key.name, bucket.pace, round(bucket.tokens, 3))
                 for bucket in buckets
                 if bucket.key.kind != "user" or caller.sees(bucket.key.name)
             ]
             starts = [
-                _pace_document(*_pace_whom(pace), pace, None)
-                for pace in pacing.starts
-                if not pace.user or pace.user == "*" or caller.sees(pace.user)
+                line
+                for line in _start_paces(state, now_ms)
+                if line["kind"] != "user" or line["name"] == EACH or caller.sees(line["name"])
             ]
-            counts = _running_by_label(state, [cap.label for cap in pacing.running])
-            running = [
-                {"label": cap.label, "most": cap.most, "running": counts[cap.label]} for cap in pacing.running
-            ]
+            running = [_cap_document(state, cap) for cap in pacing.running]
             return {"submits": submits, "starts": starts, "running": running}
 
         return await self._engine.read(look)
@@ -249,19 +238,30 @@ def _queue_names(state: State, held: Holdings) -> list[str]:
     return sorted({DEFAULT_QUEUE, *state.policy.queues, *waiting, *held["queue"]})
 
 
-def _known_names(state: State, held: Holdings) -> dict[str, set[str]]:
-    """Everybody a quota for each may be about: who holds something, has used something, or waits."""
-    names = {kind: set(found) for kind, found in held.items()}
-    for key in state.backlog.buckets:
-        party = state.parties.all[key.party]
-        names["user"].add(party.user)
-        names["queue"].add(party.queue)
-    for kind, whose in state.ledger:
-        principal, _, name = whose.partition(":")
-        if kind == "meter" and principal in names:
-            names[principal].add(name)
-    names["queue"] |= set(state.policy.queues)
-    return names
+def _line(state: State, caller: Caller, line: list[tuple[str, int]]) -> list[Document]:
+    shown = []
+    for place, (job_id, index) in enumerate(line):
+        job = state.jobs[job_id]
+        if not caller.sees(job.user):
+            continue
+        shown.append(
+            {
+                "place": place + 1,
+                "job_id": job.id,
+                "task": index if index >= 0 and job.numbered else None,
+                "name": job.name,
+                "user": job.user,
+                "priority": job.priority,
+                "tasks": job.untouched if index < 0 else 1,
+                "submitted_at": moment(job.submitted_at_ms),
+            }
+        )
+    return shown
+
+
+def _count_shapes(state: State, queue: str) -> int:
+    parties = state.parties.all
+    return len({line.shape for line in state.backlog.buckets if parties[line.party].queue == queue})
 
 
 def _quota_document(
@@ -307,12 +307,32 @@ def _pace_document(kind: str, name: str, pace: Pace, tokens: float | None) -> Do
     }
 
 
-def _running_by_label(state: State, labels: list[str]) -> dict[str, int]:
-    counts = dict.fromkeys(labels, 0)
-    if counts:
-        for job_id, uids in state.live_of.items():
-            carried = unpack_spec(state.jobs[job_id].spec).labels
-            for label in counts:
-                if has_label(label, carried):
-                    counts[label] += len(uids)
-    return counts
+def _start_paces(state: State, now_ms: int) -> list[Document]:
+    """The rules as they are written, and the buckets of those who have work under them."""
+    found = []
+    for number, pace in enumerate(state.policy.pacing.starts):
+        kind, name = _pace_whom(pace)
+        buckets = {
+            gate.key.split(" ")[2]: gate
+            for gate in state.parties.gates.values()
+            if isinstance(gate, PaceGate)
+            and gate.key.startswith(f"pace {kind} ")
+            and gate.key.endswith(f" {number}")
+        }
+        if name not in buckets:
+            found.append(_pace_document(kind, name, pace, None if name == EACH else float(pace.burst)))
+        found += [
+            _pace_document(kind, whose, pace, _tokens(gate, now_ms))
+            for whose, gate in sorted(buckets.items())
+        ]
+    return found
+
+
+def _tokens(gate: PaceGate, now_ms: int) -> float:
+    gate.room(0, 0, 0, now_ms)
+    return round(gate.tokens_ms * gate.rule.per_minute / MINUTE_MS, 3)
+
+
+def _cap_document(state: State, cap: Cap) -> Document:
+    gate = state.parties.gates.get(f"cap label {cap.label}")
+    return {"label": cap.label, "most": cap.most, "running": gate.live if gate is not None else 0}

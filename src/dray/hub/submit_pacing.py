@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.events import Clock
-from dray.core.model.labels import has_label
+from dray.core.model.labels import holds
 from dray.core.model.policy import EACH, Pace, Policy
 from dray.core.model.spec import JobSpec
 from dray.core.model.units import format_seconds
@@ -106,7 +106,7 @@ def _buckets_of(paces: Mapping[BucketKey, Pace], spec: JobSpec) -> Iterator[tupl
         if pace is not None:
             yield key, pace
     for key, pace in paces.items():
-        if key.kind == "label" and has_label(key.name, spec.labels):
+        if key.kind == "label" and holds(key.name, spec.labels):
             yield key, pace
 
 

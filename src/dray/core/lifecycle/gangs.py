@@ -81,7 +81,7 @@ def waits_for_go(attempt: Attempt) -> bool:
 
 def saw_running(state: State, job: Job, attempt: Attempt, clock: Clock) -> None:
     """A member that runs proves that its generation passed the barrier: this hub was restored from before that."""
-    if attempt.go or job.broken or not is_member(state, attempt):
+    if not job.gang or attempt.go or job.broken or not is_member(state, attempt):
         return
     _open_barrier(state, job, clock)
     for member in members(state, job):
@@ -104,6 +104,8 @@ def member_ended(state: State, job: Job, attempt: Attempt, clock: Clock) -> list
         how = _HOW.get(attempt.phase, RELEASED)
         if how == KILLED and attempt.cancel == "time_limit":
             how, attempt.exit_class = FAILED, "time_limit"
+        if attempt.cancel == "requeued" and how in (KILLED, FAILED):
+            how = RELEASED
         effects = _break(state, job, attempt, how, clock)
     return effects + _conclude_if_over(state, job, clock)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from dray.core.model.labels import holds
 from dray.core.model.ledger import LedgerKey, LedgerRecord, Meter
-from dray.core.model.policy import EACH, Cap, Pace, Policy, Quota
+from dray.core.model.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Quota
 from dray.core.model.records import Job
 from dray.core.model.resources import Ask
 from dray.core.model.spec import unpack_spec
@@ -231,15 +231,18 @@ class Parties:
         queue, user, marks = key
         mine = {("queue", queue), ("user", user)} | {tuple(mark.split(" ", 1)) for mark in marks}
         names = dict.fromkeys(kind for kind, _ in sorted(mine))
+        own = {(kind, getattr(quota, kind)) for quota in policy.quotas for kind in PRINCIPALS}
         for quota in policy.quotas:
             for kind, wanted in (("user", quota.user), ("queue", quota.queue), ("plugin", quota.plugin)):
                 if wanted and kind in names:
-                    for name in _named(mine, kind, wanted):
+                    for name in _named(mine, own, kind, wanted):
                         yield self._quota_gate(f"quota {kind} {name}", wanted, quota, ledger)
+        own = {("user", pace.user) for pace in policy.pacing.starts}
+        own |= {("queue", pace.queue) for pace in policy.pacing.starts}
         for number, pace in enumerate(policy.pacing.starts):
             for kind, wanted in (("user", pace.user), ("queue", pace.queue), ("label", pace.label)):
                 if wanted:
-                    for name in _named(mine, kind, wanted):
+                    for name in _named(mine, own, kind, wanted):
                         gate_key = f"pace {kind} {name} {number}"
                         yield self.gates.setdefault(gate_key, PaceGate(gate_key, pace))
         for cap in policy.pacing.running:
@@ -255,9 +258,12 @@ class Parties:
         return gate
 
 
-def _named(mine: set[tuple[str, ...]], kind: str, wanted: str) -> list[str]:
+def _named(mine: set[tuple[str, ...]], own: set[tuple[str, str]], kind: str, wanted: str) -> list[str]:
+    """Whom of a party a rule is about; a rule for a name goes before the one for each."""
     found = sorted(pair[1] for pair in mine if pair[0] == kind)
-    return found if wanted == EACH else [name for name in found if name == wanted]
+    if wanted == EACH:
+        return [name for name in found if (kind, name) not in own]
+    return [name for name in found if name == wanted]
 
 
 def gpus_of(ask: Ask) -> int:

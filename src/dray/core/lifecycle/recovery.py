@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, gangs, jobs, receipts
+from dray.core.lifecycle import attempts, dependencies, gangs, jobs, receipts
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
@@ -47,6 +47,7 @@ def load(
         job.shape = state.shapes.take(asks_of_packed(job.spec))
         state.jobs[job.id] = job
         state.join_party(job)
+        dependencies.register(state, job)
         if job.untouched:
             state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)
@@ -95,6 +96,10 @@ def wake_up(state: State, clock: Clock) -> None:
         gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[0])
         if unanswered(attempt):
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+        elif attempt.phase is Phase.STOPPING:
+            # Asked once when its worker registers; that request may be lost like any other.
+            gone_ms = max(clock.now_ms, attempt.cancel_ms + round(attempt.grace_s * 1000))
+            state.set_timer(gone_ms + state.rules.stop_again_ms, "stop", attempt.uid)
         elif (
             attempt.phase.live and attempt.started and attempt.limit_ms and state.workers[attempt.worker].base
         ):

@@ -188,6 +188,7 @@ def _keep(state: State, attempt: Attempt, running: bool, clock: Clock) -> list[E
         jobs.started(state, job, task, attempt, clock)
     if running:
         results.mark_started(state, attempt, clock)
+        gangs.saw_running(state, job, attempt, clock)
     attempts.move(state, attempt, RETURN)
     state.touched.attempts[attempt.uid] = None
     return [Go(attempt.worker, attempt.uid)] if gangs.waits_for_go(attempt) else []
@@ -343,5 +344,6 @@ def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect
         state.presence.pop(event.worker, None)
         state.held.pop(event.worker, None)
         state.columns.forget(event.worker)
+        state.experience.forget_worker(event.worker)
         state.touched.workers[event.worker] = None
     return []

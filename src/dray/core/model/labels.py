@@ -31,9 +31,3 @@ def holds(condition: str, labels: Mapping[str, str]) -> bool:
     if operator is None:
         return (key in labels) != bool(negated)
     return (labels.get(key) == value) == (operator == "=")
-
-
-def has_label(wanted: str, labels: Mapping[str, str]) -> bool:
-    """Tell whether labels hold `k=v`, or `k` with any value, as the policy writes it."""
-    name, equals, value = wanted.partition("=")
-    return name in labels and (not equals or labels[name] == value)

@@ -274,7 +274,7 @@ _FAIR_SHARE = _group(
         "half_life_s": _span(above=True),
         "entry_charge_s": _SPAN,
         "weights": _named(_name(each=False), _number(above=True), filled=True),
-        "gpu_cost": _number(),
+        "gpu_cost": _SHARE,
     },
     "fair_share",
 )

@@ -39,9 +39,12 @@ def list_values(policy: Policy) -> list[Value]:
 
 
 def compare_policies(old: Policy, new: Policy) -> list[tuple[str, Any, Any]]:
-    """What differs: (place, value before, value after), None where there is none."""
-    before = {item.name: item.value for item in list_values(old)}
-    after = {item.name: item.value for item in list_values(new)}
+    """What differs: (place, value before, value after), None where there is none.
+
+    An empty list is told by the entries that come or go, not by itself.
+    """
+    before = {item.name: item.value for item in list_values(old) if item.value not in ([], {})}
+    after = {item.name: item.value for item in list_values(new) if item.value not in ([], {})}
     names = [*before, *(name for name in after if name not in before)]
     return [
         (name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
