@@ -13,7 +13,7 @@ from dray.core.lifecycle.columns import Numbers
 from dray.core.lifecycle.state import State
 from dray.core.model.resources import WHOLE, Ask, Rejection
 from dray.core.scheduling.filters import CLASS_FILTERS, Room, rejections
-from dray.core.scheduling.rooms import ClassKey, Mask, Rooms, class_key
+from dray.core.scheduling.rooms import ClassKey, Mask, Rooms, Rows, class_key
 
 Kind = tuple[str, bool]
 
@@ -120,12 +120,12 @@ class Scan:
         self.fits: Mask = self.possible & ~self._any(False)
         self._ask_keepers()
 
-    def closest(self, kind: Kind) -> int:
+    def closest(self, kind: Kind, rows: Rows | None = None) -> int:
         """The worker that comes closest among those that a rule refuses; of workers that could ever do if there are."""
-        mask = self.refused[kind]
-        if not kind[1] and (narrowed := mask & self.possible).any():
-            mask = narrowed
-        rows = np.flatnonzero(mask)
+        if rows is None:
+            rows = np.flatnonzero(self.refused[kind])
+        if not kind[1] and len(narrowed := rows[self.possible[rows]]):
+            rows = narrowed
         amounts = self._amounts(kind)
         return int(rows[0] if amounts is None else rows[amounts[rows].argmax()])
 
