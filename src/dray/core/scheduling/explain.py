@@ -24,6 +24,7 @@ from dray.core.scheduling.reason import (
     Blocker,
     Reason,
     advise,
+    count,
     message_of,
     span,
     tell_start,
@@ -103,6 +104,7 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
     view = view or View(state)
     barriers = [*_barred(job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
     reason = Reason(state=job.state.value, summary="", known=len(state.workers))
+    reason.place = find_place(state, job)
     if not state.workers:
         reason.fix = "start one: dray worker start"
         reason.blockers = barriers
@@ -110,11 +112,10 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
         return reason
     scans = view.scans(job)
     verdict = Verdict(state, scans)
-    reason.fits, reason.ever = verdict.fits and not barriers, verdict.ever
+    reason.fits, reason.ever = verdict.fits and not _stopping(barriers), verdict.ever
     reason.blockers = [*barriers, *verdict.short, *verdict.blockers]
     reason.classes = [group for number, scan in enumerate(scans) for group in sort_by_class(scan, number)]
     reason.workers = _closest_workers(scans[verdict.best])
-    reason.place = find_place(state, job)
     reason.underway = find_underway(state, job)
     reason.start = find_start(state, job, view.overlay.rooms, ())
     reason.fix = _fix(job, verdict)
@@ -129,8 +130,8 @@ def look_ahead(state: State, job: Job, reason: Reason, view: View | None = None)
     view = view or View(state)
     scans = view.scans(job)
     verdict = Verdict(state, scans)
-    reason.start = find_start(state, job, view.overlay.rooms, scans)
     if not verdict.fits:
+        reason.start = find_start(state, job, view.overlay.rooms, scans)
         reason.holders = find_holders(state, view.overlay.rooms, scans[verdict.best])
 
 
@@ -140,7 +141,7 @@ def headline(state: State, job: Job, view: View) -> str:
     if settled:
         return settled
     barriers = [*_barred(job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
-    if barriers:
+    if _stopping(barriers):
         return _summary(barriers, "", None)
     if not state.workers:
         return "no worker has joined yet"
@@ -260,14 +261,19 @@ def _own_cap(job: Job) -> list[Blocker]:
 
 def _summary(barriers: Sequence[Blocker], words: str, reason: Reason | None) -> str:
     """What holds it back first, in one line."""
-    stopping = [blocker.message for blocker in barriers if blocker.kind != "soft_budget"]
+    stopping = _stopping(barriers)
     if stopping:
-        return "; ".join(stopping)
+        return "; ".join(blocker.message for blocker in stopping)
     if reason is not None and reason.underway is not None:
         return tell_underway(reason.underway)
     if reason is not None and reason.start is not None and reason.start.reserved:
         return tell_start(reason.start)
     return words
+
+
+def _stopping(barriers: Sequence[Blocker]) -> list[Blocker]:
+    """Those that let nothing through; a soft budget only puts work behind that of others."""
+    return [blocker for blocker in barriers if blocker.kind != "soft_budget"]
 
 
 def _fix(job: Job, verdict: Verdict) -> str:
@@ -279,5 +285,5 @@ def _fix(job: Job, verdict: Verdict) -> str:
         return ""
     if verdict.short and verdict.able:
         more = verdict.nodes - verdict.able
-        return f"ask for {verdict.able} nodes or fewer, or start {more} more such workers"
+        return f"ask for {count(verdict.able, 'node')} or fewer, or start {more} more such workers"
     return next((advise(blocker) for blocker in verdict.blockers if blocker.ever), "")
