@@ -6,6 +6,7 @@ conclusions: whether a result counts is the hub's to say. A result is kept and s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import msgspec
@@ -132,8 +133,15 @@ class Machine:
         self._resend_ms = resend_ms
         self._beaten_ms: list[int] = []
         self._refused_uids: dict[str, None] = {}
+        self._asked: set[str] | None = None
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
+
+    def greeting(self, unsent: Collection[str]) -> None:
+        """A supervisor is asked for its state. It will also be asked to run `unsent` and what is assigned from now on,
+        which that state cannot tell; what another one was asked to run before is gone with it.
+        """
+        self._asked = {*unsent}
 
     def attached(self, state: dict[str, Any], now_ms: int) -> None:
         """Take over what the supervisor holds: after a restart of this agent, or of the supervisor."""
@@ -154,6 +162,9 @@ class Machine:
             if item["phase"] == "exited":
                 attempt.result = known.result if known and known.result else result_of(attempt, item)
             self.running[attempt.uid] = attempt
+        for uid in (self._asked or set()) & before.keys():
+            self.running.setdefault(uid, before[uid])
+        self._asked = None
 
     def supervised(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         """Report what the supervisor says has happened."""
@@ -359,12 +370,15 @@ class Machine:
         uid = message.attempt.uid
         known = self.running.get(uid)
         if known is not None:
+            known.known = True  # though a report that was made before it was accepted could not name it
             return self._tell_again(known, now_ms)
         if uid in self._refused_uids:
             return [Tell("job_result", _never_started(message.spec.id, uid))]
         spec = message.spec
         pool = spec.slot_pool or spec.type
         self.running[uid] = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
+        if self._asked is not None:
+            self._asked.add(uid)
         limit_s = None if message.remaining_time >= FOREVER_NS else message.remaining_time / 1e9
         grace_s = TIERS[spec.job_tier].grace_s
         lease_s = message.lease_s * LEASE_SHARE or None
@@ -462,8 +476,12 @@ def _read_gang(attempt: Running, meta: dict[str, Any]) -> None:
 
 
 def known_to_hub(ack: Ack) -> set[str]:
-    """Name the attempts that the hub has heard of, by its answer to `register`; it refuses the output of others."""
-    return {*ack.keep, *ack.stop, *(uid for uid, verdict in ack.results.items() if verdict != "superseded")}
+    """Name the attempts that the hub has heard of, by its answer to `register`; it refuses the output of others.
+
+    A superseded result may be on record or not: the hub names those whose output it still takes.
+    """
+    counted = (uid for uid, verdict in ack.results.items() if verdict != "superseded")
+    return {*ack.keep, *ack.stop, *ack.log_offsets, *counted}
 
 
 def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:

@@ -151,7 +151,18 @@ class Runner:
                 "keep": list(effect.keep),
                 "stop": list(effect.stop),
             }
+            if wanted := self._find_wanted(effect):
+                payload["log_offsets"] = wanted
         session.push(message("ack", payload))
+
+    def _find_wanted(self, effect: Ack) -> dict[str, dict[str, int]]:
+        """Superseded results whose attempts are on record: what those printed is taken all the same, from its start."""
+        wanted: dict[str, dict[str, int]] = {}
+        for uid in (uid for uid, verdict in effect.results.items() if verdict == "superseded"):
+            known = self._state.attempts.get(uid) or self._store.find_attempt(uid)
+            if known is not None and known.worker == effect.worker:
+                wanted[uid] = {}
+        return wanted
 
     def _refuse(self, effect: Refuse) -> None:
         if session := self._session(effect.worker):

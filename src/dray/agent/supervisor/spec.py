@@ -1,7 +1,7 @@
 """What the agent asks for: one task to run, checked before anything is written or started.
 
-The environment is the whole environment: nothing of the supervisor's own is added. Ids become folder names, so an id
-that could be read as a path is refused here.
+The environment is the whole environment: nothing of the supervisor's own is added but a mark (marks.py). Ids become
+folder names, so an id that could be read as a path is refused here.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class TaskSpec:
         "memory_bytes",
         "meta",
         "prolog",
+        "prompt",
         "task_id",
         "uid",
         "user",
@@ -55,6 +56,8 @@ class TaskSpec:
         if not isinstance(memory, int) or memory < 0:
             raise ValueError(f"memory_bytes is {memory!r}: give a whole number, 0 for no limit")
         self.memory_bytes = memory
+        # Whether the agent wants to hear of its start without delay.
+        self.prompt = raw.get("prompt") is True
         self.meta = raw.get("meta")
 
     @property
