@@ -142,9 +142,9 @@ def draw_paces(answer: Document) -> str:
             now = (
                 "-"
                 if tokens is None
-                else f"{tokens:.3g} to spare"
+                else f"{_tell_number(tokens)} to spare"
                 if tokens >= 0
-                else f"{-tokens:.3g} in debt"
+                else f"{_tell_number(-tokens)} in debt"
             )
             limit = f"{_tell_number(bucket.get('per_minute', 0))} a minute"
             rows.append(
