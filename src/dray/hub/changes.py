@@ -20,6 +20,7 @@ from dray.core.model.spec_check import check_spec
 from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
 from dray.hub.needs import resolve_edit
+from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, Store
 from dray.hub.turns import Decision
@@ -91,6 +92,8 @@ def edit(
         before = unpack_spec(job.spec)
         spec = revise(before, changes)
         _check_stage(job, before, spec)
+        if spec.queue != before.queue and (fault := check_queue(state.policy, spec.queue)):
+            raise InvalidSpec(f"queue: {fault}", [Problem("queue", fault)])
         if "deadline" in changes:
             check_deadlines([spec], clock)
         events: list[Event] = []
