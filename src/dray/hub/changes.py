@@ -127,6 +127,10 @@ def revise(before: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
     if "job_tier" in changes and before.priority == TIERS[before.job_tier].priority:
         del raw["priority"]
     array = changes.get("array")
+    if array is not None and before.array is None:
+        raise InvalidSpec(
+            "array: the job is no array, so it has no limit", [Problem("array", "the job is no array")]
+        )
     if isinstance(array, Mapping) and before.array is not None:
         changes = {**changes, "array": {**raw["array"], **array}}
     for field, value in changes.items():
