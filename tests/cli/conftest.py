@@ -156,6 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         self.answer("PATCH")
 
+    def do_PUT(self) -> None:
+        self.answer("PUT")
+
     def do_DELETE(self) -> None:
         self.answer("DELETE")
 

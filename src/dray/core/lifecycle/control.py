@@ -1,12 +1,12 @@
 """What people change about a job after its submit: hold and release, edit, requeue.
 
 The shell has checked what may be changed; here it is carried out. None of these searches a line for an entry: one that
-no longer stands is skipped where it is (see `scheduling.pass_`), and the job joins the line where it now belongs.
+no longer stands is skipped where it is (see `scheduling.ordering`), and the job joins the line where it now belongs.
 """
 
 from __future__ import annotations
 
-from dray.core.lifecycle import dependencies, jobs
+from dray.core.lifecycle import attempts, dependencies, jobs, receipts
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, HoldChanged, JobEdited, RequeueRequested
 from dray.core.lifecycle.state import State
@@ -25,9 +25,10 @@ def hold_changed(state: State, event: HoldChanged, clock: Clock) -> list[Effect]
         return []
     job.held, job.held_by = event.on, event.user if event.on else ""
     state.touched.jobs[job.id] = None
+    effects = receipts.close(state, job, "rolled_back", clock) if event.on else []
     if not job.barred:
         jobs.join_all(state, job, clock)
-    return [Note("job_held" if event.on else "job_released", job.id, data={"user": event.user})]
+    return [*effects, Note("job_held" if event.on else "job_released", job.id, data={"user": event.user})]
 
 
 def edited(state: State, event: JobEdited, clock: Clock) -> list[Effect]:
@@ -41,6 +42,8 @@ def edited(state: State, event: JobEdited, clock: Clock) -> list[Effect]:
     job.original = job.original or job.spec
     reshape(state, job, event.spec)
     take_over(job, spec)
+    attempts.change_party(state, job)
+    effects = receipts.close(state, job, "rolled_back", clock)
     job.lost_after_ms = round(spec.lost_after_s * 1000) or jobs.default_lost_after_ms(state, spec)
     state.backlog.count(job.queue, job.waiting)
     if job.after != event.after:
@@ -56,7 +59,7 @@ def edited(state: State, event: JobEdited, clock: Clock) -> list[Effect]:
             jobs.arm_wait(state, job)
         if job.limit != was_limited_to:
             state.backlog.wake(job.shape)
-    return [Note("job_edited", job.id, data={"user": event.user})]
+    return [*effects, Note("job_edited", job.id, data={"user": event.user})]
 
 
 def take_over(job: Job, spec: JobSpec) -> None:

@@ -7,10 +7,10 @@ failure uses up `retries`, only a loss after user code may have run uses up `los
 from __future__ import annotations
 
 from collections import deque
+from itertools import groupby
 
-from dray.core.lifecycle import attempts, dependencies
+from dray.core.lifecycle import attempts, dependencies, receipts
 from dray.core.lifecycle.attempts import ADOPT, STOP
-from dray.core.lifecycle.backlog import RANGE
 from dray.core.lifecycle.effects import Assign, Cancel, Effect, Note
 from dray.core.lifecycle.events import (
     ArrayExtended,
@@ -28,6 +28,7 @@ from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
+from dray.core.model.worker import Worker
 
 _FINAL_ORDER = (
     (JobState.FAILED, "failed"),
@@ -45,6 +46,7 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         if new.id in state.jobs:
             continue
         job = make_job(state, new, clock)
+        state.join_party(job)
         state.jobs[job.id] = job
         state.touched.jobs[job.id] = None
         if job.total:
@@ -54,7 +56,7 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         elif job.barred:
             dependencies.register(state, job)
         elif job.total:
-            state.backlog.add(job)
+            state.queue_up(job)
         arm_wait(state, job)
         data = {"name": job.name, "user": job.user, "tasks": job.total, "queue": job.queue}
         notes.append(Note("job_submitted", job.id, data=data))
@@ -114,24 +116,18 @@ def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
     state.touched.jobs[job.id] = None
     if event.count and not was_waiting:
         job.waiting_since_ms = clock.now_ms
-        join(state, job)
+        state.queue_up(job)
         arm_wait(state, job)
     return settle(state, job, clock)
-
-
-def join(state: State, job: Job, position: int = RANGE) -> None:
-    """Put a job's range, or one of its tasks, in line; one that is barred joins when it no longer is."""
-    if not job.barred:
-        state.backlog.add(job, position)
 
 
 def join_all(state: State, job: Job, clock: Clock) -> None:
     """Put all that waits of a job in line, which was barred or stood elsewhere; its scheduling timeout starts anew."""
     job.waiting_since_ms = clock.now_ms
     if job.untouched:
-        join(state, job)
+        state.queue_up(job)
     for index in state.requeued_of.get(job.id, ()):
-        join(state, job, index)
+        state.queue_up(job, index)
     arm_wait(state, job)
     state.touched.jobs[job.id] = None
 
@@ -145,9 +141,35 @@ def arm_wait(state: State, job: Job) -> None:
 def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
-    for placement in event.placements:
-        effects += place(state, placement, clock)
+    placed: dict[int, int] = {}
+    for job_id, group in groupby(event.placements, key=lambda placement: placement.job_id):
+        job, placements = state.jobs.get(job_id), tuple(group)
+        if job is None:
+            continue
+        if job.gang:
+            if not _is_whole(state, job, placements):
+                continue
+            job.generation += 1
+        for placement in placements:
+            done = place(state, placement, clock)
+            effects += done
+            placed[job.shape] = placed.get(job.shape, 0) + bool(done)
+    for shape, count in placed.items():
+        state.experience.learn_placed(state.asks(shape), count)
     return effects
+
+
+def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool:
+    """Whether every member of a gang can still be taken, each on a worker of its own: if one cannot, none is."""
+    workers = {placement.worker for placement in placements}
+    return (
+        [placement.index for placement in placements] == list(range(job.total))
+        and job.waiting == job.total
+        and len(workers) == job.total
+        and all("gang" in state.workers[name].features for name in workers if name in state.workers)
+        and all(name in state.workers for name in workers)
+        and not any(placement.uid in state.attempts for placement in placements)
+    )
 
 
 def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
@@ -167,6 +189,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
         fence=attempt_number(placement.uid),
         worker=placement.worker,
         shape=job.shape,
+        generation=job.generation,
         devices=placement.devices,
         variant=placement.variant,
         assigned_ms=clock.now_ms,
@@ -174,23 +197,38 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
         limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,
         lost_after_ms=job.lost_after_ms,
     )
+    uid, counters = placement.uid, state.counters
     number = (attempt.fence & (1 << 40) - 1) + 1
-    state.counters.next_attempt = max(state.counters.next_attempt, number)
-    task.attempts, task.current, task.last_uid = attempt.no, attempt.uid, attempt.uid
+    counters.next_attempt = max(counters.next_attempt, number)
+    task.attempts, task.current, task.last_uid = attempt.no, uid, uid
+    task.ahead = False
+    if job.id in state.receipts:
+        receipts.close(state, job, "served", clock)
     job.waiting_since_ms = clock.now_ms
-    state.attempts[attempt.uid] = attempt
-    state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
-    attempts.hold(state, attempt, 1)
-    _spend_credit(state, attempt.worker)
-    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = state.touched.attempts[
-        attempt.uid
-    ] = None
-    state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+    state.attempts[uid] = attempt
+    state.newest[placement.worker, job.id, placement.index] = uid
+    attempts.hold(state, attempt, 1, start=True)
+    _spend_credit(state, placement.worker)
+    state.touched.attempts[uid] = None
+    arm_accept(state, attempt, worker, clock)
+    note = Note(
+        "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
+    )
+    return [Assign(placement.worker, uid), note]
+
+
+def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
+    """Look at a new assignment when it is to be sent again, else when its time to be accepted is over.
+
+    One timer at a time: a look that finds it unanswered asks for the next one.
+    """
+    waited_ms, rules = clock.now_ms - attempt.assigned_ms, state.rules
     if "resend" in worker.features:
-        for delay_ms in state.rules.resend_ms:
-            state.set_timer(clock.now_ms + delay_ms, "resend", attempt.uid)
-    note = Note("task_assigned", job.id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
-    return [Assign(attempt.worker, attempt.uid), note]
+        for delay_ms in rules.resend_ms:
+            if waited_ms < delay_ms < rules.accept_ms:
+                state.set_timer(attempt.assigned_ms + delay_ms, "resend", attempt.uid)
+                return
+    state.set_timer(attempt.assigned_ms + rules.accept_ms, "accept", attempt.uid)
 
 
 def take_waiting(state: State, job: Job, index: int) -> Task | None:
@@ -237,12 +275,15 @@ def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[
         return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
     if task.state is JobState.RUNNING:
         job.running -= 1
+    if (attempt := state.attempts.get(task.last_uid)) is not None:
+        # The next attempt goes on from what this one saved, and has that much less of the time limit left.
+        task.used_ms += attempt.saved_ms
     task.state, task.current, task.queued = JobState.PENDING, "", True
     job.requeued += 1
     state.backlog.count(job.queue, 1)
     job.waiting_since_ms = clock.now_ms
     state.requeued_of.setdefault(job.id, {})[task.index] = None
-    join(state, job, task.index)
+    state.queue_up(job, task.index)
     arm_wait(state, job)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
     note = Note(
@@ -309,7 +350,7 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
     """
     if job.state.final or not _derive(state, job, clock):
         return []
-    effects: list[Effect] = [_ended_note(job)]
+    effects = _ended(state, job, clock)
     ended = deque([job])
     while ended:
         for waiting, broken in dependencies.followers(state, ended.popleft()):
@@ -319,19 +360,20 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
                 continue
             effects += end_waiting(state, waiting, JobState.KILLED, clock, "dependency", broken)
             if _derive(state, waiting, clock):
-                effects.append(_ended_note(waiting))
+                effects += _ended(state, waiting, clock)
                 ended.append(waiting)
     return effects
 
 
-def _ended_note(job: Job) -> Note:
-    return Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user})
+def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
+    data = {"state": job.state.value, "name": job.name, "user": job.user}
+    return [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
 
 
 def _derive(state: State, job: Job, clock: Clock) -> bool:
     """Derive the job's state from its tasks'; True when it has ended: all of them have and no more may come."""
     if job.ended < job.total or job.open:
-        going = job.running > 0 or (job.numbered and job.started_at_ms > 0)
+        going = job.running > 0 or (job.numbered and not job.gang and job.started_at_ms > 0)
         job.state = JobState.RUNNING if going else JobState.PENDING
         return False
     job.state = next((final for final, count in _FINAL_ORDER if getattr(job, count)), JobState.SUCCEEDED)
@@ -351,13 +393,15 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
         Note("cancel_requested", job.id, data={"user": event.user, "index": event.index})
     ]
     state.touched.jobs[job.id] = None
-    if event.index >= 0:
+    if event.index >= 0 and not job.gang:
         return effects + _cancel_task(state, job, event.index, event, clock)
     job.cancelled, job.open = True, False
     for index in list(state.requeued_of.get(job.id, ())):
         effects += _cancel_task(state, job, index, event, clock)
-    for uid in list(state.live_of.get(job.id, ())):
-        effects += _cancel_task(state, job, state.attempts[uid].index, event, clock)
+    # Of a gang also those that have ended and wait for the others' end.
+    live = [state.attempts[uid].index for uid in state.live_of.get(job.id, ())]
+    for index in range(job.cursor) if job.gang else live:
+        effects += _cancel_task(state, job, index, event, clock)
     if job.untouched:
         job.killed += job.untouched
         state.backlog.count(job.queue, -job.untouched)
@@ -381,6 +425,7 @@ def _cancel_task(state: State, job: Job, index: int, event: CancelRequested, clo
     if attempt is not None:
         grace_s = event.grace_s if event.grace_s >= 0 else TIERS[job.tier].grace_s
         effects += stop_attempt(state, attempt, "user", grace_s, clock)
+        state.touched.attempts[attempt.uid] = None
     who = f"cancelled by {event.user}" if event.user else "cancelled"
     return effects + end_task(state, job, task, JobState.KILLED, clock, "cancelled", who)
 
@@ -404,12 +449,18 @@ def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
 
 
 def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
-    """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile."""
+    """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile.
+
+    Never a member of a gang: its generation broke with it.
+    """
+    if job.gang:
+        return False
     if task.last_uid != attempt.uid or not task.queued or not attempts.move(state, attempt, ADOPT):
         return False
     take_waiting(state, job, task.index)
     if attempt.started:
         task.losses -= 1
+    task.used_ms -= attempt.saved_ms
     attempt.ended_at_ms, attempt.exit_class, attempt.error = 0, "", ""
     task.current, task.state = attempt.uid, JobState.RUNNING
     job.running += 1

@@ -26,7 +26,11 @@ class JobState(StrEnum):
     @property
     def final(self) -> bool:
         """Whether it never changes again."""
-        return self not in (JobState.PENDING, JobState.RUNNING)
+        return self not in OPEN_STATES
+
+
+# Named once: looking a member up by its name takes longer than the comparison.
+OPEN_STATES = (JobState.PENDING, JobState.RUNNING)
 
 
 class Phase(StrEnum):
@@ -61,8 +65,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     and do have a record. `waiting_since_ms` restarts with each placement: an array that moves on does not time out.
     `held` by a person (`held_by`), or while `after` names jobs that have not ended: it is in no line. `original` is the
     spec as submitted, where an edit changed it. A gang counts its tries in `generation`; `broken` says how the present
-    one came to its end while members are still stopping, `blamed` which worker is avoided next. `ranked`: its priority
-    was given, not taken from its tier. `deadline_ms` is wall time.
+    one came to its end while members are still stopping, `breaker` by which attempt, `blamed` which worker is avoided.
+    `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time.
     """
 
     id: str
@@ -111,6 +115,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     ranked: bool = False
     expected_ms: int = 0
     deadline_ms: int = 0
+    party: int = -1
+    breaker: str = ""
     held_by: str = ""
     original: bytes = b""
     rest_class: str = ""
