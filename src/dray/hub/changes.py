@@ -69,10 +69,12 @@ def requeue(
         if unpack_spec(job.spec).at_most_once:
             raise Conflict(f"job {job_id} may start once only (at_most_once): cancel it and submit it again")
         live = [state.attempts[uid] for uid in state.live_of.get(job_id, ())]
-        wanted = [item for item in live if index in (None, item.index) and not item.cancel]
+        # A gang stops and starts as one, whichever of its members is meant.
+        chosen = None if job.gang else index
+        wanted = [item for item in live if chosen in (None, item.index) and not item.cancel]
         note = "" if wanted else "nothing of it runs: it waits, or is stopping already"
-        events = [RequeueRequested(job_id, -1 if index is None else index, caller.user)] if wanted else []
-        target = job_id if index is None or not job.numbered else f"{job_id}/{index}"
+        events = [RequeueRequested(job_id, -1 if chosen is None else chosen, caller.user)] if wanted else []
+        target = job_id if chosen is None or not job.numbered else f"{job_id}/{chosen}"
         record = _audit(caller, clock, "requeue", target)
         return Decision(events, lambda after: finish(after, job_id, note), (record,) if events else ())
 
