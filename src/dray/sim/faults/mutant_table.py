@@ -363,8 +363,6 @@ ROOM = (
                 "dray.core.scheduling.rooms:_free_slots",
                 "total - live if in_use < total else 0",
                 "total - in_use",
-            ), get("batch_live", row))',
-                'get("batch_in_use", row)',
             ),
             Edit(
                 _ROOMS + "usable",
