@@ -34,6 +34,9 @@ from dray.hub.store.base import Store
 from dray.wire.codec import message
 
 logger = logging.getLogger("dray.hub")
+# The protocol's list of reasons is closed, and an agent that does not know one leaves its task running: what a worker
+# must do about a requeue is what it does about any user's cancel.
+_PEER_REASONS = {"requeued": "user"}
 
 
 class Runner:
@@ -132,7 +135,7 @@ class Runner:
             payload = {
                 "task_id": effect.task_id,
                 "attempt": effect.uid,
-                "reason": effect.reason,
+                "reason": _PEER_REASONS.get(effect.reason, effect.reason),
                 "grace_s": effect.grace_s,
             }
             session.push(message("job_cancel", payload))
