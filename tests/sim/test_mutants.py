@@ -13,6 +13,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 QUICK = (
     "effects-before-commit",
     "log-tail-not-folded",
+    "idle-stale-hub-stays",
     "foreign-attempts-allowed",
     "duplicate-recorded-twice",
     "one-retry-less",
@@ -31,6 +32,9 @@ QUICK = (
     "ended-member-not-recalled",
     "lost-member-adopted",
     "start-not-waited-for",
+    "save-for-anothers-attempt",
+    "save-not-counted",
+    "retry-gets-less",
 )
 
 

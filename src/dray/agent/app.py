@@ -51,6 +51,7 @@ async def _serve(config: AgentConfig) -> int:
     found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
     machine = make_machine(config, found)
     driver = Driver(config, machine, home)
+    await driver.listen()
     await driver.attach()
     attached = asyncio.Event()
     supervisor = asyncio.create_task(driver.serve_supervisor(attached))
@@ -92,6 +93,7 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     slots = config.slots or found.usable_cores
     machine = Machine(config.name, secrets.token_hex(8), slots, config.service_slots, resend_ms, labels)
     machine.capability, machine.devices = found.capability, tuple(found.devices)
+    machine.resources = dict(config.resources)
     return machine
 
 

@@ -11,15 +11,28 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dray.agent.rendezvous import name_peers
+from dray.agent.task_words import Said, Words
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.spec import FOREVER_NS, TIERS, JobSpec
 from dray.wire.hub_messages import Ack, GangPlace, JobAssign, JobCancel, JobGo
 
-FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang")
+FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress")
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
 REMEMBERED = 1000
+TOLD_AT_ONCE = 50
+
+
+class Stopping(NamedTuple):
+    """An attempt was asked to end: why, and when KILL comes."""
+
+    reason: str
+    kill_ms: int
+
+    def describe(self, now_ms: int) -> dict[str, Any]:
+        """As its task is told."""
+        return {"reason": self.reason, "grace_s": max(0, self.kill_ms - now_ms) / 1000}
 
 
 class Running(msgspec.Struct, kw_only=True):
@@ -41,6 +54,8 @@ class Running(msgspec.Struct, kw_only=True):
     sends: int = 0
     gang: GangPlace | None = None
     ports: list[int] = []
+    said: Said = msgspec.field(default_factory=Said)
+    stopping: Stopping | None = None
 
 
 class Launch(NamedTuple):
@@ -78,13 +93,20 @@ class Ship(NamedTuple):
     ended: bool
 
 
+class Warn(NamedTuple):
+    """Tell a task through its session that it is to end."""
+
+    uid: str
+    stop: dict[str, Any]
+
+
 class Refuse(NamedTuple):
     """Leave this hub: its epoch is behind what this worker has seen."""
 
     reason: str
 
 
-Effect = Launch | Supervise | Tell | Ship | Refuse
+Effect = Launch | Supervise | Tell | Ship | Warn | Refuse
 
 
 class Machine:
@@ -102,6 +124,7 @@ class Machine:
         self.name, self.incarnation, self.labels = name, incarnation, labels
         self.batch_total, self.service_total = slots, service_slots
         self.capability, self.devices = Capability(), tuple[Device, ...]()
+        self.resources: dict[str, int] = {}
         self.running: dict[str, Running] = {}
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = 0
@@ -112,7 +135,7 @@ class Machine:
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
 
-    def attached(self, state: dict[str, Any]) -> None:
+    def attached(self, state: dict[str, Any], now_ms: int) -> None:
         """Take over what the supervisor holds: after a restart of this agent, or of the supervisor."""
         self.journal_id, self.boot_id = state["journal_id"], state["boot_id"]
         self.max_epoch = max(self.max_epoch, int(state["max_epoch"]))
@@ -125,6 +148,9 @@ class Machine:
             attempt.started_at = item.get("started_at") or 0
             attempt.devices = tuple(meta.get("devices", ()))
             _read_gang(attempt, meta)
+            attempt.said = known.said if known else attempt.said
+            if (stop := item.get("stop")) is not None:
+                attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
             if item["phase"] == "exited":
                 attempt.result = known.result if known and known.result else result_of(attempt, item)
             self.running[attempt.uid] = attempt
@@ -143,6 +169,8 @@ class Machine:
             return [*effects, self._ready("finished")] if effects and self.registered else effects
         if kind == "refused":
             return self._refused(event, now_ms)
+        if kind == "stopping":
+            return self._stopped(event, now_ms)
         return []
 
     def _accepted(self, uid: str) -> list[Effect]:
@@ -184,12 +212,61 @@ class Machine:
         ship: list[Effect] = [Ship(attempt.uid, attempt.task_id, ended=True)] if printed else []
         return [*ship, *self._send_result(attempt, now_ms)]
 
+    def _stopped(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
+        attempt = self.running.get(event["uid"])
+        if attempt is None:
+            return []
+        attempt.stopping = Stopping(event["reason"], now_ms + round(1000 * event["grace_s"]))
+        return [Warn(attempt.uid, attempt.stopping.describe(now_ms))]
+
     def _refused(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         attempt = self.running.get(event.get("uid") or "")
         if attempt is None:
             return []
         exit_ = {"state": "failed", "exit_code": None, "exit_class": "refused", "error": event["error"]}
         return self._exited({"uid": attempt.uid, **exit_}, now_ms)
+
+    # --- the task's side ----------------------------------------------------------------------------------------------
+
+    def greeted(self, uid: str, now_ms: int) -> dict[str, Any]:
+        """Answer the first word of a session: which task it is of, and whether it is to end."""
+        attempt = self.running.get(uid)
+        if attempt is None:
+            return {}
+        stop = {} if attempt.stopping is None else {"stop": attempt.stopping.describe(now_ms)}
+        return {"task_id": attempt.task_id, **stop}
+
+    def task_said(self, uid: str, words: Words, now_ms: int) -> list[Effect]:
+        """Keep what a task says of itself; what it saved goes to the hub at once, and ends a stop early."""
+        attempt = self.running.get(uid)
+        if attempt is None or attempt.phase == "exited":
+            return []
+        effects: list[Effect] = []
+        if "watch" in words and not attempt.said.heeds:
+            attempt.said.heeds = True
+            effects.append(Supervise({"op": "heed", "uid": uid}))
+        attempt.said.hear(words, now_ms)
+        effects += self._tell_progress([attempt], now_ms)
+        if "saved" in words and attempt.stopping is not None:
+            effects.append(Supervise({"op": "hasten", "uid": uid}))
+        return effects
+
+    def _tell_progress(self, attempts: list[Running], now_ms: int) -> list[Effect]:
+        """Tell the hub what it may hear now: latest words, those first that have waited longest."""
+        if not self.registered:
+            return []
+        due = [a for a in attempts if a.known and (a.said.is_due(now_ms) or self._is_pressing(a))]
+        due.sort(key=lambda attempt: attempt.said.told_ms or 0)
+        for attempt in due[:TOLD_AT_ONCE]:
+            attempt.said.told(now_ms)
+        return [
+            Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False)
+            for a in due[:TOLD_AT_ONCE]
+        ]
+
+    def _is_pressing(self, attempt: Running) -> bool:
+        """What is said on the way out cannot wait: there may be no later."""
+        return attempt.said.untold and attempt.stopping is not None
 
     # --- the hub's side -----------------------------------------------------------------------------------------------
 
@@ -215,6 +292,7 @@ class Machine:
             "devices": msgspec.to_builtins(self.devices),
             "address": self.address,
             "features": list(FEATURES),
+            "resources": self.resources,
         }
 
     def slots(self) -> Slots:
@@ -263,6 +341,7 @@ class Machine:
             known = known_to_hub(ack)
             for attempt in self.running.values():
                 attempt.known = attempt.uid in known
+                attempt.said.repeat()
                 if attempt.known:
                     effects.append(Ship(attempt.uid, attempt.task_id, attempt.phase == "exited"))
         done = [uid for uid in ack.results if uid in self.running]
@@ -344,15 +423,17 @@ class Machine:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def resend(self, now_ms: int) -> list[Effect]:
-        """Send results again that were not acked in time."""
+        """Send what tasks said meanwhile, and results again that were not acked in time."""
         if not self.registered:
             return []
+        live = [attempt for attempt in self.running.values() if attempt.phase != "exited"]
+        told = self._tell_progress(live, now_ms)
         late = [
             a
             for a in self.running.values()
             if a.result is not None and now_ms - a.sent_ms >= self._patience_ms(a)
         ]
-        return [effect for attempt in late for effect in self._send_result(attempt, now_ms)]
+        return told + [effect for attempt in late for effect in self._send_result(attempt, now_ms)]
 
     def report(self, now_ms: int) -> list[Effect]:
         """Send every unacked result at once: a new supervisor has just told what became of the old one's tasks."""
@@ -399,6 +480,9 @@ def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
         "exit_class": item.get("exit_class") or "",
         "usage": usage,
     }
+    if item["state"] == "preempted" and attempt.said.finished and item.get("exit_code") == 0:
+        # It said that its work is whole: a second run would only find nothing left to do.
+        return result | {"state": "succeeded", "exit_class": "ok"}
     if item.get("error"):
         result["error"] = item["error"]
     return result

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.spec import spec_document, unpack_spec
+from dray.core.model.worker import Progress
 from dray.core.scheduling.rooms import Rooms
 
 Document = dict[str, Any]
+_NOTHING_SAID: Mapping[str, Progress] = MappingProxyType({})
 
 
 def moment(at_ms: int) -> str | None:
@@ -43,10 +46,30 @@ def attempt_document(attempt: Attempt, numbered: bool) -> Document:
         "error": attempt.error,
         "usage": {"wall_s": attempt.wall_s, "cpu_s": attempt.cpu_s, "max_rss_bytes": attempt.max_rss_bytes},
         "cancel_reason": attempt.cancel,
+        "saved_step": attempt.saved_step if attempt.saved_ms else None,
+        "saved_run_s": attempt.saved_ms / 1000,
     }
 
 
-def job_document(job: Job, task: Task | None, attempts: Sequence[Attempt], reason: str = "") -> Document:
+def progress_document(progress: Progress | None) -> Document | None:
+    """The last a running task said of itself; None where it said nothing, or nothing runs."""
+    if progress is None:
+        return None
+    return {
+        "step": progress.step,
+        "fraction": progress.fraction,
+        "note": progress.note,
+        "at": moment(progress.at_ms),
+    }
+
+
+def job_document(
+    job: Job,
+    task: Task | None,
+    attempts: Sequence[Attempt],
+    reason: str = "",
+    progress: Mapping[str, Progress] = _NOTHING_SAID,
+) -> Document:
     """One job; `task` and `attempts` are those of its only task, None and empty for an array."""
     spec = unpack_spec(job.spec)
     shown = spec_document(spec)
@@ -73,6 +96,7 @@ def job_document(job: Job, task: Task | None, attempts: Sequence[Attempt], reaso
         "attempts": [attempt_document(attempt, job.numbered) for attempt in attempts],
         "attempt_count": task.attempts if task else len(attempts),
         "cancel_requested": job.cancelled,
+        "progress": progress_document(progress.get(newest.uid)) if newest else None,
         "spec": shown,
     }
     return document | _ending(job, task)
@@ -122,7 +146,13 @@ def _phase(job: Job, newest: Attempt | None) -> str:
     return "queued" if job.waiting and not job.state.final else ""
 
 
-def task_document(job: Job, index: int, task: Task | None, attempts: Sequence[Attempt]) -> Document:
+def task_document(
+    job: Job,
+    index: int,
+    task: Task | None,
+    attempts: Sequence[Attempt],
+    progress: Mapping[str, Progress] = _NOTHING_SAID,
+) -> Document:
     """One task; one that was never placed has no record and shares the state of the job's rest."""
     task = task or Task(job_id=job.id, index=index, state=job.rest, error=job.error if job.rest.final else "")
     array = unpack_spec(job.spec).array
@@ -145,6 +175,7 @@ def task_document(job: Job, index: int, task: Task | None, attempts: Sequence[At
         "error": task.error,
         "started_at": moment(task.started_at_ms),
         "ended_at": moment(task.ended_at_ms),
+        "progress": progress_document(progress.get(newest.uid)) if newest else None,
     }
 
 
@@ -200,6 +231,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         "hostname": worker.capability.hostname,
         "draining": worker.draining,
         "labels": worker.labels,
+        "resources": worker.resources,
         "devices": [
             {
                 "index": card.index,

@@ -32,6 +32,7 @@ def recover(store: Store, rules: Rules) -> Recovered:
     """Load what is live and fold in what the rows do not show yet."""
     snapshot = store.load()
     state = State(rules)
+    state.now_ms = snapshot.now_ms
     counters = msgspec.msgpack.decode(snapshot.counters, type=Counters) if snapshot.counters else Counters()
     read_ledger(state, snapshot.ledger)
     load(state, counters, (snapshot.jobs, snapshot.tasks, snapshot.attempts, snapshot.workers))

@@ -34,6 +34,9 @@ class ErrorBody(msgspec.Struct):
     code: Annotated[str, Meta(description="stable: programs may rely on it")]
     message: str
     problems: list[ProblemEntry] = []
+    retry_after_s: Annotated[float, Meta(description="with too_many_requests: when to try again")] | None = (
+        None
+    )
 
 
 class ErrorAnswer(msgspec.Struct):
@@ -70,6 +73,19 @@ class AttemptDocument(msgspec.Struct):
     error: str = ""
     usage: Usage | None = None
     cancel_reason: str = ""
+    saved_step: Annotated[int | None, Meta(description="the last step that the task said it had saved")] = (
+        None
+    )
+    saved_run_s: Annotated[float, Meta(description="run time up to that save")] = 0
+
+
+class ProgressDocument(msgspec.Struct):
+    """The last that a running task said of itself."""
+
+    step: int | None = None
+    fraction: float | None = None
+    note: str = ""
+    at: Time | None = None
 
 
 class TaskCounts(msgspec.Struct):
@@ -115,6 +131,9 @@ class JobDocument(msgspec.Struct):
     losses: int = 0
     preemptions: int = 0
     cancel_requested: bool = False
+    progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (
+        None
+    )
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
 
@@ -145,6 +164,9 @@ class TaskDocument(msgspec.Struct):
     error: str = ""
     started_at: Time | None = None
     ended_at: Time | None = None
+    progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (
+        None
+    )
 
 
 class TaskList(msgspec.Struct):
@@ -234,6 +256,7 @@ class WorkerDocument(msgspec.Struct):
     last_heartbeat: Time | None = None
     draining: bool = False
     labels: dict[str, str] = {}
+    resources: dict[str, int] = {}
     devices: list[Any] = []
     features: list[str] = []
     address: str = ""
@@ -263,23 +286,6 @@ class WorkerDetail(WorkerDocument):
     """A worker and what it runs."""
 
     jobs: list[WorkerJob] = []
-
-
-class QueueDocument(msgspec.Struct):
-    """One queue."""
-
-    name: str
-    policy: str = ""
-    waiting: int = 0
-    running: int = 0
-    oldest_wait_s: float | None = None
-    shapes: Any = None
-
-
-class QueueList(msgspec.Struct):
-    """Every queue."""
-
-    queues: list[QueueDocument]
 
 
 class CancelRequest(msgspec.Struct):

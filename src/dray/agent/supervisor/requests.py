@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING
 
 from .ledger import Entry
@@ -16,11 +17,17 @@ from .spec import REASONS, TaskSpec, read_env, read_seconds, read_uid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .attempt import Stop
     from .connection import Connection
     from .journal import Record
     from .server import Server
 
 RECORDS_PER_TASK_BYTES = 1024
+
+
+def describe_stop(stop: Stop) -> Record:
+    """Why an attempt was asked to end, and how long it has until KILL."""
+    return {"reason": stop.reason, "grace_s": round(max(0.0, stop.kill_at - time.monotonic()), 3)}
 
 
 class Requests:
@@ -34,6 +41,8 @@ class Requests:
             "acked": self._acked,
             "renew": self._renew,
             "epoch": self._epoch,
+            "heed": self._heed,
+            "hasten": self._hasten,
             "stop": self._stop,
         }
 
@@ -80,6 +89,8 @@ class Requests:
         }
         attempt = self._server.runner.attempts.get(entry.uid)
         item["out"] = attempt.out() if attempt is not None else {"stdout": 0, "stderr": 0}
+        if attempt is not None and attempt.stop is not None:
+            item["stop"] = describe_stop(attempt.stop)
         if entry.exit is not None:
             item.update(entry.exit)
         return item
@@ -161,6 +172,12 @@ class Requests:
         age_s = read_seconds(message, "age_s") or 0.0
         self._server.runner.renew_leases(age_s)
         self._server.prepared.renew_leases(age_s)
+
+    def _heed(self, message: Record) -> None:
+        self._server.runner.heed(read_uid(message))
+
+    def _hasten(self, message: Record) -> None:
+        self._server.runner.hasten(read_uid(message))
 
     def _epoch(self, message: Record) -> None:
         value = message.get("value")

@@ -23,7 +23,7 @@ from .ledger import KEEP_RECORDS, KEEP_S, Ledger
 from .output import OutputLimits
 from .prepared import Prepared
 from .recovery import Recovery
-from .requests import Requests
+from .requests import Requests, describe_stop
 from .runner import Report, Runner
 from .spawn import Spawner, prepare_signals
 from .timers import Timers
@@ -31,7 +31,7 @@ from .timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .attempt import Attempt
+    from .attempt import Attempt, Stop
     from .home import Home
     from .journal import Record
     from .spawn import Barrier, Process
@@ -306,6 +306,9 @@ class Server(Report):
         if first:
             item = {"uid": attempt.uid, "pid": process.pid, "started_at": attempt.started_at}
             self.outbox.started.append(item)
+
+    def attempt_stopping(self, attempt: Attempt, stop: Stop) -> None:
+        self.outbox.others.append({"ev": "stopping", "uid": attempt.uid, **describe_stop(stop)})
 
     def attempt_ended(self, attempt: Attempt, result: Record) -> None:
         exit_ = {**result, "usage": attempt.usage(time.monotonic()), "out": attempt.out()}

@@ -178,6 +178,7 @@ def _judge(
         return _try_again(state, job, tasks, why, clock)
     for task in tasks:
         task.preemptions += how == PREEMPTED
+        task.ahead = how == PREEMPTED and breaker.cancel == "preempted"
     why = f"{name} on {breaker.worker}: {breaker.error or how}"
     if ran and unpack_spec(job.spec).at_most_once:
         error = f"it had started and was taken back ({why}), and it may start once only"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from dray.core.lifecycle import attempts
+from dray.core.lifecycle import attempts, receipts
 from dray.core.lifecycle.attempts import ADOPT, STOP
 from dray.core.lifecycle.effects import Assign, Cancel, Effect, Note
 from dray.core.lifecycle.events import (
@@ -26,6 +26,7 @@ from dray.core.model.ids import attempt_number, task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
+from dray.core.model.worker import Worker
 
 _FINAL_ORDER = (
     (JobState.FAILED, "failed"),
@@ -42,10 +43,11 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         if new.id in state.jobs:
             continue
         job = make_job(state, new, clock)
+        state.join_party(job)
         state.jobs[job.id] = job
         state.touched.jobs[job.id] = None
         if job.total:
-            state.backlog.add(job)
+            state.queue_up(job)
             state.backlog.count(job.queue, job.total)
         arm_wait(state, job)
         data = {"name": job.name, "user": job.user, "tasks": job.total, "queue": job.queue}
@@ -98,7 +100,7 @@ def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
     state.touched.jobs[job.id] = None
     if event.count and not was_waiting:
         job.waiting_since_ms = clock.now_ms
-        state.backlog.add(job)
+        state.queue_up(job)
         arm_wait(state, job)
     return settle(state, job, clock)
 
@@ -112,14 +114,21 @@ def arm_wait(state: State, job: Job) -> None:
 def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
+    placed: dict[int, int] = {}
     for job_id, group in groupby(event.placements, key=lambda placement: placement.job_id):
         job, placements = state.jobs.get(job_id), tuple(group)
-        if job is not None and job.gang:
+        if job is None:
+            continue
+        if job.gang:
             if not _is_whole(state, job, placements):
                 continue
             job.generation += 1
         for placement in placements:
-            effects += place(state, placement, clock)
+            done = place(state, placement, clock)
+            effects += done
+            placed[job.shape] = placed.get(job.shape, 0) + bool(done)
+    for shape, count in placed.items():
+        state.experience.learn_placed(state.asks(shape), count)
     return effects
 
 
@@ -161,23 +170,38 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
         limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,
         lost_after_ms=job.lost_after_ms,
     )
+    uid, counters = placement.uid, state.counters
     number = (attempt.fence & (1 << 40) - 1) + 1
-    state.counters.next_attempt = max(state.counters.next_attempt, number)
-    task.attempts, task.current, task.last_uid = attempt.no, attempt.uid, attempt.uid
+    counters.next_attempt = max(counters.next_attempt, number)
+    task.attempts, task.current, task.last_uid = attempt.no, uid, uid
+    task.ahead = False
+    if job.id in state.receipts:
+        receipts.close(state, job, "served", clock)
     job.waiting_since_ms = clock.now_ms
-    state.attempts[attempt.uid] = attempt
-    state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
-    attempts.hold(state, attempt, 1)
-    _spend_credit(state, attempt.worker)
-    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = state.touched.attempts[
-        attempt.uid
-    ] = None
-    state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+    state.attempts[uid] = attempt
+    state.newest[placement.worker, job.id, placement.index] = uid
+    attempts.hold(state, attempt, 1, start=True)
+    _spend_credit(state, placement.worker)
+    state.touched.attempts[uid] = None
+    arm_accept(state, attempt, worker, clock)
+    note = Note(
+        "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
+    )
+    return [Assign(placement.worker, uid), note]
+
+
+def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
+    """Look at a new assignment when it is to be sent again, else when its time to be accepted is over.
+
+    One timer at a time: a look that finds it unanswered asks for the next one.
+    """
+    waited_ms, rules = clock.now_ms - attempt.assigned_ms, state.rules
     if "resend" in worker.features:
-        for delay_ms in state.rules.resend_ms:
-            state.set_timer(clock.now_ms + delay_ms, "resend", attempt.uid)
-    note = Note("task_assigned", job.id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
-    return [Assign(attempt.worker, attempt.uid), note]
+        for delay_ms in rules.resend_ms:
+            if waited_ms < delay_ms < rules.accept_ms:
+                state.set_timer(attempt.assigned_ms + delay_ms, "resend", attempt.uid)
+                return
+    state.set_timer(attempt.assigned_ms + rules.accept_ms, "accept", attempt.uid)
 
 
 def take_waiting(state: State, job: Job, index: int) -> Task | None:
@@ -224,12 +248,15 @@ def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[
         return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
     if task.state is JobState.RUNNING:
         job.running -= 1
+    if (attempt := state.attempts.get(task.last_uid)) is not None:
+        # The next attempt goes on from what this one saved, and has that much less of the time limit left.
+        task.used_ms += attempt.saved_ms
     task.state, task.current, task.queued = JobState.PENDING, "", True
     job.requeued += 1
     state.backlog.count(job.queue, 1)
     job.waiting_since_ms = clock.now_ms
     state.requeued_of.setdefault(job.id, {})[task.index] = None
-    state.backlog.add(job, task.index)
+    state.queue_up(job, task.index)
     arm_wait(state, job)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
     note = Note(
@@ -277,7 +304,11 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
     if job.cancelled and (job.killed or not job.total):
         job.state = JobState.KILLED
     job.ended_at_ms = clock.at_ms
-    return [Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user})]
+    rolled_back = receipts.close(state, job, "rolled_back", clock)
+    return [
+        *rolled_back,
+        Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user}),
+    ]
 
 
 def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect]:
@@ -366,6 +397,7 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
     take_waiting(state, job, task.index)
     if attempt.started:
         task.losses -= 1
+    task.used_ms -= attempt.saved_ms
     attempt.ended_at_ms, attempt.exit_class, attempt.error = 0, "", ""
     task.current, task.state = attempt.uid, JobState.RUNNING
     job.running += 1

@@ -6,8 +6,9 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, gangs, jobs
+from dray.core.lifecycle import attempts, gangs, jobs, receipts
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
+from dray.core.lifecycle.columns import kind_of
 from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
     AttemptAccepted,
@@ -149,7 +150,12 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
     if outcome.state == "succeeded":
         gangs.saw_running(state, job, attempt, clock)
     trigger = LOSE if outcome.exit_class in LOST_CLASSES else _TRIGGER[outcome.state]
+    if attempt.cancel == "preempted" and trigger in (FAIL, KILL):
+        # A peer that does not know the word says how its process ended; it ended because it was asked to.
+        trigger = PREEMPT
     attempts.move(state, attempt, trigger)
+    receipts.victim_gone(state, attempt)
+    learn_end(state, attempt)
     if task.current != attempt.uid:
         return "superseded", effects
     return "recorded", effects + conclude(state, job, task, attempt, clock)
@@ -165,6 +171,7 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         return jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, attempt.exit_class or "ok", "")
     if phase is Phase.PREEMPTED:
         task.preemptions += 1
+        task.ahead = attempt.cancel == "preempted"
         return _hand_back(state, job, task, attempt, clock, attempt.error or "preempted")
     if phase is Phase.LOST:
         return _conclude_loss(state, job, task, attempt, clock)
@@ -179,9 +186,11 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         attempt.exit_class = "time_limit"
     task.failures += 1
     if task.failures <= job.retries:
-        return jobs.requeue(
-            state, job, task, clock, f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
-        )
+        why = f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
+        effects = jobs.requeue(state, job, task, clock, why)
+        # A retry has the whole time limit before it, whatever was saved so far.
+        task.used_ms = 0
+        return effects
     return jobs.end_task(
         state, job, task, JobState.FAILED, clock, attempt.exit_class or "code", attempt.error
     )
@@ -212,8 +221,17 @@ def lose(state: State, attempt: Attempt, reason: str, clock: Clock) -> list[Effe
     if not attempts.move(state, attempt, LOSE):
         return []
     attempt.ended_at_ms, attempt.exit_class, attempt.error = clock.at_ms, "lost", reason
+    receipts.victim_gone(state, attempt)
+    learn_end(state, attempt)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     return conclude(state, job, task, attempt, clock) if task.current == attempt.uid else []
+
+
+def learn_end(state: State, attempt: Attempt) -> None:
+    """Let later placements know how it went here."""
+    columns = state.columns
+    offer = columns.offers[columns.get("offer", columns.row_of[attempt.worker])]
+    state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind_of(offer))
 
 
 def lost(state: State, event: AttemptsLost, clock: Clock) -> list[Effect]:

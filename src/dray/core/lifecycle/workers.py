@@ -58,6 +58,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
         boot_id=event.boot_id,
         draining=before.draining if before else False,
         registered_at_ms=clock.at_ms,
+        resources=event.resources,
     )
     state.workers[event.worker] = worker
     presence.session, presence.credit, presence.suspect = event.session, 0, False
@@ -343,5 +344,6 @@ def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect
         state.presence.pop(event.worker, None)
         state.held.pop(event.worker, None)
         state.columns.forget(event.worker)
+        state.experience.forget_worker(event.worker)
         state.touched.workers[event.worker] = None
     return []

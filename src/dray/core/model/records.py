@@ -26,7 +26,11 @@ class JobState(StrEnum):
     @property
     def final(self) -> bool:
         """Whether it never changes again."""
-        return self not in (JobState.PENDING, JobState.RUNNING)
+        return self not in OPEN_STATES
+
+
+# Named once: looking a member up by its name takes longer than the comparison.
+OPEN_STATES = (JobState.PENDING, JobState.RUNNING)
 
 
 class Phase(StrEnum):
@@ -110,6 +114,7 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     ranked: bool = False
     expected_ms: int = 0
     deadline_ms: int = 0
+    party: int = -1
     breaker: str = ""
 
     @property

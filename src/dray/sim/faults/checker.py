@@ -12,28 +12,33 @@ import msgspec
 
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Attempt, Phase
+from dray.core.model.records import Attempt, Phase, Task
 from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.pass_ import plan, settle_plan
 from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Message
-from dray.sim.faults.overdue import find_overdue
+from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked
 from dray.sim.faults.runs import Runs
 from dray.sim.faults.world import World
 
 FULL_EVERY = 50
+# Hub time gains a moment at each restart.
+CLOCK_SLACK_MS = 1000
 
 
 class Account(msgspec.Struct):
-    """What peers were told and what was recorded: all of it must still be so at the end."""
+    """What peers were told and what was recorded: all of it must still be so at the end. `tries`: how each attempt of
+    a task, by its number, came out, and how much of its run time was saved.
+    """
 
     acknowledged: dict[str, None] = {}
     cancelled: dict[str, None] = {}
     grown: dict[str, int] = {}
     results: dict[tuple[str, int], str] = {}
     recorded: dict[str, None] = {}
+    tries: dict[tuple[str, int, int], tuple[str, int]] = {}
 
     def copy(self) -> Account:
         """As it stands now, for a backup."""
@@ -81,6 +86,7 @@ class Checker:
             self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
             self._asked_to_stop[payload["attempt"]] = None
+            life.stop_asked_ms[payload["attempt"]] = self._world.now_ms
         elif envelope["type"] == "ack":
             for uid, verdict in payload.get("results", {}).items():
                 if verdict == "recorded":
@@ -104,10 +110,44 @@ class Checker:
                 result = f"{task.state} {task.exit_class} {task.last_uid} {task.failures} {task.losses}"
                 if results.setdefault(key, result) != result:
                     self._world.fail(f"task {key} was {results[key]!r} and is now {result!r}")
-        for uid in state.touched.attempts:
-            attempt = state.attempts.get(uid)
-            if attempt is not None:
-                self._look_at(life, attempt)
+        touched = [state.attempts[uid] for uid in state.touched.attempts if uid in state.attempts]
+        for attempt in touched:
+            how = "failed" if attempt.cancel == "time_limit" else attempt.phase.value
+            self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
+        for attempt in touched:
+            self._look_at(life, attempt)
+            self._check_save(state, attempt)
+        for key in state.touched.tasks:
+            task = state.tasks.get(key)
+            if task is not None and task.current and not state.jobs[task.job_id].gang:
+                self._check_budget(state, task)
+
+    def _check_save(self, state: State, attempt: Attempt) -> None:
+        """What is recorded as saved was saved, by that very attempt, within the time that it truly ran."""
+        if not attempt.saved_ms and not attempt.saved_step:
+            return
+        runs = [run for run in self._runs.of_task.get(state.spell(attempt), ()) if run.uid == attempt.uid]
+        if not any(attempt.saved_step in run.saves for run in runs):
+            self._world.fail(f"attempt {attempt.uid} is said to have saved step {attempt.saved_step}: {runs}")
+        longest_ms = max(self._world.now_ms - run.began_ms for run in runs)
+        if not 0 <= attempt.saved_ms <= longest_ms + CLOCK_SLACK_MS:
+            self._world.fail(f"attempt {attempt.uid} saved {attempt.saved_ms} ms of {longest_ms} ms")
+
+    def _check_budget(self, state: State, task: Task) -> None:
+        """An attempt may run for the limit less what was saved before it; a failure starts the count anew."""
+        attempt, job = state.attempts[task.current], state.jobs[task.job_id]
+        used_ms = 0
+        for number in range(attempt.no - 1, 0, -1):
+            how, saved_ms = self.account.tries[attempt.job_id, attempt.index, number]
+            if how == "failed":
+                break
+            used_ms += saved_ms
+        left_ms = max(1000, job.limit_ms - used_ms)
+        if task.used_ms != used_ms or (job.limit_ms and attempt.limit_ms != left_ms):
+            self._world.fail(
+                f"attempt {attempt.uid} may run {attempt.limit_ms} ms: {used_ms} ms of {job.limit_ms} ms were "
+                f"saved before it, and its task counts {task.used_ms} ms"
+            )
 
     def _look_at(self, life: HubLife, attempt: Attempt) -> None:
         if attempt.generation:
@@ -162,8 +202,8 @@ class Checker:
         silent = {worker: now_ms - at_ms for worker, at_ms in life.heard_then.items()}
         age_ms = now_ms - life.began_ms
         silent_ms = silent.get(attempt.worker, age_ms)
-        service = unpack_spec(life.state.jobs[attempt.job_id].spec).type == "service"
-        patience_ms = rules.lost_service_ms if service else rules.lost_ms
+        spec = unpack_spec(life.state.jobs[attempt.job_id].spec)
+        patience_ms = rules.lost_service_ms if spec.type == "service" else rules.lost_ms
         # A machine that was thrown out by its twin may have spoken on a session that no longer counts by then.
         early = silent_ms < patience_ms and attempt.worker not in self.shared_names
         if early or age_ms < rules.start_grace_ms:
@@ -171,6 +211,8 @@ class Checker:
                 f"attempt {attempt.uid} was given up after {silent_ms} ms of silence of {attempt.worker}, "
                 f"{age_ms} ms after the hub's start"
             )
+        if spec.overlap == "fenced" and attempt.worker not in self.shared_names:
+            self._check_lease(life.state.spell(attempt), attempt.uid)
         present = [w for w in life.state.workers.values() if not (w.left or w.draining)]
         gone = [ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms]
         fresh = [ms for ms in gone if ms < rules.unknown_ms + rules.brake_window_ms]
@@ -178,6 +220,12 @@ class Checker:
             self._world.fail(
                 f"attempt {attempt.uid} was given up while {len(fresh)} of {len(present)} fell silent"
             )
+
+    def _check_lease(self, task_id: str, uid: str) -> None:
+        """What is fenced is gone by the time that it is given up: the lease runs out first, heard or not."""
+        for run in self._runs.of_task.get(task_id, ()):
+            if run.uid == uid and run.ended_ms < 0 and not run.stranger:
+                self._world.fail(f"fenced {run} was given up and goes on")
 
     # --- what a turn leaves -----------------------------------------------------------------------------------------
 
@@ -187,10 +235,10 @@ class Checker:
         self._turns += 1
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
-        found += self._find_left_behind(life)
-        for worker, asked in life.asked.items():
-            presence = state.presence.get(worker)
-            if presence is not None and presence.credit > asked:
+        found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]
+        for worker, presence in state.presence.items():
+            # Each session asks for itself: what was asked on one before it is void.
+            if presence.credit > (asked := life.asked.get(presence.session, 0)):
                 found.append(f"worker {worker} has a credit of {presence.credit} and asked for {asked}")
         if not found and self._turns % FULL_EVERY == 0:
             found = problems(state) + find_overdue(life, self._runs)

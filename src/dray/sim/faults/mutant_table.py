@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.save_mutants import SAVES
 
 _TURN = "dray.hub.turns:Conductor.turn"
 _PASS = "dray.hub.turns:Conductor._pass"
@@ -264,7 +265,7 @@ JOBS = (
         "growth-not-queued",
         "Members that join an open array later find no place in the line.",
         _JOBS + "extended",
-        "state.backlog.add(job)",
+        "state.queue_up(job)",
         "pass",
     ),
     Mutant(
@@ -278,8 +279,8 @@ JOBS = (
     _one(
         "array-limit-ignored",
         "An array runs more tasks at once than its own limit.",
-        "dray.core.scheduling.pass_:_waiting",
-        "job.limit - job.live - taken if job.limit else most",
+        "dray.core.scheduling.pass_:_Pass._wanted",
+        "min(most, job.limit - job.live - self._taken.get(job.id, 0))",
         "most",
     ),
 )
@@ -357,14 +358,14 @@ ROOM = (
         "Free slots are what the worker last said, not what its live attempts leave.",
         (
             Edit(
-                _ROOMS + "room",
-                'total - max(get(f"{pool}_in_use", row), live)',
-                'total - get(f"{pool}_in_use", row)',
+                "dray.core.scheduling.rooms:Left.__init__",
+                'max(get("batch_in_use", row), get("batch_live", row))',
+                'get("batch_in_use", row)',
             ),
             Edit(
-                _ROOMS + "candidates",
-                'np.maximum(view[f"{ask.pool}_in_use"][:count], view[f"{ask.pool}_live"][:count])',
-                'view[f"{ask.pool}_in_use"][:count]',
+                _ROOMS + "usable",
+                'np.maximum(view[f"{pool}_in_use"][:count], view[f"{pool}_live"][:count])',
+                'view[f"{pool}_in_use"][:count]',
             ),
         ),
     ),
@@ -372,14 +373,14 @@ ROOM = (
         "slots-counted-up-only",
         "A counter of live attempts never comes down again.",
         _COLUMNS + "hold",
-        '_live"][row] += sign',
-        '_live"][row] += max(sign, 0)',
+        "data[_LIVE[ask.pool]][row] += sign",
+        "data[_LIVE[ask.pool]][row] += max(sign, 0)",
     ),
     _one(
         "card-given-twice",
         "One pass gives the same card to two tasks.",
         _ROOMS + "claim",
-        "claim.cards[index] = claim.cards.get(index, 0) + ask.gpu_milli",
+        "left.used[index] = left.used.get(index, 0) + ask.gpu_milli",
         "pass",
     ),
 )
@@ -502,4 +503,4 @@ AGENT = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT, *GANGS)
+MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT, *GANGS, *SAVES)

@@ -16,7 +16,8 @@ from dray.sim.faults.world import World
 class Execution(msgspec.Struct):
     """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it.
 
-    `generation` is that of a gang's member, 0 of any other task, -1 where its agent did not know it for one.
+    `generation` is that of a gang's member, 0 of any other task, -1 where its agent did not know it for one. `saves`
+    says when it saved which step.
     """
 
     task_id: str
@@ -35,6 +36,7 @@ class Execution(msgspec.Struct):
     given_up_ms: int = -1
     pool: str = "batch"
     generation: int = 0
+    saves: dict[int, int] = {}
 
     @property
     def job_id(self) -> str:
@@ -97,8 +99,11 @@ class Runs:
             )
 
     def _is_current(self, run: Execution) -> bool:
-        attempt = self._hub.state.attempts.get(run.uid)
-        return attempt is not None and attempt.phase.live and attempt.worker == run.worker
+        state = self._hub.state
+        attempt = state.attempts.get(run.uid)
+        if attempt is None or not attempt.phase.live or attempt.worker != run.worker:
+            return False
+        return state.spell(attempt) == run.task_id
 
     def end(self, execution: Execution, outcome: str) -> None:
         """Note an end down."""

@@ -44,7 +44,9 @@ class Process(msgspec.Struct):
 
 
 class Supervisor:
-    """The journal and the processes. `tell` reaches the agent while one is attached."""
+    """The journal and the processes. `tell` reaches the agent while one is attached, `hear` carries there what tasks
+    say.
+    """
 
     def __init__(
         self, world: World, name: str, machine: str, runs: Runs, behave: Callable[[str], Behaviour]
@@ -60,6 +62,7 @@ class Supervisor:
         self.life = 1
         self.alive = True
         self.tell: Callable[[dict[str, Any]], None] = lambda event: None
+        self.hear: Callable[[str, dict[str, Any]], None] = lambda uid, words: None
 
     def state(self) -> dict[str, Any]:
         """What a newly attached agent is told."""
@@ -160,6 +163,41 @@ class Supervisor:
             self._world.at(limit, self.cancel, launch.uid, "time_limit", grace)
         if lease is not None:
             self._world.at(lease, self._check_lease, process)
+        if self._world.rng.random() < 0.5:
+            self._world.at(self._world.rng.randint(1, behaviour.duration_ms), self._save, process)
+
+    def _save(self, process: Process) -> None:
+        """The task saves its work, says so, and goes on to the next step."""
+        execution = process.execution
+        if process.gone:
+            return
+        execution.saves[len(execution.saves)] = self._world.now_ms
+        self._speak(process)
+        if not process.stop:
+            self._world.at(self._world.rng.randint(100, 30_000), self._save, process)
+
+    def _speak(self, process: Process) -> None:
+        step = len(process.execution.saves) - 1
+        words: dict[str, Any] = {"watch": {}, "progress": {"step": step, "fraction": 0.5}}
+        self.hear(process.execution.uid, words | ({"saved": {"step": step}} if step >= 0 else {}))
+
+    def speak_again(self) -> None:
+        """A new agent listens: every task repeats its last words."""
+        for process in self.processes.values():
+            if not process.gone and process.execution.saves:
+                self._speak(process)
+
+    def warn(self, uid: str) -> None:
+        """A task is told that it is to end: it saves its work, if it is one that does."""
+        process = self.processes.get(uid)
+        if process is not None and process.execution.saves:
+            self._world.at(self._world.rng.randint(1, 300), self._save, process)
+
+    def hasten(self, uid: str) -> None:
+        """It has saved its work: its stop need not wait any longer."""
+        process = self.processes.get(uid)
+        if process is not None and process.stop:
+            self._world.at(self._world.rng.randint(1, 50), self._finish, process, "killed", process.stop)
 
     def _check_lease(self, process: Process) -> None:
         if process.gone or process.lease_ms is None or not self.alive:
@@ -190,6 +228,7 @@ class Supervisor:
             self._record_exit(record, _stopped(reason))
         elif process is not None and not process.gone and not process.stop:
             process.stop = reason
+            self.tell({"ev": "stopping", "uid": uid, "reason": reason, "grace_s": grace_ms / 1000})
             delay = self._world.rng.randint(1, 500) if process.behaviour.heeds_term else max(grace_ms, 0)
             self._world.at(min(delay, max(grace_ms, 0)), self._finish, process, "killed", reason)
         elif process is not None and not process.gone:
