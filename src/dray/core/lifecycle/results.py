@@ -177,6 +177,9 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         return _conclude_loss(state, job, task, attempt, clock)
     if phase is Phase.KILLED and attempt.cancel == "revoked":
         return _hand_back(state, job, task, attempt, clock, "taken back before it was accepted")
+    if phase in (Phase.KILLED, Phase.FAILED) and attempt.cancel == "requeued":
+        # Whatever the program made of the signal: it was asked to go, and that is nobody's failure.
+        return _hand_back(state, job, task, attempt, clock, "requeued on request")
     if phase is Phase.KILLED and attempt.cancel != "time_limit":
         error = attempt.error or "stopped on its worker"
         return jobs.end_task(

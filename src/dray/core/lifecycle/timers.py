@@ -126,7 +126,7 @@ def unanswered(attempt: Attempt) -> bool:
 
 def _wait(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     job = state.jobs.get(job_id)
-    if job is None or job.state.final or not job.waiting or not job.timeout_ms:
+    if job is None or job.state.final or not job.waiting or not job.timeout_ms or job.barred:
         return []
     due_ms = job.waiting_since_ms + job.timeout_ms
     if job.live:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime
 from typing import NamedTuple
 
 from dray.errors import InvalidInput
@@ -19,8 +20,11 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(?:i?b)?|b)?\s*", re
 _CLOCK = re.compile(r"(?:([0-9]{1,12})-)?([0-9]{1,12})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
 _SPAN = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,40})?)\s*(ms|s|m|h|d)")
 _SPAN_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOMENT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
 _ARRAY = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([0-9]{1,18}))?(?:%([0-9]{1,18}))?")
-_GPUS = re.compile(r"(?:(.+):)?([0-9]{1,9})", re.DOTALL)
+_GPUS = re.compile(r"(?:(.+):)?([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.DOTALL)
 MAX_BYTES = 1 << 62
 
 
@@ -75,6 +79,19 @@ def parse_seconds(text: str | float) -> float:
     return value
 
 
+def parse_moment(text: str) -> int:
+    """Read a moment as RFC 3339 spells it, in milliseconds of wall time."""
+    try:
+        if _MOMENT.fullmatch(text) is None:
+            raise ValueError(text)
+        return round(datetime.fromisoformat(text.upper()).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"{_quote(text)} is not a moment: write it as RFC 3339 does, with its offset, such as "
+            "2030-01-31T18:00:00Z"
+        ) from None
+
+
 class ArrayRange(NamedTuple):
     """`0-9:2%3` read: first and last index, step, and how many may run at once (0: no cap)."""
 
@@ -100,18 +117,33 @@ def parse_array(text: str) -> ArrayRange:
 
 
 class GpuAsk(NamedTuple):
-    """`A100:2` read: a type (empty: any) and a count."""
+    """`A100:2` read: a type (empty: any) and a count. `milli` is the share of one card where less was asked for."""
 
     type: str
     number: int
+    milli: int = 0
 
 
 def parse_gpus(text: str) -> GpuAsk:
-    """Read `-G [TYPE:]N`."""
+    """Read `-G [TYPE:]N`; N is a number of whole cards, or a share of a single one such as 0.5."""
     match = _GPUS.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(f"{_quote(text)} is not a GPU ask: write a number, or TYPE:NUMBER such as A100:2")
-    return GpuAsk(match.group(1) or "", int(match.group(2)))
+    kind, number = match.group(1) or "", match.group(2)
+    if number.isdigit():
+        return GpuAsk(kind, int(number))
+    milli = round(float(number) * 1000)
+    if milli % 1000 == 0 and milli:
+        return GpuAsk(kind, milli // 1000)
+    if milli > 1000:
+        whole = milli // 1000
+        raise InvalidInput(
+            f"{_quote(text)} asks for parts of several cards: a task shares one card (such as 0.5), or has whole ones "
+            f"({whole} or {whole + 1})"
+        )
+    if not milli:
+        raise InvalidInput(f"{_quote(text)} is too small a share: 0.001 of a card is the least")
+    return GpuAsk(kind, 1, milli)
 
 
 def format_bytes(value: int) -> str:
