@@ -41,7 +41,7 @@ else:
     peer.sendall(str(rank).encode())
     ranks = json.loads(peer.recv(4096))
 assert ranks == list(range(size)), ranks
-print(f"rank {rank} of {size} met {ranks} in try {os.environ['DRAY_GANG_GENERATION']}", flush=True)
+print(f"rank {rank} of {size} met {ranks} in try {os.environ['DRAY_GANG_GENERATION']} at {place[0]}", flush=True)
 """
 # The first try stays until it is disturbed, the second one ends by itself.
 STAY = """
