@@ -30,7 +30,7 @@ QUICK = (
     "member-concluded-alone",
     "gang-succeeds-early",
     "ended-member-not-recalled",
-    "lost-member-adopted",
+    "gang-loss-free",
     "start-not-waited-for",
     "save-for-anothers-attempt",
     "save-not-counted",
