@@ -20,7 +20,8 @@ FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "
 LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
 REMEMBERED = 1000
-TOLD_AT_ONCE = 50
+# Half of what a hub reads of one worker: what is said on the way out comes on top.
+TOLD_PER_S = 100
 
 
 class Stopping(NamedTuple):
@@ -124,6 +125,7 @@ class Machine:
         self._resend_ms = resend_ms
         self._beaten_ms: list[int] = []
         self._refused_uids: dict[str, None] = {}
+        self._told, self._told_since_ms = 0, 0
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
 
@@ -232,14 +234,16 @@ class Machine:
         """Tell the hub what it may hear now: latest words, those first that have waited longest."""
         if not self.registered:
             return []
-        due = [a for a in attempts if a.known and (a.said.is_due(now_ms) or self._is_pressing(a))]
+        if now_ms - self._told_since_ms >= 1000:
+            self._told, self._told_since_ms = 0, now_ms
+        pressing = [a for a in attempts if a.known and self._is_pressing(a)]
+        due = [a for a in attempts if a.known and a.said.is_due(now_ms) and not self._is_pressing(a)]
         due.sort(key=lambda attempt: attempt.said.told_ms or 0)
-        for attempt in due[:TOLD_AT_ONCE]:
+        chosen = [*pressing, *due[: max(0, TOLD_PER_S - self._told)]]
+        self._told += len(chosen)
+        for attempt in chosen:
             attempt.said.told(now_ms)
-        return [
-            Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False)
-            for a in due[:TOLD_AT_ONCE]
-        ]
+        return [Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False) for a in chosen]
 
     def _is_pressing(self, attempt: Running) -> bool:
         """What is said on the way out cannot wait: there may be no later."""
