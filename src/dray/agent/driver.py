@@ -11,9 +11,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dray.agent.addresses import find_address, find_port
 from dray.agent.environment import build_environment, build_task
 from dray.agent.link import Link
-from dray.agent.machine import Effect, Launch, Machine, Refuse, Ship, Supervise, Tell, Warn, known_to_hub
+from dray.agent.machine import (
+    Effect,
+    Launch,
+    Machine,
+    Refuse,
+    Ship,
+    Supervise,
+    Tell,
+    Warn,
+    gang_meta,
+    known_to_hub,
+)
 from dray.agent.session_home import SessionHome
 from dray.agent.shipping import Shipper
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
@@ -128,6 +140,8 @@ class Driver:
                 self._look.set()
         elif kind == "job_assign":
             self._carry_out(machine.assigned(body, _now_ms()))
+        elif kind == "job_go":
+            self._carry_out(machine.go(body, _now_ms()))
         elif kind == "job_cancel":
             self._carry_out(machine.cancelled(body))
         elif kind == "error":
@@ -137,6 +151,11 @@ class Driver:
             else:
                 logger.error("the hub does not take this worker: %s", error)
                 self._closing = asyncio.ensure_future(self.link.close(GIVING_UP, "not registered"))
+
+    def registration(self) -> dict[str, Any]:
+        """The first message of a session, with the address at which this session's machine can be met."""
+        self._machine.address = self._config.address or find_address(self.link.local_address)
+        return self._machine.registration()
 
     async def session_over(self) -> None:
         """The socket is gone; what runs goes on."""
@@ -228,6 +247,10 @@ class Driver:
         if self._sessions is not None:
             environment |= self._sessions.variables(launch.uid)
         task = build_task(launch, environment, self._home / "work", self._config.task_user)
+        if launch.gang is not None:
+            task["meta"]["gang"] = gang_meta(launch.gang, [find_port()])
+            self._supervise({"op": "prepare", "tasks": [task]})
+            return
         if not self._runs:
             asyncio.get_running_loop().call_soon(self._flush_runs)
         self._runs.append(task)

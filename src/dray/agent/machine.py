@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dray.agent.rendezvous import name_peers
 from dray.agent.task_words import Said, Words
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.spec import FOREVER_NS, TIERS, JobSpec
-from dray.wire.hub_messages import Ack, JobAssign, JobCancel
+from dray.wire.hub_messages import Ack, GangPlace, JobAssign, JobCancel, JobGo
 
-FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "job_progress")
+FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress")
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
@@ -36,7 +37,10 @@ class Stopping(NamedTuple):
 
 
 class Running(msgspec.Struct, kw_only=True):
-    """One attempt this agent answers for, from its assignment to the ack of its result. `known`: to the present hub."""
+    """One attempt this agent answers for, from its assignment to the ack of its result. `known`: to the present hub.
+
+    `gang`: it is a member of one, which is accepted when the supervisor holds it ready and started by `job_go`.
+    """
 
     uid: str
     task_id: str
@@ -49,12 +53,14 @@ class Running(msgspec.Struct, kw_only=True):
     known: bool = True
     sent_ms: int = 0
     sends: int = 0
+    gang: GangPlace | None = None
+    ports: list[int] = []
     said: Said = msgspec.field(default_factory=Said)
     stopping: Stopping | None = None
 
 
 class Launch(NamedTuple):
-    """Ask the shell to build the environment of a task and hand it to the supervisor."""
+    """Ask the shell to build the environment of a task and hand it to the supervisor; a member of a gang to be held."""
 
     uid: str
     spec: JobSpec
@@ -63,6 +69,7 @@ class Launch(NamedTuple):
     devices: tuple[int, ...]
     attempt_no: int
     lease_s: float | None = None
+    gang: GangPlace | None = None
 
 
 class Supervise(NamedTuple):
@@ -141,6 +148,7 @@ class Machine:
             attempt.phase, attempt.pid = item["phase"], item.get("pid") or 0
             attempt.started_at = item.get("started_at") or 0
             attempt.devices = tuple(meta.get("devices", ()))
+            _read_gang(attempt, meta)
             attempt.said = known.said if known else attempt.said
             if (stop := item.get("stop")) is not None:
                 attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
@@ -153,6 +161,8 @@ class Machine:
         kind = event.get("ev")
         if kind == "accepted":
             return [effect for uid in event["uids"] for effect in self._accepted(uid)]
+        if kind == "prepared":
+            return [effect for item in event["items"] for effect in self._prepared(item)]
         if kind == "started":
             return [effect for item in event["items"] for effect in self._started(item)]
         if kind == "exited":
@@ -169,7 +179,19 @@ class Machine:
         if attempt is None or attempt.phase not in ("assigned", "accepted"):
             return []
         attempt.phase = "accepted"
-        return [Tell("job_accepted", {"task_id": attempt.task_id, "attempt": uid})]
+        return [Tell("job_accepted", self._acceptance(attempt))]
+
+    def _prepared(self, item: dict[str, Any]) -> list[Effect]:
+        attempt = self.running.get(item["uid"])
+        if attempt is not None:
+            _read_gang(attempt, item["meta"])
+        return self._accepted(item["uid"])
+
+    def _acceptance(self, attempt: Running) -> dict[str, Any]:
+        payload: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.uid}
+        if attempt.gang is not None:
+            payload |= {"address": self.address, "ports": attempt.ports}
+        return payload
 
     def _started(self, item: dict[str, Any]) -> list[Effect]:
         attempt = self.running.get(item["uid"])
@@ -348,7 +370,8 @@ class Machine:
         limit_s = None if message.remaining_time >= FOREVER_NS else message.remaining_time / 1e9
         grace_s = TIERS[spec.job_tier].grace_s
         lease_s = message.lease_s * LEASE_SHARE or None
-        return [Launch(uid, spec, limit_s, grace_s, tuple(message.devices), message.attempt.no, lease_s)]
+        devices, number = tuple(message.devices), message.attempt.no
+        return [Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang)]
 
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
         if attempt.phase == "exited":
@@ -357,12 +380,22 @@ class Machine:
         return effects
 
     def _accepted_again(self, attempt: Running) -> list[Effect]:
-        effects: list[Effect] = [Tell("job_accepted", {"task_id": attempt.task_id, "attempt": attempt.uid})]
+        effects: list[Effect] = [Tell("job_accepted", self._acceptance(attempt))]
         if attempt.phase == "running":
             effects.append(
                 Tell("job_started", {"task_id": attempt.task_id, "attempt": attempt.uid, "pid": attempt.pid})
             )
         return effects
+
+    def go(self, message: JobGo, now_ms: int) -> list[Effect]:
+        """Start a member of a gang that is held ready; one that has started already is only told of again."""
+        attempt = self.running.get(message.attempt)
+        if attempt is None or attempt.gang is None or attempt.gang.generation != message.generation:
+            return []
+        if attempt.phase != "accepted":
+            return self._tell_again(attempt, now_ms)
+        environment = name_peers(attempt.gang, message.peers)
+        return [Supervise({"op": "go", "uid": attempt.uid, "env": environment})]
 
     def cancelled(self, message: JobCancel) -> list[Effect]:
         """Stop an attempt; one that is not here is reported as never started, and will not be started later."""
@@ -417,6 +450,17 @@ class Machine:
         if not self.registered or attempt.result is None:
             return []
         return [Tell("job_result", attempt.result)]
+
+
+def gang_meta(place: GangPlace, ports: list[int]) -> dict[str, Any]:
+    """What the supervisor keeps of a member beside its spec, for the agent that comes after this one."""
+    return {"generation": place.generation, "rank": place.rank, "size": place.size, "ports": ports}
+
+
+def _read_gang(attempt: Running, meta: dict[str, Any]) -> None:
+    if (kept := meta.get("gang")) is not None:
+        attempt.gang = GangPlace(kept["generation"], kept["rank"], kept["size"])
+        attempt.ports = list(kept["ports"])
 
 
 def known_to_hub(ack: Ack) -> set[str]:

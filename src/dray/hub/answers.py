@@ -30,6 +30,7 @@ from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
 from dray.hub.plans import plan_document
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.site_answers import SiteAnswers
 from dray.hub.store.base import JobFilter, Store
 
 MAX_WAIT_S = 60.0
@@ -46,6 +47,7 @@ class Parts(NamedTuple):
     low_space: Callable[[], bool]
     batch_specs: int
     started_at_ms: int
+    site: SiteAnswers
 
 
 class Answers:
@@ -54,11 +56,16 @@ class Answers:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._engine, self._store = parts.engine, parts.store
-        self._sources = Sources(parts.store, KeyMemory(), parts.low_space)
+        self._sources = Sources(parts.store, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self.listeners: list[Callable[[Note], None]] = []
+        self.listeners: list[Callable[[Note], None]] = [parts.site.hear]
         self.ready = False
+
+    @property
+    def site(self) -> SiteAnswers:
+        """The answers about the site's rules."""
+        return self._parts.site
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -94,7 +101,11 @@ class Answers:
     ) -> Document:
         def finish(state: State, ids: Sequence[str], done: bool) -> Document:
             document = self._document(state, caller, job_id)
-            return document if done else document | {"note": "already finished: nothing to cancel"}
+            if not done:
+                return document | {"note": "already finished: nothing to cancel"}
+            if index is not None and state.jobs[job_id].gang:
+                return document | {"note": "cancelled whole: the tasks of a gang end together"}
+            return document
 
         answer: Document = await self._engine.change(
             commands.cancel(caller, job_id, index, grace_s, self._store, finish)
@@ -193,13 +204,18 @@ class Answers:
 
     async def plan(self, caller: Caller, spec: Any) -> Document:
         checked = commands.read_specs(caller, [spec], 1)[0]
-        return await self._engine.read(lambda state: plan_document(state, checked))
+
+        def look(state: State) -> Document:
+            commands.check_queues(state.policy, [checked])
+            return plan_document(state, checked)
+
+        return await self._engine.read(look)
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
         async for piece in self._logs.read(caller, request):
             yield piece
 
-    # --- workers, queues, the hub itself ------------------------------------------------------------------------------
+    # --- workers, the hub itself --------------------------------------------------------------------------------------
 
     async def workers(self, caller: Caller, backend: str = "") -> Document:
         def look(state: State) -> Document:
@@ -214,16 +230,6 @@ class Answers:
                 raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
             jobs = [line for line in worker_tasks(state, worker_id) if caller.sees(line["user"])]
             return worker_document(state, worker_id) | {"jobs": jobs}
-
-        return await self._engine.read(look)
-
-    async def queues(self, caller: Caller, name: str = "") -> Document:
-        def look(state: State) -> Document:
-            depth = {"default": 0, **state.backlog.depth}
-            if name and name not in depth:
-                raise NotFound(f"no job has waited in a queue {name!r} yet")
-            shown = [_queue_document(state, queue) for queue in sorted(depth) if not name or queue == name]
-            return shown[0] if name else {"queues": shown}
 
         return await self._engine.read(look)
 
@@ -424,18 +430,6 @@ def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str
         return attempt
 
     return look
-
-
-def _queue_document(state: State, queue: str) -> Document:
-    keys = [key for key in state.backlog.buckets if key.queue == queue]
-    running = sum(
-        1
-        for attempt in state.attempts.values()
-        if attempt.phase.live and state.jobs[attempt.job_id].queue == queue
-    )
-    shapes = len({key.shape for key in keys})
-    waiting = state.backlog.depth.get(queue, 0)
-    return {"name": queue, "policy": "fifo", "waiting": waiting, "running": running, "shapes": shapes}
 
 
 def _replace_user(wanted: JobFilter, user: str) -> JobFilter:

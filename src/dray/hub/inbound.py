@@ -101,6 +101,7 @@ def register(state: State, store: Store, session: int, body: Register) -> Iterat
         ),
         finished=tuple(outcome_of(result) for result in body.finished_unacked or ()),
         again=again,
+        resources=body.resources or {},
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dray.core.lifecycle.state import State
-from dray.core.model.resources import ask_of
+from dray.core.model.resources import asks_of
 from dray.core.model.spec import JobSpec
 from dray.core.scheduling.explain import explain_ask
-from dray.core.scheduling.placement import Walk, rank
+from dray.core.scheduling.placement import make_placer
 from dray.core.scheduling.rooms import Rooms
 from dray.hub.documents import Document
 
@@ -15,22 +15,19 @@ MOST = 100
 
 def plan_document(state: State, spec: JobSpec) -> Document:
     """Where the tasks of a spec would go now, whom else they could go to, and why not."""
-    ask = ask_of(spec)
-    shape = state.shapes.take((ask,))
+    asks = asks_of(spec)
+    ask = asks[0]
+    shape = state.shapes.take(asks)
     try:
-        rooms = Rooms(state)
-        rows = rooms.candidates(shape, ask)
-        candidates = (
-            [state.columns.worker_of[row] for row in rank(state, ask, rows).tolist()] if len(rows) else []
-        )
-        walk, spots = Walk(state, rooms, shape), []
-        for index in range(min(spec.task_count, MOST)):
-            spot = walk.next()
-            if spot is None:
-                break
-            spots.append(
-                {"task": index, "worker": state.columns.worker_of[spot[0]], "devices": list(spot[1])}
-            )
+        names = state.columns.worker_of
+        placer = make_placer(state, Rooms(state))
+        candidates = list(dict.fromkeys(names[found.row] for found in placer.ranking(shape)))
+        most = min(spec.task_count, MOST)
+        places = placer.place(shape, most) if ask.nodes == 1 else placer.place_gang(shape) or []
+        spots = [
+            {"task": index, "worker": names[spot.row], "devices": list(spot.devices)}
+            for index, spot in enumerate(places[:most])
+        ]
         answer = explain_ask(state, ask)
     finally:
         state.shapes.release(shape)

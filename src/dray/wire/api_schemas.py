@@ -34,6 +34,9 @@ class ErrorBody(msgspec.Struct):
     code: Annotated[str, Meta(description="stable: programs may rely on it")]
     message: str
     problems: list[ProblemEntry] = []
+    retry_after_s: Annotated[float, Meta(description="with too_many_requests: when to try again")] | None = (
+        None
+    )
 
 
 class ErrorAnswer(msgspec.Struct):
@@ -282,23 +285,6 @@ class WorkerDetail(WorkerDocument):
     """A worker and what it runs."""
 
     jobs: list[WorkerJob] = []
-
-
-class QueueDocument(msgspec.Struct):
-    """One queue."""
-
-    name: str
-    policy: str = ""
-    waiting: int = 0
-    running: int = 0
-    oldest_wait_s: float | None = None
-    shapes: Any = None
-
-
-class QueueList(msgspec.Struct):
-    """Every queue."""
-
-    queues: list[QueueDocument]
 
 
 class CancelRequest(msgspec.Struct):

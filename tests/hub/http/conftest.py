@@ -111,9 +111,39 @@ class FakeHub:
         self.note("drain", caller, worker_id, on)
         return {"id": worker_id, "draining": on}
 
-    async def queues(self, caller: Caller, name: str = "") -> dict[str, Any]:
-        self.note("queues", caller, name)
-        return {"name": name} if name else {"queues": []}
+    @property
+    def site(self) -> FakeHub:
+        return self
+
+    async def queues(self, caller: Caller) -> dict[str, Any]:
+        self.note("queues", caller)
+        return {"queues": []}
+
+    async def queue(self, caller: Caller, name: str, limit: int) -> dict[str, Any]:
+        self.note("queue", caller, name, limit)
+        return {"name": name}
+
+    async def quotas(self, caller: Caller) -> dict[str, Any]:
+        self.note("quotas", caller)
+        return {"quotas": []}
+
+    async def paces(self, caller: Caller) -> dict[str, Any]:
+        self.note("paces", caller)
+        return {"submits": [], "starts": [], "running": []}
+
+    async def policy(self, caller: Caller) -> dict[str, Any]:
+        self.note("policy", caller)
+        return {"policy": {}, "values": [], "origin": "default"}
+
+    async def apply(
+        self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False
+    ) -> dict[str, Any]:
+        self.note("apply", caller, raw, dry_run, force)
+        return {"policy": raw, "values": [], "origin": "applied"}
+
+    async def settings(self, caller: Caller) -> dict[str, Any]:
+        self.note("settings", caller)
+        return {"values": []}
 
     async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
         self.note("feed", caller, after)

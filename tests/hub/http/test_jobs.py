@@ -124,15 +124,24 @@ def test_the_calls_of_the_cluster(site):
         ("GET", "/workers"): ("workers", ("",)),
         ("GET", "/workers?backend=nvidia"): ("workers", ("nvidia",)),
         ("GET", "/workers/gpu-1.lan"): ("worker", ("gpu-1.lan",)),
-        ("GET", "/queues"): ("queues", ("",)),
-        ("GET", "/queues/q"): ("queues", ("q",)),
+        ("GET", "/queues"): ("queues", ()),
+        ("GET", "/queues/q"): ("queue", ("q", 20)),
+        ("GET", "/queues/q?limit=3"): ("queue", ("q", 3)),
+        ("GET", "/quotas"): ("quotas", ()),
+        ("GET", "/paces"): ("paces", ()),
+        ("GET", "/policy"): ("policy", ()),
+        ("PUT", "/policy"): ("apply", ({}, False, False)),
+        ("PUT", "/policy?dry_run=1&force=true"): ("apply", ({}, True, True)),
+        ("GET", "/config"): ("settings", ()),
         ("GET", "/doctor"): ("doctor", ()),
         ("GET", "/audit?limit=5"): ("audit", (5,)),
         ("GET", "/hub"): ("hub", ()),
     }
     for (method, path), asked in expected.items():
-        assert site.ask(method, f"/api/v1{path}", {} if method == "POST" else None).status == 200
+        assert site.ask(method, f"/api/v1{path}", None if method == "GET" else {}).status == 200
         assert last(site) == asked
+    # Nothing sent is not "no rules at all".
+    assert site.ask("PUT", "/api/v1/policy").status == 400
 
 
 def test_tokens_over_http(site):

@@ -77,12 +77,12 @@ class Runner:
     def wants_turn(self) -> bool:
         return bool(self._queue)
 
-    def accept(self, spec: TaskSpec) -> None:
+    def accept(self, spec: TaskSpec, lease_ends_at: float | None = None) -> None:
         attempt = Attempt(spec, os.path.join(self._directory, spec.uid), self._limits)
         self.attempts[spec.uid] = attempt
         self._queue.append(attempt)
         if spec.lease_s is not None:
-            self._arm_lease(attempt, time.monotonic() + spec.lease_s)
+            self._arm_lease(attempt, lease_ends_at or time.monotonic() + spec.lease_s)
 
     # --- launching ---------------------------------------------------------------------------------------------------
 

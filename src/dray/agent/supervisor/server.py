@@ -21,6 +21,7 @@ from .identity import HAS_PIDFD, now_ticks, read_boot_id
 from .journal import Journal
 from .ledger import KEEP_RECORDS, KEEP_S, Ledger
 from .output import OutputLimits
+from .prepared import Prepared
 from .recovery import Recovery
 from .requests import Requests, describe_stop
 from .runner import Report, Runner
@@ -92,6 +93,7 @@ class Server(Report):
         self.journal = Journal(home.directory)
         self.ledger = Ledger()
         self.outbox = Outbox()
+        self.prepared = Prepared(self)
         self._selector = selectors.DefaultSelector()
         self._timers = Timers()
         self._groups = Groups(home.tag)
@@ -258,7 +260,10 @@ class Server(Report):
     def take_on(self, spec: TaskSpec) -> None:
         self.record({"k": "spec", "uid": spec.uid, "task_id": spec.task_id, "meta": spec.meta})
         self.outbox.accepted.append(spec.uid)
-        self.runner.accept(spec)
+        self.launch(spec)
+
+    def launch(self, spec: TaskSpec, lease_ends_at: float | None = None) -> None:
+        self.runner.accept(spec, lease_ends_at)
         if not self._ticking:
             self._tick()
 

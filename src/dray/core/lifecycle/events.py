@@ -28,7 +28,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True):
     spec: bytes
 
 
-class Placement(msgspec.Struct, frozen=True, array_like=True):
+class Placement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One task given to one worker by a plan."""
 
     job_id: str
@@ -71,8 +71,22 @@ class JobsSubmitted(msgspec.Struct, frozen=True, array_like=True, tag=1):
     jobs: tuple[NewJob, ...]
 
 
+class Preemption(msgspec.Struct, frozen=True, array_like=True):
+    """Attempts to be stopped so that one task (or gang) can start on these workers with these cards."""
+
+    job_id: str
+    index: int
+    rule: str
+    kind: str
+    workers: tuple[str, ...]
+    devices: tuple[tuple[int, ...], ...]
+    variant: int
+    victims: tuple[str, ...]
+
+
 class PlanDecided(msgspec.Struct, frozen=True, array_like=True, tag=2):
     placements: tuple[Placement, ...]
+    preemptions: tuple[Preemption, ...] = ()
 
 
 class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -91,6 +105,7 @@ class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
     active: tuple[Activity, ...] = ()
     finished: tuple[Outcome, ...] = ()
     again: bool = False
+    resources: dict[str, int] = {}
 
 
 class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -283,6 +298,30 @@ class ResendDue(NamedTuple):
     uid: str
 
 
+class GoDue(NamedTuple):
+    """A member of a gang may start and has not said that it did: tell it again."""
+
+    uid: str
+
+
+class ProtectDue(NamedTuple):
+    """The first task of a blocked job has waited long enough to be protected."""
+
+    job_id: str
+
+
+class LookDue(NamedTuple):
+    """A blocked job may have victims now that were out of reach before."""
+
+    job_id: str
+
+
+class GateDue(NamedTuple):
+    """Time alone may have opened a gate: tokens have come in, or a period has ended."""
+
+    gate: str
+
+
 class Progressed(NamedTuple):
     """How far an attempt has come, by its own word; None where it did not say."""
 
@@ -302,6 +341,10 @@ Signal = (
     | Suspected
     | ResendDue
     | StopDue
+    | GateDue
+    | ProtectDue
+    | LookDue
+    | GoDue
     | Progressed
 )
 Event = Fact | Signal

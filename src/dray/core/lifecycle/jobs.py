@@ -6,7 +6,9 @@ failure uses up `retries`, only a loss after user code may have run uses up `los
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts
+from itertools import groupby
+
+from dray.core.lifecycle import attempts, receipts
 from dray.core.lifecycle.attempts import ADOPT, STOP
 from dray.core.lifecycle.effects import Assign, Cancel, Effect, Note
 from dray.core.lifecycle.events import (
@@ -40,10 +42,11 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         if new.id in state.jobs:
             continue
         job = make_job(state, new, clock)
+        state.join_party(job)
         state.jobs[job.id] = job
         state.touched.jobs[job.id] = None
         if job.total:
-            state.backlog.add(job)
+            state.queue_up(job)
             state.backlog.count(job.queue, job.total)
         arm_wait(state, job)
         data = {"name": job.name, "user": job.user, "tasks": job.total, "queue": job.queue}
@@ -96,7 +99,7 @@ def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
     state.touched.jobs[job.id] = None
     if event.count and not was_waiting:
         job.waiting_since_ms = clock.now_ms
-        state.backlog.add(job)
+        state.queue_up(job)
         arm_wait(state, job)
     return settle(state, job, clock)
 
@@ -110,9 +113,28 @@ def arm_wait(state: State, job: Job) -> None:
 def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
-    for placement in event.placements:
-        effects += place(state, placement, clock)
+    for job_id, group in groupby(event.placements, key=lambda placement: placement.job_id):
+        job, placements = state.jobs.get(job_id), tuple(group)
+        if job is not None and job.gang:
+            if not _is_whole(state, job, placements):
+                continue
+            job.generation += 1
+        for placement in placements:
+            effects += place(state, placement, clock)
     return effects
+
+
+def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool:
+    """Whether every member of a gang can still be taken, each on a worker of its own: if one cannot, none is."""
+    workers = {placement.worker for placement in placements}
+    return (
+        [placement.index for placement in placements] == list(range(job.total))
+        and job.waiting == job.total
+        and len(workers) == job.total
+        and all("gang" in state.workers[name].features for name in workers if name in state.workers)
+        and all(name in state.workers for name in workers)
+        and not any(placement.uid in state.attempts for placement in placements)
+    )
 
 
 def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
@@ -132,6 +154,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
         fence=attempt_number(placement.uid),
         worker=placement.worker,
         shape=job.shape,
+        generation=job.generation,
         devices=placement.devices,
         variant=placement.variant,
         assigned_ms=clock.now_ms,
@@ -142,10 +165,13 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     number = (attempt.fence & (1 << 40) - 1) + 1
     state.counters.next_attempt = max(state.counters.next_attempt, number)
     task.attempts, task.current, task.last_uid = attempt.no, attempt.uid, attempt.uid
+    task.ahead = False
+    if job.id in state.receipts:
+        receipts.close(state, job, "served", clock)
     job.waiting_since_ms = clock.now_ms
     state.attempts[attempt.uid] = attempt
     state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
-    attempts.hold(state, attempt, 1)
+    attempts.hold(state, attempt, 1, start=True)
     _spend_credit(state, attempt.worker)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = state.touched.attempts[
         attempt.uid
@@ -210,7 +236,7 @@ def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[
     state.backlog.count(job.queue, 1)
     job.waiting_since_ms = clock.now_ms
     state.requeued_of.setdefault(job.id, {})[task.index] = None
-    state.backlog.add(job, task.index)
+    state.queue_up(job, task.index)
     arm_wait(state, job)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
     note = Note(
@@ -251,14 +277,18 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
     if job.state.final:
         return []
     if job.ended < job.total or job.open:
-        going = job.running > 0 or (job.numbered and job.started_at_ms > 0)
+        going = job.running > 0 or (job.numbered and not job.gang and job.started_at_ms > 0)
         job.state = JobState.RUNNING if going else JobState.PENDING
         return []
     job.state = next((final for final, count in _FINAL_ORDER if getattr(job, count)), JobState.SUCCEEDED)
     if job.cancelled and (job.killed or not job.total):
         job.state = JobState.KILLED
     job.ended_at_ms = clock.at_ms
-    return [Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user})]
+    rolled_back = receipts.close(state, job, "rolled_back", clock)
+    return [
+        *rolled_back,
+        Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user}),
+    ]
 
 
 def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect]:
@@ -270,13 +300,15 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
         Note("cancel_requested", job.id, data={"user": event.user, "index": event.index})
     ]
     state.touched.jobs[job.id] = None
-    if event.index >= 0:
+    if event.index >= 0 and not job.gang:
         return effects + _cancel_task(state, job, event.index, event, clock)
     job.cancelled, job.open = True, False
     for index in list(state.requeued_of.get(job.id, ())):
         effects += _cancel_task(state, job, index, event, clock)
-    for uid in list(state.live_of.get(job.id, ())):
-        effects += _cancel_task(state, job, state.attempts[uid].index, event, clock)
+    # Of a gang also those that have ended and wait for the others' end.
+    live = [state.attempts[uid].index for uid in state.live_of.get(job.id, ())]
+    for index in range(job.cursor) if job.gang else live:
+        effects += _cancel_task(state, job, index, event, clock)
     if job.untouched:
         job.killed += job.untouched
         state.backlog.count(job.queue, -job.untouched)
@@ -300,6 +332,7 @@ def _cancel_task(state: State, job: Job, index: int, event: CancelRequested, clo
     if attempt is not None:
         grace_s = event.grace_s if event.grace_s >= 0 else TIERS[job.tier].grace_s
         effects += stop_attempt(state, attempt, "user", grace_s, clock)
+        state.touched.attempts[attempt.uid] = None
     who = f"cancelled by {event.user}" if event.user else "cancelled"
     return effects + end_task(state, job, task, JobState.KILLED, clock, "cancelled", who)
 
@@ -333,7 +366,12 @@ def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
 
 
 def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
-    """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile."""
+    """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile.
+
+    Never a member of a gang: its generation broke with it.
+    """
+    if job.gang:
+        return False
     if task.last_uid != attempt.uid or not task.queued or not attempts.move(state, attempt, ADOPT):
         return False
     take_waiting(state, job, task.index)

@@ -60,8 +60,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     inside the range that ended by themselves (cancelled one by one) and do have a record. `waiting_since_ms`
     restarts with each placement: an array that moves on does not time out. `held` by a person, or while `after` names
     jobs that have not ended: it is in no line. A gang counts its tries in `generation`; `broken` says how the present
-    one came to its end while members are still stopping, `blamed` which worker is avoided next. `ranked`: its priority
-    was given, not taken from its tier. `deadline_ms` is wall time.
+    one came to its end while members are still stopping, `breaker` by which attempt, `blamed` which worker is avoided.
+    `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time.
     """
 
     id: str
@@ -110,6 +110,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     ranked: bool = False
     expected_ms: int = 0
     deadline_ms: int = 0
+    party: int = -1
+    breaker: str = ""
 
     @property
     def waiting(self) -> int:

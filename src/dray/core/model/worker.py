@@ -30,6 +30,7 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     left: bool = False
     quarantined: tuple[str, ...] = ()
     registered_at_ms: int = 0
+    resources: dict[str, int] = {}
 
 
 class Presence(msgspec.Struct, kw_only=True):

@@ -101,6 +101,8 @@ def explain_ask(state: State, ask: Ask) -> Explanation:
         return Explanation("no worker has joined yet", [], [], "start one: dray worker start", False)
     blockers = _blockers(answers)
     possible = [found for _, found in answers if not any(item.ever for item in found)]
+    if ask.nodes > 1 and possible:
+        return _explain_gang(state, ask, blockers, answers)
     if any(not found for _, found in answers):
         return Explanation("it fits now and is about to start", blockers, answers, "", False)
     if possible:
@@ -109,6 +111,36 @@ def explain_ask(state: State, ask: Ask) -> Explanation:
     first = next(blocker for blocker in blockers if blocker.ever)
     return Explanation(
         f"cannot ever start on any known worker: {first.message}", blockers, answers, _fix(first), True
+    )
+
+
+def _explain_gang(
+    state: State, ask: Ask, blockers: list[Blocker], answers: list[tuple[str, list[Rejection]]]
+) -> Explanation:
+    """The same of a gang: enough workers must do at once, all of one backend unless it was told otherwise."""
+    could: dict[str, list[list[Rejection]]] = {}
+    for worker_id, found in answers:
+        if not any(item.ever for item in found):
+            backend = "" if ask.mixed_backends else state.workers[worker_id].capability.gpu_backend or "cpu"
+            could.setdefault(backend, []).append(found)
+    _, most = max(could.items(), key=lambda pair: (len(pair[1]), pair[0]))
+    fit = max(sum(1 for found in group if not found) for group in could.values())
+    if len(most) < ask.nodes:
+        have, alike = str(len(most)), "" if ask.mixed_backends else " of one backend"
+        text = (
+            f"needs {ask.nodes} workers{alike} at once, {have} of {len(answers)} could ever run a task of it"
+        )
+        nodes = Blocker("nodes", str(ask.nodes), have, len(answers) - len(most), True, text)
+        fix = f"ask for {have} nodes or fewer, or start {ask.nodes - len(most)} more such workers"
+        summary = f"cannot ever start on the known workers: {text}"
+        return Explanation(summary, [nodes, *blockers], answers, fix, True)
+    if fit >= ask.nodes:
+        return Explanation("it fits now and is about to start", blockers, answers, "", False)
+    text = f"needs {ask.nodes} workers at once, {fit} of {len(answers)} have room now"
+    nodes = Blocker("nodes", str(ask.nodes), str(fit), len(answers) - fit, False, text)
+    words = _first_words(blockers, [found for group in could.values() for found in group])
+    return Explanation(
+        f"cannot start now: {text}{'; ' if words else ''}{words}", [nodes, *blockers], answers, "", False
     )
 
 

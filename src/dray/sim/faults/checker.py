@@ -15,10 +15,11 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Phase, Task
 from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Message
-from dray.sim.faults.overdue import find_overdue
+from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked
 from dray.sim.faults.runs import Runs
 from dray.sim.faults.world import World
 
@@ -66,6 +67,8 @@ class Checker:
         self._revoked: dict[str, None] = {}
         self._taken_back: dict[str, None] = {}
         self._asked_to_stop: dict[str, None] = {}
+        self.gangs = GangWatch(world, runs)
+        self.gangs.shared_names = self.shared_names
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
         hub.witness = self
@@ -79,8 +82,11 @@ class Checker:
             uid = payload["attempt"]["uid"]
             if uid not in self._placed:
                 self._world.fail(f"attempt {uid} was sent to {session.worker} and is not committed")
+        elif envelope["type"] == "job_go":
+            self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
             self._asked_to_stop[payload["attempt"]] = None
+            life.stop_asked_ms[payload["attempt"]] = self._world.now_ms
         elif envelope["type"] == "ack":
             for uid, verdict in payload.get("results", {}).items():
                 if verdict == "recorded":
@@ -144,6 +150,8 @@ class Checker:
             )
 
     def _look_at(self, life: HubLife, attempt: Attempt) -> None:
+        if attempt.generation:
+            self.gangs.committed(life, attempt)
         if attempt.uid not in self._placed:
             self._placed[attempt.uid] = None
             self._check_placement(life.state, attempt)
@@ -194,8 +202,8 @@ class Checker:
         silent = {worker: now_ms - at_ms for worker, at_ms in life.heard_then.items()}
         age_ms = now_ms - life.began_ms
         silent_ms = silent.get(attempt.worker, age_ms)
-        service = unpack_spec(life.state.jobs[attempt.job_id].spec).type == "service"
-        patience_ms = rules.lost_service_ms if service else rules.lost_ms
+        spec = unpack_spec(life.state.jobs[attempt.job_id].spec)
+        patience_ms = rules.lost_service_ms if spec.type == "service" else rules.lost_ms
         # A machine that was thrown out by its twin may have spoken on a session that no longer counts by then.
         early = silent_ms < patience_ms and attempt.worker not in self.shared_names
         if early or age_ms < rules.start_grace_ms:
@@ -203,6 +211,8 @@ class Checker:
                 f"attempt {attempt.uid} was given up after {silent_ms} ms of silence of {attempt.worker}, "
                 f"{age_ms} ms after the hub's start"
             )
+        if spec.overlap == "fenced" and attempt.worker not in self.shared_names:
+            self._check_lease(life.state.spell(attempt), attempt.uid)
         present = [w for w in life.state.workers.values() if not (w.left or w.draining)]
         gone = [ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms]
         fresh = [ms for ms in gone if ms < rules.unknown_ms + rules.brake_window_ms]
@@ -210,6 +220,12 @@ class Checker:
             self._world.fail(
                 f"attempt {attempt.uid} was given up while {len(fresh)} of {len(present)} fell silent"
             )
+
+    def _check_lease(self, task_id: str, uid: str) -> None:
+        """What is fenced is gone by the time that it is given up: the lease runs out first, heard or not."""
+        for run in self._runs.of_task.get(task_id, ()):
+            if run.uid == uid and run.ended_ms < 0 and not run.stranger:
+                self._world.fail(f"fenced {run} was given up and goes on")
 
     # --- what a turn leaves -----------------------------------------------------------------------------------------
 
@@ -219,10 +235,10 @@ class Checker:
         self._turns += 1
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
-        found += self._find_left_behind(life)
-        for worker, asked in life.asked.items():
-            presence = state.presence.get(worker)
-            if presence is not None and presence.credit > asked:
+        found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]
+        for worker, presence in state.presence.items():
+            # Each session asks for itself: what was asked on one before it is void.
+            if presence.credit > (asked := life.asked.get(presence.session, 0)):
                 found.append(f"worker {worker} has a credit of {presence.credit} and asked for {asked}")
         if not found and self._turns % FULL_EVERY == 0:
             found = problems(state) + find_overdue(life, self._runs)
@@ -285,3 +301,4 @@ class Checker:
         """The hub was restored from a backup: what came after it is excused, and nothing else."""
         self.account = account.copy()
         self._runs.estrange()
+        self.gangs.rewind()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from dray.sim.faults.world import World
 
 PATIENCE_MS = 4000
 DOOMED = "doomed"
+GANG_WORLDS, GANG_SHARE = 0.5, 0.5
 
 
 class Pending:
@@ -42,6 +44,9 @@ class Clients:
         self._answered_keys: set[str] = set()
         self.still_open: dict[str, None] = {}
         self._arrays: dict[str, None] = {}
+        # Drawn apart, so that a world without gangs is what it always was.
+        self._gang_draw = random.Random(f"gangs of {world.seed}")
+        self._has_gangs = self._gang_draw.random() < GANG_WORLDS
         for number in range(world.size.jobs):
             world.at(
                 world.rng.randint(0, world.size.span_ms * 2 // 3),
@@ -84,10 +89,18 @@ class Clients:
         elif rng.random() < 0.25:
             spec["overlap"] = "fenced"
         self._draw_needs(spec)
+        if self._has_gangs and "array" not in spec and self._gang_draw.random() < GANG_SHARE:
+            self._draw_gang(spec)
         if rng.random() < 0.3:
             # Without an id of its own only the key keeps a retry from making a second job.
             spec["name"] = spec.pop("id")
         return spec
+
+    def _draw_gang(self, spec: dict[str, Any]) -> None:
+        """A world may have too few machines of one backend: then it ends as unschedulable."""
+        draw = self._gang_draw
+        spec["node_count"], spec["mixed_backends"] = draw.choice([2, 2, 2, 3]), draw.random() < 0.7
+        spec.setdefault("scheduling_timeout_s", 400)
 
     def _draw_needs(self, spec: dict[str, Any]) -> None:
         rng = self._world.rng

@@ -112,7 +112,9 @@ class HubLife:
         self.sources = Sources(self.store, KeyMemory(), lambda: site.low_space, self._draw_ids)
         self.heard_ms: dict[str, int] = {}
         self.heard_then: dict[str, int] = {}
-        self.asked: dict[str, int] = {}
+        self.asked: dict[int, int] = {}
+        self.stop_asked_ms: dict[str, int] = {}
+        self.replaced_ms = -1
         self.waits_since: dict[str, tuple[int, int]] = {}
         self.turn_ms = self.world.now_ms
         self._knocks: list[tuple[SimSession, int]] = []
@@ -220,7 +222,7 @@ class HubLife:
             worker, number = session.worker, session.number
             self.post(lambda state, clock: Decision(inbound.interpret(state, worker, number, body)))
             if isinstance(body, ReadyForWork):
-                self.asked[worker] = max(body.credits, self.asked.get(worker, 0))
+                self.asked[number] = max(body.credits, self.asked.get(number, 0))
         self._note_sign_of_life(session, isinstance(body, Register))
 
     def _note_sign_of_life(self, session: SimSession, registers: bool) -> None:

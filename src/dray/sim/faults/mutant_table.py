@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
 from dray.sim.faults.save_mutants import SAVES
 
@@ -15,6 +16,7 @@ _RESULTS = "dray.core.lifecycle.results:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _WORKERS = "dray.core.lifecycle.workers:"
 _TIMERS = "dray.core.lifecycle.timers:"
+_RECOVERY = "dray.core.lifecycle.recovery:"
 _COLUMNS = "dray.core.lifecycle.columns:Columns."
 _ROOMS = "dray.core.scheduling.rooms:Rooms."
 _MACHINE = "dray.agent.machine:Machine."
@@ -263,21 +265,22 @@ JOBS = (
         "growth-not-queued",
         "Members that join an open array later find no place in the line.",
         _JOBS + "extended",
-        "state.backlog.add(job)",
+        "state.queue_up(job)",
         "pass",
     ),
-    _one(
+    Mutant(
         "live-entity-released",
         "Memory lets go of attempts that still run.",
-        "dray.core.lifecycle.recovery:release",
-        "and not attempt.phase.live and not adoptable(state, attempt)",
-        "and not adoptable(state, attempt)",
+        (
+            Edit(_RECOVERY + "release", "or gangs.is_member(state, attempt)", ""),
+            Edit(_RECOVERY + "release", "not attempt.phase.live and not adoptable", "not adoptable"),
+        ),
     ),
     _one(
         "array-limit-ignored",
         "An array runs more tasks at once than its own limit.",
-        "dray.core.scheduling.pass_:_waiting",
-        "job.limit - job.live - taken if job.limit else most",
+        "dray.core.scheduling.pass_:_Pass._wanted",
+        "min(most, job.limit - job.live - self._taken.get(job.id, 0))",
         "most",
     ),
 )
@@ -355,14 +358,14 @@ ROOM = (
         "Free slots are what the worker last said, not what its live attempts leave.",
         (
             Edit(
-                _ROOMS + "room",
-                'total - max(get(f"{pool}_in_use", row), live)',
-                'total - get(f"{pool}_in_use", row)',
+                "dray.core.scheduling.rooms:Left.__init__",
+                'max(get("batch_in_use", row), get("batch_live", row))',
+                'get("batch_in_use", row)',
             ),
             Edit(
-                _ROOMS + "candidates",
-                'np.maximum(view[f"{ask.pool}_in_use"][:count], view[f"{ask.pool}_live"][:count])',
-                'view[f"{ask.pool}_in_use"][:count]',
+                _ROOMS + "usable",
+                'np.maximum(view[f"{pool}_in_use"][:count], view[f"{pool}_live"][:count])',
+                'view[f"{pool}_in_use"][:count]',
             ),
         ),
     ),
@@ -370,14 +373,14 @@ ROOM = (
         "slots-counted-up-only",
         "A counter of live attempts never comes down again.",
         _COLUMNS + "hold",
-        '_live"][row] += sign',
-        '_live"][row] += max(sign, 0)',
+        "data[_LIVE[ask.pool]][row] += sign",
+        "data[_LIVE[ask.pool]][row] += max(sign, 0)",
     ),
     _one(
         "card-given-twice",
         "One pass gives the same card to two tasks.",
         _ROOMS + "claim",
-        "claim.cards[index] = claim.cards.get(index, 0) + ask.gpu_milli",
+        "left.used[index] = left.used.get(index, 0) + ask.gpu_milli",
         "pass",
     ),
 )
@@ -500,4 +503,4 @@ AGENT = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT, *SAVES)
+MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT, *GANGS, *SAVES)

@@ -207,6 +207,8 @@ class WorkerNode:
             self._carry_out(self.machine.acked(body, self.world.now_ms))
         elif kind == "job_assign":
             self._carry_out(self.machine.assigned(body, self.world.now_ms))
+        elif kind == "job_go":
+            self._carry_out(self.machine.go(body, self.world.now_ms))
         elif kind == "job_cancel":
             self._carry_out(self.machine.cancelled(body))
 
@@ -238,6 +240,8 @@ class WorkerNode:
                     self.supervisor.denied.add(effect.payload["attempt"])
                 if self.connection is not None:
                     self.connection.send_up({"type": effect.type, "payload": _plain(effect.payload)})
+            elif isinstance(effect, Launch) and effect.gang is not None:
+                self.supervisor.prepare(effect)
             elif isinstance(effect, Launch):
                 self.supervisor.run(effect)
             elif isinstance(effect, Supervise):
@@ -253,6 +257,8 @@ class WorkerNode:
             self.supervisor.stop_for_hub(
                 request["uid"], request["reason"], round(1000 * request.get("grace_s", 30))
             )
+        elif operation == "go":
+            self.supervisor.go(request["uid"])
         elif operation == "acked":
             self.supervisor.acked(request["uids"])
         elif operation == "epoch":
