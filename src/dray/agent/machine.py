@@ -224,6 +224,8 @@ class Machine:
         attempt = self.running.get(event.get("uid") or "")
         if attempt is None:
             return []
+        # The supervisor keeps no record of it: an assignment that comes twice must not start it after all.
+        self._never_start(attempt.uid)
         exit_ = {"state": "failed", "exit_code": None, "exit_class": "refused", "error": event["error"]}
         return self._exited({"uid": attempt.uid, **exit_}, now_ms)
 
@@ -410,10 +412,13 @@ class Machine:
                 return []
         if not message.attempt:
             return []
-        self._refused_uids[message.attempt] = None
+        self._never_start(message.attempt)
+        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
+
+    def _never_start(self, uid: str) -> None:
+        self._refused_uids[uid] = None
         if len(self._refused_uids) > REMEMBERED:
             del self._refused_uids[next(iter(self._refused_uids))]
-        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
 
     def disconnected(self) -> None:
         """The session is gone; what runs goes on."""

@@ -167,7 +167,10 @@ def _judge(
         said = breaker.exit_class or "code"
         if first.failures > job.retries:
             return _end(state, job, tasks, breaker, JobState.FAILED, said, breaker.error, clock)
-        return _try_again(state, job, tasks, f"{name} failed ({said}), retry {first.failures}", clock)
+        effects = _try_again(state, job, tasks, f"{name} failed ({said}), retry {first.failures}", clock)
+        for task in tasks:
+            task.used_ms = 0  # as for every retry: the whole time limit, whatever was saved so far
+        return effects
     if how == LOST and ran:
         for task in tasks:
             task.losses += 1
