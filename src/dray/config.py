@@ -94,6 +94,7 @@ class AgentConfig:
     slots: int = 0
     service_slots: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, int] = field(default_factory=dict)
     backend: str = ""
     allow_software_vulkan: bool = False
     task_user: str = ""
@@ -342,6 +343,17 @@ def _read_labels(name: str, raw: Any) -> dict[str, str]:
     return dict(raw)
 
 
+def _read_amounts(name: str, raw: Any) -> dict[str, int]:
+    if isinstance(raw, str):
+        raw = _read_labels(name, raw)
+    if not isinstance(raw, Mapping):
+        raise InvalidInput(f"must map names to whole numbers, got {raw!r}")
+    amounts = {key: _read_int(name, value) for key, value in raw.items()}
+    if any(not key or amount < 0 for key, amount in amounts.items()):
+        raise InvalidInput(f"must map names to whole numbers from 0, got {raw!r}")
+    return amounts
+
+
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "int": _read_int,
     "float": _read_float,
@@ -351,6 +363,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "tuple[str, ...]": _read_texts,
     "tuple[float, ...]": _read_spans,
     "dict[str, str]": _read_labels,
+    "dict[str, int]": _read_amounts,
 }
 
 

@@ -49,6 +49,7 @@ from dray.core.model.policy import (
     pack_policy,
 )
 from dray.core.model.records import Attempt, Job, Phase, Task
+from dray.core.model.spec import unpack_spec
 from dray.core.model.worker import Worker
 from dray.core.scheduling.pass_ import plan, settle_plan
 
@@ -184,6 +185,30 @@ class World(Cluster):
 
     def extend_one(self, job: int, count: int) -> None:
         self.extend(f"j{max(1, self.submitted - job % 8)}", count % 4, close=count % 5 == 0)
+
+    def steer(self, job: int, how: int) -> None:
+        """Hold or release a job, queue again what runs, edit what waits, let it wait for another."""
+        name = f"j{max(1, self.submitted - job % 8)}"
+        found = self.state.jobs.get(name)
+        if found is None or found.state.final:
+            return
+        if how % 5 == 0:
+            self.hold(name, on=not found.held)
+        elif how % 5 == 1 and not unpack_spec(found.spec).at_most_once:
+            self.ask_again(name, job % 4 if how % 2 else -1)
+        elif how % 5 == 2:
+            self.edit(name, priority=how % 3, queue=("default", "night")[job % 2])
+        elif how % 5 == 3 and not (found.cursor or found.live or found.requeued):
+            self.edit(name, cpu_milli=1000 * (1 + how % 4))
+        else:
+            # An edit may wait for older jobs only: that is how the shell keeps circles out.
+            others = [
+                one.id for one in self.state.jobs.values() if one.seq < found.seq and not one.state.final
+            ]
+            self.edit(
+                name,
+                after=[f"{('ok', 'any', 'fail')[how % 3]}:{others[job % len(others)]}"] if others else [],
+            )
 
     def connect(self, number: int, offer: int) -> None:
         """A worker registers (again), as the same machine and truthfully."""
@@ -423,6 +448,7 @@ _SHARES = {
     "save": 1,
     "cancel_one": 1,
     "extend_one": 1,
+    "steer": 2,
     "disturb": 2,
     "doze": 1,
     "restart_worker": 1,

@@ -35,6 +35,12 @@ QUICK = (
     "save-for-anothers-attempt",
     "save-not-counted",
     "retry-gets-less",
+    "release-does-not-queue",
+    "hold-ignored",
+    "followers-not-queued",
+    "ok-and-fail-swapped",
+    "edit-keeps-shape",
+    "requeue-charged",
 )
 
 

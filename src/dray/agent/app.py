@@ -94,6 +94,7 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     slots = config.slots or found.usable_cores
     machine = Machine(config.name, secrets.token_hex(8), slots, config.service_slots, resend_ms, labels)
     machine.capability, machine.devices = found.capability, tuple(found.devices)
+    machine.resources = dict(config.resources)
     return machine
 
 

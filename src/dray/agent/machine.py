@@ -125,6 +125,7 @@ class Machine:
         self.name, self.incarnation, self.labels = name, incarnation, labels
         self.batch_total, self.service_total = slots, service_slots
         self.capability, self.devices = Capability(), tuple[Device, ...]()
+        self.resources: dict[str, int] = {}
         self.running: dict[str, Running] = {}
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = 0
@@ -297,6 +298,7 @@ class Machine:
             "devices": msgspec.to_builtins(self.devices),
             "address": self.address,
             "features": list(FEATURES),
+            "resources": self.resources,
         }
 
     def slots(self) -> Slots:

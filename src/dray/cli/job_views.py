@@ -132,6 +132,9 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("reason", clean(str(job.get("reason") or ""))),
         ("progress", tell_progress(job)),
         ("ended as", clean(end)),
+        ("held", f"by {job['held_by']}" if job.get("held") else ""),
+        ("waits for", ", ".join(map(str, job.get("after") or []))),
+        ("deadline", local_time(spec.get("deadline"))),
         ("asked to stop", "yes" if job.get("cancel_requested") and not job.get("ended_at") else ""),
         ("tasks", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)),
         ("user", str(job.get("user") or "")),
@@ -147,6 +150,8 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("worker", str(job.get("worker") or "")),
         ("tried again", _tell_retries(job)),
         ("asks for", _tell_ask(spec)),
+        ("either", _tell_variants(spec)),
+        ("edited", "yes: this is no longer what was submitted" if job.get("edited") else ""),
         ("command", clean(shlex.join(map(str, spec.get("command") or [])))),
         ("in", clean(str(spec.get("workdir") or ""))),
     ]
@@ -184,6 +189,15 @@ def _tell_ask(spec: Document) -> str:
         *(f"{condition} preferred" for condition in spec.get("prefer") or []),
     ]
     return clean(", ".join(filter(None, parts)))
+
+
+def _tell_variants(spec: Document) -> str:
+    """What each alternative asks for where it differs from the job, in order."""
+    told = []
+    for number, variant in enumerate(spec.get("variants") or []):
+        words = _tell_ask(variant) or clean(str(variant.get("gpu_backend") or "")) or "as the job"
+        told.append(f"{variant.get('name') or number}: {words}")
+    return "; ".join(told)
 
 
 def _tell_array(array: Document) -> str:
@@ -237,7 +251,8 @@ def _tell_attempt_end(attempt: Document) -> str:
     saved = (
         "" if step is None else f"saved step {step} after {format_seconds(attempt.get('saved_run_s') or 0)}"
     )
-    return ", ".join(filter(None, (words, reason, saved, peak)))
+    variant = f"as {attempt['variant']}" if attempt.get("variant") else ""
+    return ", ".join(filter(None, (variant, words, reason, saved, peak)))
 
 
 def draw_task(task: Document) -> str:

@@ -17,6 +17,7 @@ from dray.cli.session import LazyGroup, abandon_stdout, connection_options, repo
 from dray.errors import DrayError
 
 _JOBS = "dray.cli.job_commands"
+_CONTROL = "dray.cli.control_commands"
 _FOLLOW = "dray.cli.follow_commands"
 _CLUSTER = "dray.cli.cluster_commands"
 _DAEMONS = "dray.cli.daemon_commands"
@@ -33,6 +34,10 @@ COMMANDS = {
     "logs": (f"{_FOLLOW}:logs", "Print the output of a job or a task."),
     "wait": (f"{_FOLLOW}:wait", "Wait for jobs to end, exit with their exit code."),
     "cancel": (f"{_JOBS}:cancel", "Cancel jobs or tasks."),
+    "hold": (f"{_CONTROL}:hold", "Keep jobs from starting until they are released."),
+    "release": (f"{_CONTROL}:release", "Let held jobs start."),
+    "requeue": (f"{_CONTROL}:requeue", "Stop what runs of jobs or tasks and queue it again."),
+    "set": (f"{_CONTROL}:set_job", "Change a job that waits: priority, queue, resources and more."),
     "why": (f"{_JOBS}:why", "Say why a job does not run, and what would start it."),
     "events": (f"{_FOLLOW}:events", "Print what happened, or what happens now."),
     "queue": (f"{_SITE}:queue", "List queues, or show one and its line."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dray
@@ -19,7 +19,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState
 from dray.core.scheduling.explain import explain, message_of
 from dray.errors import Forbidden, InvalidInput, NotFound
-from dray.hub import commands
+from dray.hub import changes, commands
 from dray.hub.commands import KeyMemory, Sources, find_job, owned
 from dray.hub.documents import Document, job_document, moment, task_document, worker_document, worker_tasks
 from dray.hub.engine import Engine
@@ -110,6 +110,23 @@ class Answers:
         answer: Document = await self._engine.change(
             commands.cancel(caller, job_id, index, grace_s, self._store, finish)
         )
+        return answer
+
+    async def hold(self, caller: Caller, job_id: str, on: bool) -> Document:
+        return await self._change(caller, changes.hold, job_id, on)
+
+    async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> Document:
+        return await self._change(caller, changes.requeue, job_id, index)
+
+    async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
+        return await self._change(caller, changes.edit, job_id, wanted)
+
+    async def _change(self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any) -> Document:
+        def finish(state: State, _: str, note: str) -> Document:
+            document = self._document(state, caller, job_id)
+            return document | {"note": note} if note else document
+
+        answer: Document = await self._engine.change(make(caller, job_id, what, self._store, finish))
         return answer
 
     async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
@@ -366,9 +383,12 @@ class Answers:
     def _listed(self, state: State, job: Job, reasons: dict[int, str]) -> Document:
         reason = ""
         if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
-            reason = reasons.get(job.shape, "")
-            if not reason or job.limit:
-                reason = reasons[job.shape] = explain(state, job).summary
+            if job.barred:
+                reason = explain(state, job).summary
+            else:
+                reason = reasons.get(job.shape, "")
+                if not reason or job.limit:
+                    reason = reasons[job.shape] = explain(state, job).summary
         if job.numbered:
             return job_document(job, None, [], reason)
         untouched = not job.cursor and not job.rest.final

@@ -20,6 +20,8 @@ from dray.core.model.records import Job
 from dray.core.model.spec import JobSpec, pack_spec, unpack_spec
 from dray.core.model.spec_check import MAX_PROBLEMS, check_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
+from dray.hub.changes import check_deadlines
+from dray.hub.needs import Open, resolve
 from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, KeyRow, Store
@@ -149,11 +151,16 @@ def submit(
             raise NoSpace(
                 "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
             )
+        check_deadlines(specs, clock)
+        needs = resolve(state, sources.store, caller, specs)
         if sources.pacing is not None:
             # Last of all checks: what is refused for another reason has cost nothing.
             sources.pacing.take(state.policy, specs, clock)
         drawn = sources.draw(len(specs))
-        new = tuple(_new_job(state, spec, job_id) for spec, job_id in zip(specs, drawn, strict=True))
+        new = tuple(
+            _new_job(state, spec, job_id, need)
+            for spec, job_id, need in zip(specs, drawn, needs, strict=True)
+        )
         ids = tuple(job.id for job in new)
         keys = (KeyRow(caller.user, key, clock.at_ms, ids),) if key else ()
         if key:
@@ -164,11 +171,12 @@ def submit(
     return decide
 
 
-def _new_job(state: State, spec: JobSpec, drawn: str) -> NewJob:
+def _new_job(state: State, spec: JobSpec, drawn: str, need: Open) -> NewJob:
     job_id = spec.id or drawn
     while not spec.id and job_id in state.jobs:
         (job_id,) = draw_ids(1)
-    return NewJob(job_id, spec.user_id, pack_spec(msgspec.structs.replace(spec, id="")))
+    packed = pack_spec(msgspec.structs.replace(spec, id=""))
+    return NewJob(job_id, spec.user_id, packed, need.after, need.broken)
 
 
 def _known_by_key(
@@ -213,7 +221,9 @@ def _known_by_ids(
 
 
 def _same(job: Job, spec: JobSpec) -> bool:
-    return unpack_spec(job.spec) == msgspec.structs.replace(spec, id="") and job.user == spec.user_id
+    """Whether a submit says what an earlier one said; what was edited since is not its business."""
+    submitted = unpack_spec(job.original or job.spec)
+    return submitted == msgspec.structs.replace(spec, id="") and job.user == spec.user_id
 
 
 def find_job(state: State, store: Store, job_id: str) -> Job | None:

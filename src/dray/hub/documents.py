@@ -26,8 +26,9 @@ def moment(at_ms: int) -> str | None:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
 
 
-def attempt_document(attempt: Attempt, numbered: bool) -> Document:
+def attempt_document(attempt: Attempt, job: Job) -> Document:
     """One try of a task."""
+    numbered, variants = job.numbered, unpack_spec(job.spec).variants
     return {
         "no": attempt.no,
         "uid": attempt.uid,
@@ -36,6 +37,7 @@ def attempt_document(attempt: Attempt, numbered: bool) -> Document:
         "worker": attempt.worker,
         "phase": attempt.phase.value,
         "devices": list(attempt.devices),
+        "variant": (variants[attempt.variant].name or str(attempt.variant)) if variants else "",
         "assigned_at": moment(attempt.assigned_at_ms),
         "accepted_at": moment(attempt.accepted_at_ms),
         "started_at": moment(attempt.started_at_ms),
@@ -93,10 +95,14 @@ def job_document(
         "ended_at": moment(job.ended_at_ms),
         "worker": newest.worker if newest else "",
         "tasks": task_counts(job),
-        "attempts": [attempt_document(attempt, job.numbered) for attempt in attempts],
+        "attempts": [attempt_document(attempt, job) for attempt in attempts],
         "attempt_count": task.attempts if task else len(attempts),
         "cancel_requested": job.cancelled,
         "progress": progress_document(progress.get(newest.uid)) if newest else None,
+        "held": job.held,
+        "held_by": job.held_by,
+        "after": list(job.after),
+        "edited": bool(job.original),
         "spec": shown,
     }
     return document | _ending(job, task)
@@ -127,7 +133,8 @@ def _ending(job: Job, task: Task | None) -> Document:
             "preemptions": 0,
         }
         if job.rest.final and not job.numbered:
-            empty["exit_class"] = "cancelled" if job.rest is JobState.KILLED else job.rest.value
+            usual = "cancelled" if job.rest is JobState.KILLED else job.rest.value
+            empty["exit_class"] = job.rest_class or usual
         return {**empty, "error": job.error}
     return {
         "exit_code": task.exit_code,
@@ -154,7 +161,13 @@ def task_document(
     progress: Mapping[str, Progress] = _NOTHING_SAID,
 ) -> Document:
     """One task; one that was never placed has no record and shares the state of the job's rest."""
-    task = task or Task(job_id=job.id, index=index, state=job.rest, error=job.error if job.rest.final else "")
+    task = task or Task(
+        job_id=job.id,
+        index=index,
+        state=job.rest,
+        exit_class=job.rest_class,
+        error=job.error if job.rest.final else "",
+    )
     array = unpack_spec(job.spec).array
     newest = max(attempts, key=lambda attempt: attempt.no, default=None)
     waiting = not task.state.final and not task.current
@@ -165,7 +178,7 @@ def task_document(
         "state": task.state.value,
         "phase": newest.phase.value if newest and newest.phase.live else "queued" if waiting else "",
         "worker": newest.worker if newest else "",
-        "attempts": [attempt_document(attempt, job.numbered) for attempt in attempts],
+        "attempts": [attempt_document(attempt, job) for attempt in attempts],
         "failures": task.failures,
         "losses": task.losses,
         "preemptions": task.preemptions,
@@ -231,6 +244,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         "hostname": worker.capability.hostname,
         "draining": worker.draining,
         "labels": worker.labels,
+        "resources": worker.resources,
         "devices": [
             {
                 "index": card.index,

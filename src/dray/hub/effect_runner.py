@@ -27,7 +27,7 @@ from dray.core.lifecycle.gangs import members, waits_for_go
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Phase
-from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec
+from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
 from dray.hub.feed import Feed
 from dray.hub.sessions import Session, Sessions
 from dray.hub.store.base import Store
@@ -50,7 +50,7 @@ class Runner:
     ) -> None:
         self._state, self._sessions, self._store, self._feed = state, sessions, store, feed
         self._notice, self._heartbeat_s = notice, heartbeat_s
-        self._specs: dict[str, dict[str, Any]] = {}
+        self._specs: dict[tuple[str, int], dict[str, Any]] = {}
         self._peers: dict[str, list[dict[str, Any]]] = {}
         self._send: dict[type[Any], Callable[[Any], None]] = {
             Assign: self._assign,
@@ -87,10 +87,10 @@ class Runner:
         if session is None or attempt is None or attempt.phase is not Phase.ASSIGNED:
             return
         job = self._state.jobs[attempt.job_id]
-        document = self._specs.get(job.id)
+        document = self._specs.get((job.id, attempt.variant))
         if document is None:
-            spec = unpack_spec(job.spec)
-            document = self._specs[job.id] = spec_document(spec) | {"user_id": job.user}
+            spec = with_variant(unpack_spec(job.spec), attempt.variant)
+            document = self._specs[job.id, attempt.variant] = spec_document(spec) | {"user_id": job.user}
         payload: dict[str, Any] = {
             "spec": document | {"id": self._state.spell(attempt)},
             "remaining_time": attempt.limit_ms * 1_000_000 if attempt.limit_ms else FOREVER_NS,

@@ -132,6 +132,27 @@ async def cancel_job(desk: Desk, request: Request) -> Answer:
     return Answer(job)
 
 
+async def hold_job(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.service.hold(request.caller, request.path["id"], True))
+
+
+async def release_job(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.service.hold(request.caller, request.path["id"], False))
+
+
+async def requeue_job(desk: Desk, request: Request) -> Answer:
+    asked = read_struct(shapes.RequeueRequest, request.body)
+    return Answer(await desk.service.requeue(request.caller, request.path["id"], asked.task))
+
+
+async def edit_job(desk: Desk, request: Request) -> Answer:
+    if not isinstance(request.body, dict):
+        raise InvalidInput(
+            f"the body must be the fields to change, a JSON object, and is {_kind(request.body)}"
+        )
+    return Answer(await desk.service.edit(request.caller, request.path["id"], request.body))
+
+
 async def plan_job(desk: Desk, request: Request) -> Answer:
     if not isinstance(request.body, dict):
         raise InvalidInput(f"the body must be one job, a JSON object, and is {_kind(request.body)}")
@@ -322,6 +343,14 @@ _JOB_ROUTES = (
          params=_LOG_PARAMS, media="text/plain"),
     _post("/jobs/{id}/cancel", "cancel_job", "Cancel a job or one of its tasks", cancel_job, SUBMIT,
           body=shapes.CancelRequest, body_optional=True, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
+    _post("/jobs/{id}/hold", "hold_job", "Keep a job from starting until it is released", hold_job, SUBMIT,
+          answers={200: shapes.JobDocument}, errors=(409,)),
+    _post("/jobs/{id}/release", "release_job", "Let a held job start", release_job, SUBMIT,
+          answers={200: shapes.JobDocument}, errors=(409,)),
+    _post("/jobs/{id}/requeue", "requeue_job", "Stop what runs of a job and queue it again", requeue_job, SUBMIT,
+          body=shapes.RequeueRequest, body_optional=True, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
+    Route("PATCH", f"{API}/jobs/{{id}}", "edit_job", "Change a job that waits", edit_job, SUBMIT,
+          body=JobSpec, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
     _post("/plan", "plan_job", "Tell where a job would run; nothing is written", plan_job, READ,
           body=JobSpec, answers={200: dict[str, Any]}, errors=(413, 415)),
 )  # fmt: skip

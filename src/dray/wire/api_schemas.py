@@ -77,6 +77,10 @@ class AttemptDocument(msgspec.Struct):
         None
     )
     saved_run_s: Annotated[float, Meta(description="run time up to that save")] = 0
+    variant: Annotated[
+        str,
+        Meta(description="name or number of the alternative by which it runs; empty where the job has none"),
+    ] = ""
 
 
 class ProgressDocument(msgspec.Struct):
@@ -134,6 +138,10 @@ class JobDocument(msgspec.Struct):
     progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (
         None
     )
+    held: bool = False
+    held_by: str = ""
+    after: Annotated[list[str], Meta(description="conditions on other jobs that are still open")] = []
+    edited: Annotated[bool, Meta(description="whether `spec` was changed since the submit")] = False
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
 
@@ -256,6 +264,7 @@ class WorkerDocument(msgspec.Struct):
     last_heartbeat: Time | None = None
     draining: bool = False
     labels: dict[str, str] = {}
+    resources: dict[str, int] = {}
     devices: list[Any] = []
     features: list[str] = []
     address: str = ""
@@ -292,6 +301,12 @@ class CancelRequest(msgspec.Struct):
 
     task: Annotated[int, Meta(ge=0, le=10**9, description="index of one task")] | None = None
     grace_s: Annotated[float, Meta(ge=0, le=86400, description="between TERM and KILL")] | None = None
+
+
+class RequeueRequest(msgspec.Struct):
+    """What to queue again; without `task` all that runs of the job."""
+
+    task: Annotated[int, Meta(ge=0, le=10**9, description="index of one task")] | None = None
 
 
 class TokenRequest(msgspec.Struct):

@@ -75,7 +75,7 @@ class Register(msgspec.Struct):
     devices: list[Device] | None = None
     address: str | None = None
     features: list[str] | None = None
-    resources: dict[str, Annotated[int, Meta(ge=0, le=2**53)]] | None = None
+    resources: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=64)] | None = None
 
 
 class Heartbeat(msgspec.Struct):

@@ -87,6 +87,18 @@ class FakeHub:
         self.note("cancel", caller, job_id, index, grace_s)
         return {"id": job_id, "state": "killed"}
 
+    async def hold(self, caller: Caller, job_id: str, on: bool) -> dict[str, Any]:
+        self.note("hold", caller, job_id, on)
+        return {"id": job_id, "state": "pending", "held": on}
+
+    async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> dict[str, Any]:
+        self.note("requeue", caller, job_id, index)
+        return {"id": job_id, "state": "running"}
+
+    async def edit(self, caller: Caller, job_id: str, changes: Any) -> dict[str, Any]:
+        self.note("edit", caller, job_id, changes)
+        return {"id": job_id, "state": "pending"}
+
     async def plan(self, caller: Caller, spec: Any) -> dict[str, Any]:
         self.note("plan", caller, spec)
         return {"fits": True}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle import checkpoints, events, jobs, preemptions, regime, results, workers
+from dray.core.lifecycle import checkpoints, control, events, jobs, preemptions, regime, results, workers
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state import State
@@ -45,6 +45,9 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.EpochStarted: _epoch_started,
     events.PolicyChanged: regime.policy_changed,
     events.AttemptSaved: checkpoints.saved,
+    events.HoldChanged: control.hold_changed,
+    events.JobEdited: control.edited,
+    events.RequeueRequested: control.requeue_requested,
     events.Heard: workers.heard,
     events.SlotsSeen: workers.slots_seen,
     events.CreditSet: workers.credit_set,

@@ -6,7 +6,7 @@ changes nothing: it is a duplicate, or comes from an attempt whose time is over.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.parties import QuotaGate, cost_of, decayed, gpus_of
+from dray.core.lifecycle.parties import Party, QuotaGate, cost_of, decayed, gpus_of
 from dray.core.lifecycle.state import State
 from dray.core.model.ledger import Meter
 from dray.core.model.records import Attempt, Job, Phase
@@ -76,10 +76,15 @@ def may_return(state: State, attempt: Attempt) -> bool:
 
 def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None:
     """Book or give back what an attempt holds on its worker. `start`: it was placed just now."""
-    job = state.jobs[attempt.job_id]
+    job_id, touched = attempt.job_id, state.touched
+    job = state.jobs[job_id]
     job.live += sign
-    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = None
-    held, live = state.held.setdefault(attempt.worker, {}), state.live_of.setdefault(attempt.job_id, {})
+    touched.jobs[job_id] = touched.tasks[job_id, attempt.index] = None
+    held, live = state.held.get(attempt.worker), state.live_of.get(job_id)
+    if held is None:
+        held = state.held[attempt.worker] = {}
+    if live is None:
+        live = state.live_of[job_id] = {}
     if sign > 0:
         held[attempt.uid] = live[attempt.uid] = None
     else:
@@ -98,11 +103,7 @@ def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None
 def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start: bool) -> None:
     """Count an attempt for its party: what it holds, and at its end what it has used."""
     party, now_ms = state.parties.all[job.party], state.now_ms
-    party.live += sign
-    cost = cost_of(state.policy, ask)
-    begin_ms = attempt.assigned_ms - round(state.policy.fair_share.entry_charge_s * 1000)
-    party.of_queue.add(sign * cost, begin_ms)
-    party.of_user.add(sign * cost, begin_ms)
+    begin_ms, cost = _count(state, party, attempt, ask, sign)
     if sign < 0 and attempt.started:
         used = decayed(state.policy, state.ledger, job.user, now_ms) + cost * max(0, now_ms - begin_ms)
         state.enter("meter", f"usage {job.user}", Meter(since_ms=now_ms, decayed=used))
@@ -114,3 +115,30 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
             state.enter("meter", gate.key, gate.meter_after(charge, now_ms))
         if sign < 0:
             state.backlog.open(gate.key)
+
+
+def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> tuple[int, int]:
+    cost = cost_of(state.policy, ask)
+    begin_ms = attempt.assigned_ms - round(state.policy.fair_share.entry_charge_s * 1000)
+    party.live += sign
+    party.of_queue.add(sign * cost, begin_ms)
+    party.of_user.add(sign * cost, begin_ms)
+    return begin_ms, cost
+
+
+def change_party(state: State, job: Job) -> None:
+    """A job was edited: what runs of it is counted where it belongs from now on."""
+    before = state.parties.all[job.party]
+    state.join_party(job)
+    after = state.parties.all[job.party]
+    if before is after:
+        return
+    for uid in state.live_of.get(job.id, ()):
+        attempt = state.attempts[uid]
+        ask = state.ask(attempt)
+        for party, sign in ((before, -1), (after, 1)):
+            _count(state, party, attempt, ask, sign)
+            for gate in party.gates:
+                gate.hold(sign, gpus_of(ask), attempt.assigned_ms, state.now_ms)
+    for gate in before.gates:
+        state.backlog.open(gate.key)

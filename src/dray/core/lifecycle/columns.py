@@ -258,6 +258,11 @@ def _add(used: dict[Any, int], key: int | str, amount: int) -> None:
         used.pop(key, None)
 
 
+def kind_of(offer: Offer) -> str:
+    """What a class of worker computes on, in one word."""
+    return offer.gpu_words[0] if offer.gpu_words else "cpu"
+
+
 def offer_of(worker: Worker, cards: tuple[Device, ...]) -> Offer:
     """Read the class of a worker: backend, device kinds, words its GPU type may be called by, labels, features."""
     capability = worker.capability

@@ -21,11 +21,16 @@ class Clock(NamedTuple):
 
 
 class NewJob(msgspec.Struct, frozen=True, array_like=True):
-    """One job of a submit, its id drawn and its spec complete."""
+    """One job of a submit, its id drawn and its spec complete.
+
+    `after` names those conditions of the spec that are still open; `broken` says which one can never be met.
+    """
 
     id: str
     user: str
     spec: bytes
+    after: tuple[str, ...] = ()
+    broken: str = ""
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -219,6 +224,29 @@ class AttemptSaved(msgspec.Struct, frozen=True, array_like=True, tag=24):
     age_ms: int = 0
 
 
+class HoldChanged(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    job_id: str
+    on: bool
+    user: str = ""
+
+
+class JobEdited(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """A job's spec was replaced while it waited. `after` names those of its conditions that are still open."""
+
+    job_id: str
+    spec: bytes
+    user: str = ""
+    after: tuple[str, ...] = ()
+
+
+class RequeueRequested(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """`index` -1 means every task that runs."""
+
+    job_id: str
+    index: int = -1
+    user: str = ""
+
+
 Fact = (
     JobsSubmitted
     | PlanDecided
@@ -241,6 +269,9 @@ Fact = (
     | ArrayExtended
     | PolicyChanged
     | AttemptSaved
+    | HoldChanged
+    | JobEdited
+    | RequeueRequested
 )
 
 

@@ -104,6 +104,8 @@ def member_ended(state: State, job: Job, attempt: Attempt, clock: Clock) -> list
         how = _HOW.get(attempt.phase, RELEASED)
         if how == KILLED and attempt.cancel == "time_limit":
             how, attempt.exit_class = FAILED, "time_limit"
+        if attempt.cancel == "requeued" and how in (KILLED, FAILED):
+            how = RELEASED
         effects = _break(state, job, attempt, how, clock)
     return effects + _conclude_if_over(state, job, clock)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dray.core.lifecycle import gangs
 from dray.core.lifecycle.backlog import RANGE
 from dray.core.lifecycle.state import State
+from dray.core.model.dependency import read_need
 from dray.core.model.records import Job, JobState, Task
 from dray.core.model.resources import WHOLE
 
@@ -146,15 +147,28 @@ def _capacity(state: State) -> Iterator[str]:
                 yield f"worker {worker_id}: card {index} is held {used} of {WHOLE}"
 
 
+def _dependents(state: State, job: Job) -> Iterator[str]:
+    for need in map(read_need, job.after):
+        other = state.jobs.get(need.job_id)
+        if other is None or other.state.final:
+            yield f"job {job.id} waits for {need.job_id}, which has ended"
+        if job.id not in state.dependents.get(need.job_id, ()):
+            yield f"job {job.id} waits for {need.job_id} and would not hear of its end"
+
+
 def _backlog(state: State) -> Iterator[str]:
     entries = {
         (entry.job_id, entry.position)
-        for bucket in state.backlog.buckets.values()
+        for key, bucket in state.backlog.buckets.items()
         for entry in bucket.entries[bucket.head :]
+        if (job := state.jobs.get(entry.job_id)) is not None and state.line_of(job) == key
     }
     depth: dict[str, int] = {}
     for job in state.jobs.values():
         depth[job.queue] = depth.get(job.queue, 0) + job.waiting
+        if job.barred:
+            yield from _dependents(state, job)
+            continue
         if job.untouched and (job.id, RANGE) not in entries:
             yield f"job {job.id} has {job.untouched} waiting tasks and no place in the line"
         for index in state.requeued_of.get(job.id, ()):

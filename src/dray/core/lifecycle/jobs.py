@@ -6,9 +6,10 @@ failure uses up `retries`, only a loss after user code may have run uses up `los
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import groupby
 
-from dray.core.lifecycle import attempts, receipts
+from dray.core.lifecycle import attempts, dependencies, receipts
 from dray.core.lifecycle.attempts import ADOPT, STOP
 from dray.core.lifecycle.effects import Assign, Cancel, Effect, Note
 from dray.core.lifecycle.events import (
@@ -26,6 +27,8 @@ from dray.core.model.ids import attempt_number, task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
+from dray.core.model.units import parse_moment
+from dray.core.model.worker import Worker
 
 _FINAL_ORDER = (
     (JobState.FAILED, "failed"),
@@ -38,6 +41,7 @@ _FINAL_ORDER = (
 def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
     """Queue new jobs. An id that is there already is left alone: the shell has compared the two."""
     notes: list[Effect] = []
+    broken: list[tuple[Job, str]] = []
     for new in event.jobs:
         if new.id in state.jobs:
             continue
@@ -46,11 +50,20 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         state.jobs[job.id] = job
         state.touched.jobs[job.id] = None
         if job.total:
-            state.queue_up(job)
             state.backlog.count(job.queue, job.total)
+        if new.broken:
+            broken.append((job, new.broken))
+        elif job.barred:
+            dependencies.register(state, job)
+        elif job.total:
+            state.queue_up(job)
         arm_wait(state, job)
         data = {"name": job.name, "user": job.user, "tasks": job.total, "queue": job.queue}
         notes.append(Note("job_submitted", job.id, data=data))
+    # Last, when all of the batch are known: one of them may wait for another that ends here.
+    for job, why in broken:
+        notes += end_waiting(state, job, JobState.KILLED, clock, "dependency", why)
+        notes += settle(state, job, clock)
     return notes
 
 
@@ -77,13 +90,17 @@ def make_job(state: State, new: NewJob, clock: Clock) -> Job:
         losses_allowed=spec.losses,
         timeout_ms=round(spec.scheduling_timeout_s * 1000),
         limit_ms=round(spec.limit_s * 1000),
-        lost_after_ms=round(spec.lost_after_s * 1000) or _lost_after_ms(state, spec),
+        lost_after_ms=round(spec.lost_after_s * 1000) or default_lost_after_ms(state, spec),
         waiting_since_ms=clock.now_ms,
         submitted_at_ms=clock.at_ms,
         gang=spec.node_count > 1,
         plugin=spec.plugin,
         ranked=spec.priority != TIERS[spec.job_tier].priority,
         expected_ms=round(spec.expected_runtime_s * 1000),
+        deadline_ms=parse_moment(spec.deadline) if spec.deadline else 0,
+        held=spec.hold,
+        held_by=new.user if spec.hold else "",
+        after=new.after,
     )
 
 
@@ -104,23 +121,41 @@ def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
     return settle(state, job, clock)
 
 
+def join_all(state: State, job: Job, clock: Clock) -> None:
+    """Put all that waits of a job in line, which was barred or stood elsewhere; its scheduling timeout starts anew."""
+    job.waiting_since_ms = clock.now_ms
+    if job.untouched:
+        state.queue_up(job)
+    for index in state.requeued_of.get(job.id, ()):
+        state.queue_up(job, index)
+    arm_wait(state, job)
+    state.touched.jobs[job.id] = None
+
+
 def arm_wait(state: State, job: Job) -> None:
-    """Look at the job when its scheduling timeout may have run out."""
-    if job.timeout_ms and job.waiting:
+    """Look at the job when its scheduling timeout may have run out; while it is barred the timeout does not run."""
+    if job.timeout_ms and job.waiting and not job.barred:
         state.set_timer(job.waiting_since_ms + job.timeout_ms, "wait", job.id)
 
 
 def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
+    placed: dict[int, int] = {}
     for job_id, group in groupby(event.placements, key=lambda placement: placement.job_id):
         job, placements = state.jobs.get(job_id), tuple(group)
-        if job is not None and job.gang:
+        if job is None:
+            continue
+        if job.gang:
             if not _is_whole(state, job, placements):
                 continue
             job.generation += 1
         for placement in placements:
-            effects += place(state, placement, clock)
+            done = place(state, placement, clock)
+            effects += done
+            placed[job.shape] = placed.get(job.shape, 0) + bool(done)
+    for shape, count in placed.items():
+        state.experience.learn_placed(state.asks(shape), count)
     return effects
 
 
@@ -141,7 +176,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     """Give one waiting task a new attempt on one worker."""
     job = state.jobs.get(placement.job_id)
     worker = state.workers.get(placement.worker)
-    if job is None or worker is None or placement.uid in state.attempts:
+    if job is None or job.barred or worker is None or placement.uid in state.attempts:
         return []
     task = take_waiting(state, job, placement.index)
     if task is None:
@@ -162,26 +197,38 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
         limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,
         lost_after_ms=job.lost_after_ms,
     )
+    uid, counters = placement.uid, state.counters
     number = (attempt.fence & (1 << 40) - 1) + 1
-    state.counters.next_attempt = max(state.counters.next_attempt, number)
-    task.attempts, task.current, task.last_uid = attempt.no, attempt.uid, attempt.uid
+    counters.next_attempt = max(counters.next_attempt, number)
+    task.attempts, task.current, task.last_uid = attempt.no, uid, uid
     task.ahead = False
     if job.id in state.receipts:
         receipts.close(state, job, "served", clock)
     job.waiting_since_ms = clock.now_ms
-    state.attempts[attempt.uid] = attempt
-    state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
+    state.attempts[uid] = attempt
+    state.newest[placement.worker, job.id, placement.index] = uid
     attempts.hold(state, attempt, 1, start=True)
-    _spend_credit(state, attempt.worker)
-    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = state.touched.attempts[
-        attempt.uid
-    ] = None
-    state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+    _spend_credit(state, placement.worker)
+    state.touched.attempts[uid] = None
+    arm_accept(state, attempt, worker, clock)
+    note = Note(
+        "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
+    )
+    return [Assign(placement.worker, uid), note]
+
+
+def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
+    """Look at a new assignment when it is to be sent again, else when its time to be accepted is over.
+
+    One timer at a time: a look that finds it unanswered asks for the next one.
+    """
+    waited_ms, rules = clock.now_ms - attempt.assigned_ms, state.rules
     if "resend" in worker.features:
-        for delay_ms in state.rules.resend_ms:
-            state.set_timer(clock.now_ms + delay_ms, "resend", attempt.uid)
-    note = Note("task_assigned", job.id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
-    return [Assign(attempt.worker, attempt.uid), note]
+        for delay_ms in rules.resend_ms:
+            if waited_ms < delay_ms < rules.accept_ms:
+                state.set_timer(attempt.assigned_ms + delay_ms, "resend", attempt.uid)
+                return
+    state.set_timer(attempt.assigned_ms + rules.accept_ms, "accept", attempt.uid)
 
 
 def take_waiting(state: State, job: Job, index: int) -> Task | None:
@@ -260,6 +307,13 @@ def end_task(
     state: State, job: Job, task: Task, final: JobState, clock: Clock, exit_class: str, error: str
 ) -> list[Effect]:
     """Record a task's one result."""
+    note = _mark_ended(state, job, task, final, clock, exit_class, error)
+    return [note, *settle(state, job, clock)]
+
+
+def _mark_ended(
+    state: State, job: Job, task: Task, final: JobState, clock: Clock, exit_class: str, error: str
+) -> Note:
     if task.state is JobState.RUNNING:
         job.running -= 1
     if task.queued:
@@ -269,26 +323,65 @@ def end_task(
     setattr(job, final.value, getattr(job, final.value) + 1)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
     data = {"state": final.value, "exit_code": task.exit_code, "exit_class": exit_class, "error": error}
-    return [Note("task_ended", job.id, _spell(job, task.index), data=data), *settle(state, job, clock)]
+    return Note("task_ended", job.id, _spell(job, task.index), data=data)
+
+
+def end_waiting(
+    state: State, job: Job, final: JobState, clock: Clock, exit_class: str, why: str
+) -> list[Effect]:
+    """End all that waits of a job, without looking at the job as a whole: what runs goes on."""
+    effects: list[Effect] = [
+        _mark_ended(state, job, state.tasks[job.id, index], final, clock, exit_class, why)
+        for index in list(state.requeued_of.get(job.id, ()))
+    ]
+    if job.untouched or (job.open and final is JobState.KILLED):
+        setattr(job, final.value, getattr(job, final.value) + job.untouched)
+        state.backlog.count(job.queue, -job.untouched)
+        job.rest, job.rest_class, job.error = final, exit_class, why
+        job.open = False
+    state.touched.jobs[job.id] = None
+    return effects
 
 
 def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
-    """Derive the job's state from its tasks'; a job ends when all of them have and no more may come."""
-    if job.state.final:
+    """Derive the job's state from its tasks', and see to the jobs that waited for its end.
+
+    Those that can never start end here too, and others wait for them: a loop, since a chain may be thousands long.
+    """
+    if job.state.final or not _derive(state, job, clock):
         return []
+    effects = _ended(state, job, clock)
+    ended = deque([job])
+    while ended:
+        for waiting, broken in dependencies.followers(state, ended.popleft()):
+            if not broken:
+                if not waiting.barred:
+                    join_all(state, waiting, clock)
+                continue
+            effects += end_waiting(state, waiting, JobState.KILLED, clock, "dependency", broken)
+            if _derive(state, waiting, clock):
+                effects += _ended(state, waiting, clock)
+                ended.append(waiting)
+    return effects
+
+
+def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
+    data = {"state": job.state.value, "name": job.name, "user": job.user}
+    return [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
+
+
+def _derive(state: State, job: Job, clock: Clock) -> bool:
+    """Derive the job's state from its tasks'; True when it has ended: all of them have and no more may come."""
     if job.ended < job.total or job.open:
         going = job.running > 0 or (job.numbered and not job.gang and job.started_at_ms > 0)
         job.state = JobState.RUNNING if going else JobState.PENDING
-        return []
+        return False
     job.state = next((final for final, count in _FINAL_ORDER if getattr(job, count)), JobState.SUCCEEDED)
-    if job.cancelled and (job.killed or not job.total):
+    if (job.cancelled and (job.killed or not job.total)) or (not job.total and job.rest is JobState.KILLED):
         job.state = JobState.KILLED
     job.ended_at_ms = clock.at_ms
-    rolled_back = receipts.close(state, job, "rolled_back", clock)
-    return [
-        *rolled_back,
-        Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user}),
-    ]
+    dependencies.withdraw(state, job)
+    return True
 
 
 def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect]:
@@ -349,19 +442,9 @@ def stop_attempt(state: State, attempt: Attempt, reason: str, grace_s: float, cl
 def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
     """End what has waited longer than its scheduling timeout."""
     job = state.jobs.get(event.job_id)
-    if job is None or job.state.final or not job.waiting:
+    if job is None or job.state.final or not job.waiting or job.barred:
         return []
-    effects: list[Effect] = []
-    for index in list(state.requeued_of.get(job.id, ())):
-        task = state.tasks[job.id, index]
-        effects += end_task(state, job, task, JobState.UNSCHEDULABLE, clock, "unschedulable", event.reason)
-    if job.untouched:
-        job.unschedulable += job.untouched
-        state.backlog.count(job.queue, -job.untouched)
-        job.rest = JobState.UNSCHEDULABLE
-        job.error = event.reason
-        job.open = False
-    state.touched.jobs[job.id] = None
+    effects = end_waiting(state, job, JobState.UNSCHEDULABLE, clock, "unschedulable", event.reason)
     return effects + settle(state, job, clock)
 
 
@@ -386,7 +469,8 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
     return True
 
 
-def _lost_after_ms(state: State, spec: JobSpec) -> int:
+def default_lost_after_ms(state: State, spec: JobSpec) -> int:
+    """How long a silent worker keeps a job that does not say so itself."""
     return state.rules.lost_service_ms if spec.type == "service" else state.rules.lost_ms
 
 

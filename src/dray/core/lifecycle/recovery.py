@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, gangs, jobs, receipts
+from dray.core.lifecycle import attempts, dependencies, gangs, jobs, receipts
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
@@ -47,6 +47,7 @@ def load(
         job.shape = state.shapes.take(asks_of_packed(job.spec))
         state.jobs[job.id] = job
         state.join_party(job)
+        dependencies.register(state, job)
         if job.untouched:
             state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dray.core.lifecycle import attempts, gangs, jobs, receipts
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
+from dray.core.lifecycle.columns import kind_of
 from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
     AttemptAccepted,
@@ -154,6 +155,7 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
         trigger = PREEMPT
     attempts.move(state, attempt, trigger)
     receipts.victim_gone(state, attempt)
+    learn_end(state, attempt)
     if task.current != attempt.uid:
         return "superseded", effects
     return "recorded", effects + conclude(state, job, task, attempt, clock)
@@ -175,6 +177,9 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         return _conclude_loss(state, job, task, attempt, clock)
     if phase is Phase.KILLED and attempt.cancel == "revoked":
         return _hand_back(state, job, task, attempt, clock, "taken back before it was accepted")
+    if phase in (Phase.KILLED, Phase.FAILED) and attempt.cancel == "requeued":
+        # Whatever the program made of the signal: it was asked to go, and that is nobody's failure.
+        return _hand_back(state, job, task, attempt, clock, "requeued on request")
     if phase is Phase.KILLED and attempt.cancel != "time_limit":
         error = attempt.error or "stopped on its worker"
         return jobs.end_task(
@@ -220,8 +225,16 @@ def lose(state: State, attempt: Attempt, reason: str, clock: Clock) -> list[Effe
         return []
     attempt.ended_at_ms, attempt.exit_class, attempt.error = clock.at_ms, "lost", reason
     receipts.victim_gone(state, attempt)
+    learn_end(state, attempt)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     return conclude(state, job, task, attempt, clock) if task.current == attempt.uid else []
+
+
+def learn_end(state: State, attempt: Attempt) -> None:
+    """Let later placements know how it went here."""
+    columns = state.columns
+    offer = columns.offers[columns.get("offer", columns.row_of[attempt.worker])]
+    state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind_of(offer))
 
 
 def lost(state: State, event: AttemptsLost, clock: Clock) -> list[Effect]:

@@ -2,8 +2,8 @@
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
 signal (presence, progress, polls), was learnt in passing (experience) or is a cache that can be derived (columns,
-backlog, needs, parties, held, live_of, requeued_of, newest, timers, reservations, first_missing: up to which rank a
-gang is accepted). Memory holds live work: ended entities leave once their rows are written.
+backlog, needs, parties, held, live_of, requeued_of, dependents, newest, timers, reservations, first_missing: up to
+which rank a gang is accepted). Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class State:
         self.held: dict[str, dict[str, None]] = {}
         self.live_of: dict[str, dict[str, None]] = {}
         self.requeued_of: dict[str, dict[int, None]] = {}
+        self.dependents: dict[str, dict[str, None]] = {}
         self.newest: dict[tuple[str, str, int], str] = {}
         self.shapes = Shapes()
         self.columns = Columns()

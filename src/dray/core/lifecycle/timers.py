@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from dray.core.lifecycle import gangs
+from dray.core.lifecycle import gangs, jobs
 from dray.core.lifecycle.events import (
     AttemptRevoked,
     AttemptsLost,
@@ -126,7 +126,7 @@ def unanswered(attempt: Attempt) -> bool:
 
 def _wait(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     job = state.jobs.get(job_id)
-    if job is None or job.state.final or not job.waiting or not job.timeout_ms:
+    if job is None or job.state.final or not job.waiting or not job.timeout_ms or job.barred:
         return []
     due_ms = job.waiting_since_ms + job.timeout_ms
     if job.live:
@@ -145,7 +145,10 @@ def _limit(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event
 
 def _resend(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
     attempt = state.attempts.get(uid)
-    return [ResendDue(uid)] if attempt is not None and attempt.phase is Phase.ASSIGNED else []
+    if attempt is None or not unanswered(attempt):
+        return []
+    jobs.arm_accept(state, attempt, state.workers[attempt.worker], clock)
+    return [ResendDue(uid)] if attempt.phase is Phase.ASSIGNED else []
 
 
 def _stop(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:

@@ -344,5 +344,6 @@ def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect
         state.presence.pop(event.worker, None)
         state.held.pop(event.worker, None)
         state.columns.forget(event.worker)
+        state.experience.forget_worker(event.worker)
         state.touched.workers[event.worker] = None
     return []

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dray.core.lifecycle.state import State
+from dray.core.model.dependency import read_need
 from dray.core.model.records import Job, JobState
 from dray.core.model.resources import Ask, Rejection
 from dray.core.scheduling.filters import rejections
@@ -78,6 +79,8 @@ def explain(state: State, job: Job) -> Explanation:
         return Explanation(f"the job has ended: {job.state}", [], [], "", False)
     if not job.waiting:
         return Explanation(f"nothing waits: the job is {job.state}", [], [], "", False)
+    if job.barred:
+        return _explain_barred(job)
     if job.limit and job.live >= job.limit:
         text = f"{job.live} of its tasks run already, its own cap is {job.limit}"
         return Explanation(
@@ -88,6 +91,22 @@ def explain(state: State, job: Job) -> Explanation:
             False,
         )
     return explain_ask(state, state.asks(job.shape)[0])
+
+
+def _explain_barred(job: Job) -> Explanation:
+    """A job in no line: no worker need be asked."""
+    blockers, fixes = [], []
+    if job.held:
+        who = f"held by {job.held_by}" if job.held_by else "held"
+        blockers.append(Blocker("held", "a release", who, 0, False, who))
+        fixes.append(f"release it: dray release {job.id}")
+    if job.after:
+        needs = [read_need(text) for text in job.after]
+        more = f" and {len(needs) - 3} more" if len(needs) > 3 else ""
+        text = f"waits for {', '.join(need.words for need in needs[:3])}{more}"
+        blockers.append(Blocker("dependency", ", ".join(job.after[:3]), "not ended", 0, False, text))
+        fixes.append(f"wait for them, or drop the condition: dray set {job.id} after=")
+    return Explanation("; ".join(blocker.message for blocker in blockers), blockers, [], fixes[0], False)
 
 
 def explain_ask(state: State, ask: Ask) -> Explanation:

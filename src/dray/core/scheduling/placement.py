@@ -55,6 +55,7 @@ class Placer:
     """
 
     sticky = False
+    personal = False
 
     def __init__(self, state: State, rooms: Rooms, hints: Hints | None = None) -> None:
         self.state, self.rooms, self.hints = state, rooms, hints or {}
@@ -122,7 +123,7 @@ class Placer:
 
     def walk(self, shape: int, owner: str) -> Walk:
         """The way of a shape through its candidates, begun at the first call."""
-        key = (shape, self.flavour(self.state.jobs.get(owner)))
+        key = (shape, self.flavour(self.state.jobs.get(owner)) if self.personal else "")
         walk = self._walks.get(key)
         if walk is None:
             if len(self._walks) >= MOST_WALKS:
@@ -153,6 +154,10 @@ class Greedy(Placer):
         heaviest = max(1.0, sum(getattr(weights, name) for name in names) / MOST_WEIGHT)
         self._unit = round(UNIT / heaviest) or 1
         self._spreadings: dict[str, Spreading] = {}
+        known = state.experience
+        self.personal = bool(
+            weights.spread or (weights.warmth and known.warm) or (weights.performance and known.runtimes)
+        )
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
         scores = weigh(sight, wish, self._weights, self._scorers)
@@ -176,10 +181,11 @@ class Greedy(Placer):
 
     def claim(self, spot: Spot, ask: Ask, owner: str, times: int = 1) -> None:
         super().claim(spot, ask, owner, times)
-        job = self.state.jobs.get(owner)
-        if self._weights.spread and job is not None:
+        job = self.state.jobs.get(owner) if self._weights.spread else None
+        if job is not None:
             spreading = self._spreading(job)
-            spreading.add(spot.row)
+            for _ in range(times):
+                spreading.add(spot.row)
             if spreading.by_label:
                 self.walk(job.shape, owner).rebuild()
 

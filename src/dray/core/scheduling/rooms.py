@@ -71,22 +71,27 @@ class Left:
 
 
 class Rooms:
-    """The offer side of one pass. `claimed` lists rows in the order of claims: a walk remembers how far it has read."""
+    """The offer side of one pass.
+
+    `claimed` lists rows in the order of claims, `spent` those of them that have no slot or credit left: a walk
+    remembers how far it has read.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.columns = state.columns
         self.guards: dict[int, Guard] = {}
         self.claimed: list[int] = []
-        self._lefts: dict[int, Left] = {}
+        self.spent: list[int] = []
+        self.lefts: dict[int, Left] = {}
         self._usable: dict[str, Mask] = {}
         self._free: dict[str, Numbers] = {}
 
     def left(self, row: int) -> Left:
         """What is left of a worker now."""
-        left = self._lefts.get(row)
+        left = self.lefts.get(row)
         if left is None:
-            left = self._lefts[row] = Left(self.columns, row)
+            left = self.lefts[row] = Left(self.columns, row)
         return left
 
     def room(self, row: int, pool: str) -> Room:
@@ -151,8 +156,9 @@ class Rooms:
             left.named = named = self._named(row, left)
             for name, amount in ask.resources:
                 named[name] = named.get(name, 0) - amount * times
-        if not self.claimed or self.claimed[-1] != row:
-            self.claimed.append(row)
+        self.claimed.append(row)
+        if not left.credit or not (left.batch if ask.pool == "batch" else left.service):
+            self.spent.append(row)
 
     def _named(self, row: int, left: Left) -> dict[str, int]:
         if left.named is not None:
@@ -169,7 +175,9 @@ class Rooms:
     def mask(self, ask: Ask) -> Mask:
         """The same as a mask over all rows."""
         view, count = self.columns.view, self.columns.count
-        mask = self.usable(ask.pool) & self.class_mask(ask)[view["offer"][:count]]
+        classes = self.class_mask(ask)
+        mask = self.usable(ask.pool)
+        mask = mask.copy() if classes.all() else mask & classes[view["offer"][:count]]
         if ask.cpu_milli:
             mask &= self.free("cpu") >= ask.cpu_milli
         if ask.memory_bytes:

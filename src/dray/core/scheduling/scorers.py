@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
+from dray.core.lifecycle.columns import Numbers, Offer, kind_of
 from dray.core.lifecycle.experience import token_of
 from dray.core.lifecycle.state import State
 from dray.core.model.labels import holds
@@ -87,6 +87,25 @@ class Sight:
             found = self._kept[name] = np.where(total > 0, 1.0 / np.maximum(total, 1), 0.0)
         return found
 
+    def free_share(self, what: str) -> Floats:
+        """A third of the free part of a total: found once for all shapes that ask in this pass."""
+        found = self._kept.get(what)
+        if found is None:
+            if what == "gpu":
+                found = self.free_milli * (self.inverse("total_gpu") / (3 * WHOLE))
+            else:
+                free = self.free_cpu if what == "cpu" else self.free_mem
+                found = free * (self.inverse(f"total_{what}") / 3)
+            self._kept[what] = found
+        return found
+
+    def packed_share(self) -> Floats:
+        """One less the free parts of cpu and memory."""
+        found = self._kept.get("packed")
+        if found is None:
+            found = self._kept["packed"] = 1 - self.free_share("cpu") - self.free_share("mem")
+        return found
+
     def by_offer(self, values: list[float]) -> Floats:
         """Spread one number per class of worker over the rows."""
         return np.array(values, dtype=np.float64)[self.column("offer")]
@@ -115,14 +134,13 @@ Scorer = Callable[[Sight, Wish], "Floats | None"]
 def leftover(sight: Sight, wish: Wish) -> Floats | None:
     """The less of a worker stays free the better: large holes stay whole."""
     ask = wish.ask
-    left = (sight.free_cpu - ask.cpu_milli) * sight.inverse("total_cpu")
-    left += (sight.free_mem - ask.memory_bytes) * sight.inverse("total_mem")
+    packed = sight.inverse("total_cpu") * (ask.cpu_milli / 3)
+    packed += sight.inverse("total_mem") * (ask.memory_bytes / 3)
     if ask.gpus:
-        taken = ask.gpus * ask.gpu_milli
-        left += (sight.free_milli - taken) * (sight.inverse("total_gpu") / WHOLE)
-    left *= -1 / 3
-    left += 1
-    return left
+        packed += sight.inverse("total_gpu") * (ask.gpus * ask.gpu_milli / (3 * WHOLE))
+        packed -= sight.free_share("gpu")
+    packed += sight.packed_share()
+    return packed
 
 
 def gpu_avoidance(sight: Sight, wish: Wish) -> Floats | None:
@@ -180,12 +198,7 @@ def prefer(sight: Sight, wish: Wish) -> Floats | None:
     return sight.by_offer([sum(holds(item, given) for item in wanted) / len(wanted) for given in labels])
 
 
-def kind_of(offer: Any) -> str:
-    """What a class of worker computes on, in one word."""
-    return offer.gpu_words[0] if offer.gpu_words else "cpu"
-
-
-def _offers(wish: Wish) -> list[Any]:
+def _offers(wish: Wish) -> list[Offer]:
     return wish.state.columns.offers
 
 
@@ -223,4 +236,6 @@ def terms(sight: Sight, wish: Wish, weights: Weights, scorers: dict[str, Scorer]
 
 def to_integers(scores: Floats, unit: int = UNIT) -> Numbers:
     """Scores become integers before they are compared, so that two runs decide alike."""
-    return np.rint(scores * unit).astype(np.int64)
+    scores = scores * unit
+    scores += 0.5
+    return scores.astype(np.int64)

@@ -52,8 +52,13 @@ class Walk:
         self._place_of = None if hint is None else {row: place for place, row in enumerate(hint)}
         self._sticky = placer.sticky
         self._current = -1
+        self._spot: Spot | None = None
+        ask = self._asks[0]
+        self._plain = (
+            placer.sticky and hint is None and len(self._asks) == 1 and not (ask.gpus or ask.resources)
+        )
         self._refused: dict[int, str] = {}
-        self._read = 0
+        self._read = self._read_spent = 0
         self._keys: Numbers = np.zeros(0, dtype=np.int64)
         self.rebuild()
 
@@ -61,11 +66,13 @@ class Walk:
         """Score all candidates as the pass found them; claims follow when the list of them is read."""
         parts = [self._score_all(variant) for variant in range(len(self._asks))]
         self._keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self._read = 0
+        self._read = self._read_spent = 0
         self._refused.clear()
 
     def take(self, most: int, owner: str) -> list[Spot]:
         """Claim room for some tasks on the best worker: at least one, unless there is no room for any."""
+        if self._plain and not self._rooms.guards:
+            return self._fill(most)
         if self._refused:
             self._reconsider(owner)
         entry = self._current if self._sticky else -1
@@ -82,6 +89,27 @@ class Walk:
                 return found
             self._strike(entry, row, variant, owner)
             entry = -1
+
+    def _fill(self, most: int) -> list[Spot]:
+        """The same for the commonest walk: one alternative without cards, every worker filled before the next."""
+        ask, rooms = self._asks[0], self._rooms
+        spot = self._spot
+        left = None if spot is None else rooms.lefts[spot.row]
+        while left is None or not left.holds(ask):
+            row = self._best_unspent()
+            if row < 0:
+                self._spot = None
+                return []
+            left = rooms.left(row)
+            if left.holds(ask):
+                spot = self._spot = Spot(row, 0, ())
+            else:
+                self._keys[row] = -1
+                self._catch_up()
+        assert spot is not None  # its worker is the one that holds the ask
+        times = left.times(ask, most) if most > 1 else 1
+        rooms.claim(spot.row, ask, (), times)
+        return [spot] * times
 
     def muster(self, owner: str, avoided: set[int]) -> list[Spot] | None:
         """Find distinct workers for a whole gang, one member each; None where there are not enough."""
@@ -131,7 +159,8 @@ class Walk:
         if not mask.any():
             return np.full(self._span, -1, dtype=np.int64)
         keys = self._keys_of(placer.sight, wish, variant)
-        keys[~mask] = -1
+        if not mask.all():
+            keys[~mask] = -1
         return keys
 
     def _keys_of(self, sight: Sight, wish: Wish, variant: int) -> Numbers:
@@ -145,24 +174,23 @@ class Walk:
         return keys
 
     def _catch_up(self) -> None:
-        """Read what was claimed since: strike out what is used up, score the rest again where that may matter."""
+        """Read what was claimed since: strike out what no longer fits, score the rest again where that may matter."""
         claimed = self._rooms.claimed
         if self._read == len(claimed):
             return
-        fresh, self._read = claimed[self._read :], len(claimed)
-        keys, span, left_of = self._keys, self._span, self._rooms.left
-        if self._place_of is not None:
-            fresh = [row for row in fresh if row in self._place_of]
+        fresh, self._read = dict.fromkeys(claimed[self._read :]), len(claimed)
+        keys, lefts, place_of = self._keys, self._rooms.lefts, self._place_of
+        rows = list(fresh) if place_of is None else [row for row in fresh if row in place_of]
         for variant, ask in enumerate(self._asks):
-            base, still = variant * span, []
-            for row in fresh:
-                place = row if self._place_of is None else self._place_of[row]
-                if not left_of(row).holds(ask):
-                    keys[base + place] = -1
-                elif not self._sticky and keys[base + place] >= 0:
+            base, still = variant * self._span, []
+            for row in rows:
+                place = base + (row if place_of is None else place_of[row])
+                if not lefts[row].holds(ask):
+                    keys[place] = -1
+                elif not self._sticky and keys[place] >= 0:
                     still.append(row)
             if still:
-                self._score_again(list(dict.fromkeys(still)), variant)
+                self._score_again(still, variant)
 
     def _score_again(self, rows: list[int], variant: int) -> None:
         some = np.array(rows, dtype=np.intp)
@@ -181,6 +209,19 @@ class Walk:
             return -1
         entry = int(self._keys.argmax())
         return entry if self._keys[entry] >= 0 else -1
+
+    def _best_unspent(self) -> int:
+        """The best but for workers whose slots are used up, the commonest way to be full; others show when tried."""
+        keys, spent = self._keys, self._rooms.spent
+        if self._read_spent < len(spent):
+            pool = self._asks[0].pool
+            for row in spent[self._read_spent :]:
+                left = self._rooms.lefts[row]
+                if not left.credit or not left.slots(pool):
+                    keys[row] = -1
+            self._read_spent = len(spent)
+        row = int(keys.argmax()) if len(keys) else 0
+        return row if len(keys) and keys[row] >= 0 else -1
 
     def _claim(self, row: int, variant: int, most: int, owner: str) -> list[Spot]:
         ask, rooms = self._asks[variant], self._rooms

@@ -10,9 +10,11 @@ from typing import Protocol
 
 import msgspec
 
+from dray.core.lifecycle.events import Fact, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Attempt, Phase, Task
+from dray.core.model.dependency import read_need
+from dray.core.model.records import Attempt, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.pass_ import plan, settle_plan
 from dray.sim.faults.gang_watch import GangWatch
@@ -26,6 +28,7 @@ from dray.sim.faults.world import World
 FULL_EVERY = 50
 # Hub time gains a moment at each restart.
 CLOCK_SLACK_MS = 1000
+MARK = "EDIT"
 
 
 class Account(msgspec.Struct):
@@ -39,6 +42,8 @@ class Account(msgspec.Struct):
     results: dict[tuple[str, int], str] = {}
     recorded: dict[str, None] = {}
     tries: dict[tuple[str, int, int], tuple[str, int]] = {}
+    held: dict[str, None] = {}
+    edited: dict[str, int] = {}
 
     def copy(self) -> Account:
         """As it stands now, for a backup."""
@@ -60,6 +65,7 @@ class Checker:
         self._world, self._hub, self._runs = world, hub, runs
         self._turns = 0
         self.account = Account()
+        self.cancel_asked: dict[str, None] = {}
         self.shared_names: dict[str, None] = {}
         self.machines: Sequence[Holder] = ()
         self._placed: dict[str, None] = {}
@@ -82,6 +88,7 @@ class Checker:
             uid = payload["attempt"]["uid"]
             if uid not in self._placed:
                 self._world.fail(f"attempt {uid} was sent to {session.worker} and is not committed")
+            self._check_spec(life.state, life.state.attempts[uid], payload["spec"])
         elif envelope["type"] == "job_go":
             self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
@@ -100,6 +107,16 @@ class Checker:
                 times.clear()
 
     # --- what is committed ------------------------------------------------------------------------------------------
+
+    def logged(self, life: HubLife, facts: list[Fact]) -> None:
+        """A plan that is folded in at once holds nothing that is dropped; a held job does not time out."""
+        for fact in facts:
+            if isinstance(fact, PlanDecided):
+                for placement in fact.placements:
+                    if placement.uid not in life.state.attempts:
+                        self._world.fail(f"the plan holds {placement}, which was dropped at once")
+            elif isinstance(fact, WaitTimedOut) and fact.job_id in self.account.held:
+                self._world.fail(f"job {fact.job_id} is held, and its scheduling timeout ran out")
 
     def committed(self, life: HubLife) -> None:
         """A result that was recorded once stays as it is, whoever dies in between."""
@@ -170,6 +187,7 @@ class Checker:
         """A new attempt goes where there is room, on a worker that takes work, and not against a cancel."""
         if attempt.job_id in self.account.cancelled:
             self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which was cancelled")
+        self._check_steering(state, attempt)
         if attempt.phase is not Phase.ASSIGNED:
             return
         worker, presence = state.workers[attempt.worker], state.presence[attempt.worker]
@@ -185,6 +203,32 @@ class Checker:
                 f"attempt {attempt.uid} makes {taken} {pool} tasks and {cpu} millicores on {worker.id}, which has "
                 f"{slots[pool]} slots and {worker.capability.cpu_count} cores"
             )
+
+    def _check_steering(self, state: State, attempt: Attempt) -> None:
+        """Nothing starts against a hold that was answered, or before what it waits for has ended as it must."""
+        if attempt.job_id in self.account.held:
+            self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which is held")
+        for need in map(read_need, unpack_spec(state.jobs[attempt.job_id].spec).after):
+            other = state.jobs.get(need.job_id) or self._hub.store.find_job(need.job_id)
+            succeeded = other is not None and other.state is JobState.SUCCEEDED
+            ended = other is not None and other.state.final
+            if not {"ok": succeeded, "any": ended, "fail": ended and not succeeded}[need.kind]:
+                self._world.fail(
+                    f"attempt {attempt.uid} of job {attempt.job_id} was made before {need} was met: {other}"
+                )
+        if len(attempt.devices) != state.ask(attempt).gpus:
+            self._world.fail(f"attempt {attempt.uid} has cards {attempt.devices} for {state.ask(attempt)}")
+
+    def _check_spec(self, state: State, attempt: Attempt, sent: Message) -> None:
+        """A worker gets the spec as last edited, by the alternative that holds its place."""
+        marked = int(sent["env"].get(MARK, 0))
+        if marked < self.account.edited.get(attempt.job_id, 0):
+            self._world.fail(f"attempt {attempt.uid} was sent as of edit {marked}: {self.account.edited}")
+        ask = state.ask(attempt)
+        if (sent.get("cpu_milli", 0), sent["gpu_count"]) != (ask.cpu_milli, ask.gpus):
+            self._world.fail(f"attempt {attempt.uid} was sent as {sent} and holds {ask}")
+        if "BY" in sent["env"] and sent["env"]["BY"] != str(attempt.variant):
+            self._world.fail(f"attempt {attempt.uid} runs by alternative {attempt.variant}, sent was {sent}")
 
     def _check_missing(self, attempt: Attempt) -> None:
         """What a worker still has is not given up when it registers again; what it never accepted is sent again."""

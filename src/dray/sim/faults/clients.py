@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 from dray.errors import NoSpace
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
+from dray.sim.faults.pending import Pending
 from dray.sim.faults.runs import Behaviour
+from dray.sim.faults.steering import Steering
 from dray.sim.faults.world import World
 
 PATIENCE_MS = 4000
@@ -17,29 +18,12 @@ DOOMED = "doomed"
 GANG_WORLDS, GANG_SHARE = 0.5, 0.5
 
 
-class Pending:
-    """A future for one answer."""
-
-    def __init__(self, heard: Callable[[Any, BaseException | None], None]) -> None:
-        self._heard, self._done = heard, False
-
-    def done(self) -> bool:
-        return self._done
-
-    def set_result(self, result: Any, /) -> None:
-        self._done = True
-        self._heard(result, None)
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self._done = True
-        self._heard(None, exception)
-
-
 class Clients:
     """Draws the work of a world and hands it in."""
 
     def __init__(self, world: World, hub: HubNode, checker: Checker) -> None:
         self._world, self._hub, self._checker = world, hub, checker
+        self._steering = Steering(world, hub, checker)
         self.unanswered = world.size.jobs
         self._answered_keys: set[str] = set()
         self.still_open: dict[str, None] = {}
@@ -126,6 +110,7 @@ class Clients:
     def _submit(self, key: str, spec: dict[str, Any]) -> None:
         if key in self._answered_keys:
             return
+        self._steering.dress(key, spec)
         if self._hub.up:
             self._hub.now.submit(
                 [spec], key, Pending(lambda got, fault: self._answered(key, spec, got, fault))
@@ -135,6 +120,8 @@ class Clients:
     def _answered(self, key: str, spec: dict[str, Any], got: Any, fault: BaseException | None) -> None:
         if isinstance(fault, NoSpace):
             self._world.counts["submit refused for space"] += 1
+            return
+        if fault is not None and self._steering.excused(spec, fault):
             return
         if fault is not None:
             self._world.fail(f"the submit under {key} was refused: {fault}")
@@ -147,6 +134,7 @@ class Clients:
         (job_id,) = ids
         self._checker.account.acknowledged[job_id] = None
         self.unanswered -= 1
+        self._steering.acknowledged(job_id, spec)
         rng = self._world.rng
         if self._world.faulty and rng.random() < 0.2:
             self._world.at(rng.randint(0, 60_000), self._cancel, job_id)
@@ -157,6 +145,7 @@ class Clients:
     def _cancel(self, job_id: str) -> None:
         if self._hub.up:
             self._world.counts["cancel"] += 1
+            self._checker.cancel_asked[job_id] = None
             index = 0 if self._world.rng.random() < 0.3 else None
 
             def heard(did: Any, fault: BaseException | None) -> None:

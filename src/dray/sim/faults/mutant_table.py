@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.sim.faults.control_mutants import CONTROL
 from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
 from dray.sim.faults.save_mutants import SAVES
@@ -45,8 +46,9 @@ TURNS = (
         "plan-not-logged",
         "Placements change the state and are not among the facts.",
         _PASS,
-        "gathered.fold(PlanDecided(decided.placements))",
-        "gathered.effects += apply(state, PlanDecided(decided.placements), gathered.clock)",
+        "gathered.fold(PlanDecided(decided.placements, decided.preemptions))",
+        "gathered.effects += apply("
+        "state, PlanDecided(decided.placements, decided.preemptions), gathered.clock)",
     ),
     _one(
         "log-tail-not-folded",
@@ -257,7 +259,7 @@ JOBS = (
     _one(
         "open-array-ends",
         "An open array ends while it may still grow.",
-        _JOBS + "settle",
+        _JOBS + "_derive",
         "job.ended < job.total or job.open",
         "job.ended < job.total",
     ),
@@ -417,7 +419,7 @@ TIMERS = (
     _one(
         "service-timer-ignored",
         "A service is given up as late as a batch task, or a batch task as early.",
-        _JOBS + "_lost_after_ms",
+        _JOBS + "default_lost_after_ms",
         'if spec.type == "service"',
         'if spec.type == "batch"',
     ),
@@ -503,4 +505,15 @@ AGENT = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT, *GANGS, *SAVES)
+MUTANTS: tuple[Mutant, ...] = (
+    *TURNS,
+    *RESULTS,
+    *JOBS,
+    *WORKERS,
+    *ROOM,
+    *TIMERS,
+    *AGENT,
+    *GANGS,
+    *SAVES,
+    *CONTROL,
+)

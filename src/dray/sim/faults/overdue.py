@@ -76,7 +76,7 @@ def _waits(life: HubLife) -> Iterator[str]:
     """A job with a scheduling timeout does not wait beyond it, while nothing of it runs."""
     now_ms = life.world.now_ms
     for job in life.state.jobs.values():
-        if not job.timeout_ms or not job.waiting or job.live or job.state.final:
+        if not job.timeout_ms or not job.waiting or job.live or job.state.final or job.barred:
             life.waits_since.pop(job.id, None)
             continue
         began_ms, placed_ms = life.waits_since.get(job.id, (now_ms, job.waiting_since_ms))
