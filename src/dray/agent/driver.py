@@ -75,6 +75,11 @@ class Driver:
         else:
             self._sessions = sessions
 
+    def stop_listening(self) -> None:
+        """Let tasks know at once that this agent is gone; they look for the next."""
+        if self._sessions is not None:
+            self._sessions.close()
+
     def task_greeted(self, uid: str) -> dict[str, Any]:
         """A task opened its session."""
         return self._machine.greeted(uid, _now_ms())

@@ -22,7 +22,8 @@ FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "
 LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
 REMEMBERED = 1000
-TOLD_AT_ONCE = 50
+# Half of what a hub reads of one worker: what is said on the way out comes on top.
+TOLD_PER_S = 100
 
 
 class Stopping(NamedTuple):
@@ -134,6 +135,7 @@ class Machine:
         self._beaten_ms: list[int] = []
         self._refused_uids: dict[str, None] = {}
         self._asked: set[str] | None = None
+        self._told, self._told_since_ms = 0, 0
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
 
@@ -234,6 +236,8 @@ class Machine:
         attempt = self.running.get(event.get("uid") or "")
         if attempt is None:
             return []
+        # The supervisor keeps no record of it: an assignment that comes twice must not start it after all.
+        self._never_start(attempt.uid)
         exit_ = {"state": "failed", "exit_code": None, "exit_class": "refused", "error": event["error"]}
         return self._exited({"uid": attempt.uid, **exit_}, now_ms)
 
@@ -266,14 +270,16 @@ class Machine:
         """Tell the hub what it may hear now: latest words, those first that have waited longest."""
         if not self.registered:
             return []
-        due = [a for a in attempts if a.known and (a.said.is_due(now_ms) or self._is_pressing(a))]
+        if now_ms - self._told_since_ms >= 1000:
+            self._told, self._told_since_ms = 0, now_ms
+        pressing = [a for a in attempts if a.known and self._is_pressing(a)]
+        due = [a for a in attempts if a.known and a.said.is_due(now_ms) and not self._is_pressing(a)]
         due.sort(key=lambda attempt: attempt.said.told_ms or 0)
-        for attempt in due[:TOLD_AT_ONCE]:
+        chosen = [*pressing, *due[: max(0, TOLD_PER_S - self._told)]]
+        self._told += len(chosen)
+        for attempt in chosen:
             attempt.said.told(now_ms)
-        return [
-            Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False)
-            for a in due[:TOLD_AT_ONCE]
-        ]
+        return [Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False) for a in chosen]
 
     def _is_pressing(self, attempt: Running) -> bool:
         """What is said on the way out cannot wait: there may be no later."""
@@ -422,10 +428,13 @@ class Machine:
                 return []
         if not message.attempt:
             return []
-        self._refused_uids[message.attempt] = None
+        self._never_start(message.attempt)
+        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
+
+    def _never_start(self, uid: str) -> None:
+        self._refused_uids[uid] = None
         if len(self._refused_uids) > REMEMBERED:
             del self._refused_uids[next(iter(self._refused_uids))]
-        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
 
     def disconnected(self) -> None:
         """The session is gone; what runs goes on."""
