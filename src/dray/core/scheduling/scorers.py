@@ -145,8 +145,10 @@ def leftover(sight: Sight, wish: Wish) -> Floats | None:
 
 def gpu_avoidance(sight: Sight, wish: Wish) -> Floats | None:
     """Work without a GPU goes to workers with GPUs last."""
-    if wish.ask.gpus or not any("gpu" in offer.kinds or "tpu" in offer.kinds for offer in _offers(wish)):
+    if not any("gpu" in offer.kinds or "tpu" in offer.kinds for offer in _offers(wish)):
         return None
+    if wish.ask.gpus:
+        return np.ones(len(sight), dtype=np.float64)  # an alternative that needs the GPUs does not waste them
     without: Floats = (sight.column("total_gpu") == 0).astype(np.float64)
     return without
 
