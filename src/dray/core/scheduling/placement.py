@@ -67,6 +67,9 @@ class Placer:
 
     def place(self, shape: int, count: int, owner: str = "") -> list[Spot]:
         """Claim room for up to `count` tasks; fewer means that there is no more room."""
+        hint = self.hints.get(shape)
+        if hint is not None and not self._hint_holds(shape, hint):
+            return []
         walk = self.walk(shape, owner)
         spots = walk.take(count, owner)
         while len(spots) < count:
@@ -118,6 +121,11 @@ class Placer:
     def claim(self, spot: Spot, ask: Ask, owner: str, times: int = 1) -> None:
         """Take a spot."""
         self.rooms.claim(spot.row, ask, spot.devices, times)
+
+    def _hint_holds(self, shape: int, hint: Sequence[int]) -> bool:
+        """Whether the few workers worth a look have anything left: mostly another shape was quicker."""
+        asks, left_of = self.state.asks(shape), self.rooms.left
+        return any(left_of(row).holds(ask) for row in hint for ask in asks)
 
     # --- machinery ----------------------------------------------------------------------------------------------------
 
