@@ -15,6 +15,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.capability import Device
 from dray.core.model.policy import PlacementPolicy, Policy, Weights, pack_policy
 from dray.core.model.resources import WHOLE, Ask, Asks
+from dray.core.scheduling import fronts, placement
 from dray.core.scheduling.filters import fits
 from dray.core.scheduling.placement import STRATEGIES, Spot, make_placer
 from dray.core.scheduling.rooms import Rooms
@@ -284,3 +285,59 @@ def hold_all(cluster: Cluster, worker: str, total: tuple[int, int], cpu: int, id
     for index, free in enumerate(idle):
         if free < WHOLE:
             columns.hold(worker, Ask(gpus=1, gpu_milli=WHOLE - free), (index,), 1)
+
+
+@given(
+    workers=st.lists(
+        st.tuples(
+            st.sampled_from([0, 2, 8, 64]),
+            st.sampled_from([0, 4, 32]),
+            st.integers(0, 4),
+            st.sampled_from([0, 0, 2]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    asks=st.lists(
+        st.builds(
+            Ask,
+            cpu_milli=st.sampled_from([0, 500, 3000]),
+            memory_bytes=st.sampled_from([0, 10**9, 3 * 10**9]),
+        ),
+        min_size=1,
+        max_size=4,
+        unique=True,
+    ),
+    orders=ORDERS,
+    trouble=st.lists(st.integers(0, 11), max_size=3),
+)
+def test_looking_at_the_front_first_changes_no_choice(
+    workers: list[tuple[int, int, int, int]],
+    asks: list[Ask],
+    orders: list[tuple[int, int]],
+    trouble: list[int],
+) -> None:
+    cluster = Cluster()
+    for number, (cpus, memory_gb, batch, gpus) in enumerate(workers):
+        cluster.join(f"w{number:02d}", credit=3, cpus=cpus, memory_gb=memory_gb, batch=batch, gpus=gpus)
+    state = cluster.state
+    for number in trouble:
+        state.experience.trouble[f"w{number:02d}"] = (1.5, 0)
+    numbers = [state.shapes.take((ask,)) for ask in asks]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fronts, "FIRST_REACH", 2)
+        patch.setattr(fronts, "STEP", 2)
+        patch.setattr(placement, "FEW_WALKS", 0)
+        patch.setattr(placement, "FEWEST_WORKERS", 0)
+        quick, whole = make_placer(state, Rooms(state)), make_placer(state, Rooms(state))
+        patch.setattr(whole, "front", lambda pool: None)
+        for which, count in orders:
+            shape = numbers[which % len(numbers)]
+            walked = make_walk_only(whole).place(shape, count)
+            assert quick.place(shape, count) == walked
+
+
+def make_walk_only(placer: placement.Placer) -> placement.Placer:
+    """A placer that goes the general way even where a shorter one would do."""
+    placer._plain_walk = lambda shape, owner: None  # type: ignore[method-assign]  # the point of the comparison
+    return placer

@@ -41,19 +41,25 @@ class Sight:
         """A column as it stands in the state."""
         return self._pick(self._columns.view[name])
 
+    def _keep(self, what: str) -> Numbers:
+        found: Numbers | None = self._kept.get(f"free {what}")
+        if found is None:
+            found = self._kept[f"free {what}"] = self._pick(self.rooms.free(what))
+        return found
+
     def _pick(self, column: Numbers) -> Numbers:
         return column[: self._columns.count] if self.rows is None else column[self.rows]
 
     @property
     def free_cpu(self) -> Numbers:
         if self._lefts is None:
-            return self._pick(self.rooms.free("cpu"))
+            return self._keep("cpu")
         return np.array([left.cpu for left in self._lefts], dtype=np.int64)
 
     @property
     def free_mem(self) -> Numbers:
         if self._lefts is None:
-            return self._pick(self.rooms.free("mem"))
+            return self._keep("mem")
         return np.array([left.memory for left in self._lefts], dtype=np.int64)
 
     @property
@@ -217,13 +223,21 @@ SCORERS: dict[str, Scorer] = {
 PERSONAL = ("warmth", "performance", "spread")
 
 
-def weigh(sight: Sight, wish: Wish, weights: Weights, scorers: dict[str, Scorer]) -> Floats:
-    """The weighted sum of all scorers that have a weight and something to say."""
+def weigh(
+    sight: Sight,
+    wish: Wish,
+    weights: Weights,
+    scorers: dict[str, Scorer],
+    heard: dict[str, None] | None = None,
+) -> Floats:
+    """The weighted sum of all scorers that have a weight and something to say; `heard` takes their names."""
     total: Floats | None = None
     for name, scorer in scorers.items():
         weight = getattr(weights, name)
         found = scorer(sight, wish) if weight else None
         if found is not None:
+            if heard is not None:
+                heard[name] = None
             if weight != 1:
                 found *= weight
             total = found if total is None else total + found
