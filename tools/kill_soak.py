@@ -46,6 +46,7 @@ def read_words(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=20, help="kills of task processes")
     parser.add_argument("--round-s", default="1.0-3.0", help="seconds of a round, LOW-HIGH")
     parser.add_argument("--limit-s", type=float, default=0.0, help="stop killing after so long (0: no limit)")
+    parser.add_argument("--end-s", type=float, default=END_S, help="what clients, then all work, get to end")
     parser.add_argument("--seed", type=int, default=0, help="0 draws one")
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file that the run is added to")
     parser.add_argument("--keep", type=Path, help="folder to copy the cluster's files to after a finding")
@@ -65,12 +66,12 @@ def main(argv: list[str]) -> int:
         load = Load(cluster, ledger, seed)
         load.start()
         rounds = run_rounds(killer, ledger, options, random.Random(seed + 1))
-        account = finish(cluster, ledger, killer, load)
+        account = finish(cluster, ledger, killer, load, options.end_s)
         report = make_report(seed, rounds, time.monotonic() - began, ledger, killer, account)
         print_report(report, killer, account)
         save(options.out, report)
         if account.anomalies and options.keep:
-            shutil.copytree(cluster.folder, options.keep, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+            keep(cluster.folder, options.keep)
         return 1 if account.anomalies else 0
     finally:
         cluster.close()
@@ -97,14 +98,23 @@ def run_rounds(killer: Killer, ledger: Ledger, options: argparse.Namespace, rng:
     return rounds
 
 
-def finish(cluster: Cluster, ledger: Ledger, killer: Killer, load: Load) -> Account:
+def finish(cluster: Cluster, ledger: Ledger, killer: Killer, load: Load, end_s: float) -> Account:
     """The kills are over: everything comes up, clients stop, all work ends, the account is settled."""
     killer.settle()
-    load.stop(END_S)
+    load.stop(end_s)
     account = Account(cluster, ledger, killer)
-    account.wait_for_end(END_S)
+    account.wait_for_end(end_s)
     account.settle()
     return account
+
+
+def keep(folder: Path, target: Path) -> None:
+    """Copy the cluster's files; its sockets cannot be copied."""
+
+    def sockets(inside: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(inside, name).is_socket()]
+
+    shutil.copytree(folder, target, ignore=sockets, dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
 def make_report(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 import os
 import random
 import signal
@@ -37,6 +38,7 @@ TIMERS = {
 }
 AGAIN_S = 0.25
 AIM_S = 0.5
+SETTLE_S = 30.0
 AIMED_SHARE = 0.4
 
 
@@ -50,8 +52,9 @@ class Moment(NamedTuple):
 class Killer:
     """Kills and restarts; `timeline` and `kills` tell what it did, `surprises` what ended by itself."""
 
-    def __init__(self, cluster: Cluster, lines: Path, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, lines: Path, rng: random.Random, settle_s: float = SETTLE_S) -> None:
         self.cluster, self._lines, self._rng = cluster, lines, rng
+        self._settle_s, self._give_up_at = settle_s, math.inf
         self.timeline: list[Moment] = []
         self.kills: Counter[str] = Counter()
         self.killed_uids: set[str] = set()
@@ -75,9 +78,10 @@ class Killer:
         self._work_until(begun + span_s)
 
     def settle(self) -> None:
-        """No more kills: run the restarts that are planned, and wait until everything is up."""
+        """No more rounds: do what is still planned, however late it is, and wait until everything is up."""
+        self._give_up_at = time.monotonic() + self._settle_s
         while self._due:
-            self._work_until(self._due[0][0] + 0.01)
+            self._step(self._due[0][0])
         self._note("no kills from here on")
         try:
             wait_for(lambda: all(self._is_up(name) for name in AGENTS), f"{AGENTS} are back")
@@ -110,13 +114,24 @@ class Killer:
         self._number += 1
         heapq.heappush(self._due, (at, self._number, action))
 
+    def _plan_again(self, what: str, action: Callable[[], None]) -> None:
+        """What was to be killed is not there just now: soon once more, but not for ever."""
+        if time.monotonic() > self._give_up_at:
+            self.surprises.append(f"{what} was to be killed, and there was none for {self._settle_s:g} s")
+        else:
+            self._plan(time.monotonic() + AGAIN_S, action)
+
     def _work_until(self, end: float) -> None:
-        while (now := time.monotonic()) < end:
-            self.look()
-            while self._due and self._due[0][0] <= now:
-                heapq.heappop(self._due)[2]()
-            following = min(self._due[0][0] if self._due else end, end)
-            time.sleep(max(0.0, min(following - time.monotonic(), AGAIN_S)))
+        while time.monotonic() < end:
+            self._step(end)
+
+    def _step(self, end: float) -> None:
+        """Do all that is due, overdue or not; then sleep until the next is, or `end`, or for a moment."""
+        self.look()
+        while self._due and self._due[0][0] <= time.monotonic():
+            heapq.heappop(self._due)[2]()
+        following = min(self._due[0][0], end) if self._due else end
+        time.sleep(max(0.0, min(following - time.monotonic(), AGAIN_S)))
 
     def _action(self, kind: str) -> Callable[[], None]:
         if kind == "hub":
@@ -151,7 +166,7 @@ class Killer:
 
     def _kill_hub(self) -> None:
         if "hub" in self._down:
-            self._plan(time.monotonic() + AGAIN_S, self._kill_hub)
+            self._plan_again("the hub", self._kill_hub)
             return
         self.cluster.kill_hub()
         self.kills["hub"] += 1
@@ -169,7 +184,7 @@ class Killer:
 
     def _kill_agent(self, name: str, aimed: bool = False) -> None:
         if name in self._down:
-            self._plan(time.monotonic() + AGAIN_S, lambda: self._kill_agent(name, aimed))
+            self._plan_again(f"agent {name}", lambda: self._kill_agent(name, aimed))
             return
         if aimed:
             self._aim(name)
@@ -191,7 +206,7 @@ class Killer:
             self._aim(name)
         pid = supervisor_of(agent)
         if pid is None or (both and name in self._down):
-            self._plan(time.monotonic() + AGAIN_S, lambda: self._kill_supervisor(name, both, aimed))
+            self._plan_again(f"the supervisor of {name}", lambda: self._kill_supervisor(name, both, aimed))
             return
         os.kill(pid, signal.SIGKILL)
         self.kills["supervisor"] += 1
@@ -202,7 +217,7 @@ class Killer:
     def _kill_task(self) -> None:
         victim = self._choose_task()
         if victim is None:
-            self._plan(time.monotonic() + AGAIN_S, self._kill_task)
+            self._plan_again("a task", self._kill_task)
             return
         uid, pid = victim
         self.killed_uids.add(uid)

@@ -98,6 +98,7 @@ class AgentConfig:
     backend: str = ""
     allow_software_vulkan: bool = False
     task_user: str = ""
+    address: str = ""
     reconnect_min_s: float = 0.5
     reconnect_max_s: float = 30.0
     result_resend_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)

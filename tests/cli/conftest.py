@@ -153,6 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.answer("POST")
 
+    def do_PUT(self) -> None:
+        self.answer("PUT")
+
     def do_DELETE(self) -> None:
         self.answer("DELETE")
 

@@ -10,9 +10,11 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 
 from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
+from dray.client.channel import Channel
+from dray.client.discovery import Target, settle_config
 from dray.core.model.records import JobState
 from dray.errors import Conflict, HubUnavailable, NotFound, TooLarge, Unauthenticated
 from dray.testing import RunningHub, make_spec, running_hub
@@ -246,3 +248,30 @@ async def test_a_wait_that_is_given_up_leaves_the_others_alone(hub: RunningHub) 
         assert await client.cancel(job) is True
         assert (await other).state is JobState.KILLED
         assert await client.cancel(job) is False
+
+
+async def test_a_close_at_the_very_moment_of_a_break_ends_the_channel(hub: RunningHub) -> None:
+    closing: list[asyncio.Task[None]] = []
+    broken = asyncio.Event()
+
+    class ClosedAtTheBreak(Channel):
+        async def _write(self, socket: ClientConnection) -> None:
+            try:
+                await super()._write(socket)
+            finally:
+                # The session is over and its keeper waits for this very task to end.
+                if not closing:
+                    closing.append(asyncio.create_task(self.close()))
+                    broken.set()
+                    await asyncio.sleep(0)
+
+    target = Target(hub.url, hub.token, fingerprint="", cafile=None)
+    channel = ClosedAtTheBreak(lambda: target)
+    async with asyncio.timeout(DEADLINE_S):
+        await channel.open()
+        await channel.ask("ping", {})
+        await asyncio.to_thread(hub.kill)
+        await broken.wait()
+        await closing[0]
+        with pytest.raises(HubUnavailable, match="was closed"):
+            await channel.ask("ping", {})

@@ -24,10 +24,13 @@ from dray.core.lifecycle.events import (
     Event,
     Fact,
     Heard,
+    HoldChanged,
+    JobEdited,
     JobsSubmitted,
     NewJob,
     Outcome,
     PlanDecided,
+    RequeueRequested,
     SessionClosed,
     SessionOpened,
     SlotsSeen,
@@ -43,7 +46,7 @@ from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.records import Attempt, Job, Task
-from dray.core.model.spec import pack_spec
+from dray.core.model.spec import pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.explain import explain
 from dray.core.scheduling.pass_ import plan, settle_plan
@@ -127,7 +130,20 @@ class Cluster:
 
     def submit(self, job_id: str = "job", user: str = "ann", **spec: Any) -> list[Effect]:
         raw = {"command": ["true"], **spec}
-        return self.turn(JobsSubmitted((NewJob(job_id, user, pack_spec(check_spec(raw))),)))
+        packed = pack_spec(check_spec(raw))
+        return self.turn(JobsSubmitted((NewJob(job_id, user, packed, tuple(raw.get("after", ()))),)))
+
+    def hold(self, job_id: str = "job", on: bool = True) -> list[Effect]:
+        return self.turn(HoldChanged(job_id, on, "bob"))
+
+    def edit(self, job_id: str = "job", **changes: Any) -> list[Effect]:
+        """Lay changes over a job's spec; conditions are taken as they stand, none of them looked up."""
+        raw = {**spec_document(unpack_spec(self.job(job_id).spec)), **changes}
+        after = tuple(changes.get("after", self.job(job_id).after))
+        return self.turn(JobEdited(job_id, pack_spec(check_spec(raw)), "ann", after))
+
+    def ask_again(self, job_id: str = "job", index: int = -1) -> list[Effect]:
+        return self.turn(RequeueRequested(job_id, index, "ann"))
 
     def extend(self, job_id: str, count: int, close: bool = False) -> list[Effect]:
         return self.turn(ArrayExtended(job_id, count, close))

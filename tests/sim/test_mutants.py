@@ -13,6 +13,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 QUICK = (
     "effects-before-commit",
     "log-tail-not-folded",
+    "idle-stale-hub-stays",
     "foreign-attempts-allowed",
     "duplicate-recorded-twice",
     "one-retry-less",
@@ -25,6 +26,21 @@ QUICK = (
     "flapping-tolerated",
     "reported-slots-trusted",
     "finished-not-reported",
+    "go-before-all-accepted",
+    "member-concluded-alone",
+    "gang-succeeds-early",
+    "ended-member-not-recalled",
+    "lost-member-adopted",
+    "start-not-waited-for",
+    "save-for-anothers-attempt",
+    "save-not-counted",
+    "retry-gets-less",
+    "release-does-not-queue",
+    "hold-ignored",
+    "followers-not-queued",
+    "ok-and-fail-swapped",
+    "edit-keeps-shape",
+    "requeue-charged",
 )
 
 

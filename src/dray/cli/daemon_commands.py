@@ -83,6 +83,9 @@ def hub(session: Session, **flags: Any) -> int:
     "--allow-software-vulkan", is_flag=True, default=None, help="Offer Vulkan devices that are no cards."
 )
 @click.option("--task-user", metavar="NAME", help="Run tasks as this user (needs root).")
+@click.option(
+    "--address", metavar="HOST", help="Where members of a gang meet this machine.  [default: found out]"
+)
 @pass_session
 def worker_start(session: Session, labels: tuple[str, ...], resources: tuple[str, ...], **flags: Any) -> int:
     """Run an agent in the foreground: this machine becomes a worker of the hub."""

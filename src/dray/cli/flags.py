@@ -42,6 +42,16 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "--queue-timeout", metavar="TIME", help="Give up if not started after this time.  [default: never]"
     ),
+    click.option("--hold", is_flag=True, default=None, help="Do not start it before `dray release`."),
+    click.option(
+        "--after",
+        metavar="NEEDS",
+        help="Start only after other jobs: ok:ID (succeeded; also just ID), any:ID (ended), fail:ID (not "
+        "succeeded); several with commas.",
+    ),
+    click.option(
+        "--deadline", metavar="WHEN", help="When it should be done: +2h from now, or 2030-01-31T18:00:00Z."
+    ),
     click.option("--retries", type=int, metavar="N", help="Tries after failures.  [default: 0]"),
     click.option("--losses", type=int, metavar="N", help="Tries after lost workers.  [default: 3]"),
     click.option("--at-most-once", is_flag=True, default=None, help="Never start a task a second time."),

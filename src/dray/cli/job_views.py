@@ -87,8 +87,20 @@ def tell_detail(job: Document) -> str:
         return reason or (phase if phase != "queued" else "")
     if state == "running":
         asked = "cancel requested" if job.get("cancel_requested") else ""
-        return asked or (phase if phase not in ("", "running") else _tell_failures(job))
+        return asked or (phase if phase not in ("", "running") else tell_progress(job) or _tell_failures(job))
     return describe_end(job) or _tell_failures(job)
+
+
+def tell_progress(document: Document) -> str:
+    """How far a task has come, by its own word: `45%, step 1200, epoch 3`."""
+    progress: Document = document.get("progress") or {}
+    fraction, step = progress.get("fraction"), progress.get("step")
+    parts = [
+        "" if fraction is None else f"{100 * fraction:.0f}%",
+        "" if step is None else f"step {step}",
+        str(progress.get("note") or ""),
+    ]
+    return clean(", ".join(filter(None, parts)))
 
 
 def _tell_failures(job: Document) -> str:
@@ -118,7 +130,11 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("name", clean(str(job.get("name") or ""))),
         ("state", f"{state}{f' ({phase})' if phase and phase not in (job.get('state'), 'queued') else ''}"),
         ("reason", clean(str(job.get("reason") or ""))),
+        ("progress", tell_progress(job)),
         ("ended as", clean(end)),
+        ("held", f"by {job['held_by']}" if job.get("held") else ""),
+        ("waits for", ", ".join(map(str, job.get("after") or []))),
+        ("deadline", local_time(spec.get("deadline"))),
         ("asked to stop", "yes" if job.get("cancel_requested") and not job.get("ended_at") else ""),
         ("tasks", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)),
         ("user", str(job.get("user") or "")),
@@ -134,6 +150,8 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("worker", str(job.get("worker") or "")),
         ("tried again", _tell_retries(job)),
         ("asks for", _tell_ask(spec)),
+        ("either", _tell_variants(spec)),
+        ("edited", "yes: this is no longer what was submitted" if job.get("edited") else ""),
         ("command", clean(shlex.join(map(str, spec.get("command") or [])))),
         ("in", clean(str(spec.get("workdir") or ""))),
     ]
@@ -171,6 +189,15 @@ def _tell_ask(spec: Document) -> str:
         *(f"{condition} preferred" for condition in spec.get("prefer") or []),
     ]
     return clean(", ".join(filter(None, parts)))
+
+
+def _tell_variants(spec: Document) -> str:
+    """What each alternative asks for where it differs from the job, in order."""
+    told = []
+    for number, variant in enumerate(spec.get("variants") or []):
+        words = _tell_ask(variant) or clean(str(variant.get("gpu_backend") or "")) or "as the job"
+        told.append(f"{variant.get('name') or number}: {words}")
+    return "; ".join(told)
 
 
 def _tell_array(array: Document) -> str:
@@ -220,7 +247,12 @@ def _tell_attempt_end(attempt: Document) -> str:
     usage: Document = attempt.get("usage") or {}
     peak = f"peak {format_bytes(int(usage['max_rss_bytes']))}" if usage.get("max_rss_bytes") else ""
     reason = f"stopped by {attempt['cancel_reason']}" if attempt.get("cancel_reason") else ""
-    return ", ".join(filter(None, (words, reason, peak)))
+    step = attempt.get("saved_step")
+    saved = (
+        "" if step is None else f"saved step {step} after {format_seconds(attempt.get('saved_run_s') or 0)}"
+    )
+    variant = f"as {attempt['variant']}" if attempt.get("variant") else ""
+    return ", ".join(filter(None, (variant, words, reason, saved, peak)))
 
 
 def draw_task(task: Document) -> str:
@@ -230,6 +262,7 @@ def draw_task(task: Document) -> str:
         ("task", str(task.get("id", ""))),
         ("array index", "" if index is None else str(index)),
         ("state", paint(str(task.get("state", "")))),
+        ("progress", tell_progress(task)),
         ("ended as", clean(describe_end(task))),
         ("started", local_time(task.get("started_at"))),
         ("ended", _tell_time(task.get("ended_at"), task.get("started_at"), "ran")),

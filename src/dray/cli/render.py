@@ -31,6 +31,10 @@ _COLOURS = {
     "offline": "red",
     "ok": "green",
     "FAILED": "red",
+    "full": "yellow",
+    "over soft": "yellow",
+    "over": "red",
+    "over hard": "red",
 }
 
 

@@ -81,6 +81,18 @@ class Job:
     def cancel(self, grace_s: float | None = None) -> bool:
         return self._hub.cancel(self, grace_s)
 
+    def hold(self) -> Status:
+        return self._hub.hold(self)
+
+    def release(self) -> Status:
+        return self._hub.release(self)
+
+    def requeue(self) -> Status:
+        return self._hub.requeue(self)
+
+    def edit(self, **terms: Any) -> Status:
+        return self._hub.edit(self, **terms)
+
     def logs(self, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
         return self._hub.logs(self, follow=follow, **wanted)
 
@@ -149,6 +161,26 @@ class Hub:
     def cancel(self, job: AnyJob, grace_s: float | None = None) -> bool:
         """Ask for a job's end, or one task's (`JOB/INDEX`). False where it had ended before."""
         return bool(self._call("cancel", _id_of(job), grace_s))
+
+    def hold(self, job: AnyJob) -> Status:
+        """Keep a job from starting until it is released; what runs goes on."""
+        status: Status = self._call("hold", _id_of(job))
+        return status
+
+    def release(self, job: AnyJob) -> Status:
+        """Let a held job start."""
+        status: Status = self._call("release", _id_of(job))
+        return status
+
+    def requeue(self, job: AnyJob) -> Status:
+        """Stop what runs of a job, or one task's (`JOB/INDEX`), and queue it again, free of charge."""
+        status: Status = self._call("requeue", _id_of(job))
+        return status
+
+    def edit(self, job: AnyJob, **terms: Any) -> Status:
+        """Change a job that waits, with the keywords of `submit`; None takes one back to its default."""
+        status: Status = self._call("edit", _id_of(job), **terms)
+        return status
 
     def why(self, job: AnyJob) -> dict[str, Any]:
         """Why a job waits: state, summary, blockers, workers, fix."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dray
@@ -19,7 +19,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState
 from dray.core.scheduling.explain import explain, message_of
 from dray.errors import Forbidden, InvalidInput, NotFound
-from dray.hub import commands
+from dray.hub import changes, commands
 from dray.hub.commands import KeyMemory, Sources, find_job, owned
 from dray.hub.documents import Document, job_document, moment, task_document, worker_document, worker_tasks
 from dray.hub.engine import Engine
@@ -30,6 +30,7 @@ from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
 from dray.hub.plans import plan_document
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.site_answers import SiteAnswers
 from dray.hub.store.base import JobFilter, Store
 
 MAX_WAIT_S = 60.0
@@ -46,6 +47,7 @@ class Parts(NamedTuple):
     low_space: Callable[[], bool]
     batch_specs: int
     started_at_ms: int
+    site: SiteAnswers
 
 
 class Answers:
@@ -54,11 +56,16 @@ class Answers:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._engine, self._store = parts.engine, parts.store
-        self._sources = Sources(parts.store, KeyMemory(), parts.low_space)
+        self._sources = Sources(parts.store, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self.listeners: list[Callable[[Note], None]] = []
+        self.listeners: list[Callable[[Note], None]] = [parts.site.hear]
         self.ready = False
+
+    @property
+    def site(self) -> SiteAnswers:
+        """The answers about the site's rules."""
+        return self._parts.site
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -94,11 +101,32 @@ class Answers:
     ) -> Document:
         def finish(state: State, ids: Sequence[str], done: bool) -> Document:
             document = self._document(state, caller, job_id)
-            return document if done else document | {"note": "already finished: nothing to cancel"}
+            if not done:
+                return document | {"note": "already finished: nothing to cancel"}
+            if index is not None and state.jobs[job_id].gang:
+                return document | {"note": "cancelled whole: the tasks of a gang end together"}
+            return document
 
         answer: Document = await self._engine.change(
             commands.cancel(caller, job_id, index, grace_s, self._store, finish)
         )
+        return answer
+
+    async def hold(self, caller: Caller, job_id: str, on: bool) -> Document:
+        return await self._change(caller, changes.hold, job_id, on)
+
+    async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> Document:
+        return await self._change(caller, changes.requeue, job_id, index)
+
+    async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
+        return await self._change(caller, changes.edit, job_id, wanted)
+
+    async def _change(self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any) -> Document:
+        def finish(state: State, _: str, note: str) -> Document:
+            document = self._document(state, caller, job_id)
+            return document | {"note": note} if note else document
+
+        answer: Document = await self._engine.change(make(caller, job_id, what, self._store, finish))
         return answer
 
     async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
@@ -193,13 +221,18 @@ class Answers:
 
     async def plan(self, caller: Caller, spec: Any) -> Document:
         checked = commands.read_specs(caller, [spec], 1)[0]
-        return await self._engine.read(lambda state: plan_document(state, checked))
+
+        def look(state: State) -> Document:
+            commands.check_queues(state.policy, [checked])
+            return plan_document(state, checked)
+
+        return await self._engine.read(look)
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
         async for piece in self._logs.read(caller, request):
             yield piece
 
-    # --- workers, queues, the hub itself ------------------------------------------------------------------------------
+    # --- workers, the hub itself --------------------------------------------------------------------------------------
 
     async def workers(self, caller: Caller, backend: str = "") -> Document:
         def look(state: State) -> Document:
@@ -214,16 +247,6 @@ class Answers:
                 raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
             jobs = [line for line in worker_tasks(state, worker_id) if caller.sees(line["user"])]
             return worker_document(state, worker_id) | {"jobs": jobs}
-
-        return await self._engine.read(look)
-
-    async def queues(self, caller: Caller, name: str = "") -> Document:
-        def look(state: State) -> Document:
-            depth = {"default": 0, **state.backlog.depth}
-            if name and name not in depth:
-                raise NotFound(f"no job has waited in a queue {name!r} yet")
-            shown = [_queue_document(state, queue) for queue in sorted(depth) if not name or queue == name]
-            return shown[0] if name else {"queues": shown}
 
         return await self._engine.read(look)
 
@@ -342,7 +365,7 @@ class Answers:
             return job_document(job, None, [], reason)
         task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
         known = self.attempts_of(state, job, 0) if attempts is None else attempts
-        return job_document(job, task, known, reason)
+        return job_document(job, task, known, reason, state.progress)
 
     def _brief(self, state: State, job_id: str) -> Document:
         """A submit's answer: a new job has no history, so nothing is looked up for it."""
@@ -360,20 +383,23 @@ class Answers:
     def _listed(self, state: State, job: Job, reasons: dict[int, str]) -> Document:
         reason = ""
         if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
-            reason = reasons.get(job.shape, "")
-            if not reason or job.limit:
-                reason = reasons[job.shape] = explain(state, job).summary
+            if job.barred:
+                reason = explain(state, job).summary
+            else:
+                reason = reasons.get(job.shape, "")
+                if not reason or job.limit:
+                    reason = reasons[job.shape] = explain(state, job).summary
         if job.numbered:
             return job_document(job, None, [], reason)
         untouched = not job.cursor and not job.rest.final
         task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
         attempts = [] if untouched else self.attempts_of(state, job, 0)
-        return job_document(job, task, attempts, reason)
+        return job_document(job, task, attempts, reason, state.progress)
 
     def _task_document(self, state: State, job: Job, index: int) -> Document:
         task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
         attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
-        return task_document(job, index, task, attempts)
+        return task_document(job, index, task, attempts, state.progress)
 
     def _indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> list[int]:
         if not states:
@@ -424,18 +450,6 @@ def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str
         return attempt
 
     return look
-
-
-def _queue_document(state: State, queue: str) -> Document:
-    keys = [key for key in state.backlog.buckets if key.queue == queue]
-    running = sum(
-        1
-        for attempt in state.attempts.values()
-        if attempt.phase.live and state.jobs[attempt.job_id].queue == queue
-    )
-    shapes = len({key.shape for key in keys})
-    waiting = state.backlog.depth.get(queue, 0)
-    return {"name": queue, "policy": "fifo", "waiting": waiting, "running": running, "shapes": shapes}
 
 
 def _replace_user(wanted: JobFilter, user: str) -> JobFilter:

@@ -26,6 +26,7 @@ from dray.core.lifecycle.events import EpochStarted
 from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
+from dray.core.model.policy import DEFAULT_QUEUE
 from dray.errors import DrayError, StoreError
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, write_private
@@ -49,15 +50,20 @@ from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.logs import set_up_logging
 from dray.hub.metrics import Gauges, Metrics
 from dray.hub.outputs import Outputs
+from dray.hub.policy_changes import settle_at_start
+from dray.hub.policy_file import find_policy_file
 from dray.hub.projection import Projector
 from dray.hub.questions import Questions
+from dray.hub.queue_statistics import QueueStatistics
 from dray.hub.recovery import recover
 from dray.hub.server import HttpServer, bind
 from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
+from dray.hub.site_answers import SiteAnswers, SiteParts
 from dray.hub.store.base import AuditRecord, TokenRow
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
+from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.turns import Decision
 from dray.wire.client_messages import CLIENT_PATH
 
@@ -94,6 +100,8 @@ def run_hub(config: HubConfig) -> int:
             return asyncio.run(_serve(config))
     except DrayError as fault:
         print(f"dray hub: {fault.message}", file=sys.stderr)
+        for problem in fault.problems:
+            print(f"  {problem.where}: {problem.what}", file=sys.stderr)
         return 1
 
 
@@ -122,12 +130,14 @@ def _holder(file: IO[str]) -> str:
 
 async def start_hub(config: HubConfig) -> Hub:
     """Open the store, recover, listen. Everything that can go wrong does so before the first answer."""
+    policy_file = find_policy_file(config.home)
     tls = _tls_files(config)
     check_bind(config.host, tls is not None)
     bound = bind(config.host, config.port)
     store = SqliteStore.open(config.home / "hub.sqlite", reserve_bytes=config.reserve_bytes)
     recovered = recover(store, _rules(config))
     state, seq = recovered.state, recovered.seq
+    policy_change = settle_at_start(state, policy_file)
     clock = HubClock(recovered.now_ms, recovered.clock_base)
     epoch = store.begin_epoch()
     now = clock.read()
@@ -140,6 +150,8 @@ async def start_hub(config: HubConfig) -> Hub:
     hub.writer.start()
     hub.feed.start(seq)
     _fold_epoch(hub.engine, epoch)
+    if policy_change is not None:
+        hub.engine.post(policy_change)
     await hub.server.start()
     hub.answers.ready = True
     return hub
@@ -186,8 +198,8 @@ def _wire(
     def low_space() -> bool:
         return store.low_space(config.min_free_bytes)
 
-    parts = Parts(engine, store, feed, outputs, metrics, low_space, config.batch_specs, clock.read().at_ms)
-    answers = Answers(parts)
+    most, now_at, site = config.batch_specs, clock.read().at_ms, _make_site(config, engine, clock)
+    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, site))
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
         await writer.run(lambda target: target.save_token(row))
@@ -221,6 +233,11 @@ def _wire(
     )
 
 
+def _make_site(config: HubConfig, engine: Engine, clock: HubClock) -> SiteAnswers:
+    statistics = QueueStatistics(clock.read().now_ms)
+    return SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics))
+
+
 def _make_channels(
     config: HubConfig, answers: Answers, engine: Engine, store: SqliteStore, tokens: Tokens
 ) -> ClientChannels:
@@ -246,7 +263,9 @@ def _gauges(state: State, sessions: Sessions) -> Gauges:
             else "ready"
         )
         status["suspect" if presence.suspect and kind == "ready" else kind] += 1
-    return Gauges(dict(state.backlog.depth), status, len(sessions.open), len(state.touched))
+    waiting = {name: depth for name, depth in state.backlog.depth.items() if depth}
+    depths = dict.fromkeys([DEFAULT_QUEUE, *state.policy.queues], 0) | waiting
+    return Gauges(depths, status, len(sessions.open), len(state.touched))
 
 
 async def stop_hub(hub: Hub) -> None:

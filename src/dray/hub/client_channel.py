@@ -307,6 +307,22 @@ class Channel:
         self.need("submit")
         return await self._desk.service.cancel(self.caller, body.id, body.task, body.grace_s)
 
+    async def hold(self, body: wire.Hold) -> Document:
+        self.need("submit")
+        return await self._desk.service.hold(self.caller, body.id, True)
+
+    async def release(self, body: wire.Release) -> Document:
+        self.need("submit")
+        return await self._desk.service.hold(self.caller, body.id, False)
+
+    async def requeue(self, body: wire.Requeue) -> Document:
+        self.need("submit")
+        return await self._desk.service.requeue(self.caller, body.id, body.task)
+
+    async def edit(self, body: wire.Edit) -> Document:
+        self.need("submit")
+        return await self._desk.service.edit(self.caller, body.id, body.changes)
+
     async def why(self, body: wire.Why) -> Document:
         return await self._desk.service.why(self.caller, body.id)
 
@@ -361,6 +377,10 @@ _CALLS: dict[type[msgspec.Struct], Callable[[Channel, Any], Any]] = {
     wire.Result: Channel.result,
     wire.Values: Channel.values,
     wire.Cancel: Channel.cancel,
+    wire.Hold: Channel.hold,
+    wire.Release: Channel.release,
+    wire.Requeue: Channel.requeue,
+    wire.Edit: Channel.edit,
     wire.Why: Channel.why,
     wire.Plan: Channel.plan,
     wire.Jobs: Channel.jobs,

@@ -18,16 +18,13 @@ from dray.core.model.spec_check import MAX_PROBLEMS, suggest
 from dray.errors import InvalidInput, NotReady, Problem, TooLarge
 from dray.hub.auth import Tokens
 from dray.hub.http_answers import Answer, Text
-from dray.hub.http_routes import Param, Request, Route
+from dray.hub.http_routes import ADMIN, API, READ, SUBMIT, Param, Request, Route
 from dray.hub.http_streams import Stream, Streams, feed_lines
 from dray.hub.service import HubService, LogRequest
+from dray.hub.site_calls import SITE_ROUTES
 from dray.hub.store.base import JobFilter
 from dray.wire import api_schemas as shapes
 
-API = "/api/v1"
-READ = ("read", "submit")
-SUBMIT = ("submit",)
-ADMIN = ("admin",)
 ANY = ("read", "submit", "worker")
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
 MAX_WAIT_S = 300
@@ -135,6 +132,27 @@ async def cancel_job(desk: Desk, request: Request) -> Answer:
     return Answer(job)
 
 
+async def hold_job(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.service.hold(request.caller, request.path["id"], True))
+
+
+async def release_job(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.service.hold(request.caller, request.path["id"], False))
+
+
+async def requeue_job(desk: Desk, request: Request) -> Answer:
+    asked = read_struct(shapes.RequeueRequest, request.body)
+    return Answer(await desk.service.requeue(request.caller, request.path["id"], asked.task))
+
+
+async def edit_job(desk: Desk, request: Request) -> Answer:
+    if not isinstance(request.body, dict):
+        raise InvalidInput(
+            f"the body must be the fields to change, a JSON object, and is {_kind(request.body)}"
+        )
+    return Answer(await desk.service.edit(request.caller, request.path["id"], request.body))
+
+
 async def plan_job(desk: Desk, request: Request) -> Answer:
     if not isinstance(request.body, dict):
         raise InvalidInput(f"the body must be one job, a JSON object, and is {_kind(request.body)}")
@@ -155,14 +173,6 @@ async def drain_worker(desk: Desk, request: Request) -> Answer:
 
 async def resume_worker(desk: Desk, request: Request) -> Answer:
     return Answer(await desk.service.drain(request.caller, request.path["id"], False))
-
-
-async def list_queues(desk: Desk, request: Request) -> Answer:
-    return Answer(await desk.service.queues(request.caller))
-
-
-async def show_queue(desk: Desk, request: Request) -> Answer:
-    return Answer(await desk.service.queues(request.caller, request.path["name"]))
 
 
 async def stream_events(desk: Desk, request: Request) -> Stream:
@@ -333,6 +343,14 @@ _JOB_ROUTES = (
          params=_LOG_PARAMS, media="text/plain"),
     _post("/jobs/{id}/cancel", "cancel_job", "Cancel a job or one of its tasks", cancel_job, SUBMIT,
           body=shapes.CancelRequest, body_optional=True, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
+    _post("/jobs/{id}/hold", "hold_job", "Keep a job from starting until it is released", hold_job, SUBMIT,
+          answers={200: shapes.JobDocument}, errors=(409,)),
+    _post("/jobs/{id}/release", "release_job", "Let a held job start", release_job, SUBMIT,
+          answers={200: shapes.JobDocument}, errors=(409,)),
+    _post("/jobs/{id}/requeue", "requeue_job", "Stop what runs of a job and queue it again", requeue_job, SUBMIT,
+          body=shapes.RequeueRequest, body_optional=True, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
+    Route("PATCH", f"{API}/jobs/{{id}}", "edit_job", "Change a job that waits", edit_job, SUBMIT,
+          body=JobSpec, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
     _post("/plan", "plan_job", "Tell where a job would run; nothing is written", plan_job, READ,
           body=JobSpec, answers={200: dict[str, Any]}, errors=(413, 415)),
 )  # fmt: skip
@@ -343,8 +361,6 @@ _CLUSTER_ROUTES = (
           answers={200: shapes.WorkerDocument}),
     _post("/workers/{id}/resume", "resume_worker", "Give a drained worker work again", resume_worker, ADMIN,
           answers={200: shapes.WorkerDocument}),
-    _get("/queues", "list_queues", "List queues", list_queues, shapes.QueueList),
-    _get("/queues/{name}", "show_queue", "Show a queue", show_queue, shapes.QueueDocument),
     _get("/events", "stream_events", "Follow all that is committed, as server-sent events", stream_events, str,
          params=(_SINCE,), headers=("Last-Event-ID",), media="text/event-stream"),
     _get("/hub", "show_hub", "Show the hub itself", show_hub, shapes.HubDocument),
@@ -369,4 +385,4 @@ _PLAIN_ROUTES = (
     Route("GET", "/openapi.json", "show_openapi", "This description", show_openapi, ANY,
           answers={200: dict[str, Any]}, needs_ready=False),
 )  # fmt: skip
-ROUTES: tuple[Route, ...] = (*_JOB_ROUTES, *_CLUSTER_ROUTES, *_ADMIN_ROUTES, *_PLAIN_ROUTES)
+ROUTES: tuple[Route, ...] = (*_JOB_ROUTES, *_CLUSTER_ROUTES, *SITE_ROUTES, *_ADMIN_ROUTES, *_PLAIN_ROUTES)

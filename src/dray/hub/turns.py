@@ -94,6 +94,7 @@ class Conductor:
     def turn(self, requests: Iterable[Request], first: Iterable[Fact], clock: Clock) -> Iterator[Step]:
         """Take requests, timers and the pass, then commit, deliver and answer. `first` comes before everything."""
         gathered = Gathered(self.state, clock)
+        self.state.now_ms = clock.now_ms
         for fact in first:
             gathered.fold(fact)
         for request in requests:
@@ -116,11 +117,11 @@ class Conductor:
 
     def _pass(self, gathered: Gathered) -> bool:
         state = self.state
-        if not (state.backlog.awake or state.columns.roomier or state.polls):
+        if not (state.backlog.awake or state.columns.roomier or state.polls or state.unprotected):
             return False
         decided = plan(state)
-        if decided.placements:
-            gathered.fold(PlanDecided(decided.placements))
+        if decided.placements or decided.preemptions:
+            gathered.fold(PlanDecided(decided.placements, decided.preemptions))
         settle_plan(state, decided)
         served = Counter(placement.worker for placement in decided.placements)
         for worker, polls in state.polls.items():

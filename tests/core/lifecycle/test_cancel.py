@@ -6,6 +6,8 @@ import pytest
 from tests.core.harness import Cluster, assigned, cancels, only
 
 from dray.core.lifecycle.effects import Ack, Cancel
+from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.recovery import wake_up
 from dray.core.model.records import JobState, Phase
 
 
@@ -131,3 +133,17 @@ def test_a_cancelled_attempt_that_is_lost_frees_its_place_and_charges_nobody(clu
     cluster.advance(121)
     assert (cluster.attempt(uid).phase, cluster.held("w1")) == (Phase.LOST, [])
     assert (cluster.task().state, cluster.task().losses) == (JobState.KILLED, 0)
+
+
+def test_a_restarted_hub_asks_again_for_what_it_had_asked_to_stop(cluster: Cluster) -> None:
+    cluster.join("w1", credit=1)
+    cluster.submit()
+    uid = cluster.current()
+    cluster.run(uid)
+    cluster.cancel("job", grace_s=3)
+    wake_up(cluster.state, Clock(cluster.now_ms, 0))
+    cluster.register("w1", active=[cluster.active(uid)])
+    again = cluster.advance(cluster.state.rules.stop_again_ms / 1000 + 4)
+    assert [asked.uid for asked in only(again, Cancel)] == [uid], (
+        "the request after the restart may be lost too"
+    )

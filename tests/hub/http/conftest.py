@@ -87,6 +87,18 @@ class FakeHub:
         self.note("cancel", caller, job_id, index, grace_s)
         return {"id": job_id, "state": "killed"}
 
+    async def hold(self, caller: Caller, job_id: str, on: bool) -> dict[str, Any]:
+        self.note("hold", caller, job_id, on)
+        return {"id": job_id, "state": "pending", "held": on}
+
+    async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> dict[str, Any]:
+        self.note("requeue", caller, job_id, index)
+        return {"id": job_id, "state": "running"}
+
+    async def edit(self, caller: Caller, job_id: str, changes: Any) -> dict[str, Any]:
+        self.note("edit", caller, job_id, changes)
+        return {"id": job_id, "state": "pending"}
+
     async def plan(self, caller: Caller, spec: Any) -> dict[str, Any]:
         self.note("plan", caller, spec)
         return {"fits": True}
@@ -111,9 +123,39 @@ class FakeHub:
         self.note("drain", caller, worker_id, on)
         return {"id": worker_id, "draining": on}
 
-    async def queues(self, caller: Caller, name: str = "") -> dict[str, Any]:
-        self.note("queues", caller, name)
-        return {"name": name} if name else {"queues": []}
+    @property
+    def site(self) -> FakeHub:
+        return self
+
+    async def queues(self, caller: Caller) -> dict[str, Any]:
+        self.note("queues", caller)
+        return {"queues": []}
+
+    async def queue(self, caller: Caller, name: str, limit: int) -> dict[str, Any]:
+        self.note("queue", caller, name, limit)
+        return {"name": name}
+
+    async def quotas(self, caller: Caller) -> dict[str, Any]:
+        self.note("quotas", caller)
+        return {"quotas": []}
+
+    async def paces(self, caller: Caller) -> dict[str, Any]:
+        self.note("paces", caller)
+        return {"submits": [], "starts": [], "running": []}
+
+    async def policy(self, caller: Caller) -> dict[str, Any]:
+        self.note("policy", caller)
+        return {"policy": {}, "values": [], "origin": "default"}
+
+    async def apply(
+        self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False
+    ) -> dict[str, Any]:
+        self.note("apply", caller, raw, dry_run, force)
+        return {"policy": raw, "values": [], "origin": "applied"}
+
+    async def settings(self, caller: Caller) -> dict[str, Any]:
+        self.note("settings", caller)
+        return {"values": []}
 
     async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
         self.note("feed", caller, after)

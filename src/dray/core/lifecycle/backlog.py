@@ -11,24 +11,28 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dray.core.model.records import Job
 from dray.core.model.resources import Asks
 
 RANGE = 1 << 40
 
 
 class BucketKey(NamedTuple):
-    """Tasks that only differ in their place in the line."""
+    """Tasks that only differ in their place in the line. The party is their queue, user and what rules tell apart."""
 
-    queue: str
-    user: str
+    party: int
     priority: int
     shape: int
 
 
 class Entry(NamedTuple):
-    """A job's range of tasks never placed (position RANGE), or one task queued again, which goes before it."""
+    """A job's range of tasks never placed (position RANGE), or one task queued again, which goes before it.
 
+    `ahead` is -1 for a task that was preempted, else 0; `order` is what the queue's policy sorts by before the
+    number.
+    """
+
+    ahead: int
+    order: int
     seq: int
     position: int
     job_id: str
@@ -100,22 +104,37 @@ class Backlog:
         self.awake: dict[int, None] = {}
         self.parked: dict[int, bool] = {}
         self.depth: dict[str, int] = {}
+        self.gated: dict[BucketKey, str] = {}
+        self.behind: dict[str, dict[BucketKey, None]] = {}
 
     def count(self, queue: str, change: int) -> None:
         """Keep the number of waiting tasks per queue."""
         self.depth[queue] = self.depth.get(queue, 0) + change
 
-    def add(self, job: Job, position: int = RANGE) -> None:
+    def add(self, key: BucketKey, entry: Entry) -> None:
         """Queue a job's range, or one of its tasks again; its shape is looked at in the next pass."""
-        key = BucketKey(job.queue, job.user, job.priority, job.shape)
         bucket = self.buckets.get(key)
+        new = bucket is None
         if bucket is None:
             bucket = self.buckets[key] = Bucket()
-            self.of_shape.setdefault(job.shape, {})[key] = None
-        bucket.add(Entry(job.seq, position, job.id))
-        if not self.parked.get(job.shape, False):
-            self.parked.pop(job.shape, None)
-            self.awake[job.shape] = None
+            self.of_shape.setdefault(key.shape, {})[key] = None
+        bucket.add(entry)
+        # A line of its own may have what others of its shape have not: a band above what runs, or a share of its own.
+        if new or not self.parked.get(key.shape, False):
+            self.parked.pop(key.shape, None)
+            self.awake[key.shape] = None
+
+    def shut(self, key: BucketKey, gate: str) -> None:
+        """Leave a line out of passes until a gate opens."""
+        self.gated[key] = gate
+        self.behind.setdefault(gate, {})[key] = None
+
+    def open(self, gate: str) -> None:
+        """Look again at the lines behind a gate."""
+        for key in self.behind.pop(gate, ()):
+            del self.gated[key]
+            if not self.parked.get(key.shape, False):
+                self.wake(key.shape)
 
     def park(self, shape: int, full: bool) -> None:
         """Leave a shape out of passes until a worker it could use gains room.
@@ -134,6 +153,11 @@ class Backlog:
     def remove_bucket(self, key: BucketKey) -> None:
         """Forget a line in which nobody waits."""
         del self.buckets[key]
+        gate = self.gated.pop(key, "")
+        if gate:
+            del self.behind[gate][key]
+            if not self.behind[gate]:
+                del self.behind[gate]
         keys = self.of_shape[key.shape]
         del keys[key]
         if not keys:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dray.core.lifecycle import gangs
 from dray.core.lifecycle.backlog import RANGE
 from dray.core.lifecycle.state import State
+from dray.core.model.dependency import read_need
 from dray.core.model.records import Job, JobState, Task
 from dray.core.model.resources import WHOLE
 
@@ -37,7 +39,8 @@ def _tasks(state: State) -> Iterator[str]:
             yield f"{name} is in {sum(places)} places: current={task.current!r} queued={task.queued} state={task.state}"
         if task.current:
             attempt = state.attempts.get(task.current)
-            if attempt is None or not attempt.phase.live:
+            ended = attempt is None or not attempt.phase.live
+            if ended and (attempt is None or not state.jobs[job_id].gang):
                 yield f"{name} names {task.current} as current, which is not live"
         if task.queued != (index in state.requeued_of.get(job_id, ())):
             yield f"{name}: queued={task.queued} disagrees with the list of tasks queued again"
@@ -70,6 +73,33 @@ def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
         yield f"job {job.id} is {job.state} with {job.ended} of {job.total} tasks ended"
     if job.limit and job.live > job.limit and not job.cancelled:
         yield f"job {job.id} has {job.live} live attempts, its cap is {job.limit}"
+    if job.gang and not job.state.final:
+        yield from _gang(state, job)
+
+
+def _gang(state: State, job: Job) -> Iterator[str]:
+    """A gang is placed, started, queued again and ended whole; a generation is concluded as soon as it is over."""
+    members = gangs.members(state, job)
+    if members and len(members) != job.total:
+        yield f"gang {job.id} has {len(members)} of {job.total} members placed"
+    if job.requeued not in (0, job.total):
+        yield f"gang {job.id} has {job.requeued} of {job.total} members queued again"
+    mixed = {member.generation for member in members} - {job.generation}
+    if mixed:
+        yield f"gang {job.id} is in generation {job.generation} and has members of {sorted(mixed)}"
+    if len({member.worker for member in members}) < len(members):
+        yield f"gang {job.id} has two members on one worker"
+    gone = sum(1 for member in members if member.go)
+    if gone not in (0, len(members)):
+        yield f"gang {job.id}: {gone} of {len(members)} members may start"
+    if not gone and not job.broken and any(member.started for member in members):
+        yield f"gang {job.id} has a member that started while others may not"
+    if members and not job.live:
+        yield f"gang {job.id} is over and generation {job.generation} was not concluded"
+    if job.broken and any(member.phase.live and not member.cancel for member in members):
+        yield f"gang {job.id} is broken ({job.broken}) and a member was not asked to stop"
+    if job.broken and not members:
+        yield f"gang {job.id} is broken ({job.broken}) and has no members"
 
 
 def _attempts(state: State) -> Iterator[str]:
@@ -125,15 +155,28 @@ def _capacity(state: State) -> Iterator[str]:
                 yield f"worker {worker_id}: card {index} is held {used} of {WHOLE}"
 
 
+def _dependents(state: State, job: Job) -> Iterator[str]:
+    for need in map(read_need, job.after):
+        other = state.jobs.get(need.job_id)
+        if other is None or other.state.final:
+            yield f"job {job.id} waits for {need.job_id}, which has ended"
+        if job.id not in state.dependents.get(need.job_id, ()):
+            yield f"job {job.id} waits for {need.job_id} and would not hear of its end"
+
+
 def _backlog(state: State) -> Iterator[str]:
     entries = {
         (entry.job_id, entry.position)
-        for bucket in state.backlog.buckets.values()
+        for key, bucket in state.backlog.buckets.items()
         for entry in bucket.entries[bucket.head :]
+        if (job := state.jobs.get(entry.job_id)) is not None and state.line_of(job) == key
     }
     depth: dict[str, int] = {}
     for job in state.jobs.values():
         depth[job.queue] = depth.get(job.queue, 0) + job.waiting
+        if job.barred:
+            yield from _dependents(state, job)
+            continue
         if job.untouched and (job.id, RANGE) not in entries:
             yield f"job {job.id} has {job.untouched} waiting tasks and no place in the line"
         for index in state.requeued_of.get(job.id, ()):

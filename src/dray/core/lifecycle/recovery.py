@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle import attempts, dependencies, gangs, jobs, receipts
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
@@ -27,6 +27,7 @@ def read_ledger(state: State, rows: Iterable[tuple[str, str, bytes | None]]) -> 
     record = state.ledger.get(("policy", ""))
     if isinstance(record, PolicyRecord):
         state.policy = unpack_policy(record.policy)
+    state.parties.begin(state.policy)
 
 
 def load(
@@ -45,8 +46,10 @@ def load(
         job.live = 0
         job.shape = state.shapes.take(asks_of_packed(job.spec))
         state.jobs[job.id] = job
+        state.join_party(job)
+        dependencies.register(state, job)
         if job.untouched:
-            state.backlog.add(job)
+            state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)
     live = list(attempt_rows)
     wanted = {(attempt.job_id, attempt.index) for attempt in live}
@@ -54,6 +57,7 @@ def load(
         _load_task(state, task, wanted)
     for attempt in live:
         recall(state, attempt)
+    receipts.recall(state)
 
 
 def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
@@ -63,7 +67,7 @@ def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
     state.tasks[task.job_id, task.index] = task
     if task.queued:
         state.requeued_of.setdefault(job.id, {})[task.index] = None
-        state.backlog.add(job, task.index)
+        state.queue_up(job, task.index)
 
 
 def recall(state: State, attempt: Attempt) -> None:
@@ -89,8 +93,13 @@ def wake_up(state: State, clock: Clock) -> None:
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
     for attempt in state.attempts.values():
+        gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[0])
         if unanswered(attempt):
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+        elif attempt.phase is Phase.STOPPING:
+            # Asked once when its worker registers; that request may be lost like any other.
+            gone_ms = max(clock.now_ms, attempt.cancel_ms + round(attempt.grace_s * 1000))
+            state.set_timer(gone_ms + state.rules.stop_again_ms, "stop", attempt.uid)
         elif (
             attempt.phase.live and attempt.started and attempt.limit_ms and state.workers[attempt.worker].base
         ):
@@ -104,7 +113,9 @@ def release(
     """Let ended entities go whose rows are written. Live ones stay, and so does what they hang on."""
     for uid in uids:
         attempt = state.attempts.get(uid)
-        if attempt is not None and not attempt.phase.live and not adoptable(state, attempt):
+        if attempt is None or gangs.is_member(state, attempt):
+            continue
+        if not attempt.phase.live and not adoptable(state, attempt):
             del state.attempts[uid]
             place = (attempt.worker, attempt.job_id, attempt.index)
             if state.newest.get(place) == uid:
@@ -128,7 +139,8 @@ def release(
 def adoptable(state: State, attempt: Attempt) -> bool:
     """A lost attempt may still be adopted while its task waits and no newer one was made."""
     task = state.tasks.get((attempt.job_id, attempt.index))
-    return attempt.phase is Phase.LOST and task is not None and task.queued and task.last_uid == attempt.uid
+    waits = task is not None and task.queued and task.last_uid == attempt.uid
+    return attempt.phase is Phase.LOST and waits and not state.jobs[attempt.job_id].gang
 
 
 def _stopping(state: State, task: Task) -> bool:

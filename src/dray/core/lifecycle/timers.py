@@ -9,13 +9,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from dray.core.lifecycle import jobs
+from dray.core.lifecycle import gangs, jobs
 from dray.core.lifecycle.events import (
     AttemptRevoked,
     AttemptsLost,
     Clock,
     Event,
+    GateDue,
+    GoDue,
     LimitPassed,
+    LookDue,
+    ProtectDue,
     ResendDue,
     StopDue,
     Suspected,
@@ -122,7 +126,7 @@ def unanswered(attempt: Attempt) -> bool:
 
 def _wait(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     job = state.jobs.get(job_id)
-    if job is None or job.state.final or not job.waiting or not job.timeout_ms:
+    if job is None or job.state.final or not job.waiting or not job.timeout_ms or job.barred:
         return []
     due_ms = job.waiting_since_ms + job.timeout_ms
     if job.live:
@@ -155,6 +159,37 @@ def _stop(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]
     return [StopDue(uid)]
 
 
+def _gate(state: State, gate: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    return [GateDue(gate)] if gate in state.backlog.behind else []
+
+
+def _protect(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    state.watched.pop(job_id, None)
+    job = state.jobs.get(job_id)
+    if job is None or not job.waiting:
+        return []
+    due_ms = job.waiting_since_ms + round(state.policy.queue(job.queue).protect_after_s * 1000)
+    if clock.now_ms < due_ms:
+        state.watched[job_id] = None
+        state.set_timer(due_ms, "protect", job_id)
+        return []
+    return [ProtectDue(job_id)]
+
+
+def _look(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    state.looking.pop(job_id, None)
+    job = state.jobs.get(job_id)
+    return [LookDue(job_id)] if job is not None and job.waiting else []
+
+
+def _go(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    attempt = state.attempts.get(uid)
+    if attempt is None or not gangs.waits_for_go(attempt):
+        return []
+    gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[-1])
+    return [GoDue(uid)]
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -162,4 +197,8 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "limit": _limit,
     "resend": _resend,
     "stop": _stop,
+    "gate": _gate,
+    "protect": _protect,
+    "look": _look,
+    "go": _go,
 }

@@ -78,11 +78,15 @@ class Pacing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class FairShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Usage halves every `half_life_s`; each start is charged `entry_charge_s` at once, so that bursts count early."""
+    """Usage halves every `half_life_s`; each start is charged `entry_charge_s` at once, so that bursts count early.
+
+    `weights` gives users more or less than the 1 that everybody has; `gpu_cost`: as how many cores one GPU counts.
+    """
 
     half_life_s: float = 7 * DAY_S
     entry_charge_s: float = 60
     weights: dict[str, float] = {}
+    gpu_cost: float = 8
 
 
 class Weights(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -60,12 +60,13 @@ LIVE_PHASES = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, Ph
 class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     """One submitted job. Tasks that were never placed have no record of their own: they are the range [cursor, total).
 
-    `rest` is the state that this range shares: pending, or how it ended without being placed. `holes` counts tasks
-    inside the range that ended by themselves (cancelled one by one) and do have a record. `waiting_since_ms`
-    restarts with each placement: an array that moves on does not time out. `held` by a person, or while `after` names
-    jobs that have not ended: it is in no line. A gang counts its tries in `generation`; `broken` says how the present
-    one came to its end while members are still stopping, `blamed` which worker is avoided next. `ranked`: its priority
-    was given, not taken from its tier. `deadline_ms` is wall time.
+    `rest` is the state that this range shares: pending, or how it ended without being placed (`rest_class` where that
+    has an exit class of its own). `holes` counts tasks inside the range that ended by themselves (cancelled one by one)
+    and do have a record. `waiting_since_ms` restarts with each placement: an array that moves on does not time out.
+    `held` by a person (`held_by`), or while `after` names jobs that have not ended: it is in no line. `original` is the
+    spec as submitted, where an edit changed it. A gang counts its tries in `generation`; `broken` says how the present
+    one came to its end while members are still stopping, `breaker` by which attempt, `blamed` which worker is avoided.
+    `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time.
     """
 
     id: str
@@ -114,6 +115,16 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     ranked: bool = False
     expected_ms: int = 0
     deadline_ms: int = 0
+    party: int = -1
+    breaker: str = ""
+    held_by: str = ""
+    original: bytes = b""
+    rest_class: str = ""
+
+    @property
+    def barred(self) -> bool:
+        """Whether it stands in no line: held, or waiting for other jobs."""
+        return self.held or bool(self.after)
 
     @property
     def waiting(self) -> int:

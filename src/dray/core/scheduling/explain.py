@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dray.core.lifecycle.state import State
+from dray.core.model.dependency import read_need
 from dray.core.model.records import Job, JobState
 from dray.core.model.resources import Ask, Rejection
 from dray.core.scheduling.filters import rejections
@@ -78,6 +79,8 @@ def explain(state: State, job: Job) -> Explanation:
         return Explanation(f"the job has ended: {job.state}", [], [], "", False)
     if not job.waiting:
         return Explanation(f"nothing waits: the job is {job.state}", [], [], "", False)
+    if job.barred:
+        return _explain_barred(job)
     if job.limit and job.live >= job.limit:
         text = f"{job.live} of its tasks run already, its own cap is {job.limit}"
         return Explanation(
@@ -88,6 +91,22 @@ def explain(state: State, job: Job) -> Explanation:
             False,
         )
     return explain_ask(state, state.asks(job.shape)[0])
+
+
+def _explain_barred(job: Job) -> Explanation:
+    """A job in no line: no worker need be asked."""
+    blockers, fixes = [], []
+    if job.held:
+        who = f"held by {job.held_by}" if job.held_by else "held"
+        blockers.append(Blocker("held", "a release", who, 0, False, who))
+        fixes.append(f"release it: dray release {job.id}")
+    if job.after:
+        needs = [read_need(text) for text in job.after]
+        more = f" and {len(needs) - 3} more" if len(needs) > 3 else ""
+        text = f"waits for {', '.join(need.words for need in needs[:3])}{more}"
+        blockers.append(Blocker("dependency", ", ".join(job.after[:3]), "not ended", 0, False, text))
+        fixes.append(f"wait for them, or drop the condition: dray set {job.id} after=")
+    return Explanation("; ".join(blocker.message for blocker in blockers), blockers, [], fixes[0], False)
 
 
 def explain_ask(state: State, ask: Ask) -> Explanation:
@@ -101,6 +120,8 @@ def explain_ask(state: State, ask: Ask) -> Explanation:
         return Explanation("no worker has joined yet", [], [], "start one: dray worker start", False)
     blockers = _blockers(answers)
     possible = [found for _, found in answers if not any(item.ever for item in found)]
+    if ask.nodes > 1 and possible:
+        return _explain_gang(state, ask, blockers, answers)
     if any(not found for _, found in answers):
         return Explanation("it fits now and is about to start", blockers, answers, "", False)
     if possible:
@@ -109,6 +130,36 @@ def explain_ask(state: State, ask: Ask) -> Explanation:
     first = next(blocker for blocker in blockers if blocker.ever)
     return Explanation(
         f"cannot ever start on any known worker: {first.message}", blockers, answers, _fix(first), True
+    )
+
+
+def _explain_gang(
+    state: State, ask: Ask, blockers: list[Blocker], answers: list[tuple[str, list[Rejection]]]
+) -> Explanation:
+    """The same of a gang: enough workers must do at once, all of one backend unless it was told otherwise."""
+    could: dict[str, list[list[Rejection]]] = {}
+    for worker_id, found in answers:
+        if not any(item.ever for item in found):
+            backend = "" if ask.mixed_backends else state.workers[worker_id].capability.gpu_backend or "cpu"
+            could.setdefault(backend, []).append(found)
+    _, most = max(could.items(), key=lambda pair: (len(pair[1]), pair[0]))
+    fit = max(sum(1 for found in group if not found) for group in could.values())
+    if len(most) < ask.nodes:
+        have, alike = str(len(most)), "" if ask.mixed_backends else " of one backend"
+        text = (
+            f"needs {ask.nodes} workers{alike} at once, {have} of {len(answers)} could ever run a task of it"
+        )
+        nodes = Blocker("nodes", str(ask.nodes), have, len(answers) - len(most), True, text)
+        fix = f"ask for {have} nodes or fewer, or start {ask.nodes - len(most)} more such workers"
+        summary = f"cannot ever start on the known workers: {text}"
+        return Explanation(summary, [nodes, *blockers], answers, fix, True)
+    if fit >= ask.nodes:
+        return Explanation("it fits now and is about to start", blockers, answers, "", False)
+    text = f"needs {ask.nodes} workers at once, {fit} of {len(answers)} have room now"
+    nodes = Blocker("nodes", str(ask.nodes), str(fit), len(answers) - fit, False, text)
+    words = _first_words(blockers, [found for group in could.values() for found in group])
+    return Explanation(
+        f"cannot start now: {text}{'; ' if words else ''}{words}", [nodes, *blockers], answers, "", False
     )
 
 

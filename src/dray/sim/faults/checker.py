@@ -10,29 +10,40 @@ from typing import Protocol
 
 import msgspec
 
+from dray.core.lifecycle.events import Fact, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Attempt, Phase
+from dray.core.model.dependency import read_need
+from dray.core.model.records import Attempt, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Message
-from dray.sim.faults.overdue import find_overdue
+from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked
 from dray.sim.faults.runs import Runs
 from dray.sim.faults.world import World
 
 FULL_EVERY = 50
+# Hub time gains a moment at each restart.
+CLOCK_SLACK_MS = 1000
+MARK = "EDIT"
 
 
 class Account(msgspec.Struct):
-    """What peers were told and what was recorded: all of it must still be so at the end."""
+    """What peers were told and what was recorded: all of it must still be so at the end. `tries`: how each attempt of
+    a task, by its number, came out, and how much of its run time was saved.
+    """
 
     acknowledged: dict[str, None] = {}
     cancelled: dict[str, None] = {}
     grown: dict[str, int] = {}
     results: dict[tuple[str, int], str] = {}
     recorded: dict[str, None] = {}
+    tries: dict[tuple[str, int, int], tuple[str, int]] = {}
+    held: dict[str, None] = {}
+    edited: dict[str, int] = {}
 
     def copy(self) -> Account:
         """As it stands now, for a backup."""
@@ -54,6 +65,7 @@ class Checker:
         self._world, self._hub, self._runs = world, hub, runs
         self._turns = 0
         self.account = Account()
+        self.cancel_asked: dict[str, None] = {}
         self.shared_names: dict[str, None] = {}
         self.machines: Sequence[Holder] = ()
         self._placed: dict[str, None] = {}
@@ -61,6 +73,8 @@ class Checker:
         self._revoked: dict[str, None] = {}
         self._taken_back: dict[str, None] = {}
         self._asked_to_stop: dict[str, None] = {}
+        self.gangs = GangWatch(world, runs)
+        self.gangs.shared_names = self.shared_names
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
         hub.witness = self
@@ -74,8 +88,12 @@ class Checker:
             uid = payload["attempt"]["uid"]
             if uid not in self._placed:
                 self._world.fail(f"attempt {uid} was sent to {session.worker} and is not committed")
+            self._check_spec(life.state, life.state.attempts[uid], payload["spec"])
+        elif envelope["type"] == "job_go":
+            self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
             self._asked_to_stop[payload["attempt"]] = None
+            life.stop_asked_ms[payload["attempt"]] = self._world.now_ms
         elif envelope["type"] == "ack":
             for uid, verdict in payload.get("results", {}).items():
                 if verdict == "recorded":
@@ -90,6 +108,16 @@ class Checker:
 
     # --- what is committed ------------------------------------------------------------------------------------------
 
+    def logged(self, life: HubLife, facts: list[Fact]) -> None:
+        """A plan that is folded in at once holds nothing that is dropped; a held job does not time out."""
+        for fact in facts:
+            if isinstance(fact, PlanDecided):
+                for placement in fact.placements:
+                    if placement.uid not in life.state.attempts:
+                        self._world.fail(f"the plan holds {placement}, which was dropped at once")
+            elif isinstance(fact, WaitTimedOut) and fact.job_id in self.account.held:
+                self._world.fail(f"job {fact.job_id} is held, and its scheduling timeout ran out")
+
     def committed(self, life: HubLife) -> None:
         """A result that was recorded once stays as it is, whoever dies in between."""
         state, results = life.state, self.account.results
@@ -99,12 +127,48 @@ class Checker:
                 result = f"{task.state} {task.exit_class} {task.last_uid} {task.failures} {task.losses}"
                 if results.setdefault(key, result) != result:
                     self._world.fail(f"task {key} was {results[key]!r} and is now {result!r}")
-        for uid in state.touched.attempts:
-            attempt = state.attempts.get(uid)
-            if attempt is not None:
-                self._look_at(life, attempt)
+        touched = [state.attempts[uid] for uid in state.touched.attempts if uid in state.attempts]
+        for attempt in touched:
+            how = "failed" if attempt.cancel == "time_limit" else attempt.phase.value
+            self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
+        for attempt in touched:
+            self._look_at(life, attempt)
+            self._check_save(state, attempt)
+        for key in state.touched.tasks:
+            task = state.tasks.get(key)
+            if task is not None and task.current and not state.jobs[task.job_id].gang:
+                self._check_budget(state, task)
+
+    def _check_save(self, state: State, attempt: Attempt) -> None:
+        """What is recorded as saved was saved, by that very attempt, within the time that it truly ran."""
+        if not attempt.saved_ms and not attempt.saved_step:
+            return
+        runs = [run for run in self._runs.of_task.get(state.spell(attempt), ()) if run.uid == attempt.uid]
+        if not any(attempt.saved_step in run.saves for run in runs):
+            self._world.fail(f"attempt {attempt.uid} is said to have saved step {attempt.saved_step}: {runs}")
+        longest_ms = max(self._world.now_ms - run.began_ms for run in runs)
+        if not 0 <= attempt.saved_ms <= longest_ms + CLOCK_SLACK_MS:
+            self._world.fail(f"attempt {attempt.uid} saved {attempt.saved_ms} ms of {longest_ms} ms")
+
+    def _check_budget(self, state: State, task: Task) -> None:
+        """An attempt may run for the limit less what was saved before it; a failure starts the count anew."""
+        attempt, job = state.attempts[task.current], state.jobs[task.job_id]
+        used_ms = 0
+        for number in range(attempt.no - 1, 0, -1):
+            how, saved_ms = self.account.tries[attempt.job_id, attempt.index, number]
+            if how == "failed":
+                break
+            used_ms += saved_ms
+        left_ms = max(1000, job.limit_ms - used_ms)
+        if task.used_ms != used_ms or (job.limit_ms and attempt.limit_ms != left_ms):
+            self._world.fail(
+                f"attempt {attempt.uid} may run {attempt.limit_ms} ms: {used_ms} ms of {job.limit_ms} ms were "
+                f"saved before it, and its task counts {task.used_ms} ms"
+            )
 
     def _look_at(self, life: HubLife, attempt: Attempt) -> None:
+        if attempt.generation:
+            self.gangs.committed(life, attempt)
         if attempt.uid not in self._placed:
             self._placed[attempt.uid] = None
             self._check_placement(life.state, attempt)
@@ -123,6 +187,7 @@ class Checker:
         """A new attempt goes where there is room, on a worker that takes work, and not against a cancel."""
         if attempt.job_id in self.account.cancelled:
             self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which was cancelled")
+        self._check_steering(state, attempt)
         if attempt.phase is not Phase.ASSIGNED:
             return
         worker, presence = state.workers[attempt.worker], state.presence[attempt.worker]
@@ -138,6 +203,32 @@ class Checker:
                 f"attempt {attempt.uid} makes {taken} {pool} tasks and {cpu} millicores on {worker.id}, which has "
                 f"{slots[pool]} slots and {worker.capability.cpu_count} cores"
             )
+
+    def _check_steering(self, state: State, attempt: Attempt) -> None:
+        """Nothing starts against a hold that was answered, or before what it waits for has ended as it must."""
+        if attempt.job_id in self.account.held:
+            self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which is held")
+        for need in map(read_need, unpack_spec(state.jobs[attempt.job_id].spec).after):
+            other = state.jobs.get(need.job_id) or self._hub.store.find_job(need.job_id)
+            succeeded = other is not None and other.state is JobState.SUCCEEDED
+            ended = other is not None and other.state.final
+            if not {"ok": succeeded, "any": ended, "fail": ended and not succeeded}[need.kind]:
+                self._world.fail(
+                    f"attempt {attempt.uid} of job {attempt.job_id} was made before {need} was met: {other}"
+                )
+        if len(attempt.devices) != state.ask(attempt).gpus:
+            self._world.fail(f"attempt {attempt.uid} has cards {attempt.devices} for {state.ask(attempt)}")
+
+    def _check_spec(self, state: State, attempt: Attempt, sent: Message) -> None:
+        """A worker gets the spec as last edited, by the alternative that holds its place."""
+        marked = int(sent["env"].get(MARK, 0))
+        if marked < self.account.edited.get(attempt.job_id, 0):
+            self._world.fail(f"attempt {attempt.uid} was sent as of edit {marked}: {self.account.edited}")
+        ask = state.ask(attempt)
+        if (sent.get("cpu_milli", 0), sent["gpu_count"]) != (ask.cpu_milli, ask.gpus):
+            self._world.fail(f"attempt {attempt.uid} was sent as {sent} and holds {ask}")
+        if "BY" in sent["env"] and sent["env"]["BY"] != str(attempt.variant):
+            self._world.fail(f"attempt {attempt.uid} runs by alternative {attempt.variant}, sent was {sent}")
 
     def _check_missing(self, attempt: Attempt) -> None:
         """What a worker still has is not given up when it registers again; what it never accepted is sent again."""
@@ -155,8 +246,8 @@ class Checker:
         silent = {worker: now_ms - at_ms for worker, at_ms in life.heard_then.items()}
         age_ms = now_ms - life.began_ms
         silent_ms = silent.get(attempt.worker, age_ms)
-        service = unpack_spec(life.state.jobs[attempt.job_id].spec).type == "service"
-        patience_ms = rules.lost_service_ms if service else rules.lost_ms
+        spec = unpack_spec(life.state.jobs[attempt.job_id].spec)
+        patience_ms = rules.lost_service_ms if spec.type == "service" else rules.lost_ms
         # A machine that was thrown out by its twin may have spoken on a session that no longer counts by then.
         early = silent_ms < patience_ms and attempt.worker not in self.shared_names
         if early or age_ms < rules.start_grace_ms:
@@ -164,6 +255,8 @@ class Checker:
                 f"attempt {attempt.uid} was given up after {silent_ms} ms of silence of {attempt.worker}, "
                 f"{age_ms} ms after the hub's start"
             )
+        if spec.overlap == "fenced" and attempt.worker not in self.shared_names:
+            self._check_lease(life.state.spell(attempt), attempt.uid)
         present = [w for w in life.state.workers.values() if not (w.left or w.draining)]
         gone = [ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms]
         fresh = [ms for ms in gone if ms < rules.unknown_ms + rules.brake_window_ms]
@@ -171,6 +264,12 @@ class Checker:
             self._world.fail(
                 f"attempt {attempt.uid} was given up while {len(fresh)} of {len(present)} fell silent"
             )
+
+    def _check_lease(self, task_id: str, uid: str) -> None:
+        """What is fenced is gone by the time that it is given up: the lease runs out first, heard or not."""
+        for run in self._runs.of_task.get(task_id, ()):
+            if run.uid == uid and run.ended_ms < 0 and not run.stranger:
+                self._world.fail(f"fenced {run} was given up and goes on")
 
     # --- what a turn leaves -----------------------------------------------------------------------------------------
 
@@ -180,10 +279,10 @@ class Checker:
         self._turns += 1
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
-        found += self._find_left_behind(life)
-        for worker, asked in life.asked.items():
-            presence = state.presence.get(worker)
-            if presence is not None and presence.credit > asked:
+        found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]
+        for worker, presence in state.presence.items():
+            # Each session asks for itself: what was asked on one before it is void.
+            if presence.credit > (asked := life.asked.get(presence.session, 0)):
                 found.append(f"worker {worker} has a credit of {presence.credit} and asked for {asked}")
         if not found and self._turns % FULL_EVERY == 0:
             found = problems(state) + find_overdue(life, self._runs)
@@ -246,3 +345,4 @@ class Checker:
         """The hub was restored from a backup: what came after it is excused, and nothing else."""
         self.account = account.copy()
         self._runs.estrange()
+        self.gangs.rewind()

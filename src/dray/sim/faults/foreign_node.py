@@ -49,7 +49,7 @@ class ForeignNode:
         self.connection: Connection | None = None
         self._runs, self._behave = runs, behave
         self._works: dict[str, Work] = {}
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, str]] = set()
         self._results: dict[int, dict[str, Any]] = {}
         self._sent: list[int] = []
         self._count = 0
@@ -187,7 +187,8 @@ class ForeignNode:
             self._results.pop(self._sent.pop(0), None)
 
     def _key(self, task_id: str, uid: str) -> str:
-        return uid if self.names_attempts else task_id
+        """A uid counts only for its own task: it shows no hub its epoch, so a restored one may draw that uid again."""
+        return f"{task_id} {uid}" if self.names_attempts else task_id
 
     def _take(self, payload: dict[str, Any]) -> None:
         spec, uid = msgspec.convert(payload["spec"], JobSpec), payload["attempt"]["uid"]
@@ -198,9 +199,9 @@ class ForeignNode:
             known.uid = uid
             self._say("job_accepted", {"task_id": spec.id, **named})
             return
-        if uid in self._seen:
+        if (spec.id, uid) in self._seen:
             return
-        self._seen.add(uid)
+        self._seen.add((spec.id, uid))
         if not self.names_attempts:
             # Without names an old result would be taken for the new one's.
             self._results = {n: r for n, r in self._results.items() if r["task_id"] != spec.id}

@@ -13,13 +13,21 @@ from typing import Any, Protocol
 import msgspec
 
 from dray.core.lifecycle.effects import Alarm, Effect, Note
-from dray.core.lifecycle.events import ArrayExtended, Clock, EpochStarted, Fact, SessionClosed, WorkerLeft
+from dray.core.lifecycle.events import (
+    ArrayExtended,
+    Clock,
+    EpochStarted,
+    Fact,
+    SessionClosed,
+    WorkerLeft,
+    unpack_facts,
+)
 from dray.core.lifecycle.recovery import release, wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State, Touched
 from dray.core.lifecycle.timers import next_due_ms
 from dray.errors import EpochLost, NotFound, StoreError
-from dray.hub import commands, inbound
+from dray.hub import changes, commands, inbound
 from dray.hub.commands import KeyMemory, Sources
 from dray.hub.effect_runner import Runner
 from dray.hub.housekeeping import note_lost_epoch
@@ -41,6 +49,7 @@ class Witness(Protocol):
     """Whoever judges what a hub does."""
 
     def sent(self, life: HubLife, session: SimSession, envelope: Message) -> None: ...
+    def logged(self, life: HubLife, facts: list[Fact]) -> None: ...
     def committed(self, life: HubLife) -> None: ...
     def turned(self, life: HubLife) -> None: ...
     def alarmed(self, life: HubLife, text: str) -> None: ...
@@ -112,7 +121,9 @@ class HubLife:
         self.sources = Sources(self.store, KeyMemory(), lambda: site.low_space, self._draw_ids)
         self.heard_ms: dict[str, int] = {}
         self.heard_then: dict[str, int] = {}
-        self.asked: dict[str, int] = {}
+        self.asked: dict[int, int] = {}
+        self.stop_asked_ms: dict[str, int] = {}
+        self.replaced_ms = -1
         self.waits_since: dict[str, tuple[int, int]] = {}
         self.turn_ms = self.world.now_ms
         self._knocks: list[tuple[SimSession, int]] = []
@@ -190,6 +201,18 @@ class HubLife:
         """Cancel as a client would."""
         self.post(commands.cancel(USER, job_id, index, None, self.store, lambda state, ids, did: did), done)
 
+    def hold(self, job_id: str, on: bool, done: Any) -> None:
+        """Hold or release as a client would."""
+        self.post(changes.hold(USER, job_id, on, self.store, lambda state, job_id, note: note), done)
+
+    def requeue(self, job_id: str, index: int | None, done: Any) -> None:
+        """Queue again as a client would."""
+        self.post(changes.requeue(USER, job_id, index, self.store, lambda state, job_id, note: note), done)
+
+    def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
+        """Edit as a client would."""
+        self.post(changes.edit(USER, job_id, wanted, self.store, lambda state, job_id, note: note), done)
+
     def drain(self, worker: str, on: bool) -> None:
         """Drain or resume as an operator would."""
         self.post(commands.drain(USER, worker, on, lambda state, worker_id: None))
@@ -220,7 +243,7 @@ class HubLife:
             worker, number = session.worker, session.number
             self.post(lambda state, clock: Decision(inbound.interpret(state, worker, number, body)))
             if isinstance(body, ReadyForWork):
-                self.asked[worker] = max(body.credits, self.asked.get(worker, 0))
+                self.asked[number] = max(body.credits, self.asked.get(number, 0))
         self._note_sign_of_life(session, isinstance(body, Register))
 
     def _note_sign_of_life(self, session: SimSession, registers: bool) -> None:
@@ -304,6 +327,7 @@ class HubLife:
         except StoreError as failure:
             self._fall(failure)
             return
+        self.site.witness.logged(self, unpack_facts(step.turn.facts))
         self.site.witness.committed(self)
         self._go_on(steps)
 

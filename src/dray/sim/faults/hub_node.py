@@ -72,6 +72,7 @@ class HubNode:
         """Somebody starts another hub on the same store: it takes over, the first one has yet to find out."""
         if self.up:
             self.stale.append(self.now)
+            self.now.replaced_ms = self.world.now_ms
             self._begin()
 
     def ended(self, life: HubLife) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dray.sim.faults.control_mutants import CONTROL
+from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.save_mutants import SAVES
 
 _TURN = "dray.hub.turns:Conductor.turn"
 _PASS = "dray.hub.turns:Conductor._pass"
@@ -14,6 +17,7 @@ _RESULTS = "dray.core.lifecycle.results:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _WORKERS = "dray.core.lifecycle.workers:"
 _TIMERS = "dray.core.lifecycle.timers:"
+_RECOVERY = "dray.core.lifecycle.recovery:"
 _COLUMNS = "dray.core.lifecycle.columns:Columns."
 _ROOMS = "dray.core.scheduling.rooms:Rooms."
 _MACHINE = "dray.agent.machine:Machine."
@@ -42,8 +46,9 @@ TURNS = (
         "plan-not-logged",
         "Placements change the state and are not among the facts.",
         _PASS,
-        "gathered.fold(PlanDecided(decided.placements))",
-        "gathered.effects += apply(state, PlanDecided(decided.placements), gathered.clock)",
+        "gathered.fold(PlanDecided(decided.placements, decided.preemptions))",
+        "gathered.effects += apply("
+        "state, PlanDecided(decided.placements, decided.preemptions), gathered.clock)",
     ),
     _one(
         "log-tail-not-folded",
@@ -254,7 +259,7 @@ JOBS = (
     _one(
         "open-array-ends",
         "An open array ends while it may still grow.",
-        _JOBS + "settle",
+        _JOBS + "_derive",
         "job.ended < job.total or job.open",
         "job.ended < job.total",
     ),
@@ -262,21 +267,22 @@ JOBS = (
         "growth-not-queued",
         "Members that join an open array later find no place in the line.",
         _JOBS + "extended",
-        "state.backlog.add(job)",
+        "state.queue_up(job)",
         "pass",
     ),
-    _one(
+    Mutant(
         "live-entity-released",
         "Memory lets go of attempts that still run.",
-        "dray.core.lifecycle.recovery:release",
-        "and not attempt.phase.live and not adoptable(state, attempt)",
-        "and not adoptable(state, attempt)",
+        (
+            Edit(_RECOVERY + "release", "or gangs.is_member(state, attempt)", ""),
+            Edit(_RECOVERY + "release", "not attempt.phase.live and not adoptable", "not adoptable"),
+        ),
     ),
     _one(
         "array-limit-ignored",
         "An array runs more tasks at once than its own limit.",
-        "dray.core.scheduling.pass_:_waiting",
-        "job.limit - job.live - taken if job.limit else most",
+        "dray.core.scheduling.pass_:_Pass._wanted",
+        "min(most, job.limit - job.live - self._taken.get(job.id, 0))",
         "most",
     ),
 )
@@ -413,7 +419,7 @@ TIMERS = (
     _one(
         "service-timer-ignored",
         "A service is given up as late as a batch task, or a batch task as early.",
-        _JOBS + "_lost_after_ms",
+        _JOBS + "default_lost_after_ms",
         'if spec.type == "service"',
         'if spec.type == "batch"',
     ),
@@ -499,4 +505,15 @@ AGENT = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT)
+MUTANTS: tuple[Mutant, ...] = (
+    *TURNS,
+    *RESULTS,
+    *JOBS,
+    *WORKERS,
+    *ROOM,
+    *TIMERS,
+    *AGENT,
+    *GANGS,
+    *SAVES,
+    *CONTROL,
+)

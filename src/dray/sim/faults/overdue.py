@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.core.model.records import Phase
-from dray.sim.faults.hub_life import HubLife
+from dray.sim.faults.hub_life import HOUSEKEEPING_MS, HubLife
 from dray.sim.faults.runs import Runs
 
 SLACK_MS = 35_000
@@ -15,7 +15,37 @@ ZOMBIE_MS = 40_000
 
 def find_overdue(life: HubLife, runs: Runs) -> list[str]:
     """Name what waits longer than any rule allows."""
-    return [*_losses(life), *_unaccepted(life), *_waits(life), *_stops(life), *_zombies(life, runs)]
+    return [
+        *_losses(life),
+        *_unaccepted(life),
+        *_waits(life),
+        *_stops(life),
+        *_unconfirmed(life, runs),
+        *_zombies(life, runs),
+    ]
+
+
+def find_unasked(life: HubLife) -> Iterator[str]:
+    """Who was asked to stop and is still there is asked again, for as long as it can be reached."""
+    state, now_ms = life.state, life.world.now_ms
+    for uid, attempt in state.attempts.items():
+        if attempt.phase is not Phase.STOPPING:
+            continue
+        session = life.sessions.open.get(state.presence[attempt.worker].session)
+        if session is None:
+            continue
+        grace_over_ms = attempt.cancel_ms - life.site.shift_ms + round(1000 * attempt.grace_s)
+        began_ms = max(life.began_ms, session.connection.began_ms)
+        waits_ms = now_ms - max(began_ms, grace_over_ms, life.stop_asked_ms.get(uid, 0))
+        if waits_ms > state.rules.stop_again_ms + SHORT_SLACK_MS:
+            yield f"attempt {uid} is to stop on {attempt.worker}, and was not asked again for {waits_ms} ms"
+
+
+def find_stale(life: HubLife) -> Iterator[str]:
+    """A hub that lost its store to another finds out, whether or not it has something to write."""
+    stale_ms = life.world.now_ms - life.replaced_ms
+    if life.replaced_ms >= 0 and stale_ms > HOUSEKEEPING_MS + SHORT_SLACK_MS:
+        yield f"hub {life.number} lost its store {stale_ms} ms ago and goes on"
 
 
 def _losses(life: HubLife) -> Iterator[str]:
@@ -46,7 +76,7 @@ def _waits(life: HubLife) -> Iterator[str]:
     """A job with a scheduling timeout does not wait beyond it, while nothing of it runs."""
     now_ms = life.world.now_ms
     for job in life.state.jobs.values():
-        if not job.timeout_ms or not job.waiting or job.live or job.state.final:
+        if not job.timeout_ms or not job.waiting or job.live or job.state.final or job.barred:
             life.waits_since.pop(job.id, None)
             continue
         began_ms, placed_ms = life.waits_since.get(job.id, (now_ms, job.waiting_since_ms))
@@ -70,6 +100,22 @@ def _stops(life: HubLife) -> Iterator[str]:
             and heard_ms > life.world.now_ms - SHORT_SLACK_MS
         ):
             yield f"attempt {uid} was asked to stop {waits_ms} ms ago, {attempt.worker} speaks and has it still"
+
+
+def _unconfirmed(life: HubLife, runs: Runs) -> Iterator[str]:
+    """A worker that is asked to stop what it does not run says so, where nothing keeps its word away."""
+    state, now_ms = life.state, life.world.now_ms
+    for uid, asked_ms in life.stop_asked_ms.items():
+        attempt = state.attempts.get(uid)
+        if attempt is None or attempt.phase is not Phase.STOPPING or state.workers[attempt.worker].base:
+            continue
+        session = life.sessions.open.get(state.presence[attempt.worker].session)
+        if session is None or asked_ms < session.connection.began_ms or now_ms - asked_ms < SHORT_SLACK_MS:
+            continue
+        ends = [run.ended_ms for run in runs.of_task.get(state.spell(attempt), ()) if run.uid == uid]
+        busy = any(ended_ms < 0 or now_ms - ended_ms < SHORT_SLACK_MS for ended_ms in ends)
+        if not busy and session.connection.undisturbed(SLACK_MS):
+            yield f"{attempt.worker} was asked to stop {uid}, does not run it, and has not said so"
 
 
 def _zombies(life: HubLife, runs: Runs) -> Iterator[str]:

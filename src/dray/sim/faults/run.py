@@ -163,6 +163,8 @@ class History:
                 worker.retire()
         for worker in self.workers:
             weather = worker.weather
+            if not weather.calm:
+                weather.rough_ms = self.world.now_ms
             weather.up_lost = weather.down_lost = weather.slow = weather.doubled = weather.shuffled = False
             worker.full = False
             worker.start()

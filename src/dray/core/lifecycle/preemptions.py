@@ -1,0 +1,100 @@
+"""Preemption as it happens: victims asked to stop, a receipt written, room kept until the preemptor starts.
+
+The receipt is durable and holds everything a person asks afterwards: for whom, by which rule, what was lost.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle import jobs
+from dray.core.lifecycle.effects import Effect, Note
+from dray.core.lifecycle.events import Clock, PlanDecided, Preemption
+from dray.core.lifecycle.receipts import close, lost_ms, ran_ms, receipts
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import task_id
+from dray.core.model.ledger import Receipt, Victim
+from dray.core.model.records import Attempt, Job
+from dray.core.model.spec import TIERS
+
+KEPT = 1_000
+
+
+def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
+    """Fold a plan in: first who starts, then who is stopped for whom."""
+    effects = jobs.planned(state, event, clock)
+    for preemption in event.preemptions:
+        effects += decided(state, preemption, clock)
+    return effects
+
+
+def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
+    """Ask the victims to stop and write the receipt; advice that no longer holds changes nothing."""
+    job = state.jobs.get(preemption.job_id)
+    found = [state.attempts.get(uid) for uid in preemption.victims]
+    victims = [
+        attempt for attempt in found if attempt is not None and attempt.phase.live and not attempt.cancel
+    ]
+    if job is None or not job.waiting or len(victims) < len(found):
+        return []
+    close(state, job, "lapsed", clock)
+    receipt = _receipt(state, job, preemption, victims, clock)
+    state.enter("receipt", receipt.id, receipt)
+    state.receipts[job.id] = receipt
+    _forget_oldest(state)
+    effects: list[Effect] = [Note("preemption_decided", job.id, data=_data(receipt))]
+    for attempt, victim in zip(victims, receipt.victims, strict=True):
+        effects += jobs.stop_attempt(state, attempt, "preempted", victim.grace_s, clock)
+        said = {"by": job.id, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}
+        effects.append(Note("task_preempting", attempt.job_id, state.spell(attempt), attempt.worker, said))
+    return effects
+
+
+def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attempt], clock: Clock) -> Receipt:
+    number, state.counters.next_receipt = state.counters.next_receipt, state.counters.next_receipt + 1
+    return Receipt(
+        id=f"p{number}",
+        at_ms=clock.at_ms,
+        job_id=job.id,
+        index=preemption.index,
+        user=job.user,
+        queue=job.queue,
+        priority=job.priority,
+        rule=preemption.rule,
+        workers=preemption.workers,
+        victims=tuple(_victim(state, attempt) for attempt in victims),
+        kind=preemption.kind,
+        devices=preemption.devices,
+        variant=preemption.variant,
+        now_ms=clock.now_ms,
+    )
+
+
+def _victim(state: State, attempt: Attempt) -> Victim:
+    job = state.jobs[attempt.job_id]
+    return Victim(
+        uid=attempt.uid,
+        job_id=job.id,
+        index=attempt.index,
+        worker=attempt.worker,
+        user=job.user,
+        priority=job.priority,
+        ran_ms=ran_ms(state, attempt),
+        lost_ms=lost_ms(state, attempt),
+        grace_s=TIERS[job.tier].grace_s,
+    )
+
+
+def _forget_oldest(state: State) -> None:
+    known = receipts(state)
+    for receipt in known[KEPT:]:
+        if receipt.status != "open":
+            state.enter("receipt", receipt.id, None)
+
+
+def _data(receipt: Receipt) -> dict[str, object]:
+    return {
+        "receipt": receipt.id,
+        "rule": receipt.rule,
+        "workers": list(receipt.workers),
+        "victims": [task_id(victim.job_id, victim.index) for victim in receipt.victims],
+        "lost_s": sum(victim.lost_ms for victim in receipt.victims) / 1000,
+    }
