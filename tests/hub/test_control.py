@@ -217,7 +217,8 @@ def test_a_repeated_submit_is_compared_with_what_was_submitted(hub: RunningHub) 
     ],
 )
 def test_bad_edits_change_nothing(hub: RunningHub, changes: Any, where: list[str], what: str) -> None:
-    job = submit(hub, **({"array": {"last": 3}} if "array" in changes else {}))["id"]
+    array: Any = {"array": {"last": 3}} if "array" in changes else {}
+    job = submit(hub, **array)["id"]
     before = call(hub, "GET", f"/jobs/{job}")[1]
     status, message, found = refusal(call(hub, "PATCH", f"/jobs/{job}", changes))
     assert (status, found) == (400, where)
