@@ -24,7 +24,7 @@ def find_place(state: State, job: Job) -> Place | None:
     if job.barred:
         return None
     again = min(state.requeued_of.get(job.id, ()), default=RANGE)
-    mine = rank_of(state, line, job, state.entry_of(job, again))
+    mine = rank_of(state, line, job, Entry(*state.place_of(job, again), job.seq, again, job.id))
     jobs, tasks, rivals, walked, exact = 0, 0, dict[str, None](), 0, True
     for number, other in enumerate(_lines(state, job.queue)):
         if number >= MOST_LINES or walked >= MOST_ENTRIES:
