@@ -29,6 +29,7 @@ from dray.core.scheduling.reservations import end_ms
 
 HORIZON_MS = 30 * 86_400_000
 MOST_STEPS = 20_000
+LONGER = (1.25, 1.5, 2.0, 3.0, 5.0)
 TaskKey = tuple[str, int]
 
 
@@ -148,10 +149,14 @@ class Forecast:
 def draw_span(spans: Spans, job: Job, attempt: Attempt, elapsed_ms: int, number: int) -> int:
     """How long an attempt runs in one draw: one of the run times that are likely for it and not over yet."""
     limit_ms = attempt.limit_ms or NEVER
-    likely = sorted(span for span in spans.likely(job.name, job.limit_ms) if span > elapsed_ms)
-    if not likely:
+    known = spans.likely(job.name, job.limit_ms)
+    if not known:
         told_ms = job.expected_ms if job.expected_ms > elapsed_ms else 0
         return min(told_ms or limit_ms, limit_ms)
+    # One that runs longer than any before goes on for about as long again.
+    likely = sorted(span for span in known if span > elapsed_ms) or [
+        round(elapsed_ms * more) for more in LONGER
+    ]
     if number == 0:
         return min(likely[len(likely) // 2], limit_ms)
     chance = zlib.crc32(f"{job.id}/{attempt.index}/{number}".encode())
