@@ -202,9 +202,8 @@ def _wire(
     def low_space() -> bool:
         return store.low_space(config.min_free_bytes)
 
-    most, now_at, site = config.batch_specs, clock.read().at_ms, _make_site(config, engine, clock)
-    forecasts = Forecasts(engine, clock, config.estimate_every_s)
-    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, site, forecasts))
+    most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock)
+    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
         await writer.run(lambda target: target.save_token(row))
@@ -238,9 +237,10 @@ def _wire(
     )
 
 
-def _make_site(config: HubConfig, engine: Engine, clock: HubClock) -> SiteAnswers:
+def _make_more(config: HubConfig, engine: Engine, clock: HubClock) -> tuple[SiteAnswers, Forecasts]:
     statistics = QueueStatistics(clock.read().now_ms)
-    return SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics))
+    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics))
+    return site, Forecasts(engine, clock, config.estimate_every_s)
 
 
 def _make_channels(
