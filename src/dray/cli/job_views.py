@@ -195,6 +195,7 @@ def _tell_variants(spec: Document) -> str:
     """What each alternative asks for where it differs from the job, in order."""
     told = []
     for number, variant in enumerate(spec.get("variants") or []):
+        # An alternative keeps only what differs: where it asks for nothing else, it asks for what the job does.
         words = _tell_ask(variant) or clean(str(variant.get("gpu_backend") or "")) or "as the job"
         told.append(f"{variant.get('name') or number}: {words}")
     return "; ".join(told)
