@@ -129,7 +129,7 @@ class Checker:
                     self._world.fail(f"task {key} was {results[key]!r} and is now {result!r}")
         touched = [state.attempts[uid] for uid in state.touched.attempts if uid in state.attempts]
         for attempt in touched:
-            how = "failed" if attempt.cancel == "time_limit" else attempt.phase.value
+            how = "failed" if attempt.cancel == "time_limit" else attempt.cancel or attempt.phase.value
             self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
         for attempt in touched:
             self._look_at(life, attempt)
