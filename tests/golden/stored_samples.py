@@ -12,6 +12,7 @@ from dray.core.lifecycle.events import (
     AttemptAccepted,
     AttemptEnded,
     AttemptRevoked,
+    AttemptSaved,
     AttemptsLost,
     AttemptStarted,
     CancelRequested,
@@ -88,6 +89,7 @@ FACTS: list[Fact] = [
     EpochStarted(7),
     WorkerForgotten("worker-1"),
     ArrayExtended("job", 5, True),
+    AttemptSaved("worker-1", "job", 3, "2-5", 40, 1500),
 ]
 
 SPEC = JobSpec(

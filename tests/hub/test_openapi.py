@@ -73,6 +73,23 @@ def test_a_route_says_how_it_refuses(route):
     assert named == set(re.findall(r"{(\w+)}", route.path))
 
 
+def test_a_policy_is_described_as_it_is_taken():
+    schemas = json.loads(openapi_text())["components"]["schemas"]
+    policy = {name: {**schema} for name, schema in schemas.items()}
+    document = {"$ref": "#/components/schemas/Policy", "components": {"schemas": policy}}
+    sound = jsonschema_rs.validator_for(document).is_valid
+    assert sound({"queues": {"a": None, "b": {"order": "sjf", "ageing_s": "30m"}}, "pacing": None})
+    assert sound({"quotas": [{"user": "*", "gpus": 1.5, "gpu_hours": {"hard": 3, "per_s": 60}}]})
+    for wrong in (
+        {"queus": {}},
+        {"queues": {"a": {"order": "fiffo"}}},
+        {"placement": {"strategy": "pressure"}},
+        {"preemption": {"strategy": "greedy"}},
+        {"pacing": {"running": [{"label": "x"}]}},
+    ):
+        assert not sound(wrong), wrong
+
+
 def test_what_is_sent_may_hold_nothing_unknown():
     schemas = json.loads(openapi_text())["components"]["schemas"]
     for name in ("JobSpec", "ArraySpec", "CancelRequest", "TokenRequest"):

@@ -169,7 +169,9 @@ def _backlog(state: State) -> Iterator[str]:
         (entry.job_id, entry.position)
         for key, bucket in state.backlog.buckets.items()
         for entry in bucket.entries[bucket.head :]
-        if (job := state.jobs.get(entry.job_id)) is not None and state.line_of(job) == key
+        if (job := state.jobs.get(entry.job_id)) is not None
+        and state.line_of(job) == key
+        and state.place_of(job, entry.position) == (entry.ahead, entry.order)
     }
     depth: dict[str, int] = {}
     for job in state.jobs.values():

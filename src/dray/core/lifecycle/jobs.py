@@ -269,8 +269,8 @@ def next_index(state: State, job: Job) -> int:
     return index
 
 
-def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[Effect]:
-    """Put a task back in its old place in the line."""
+def requeue(state: State, job: Job, task: Task, clock: Clock, why: str, afresh: bool = False) -> list[Effect]:
+    """Put a task back in its old place in the line; `afresh`: with the whole time limit, whatever was saved so far."""
     if job.cancelled:
         return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
     if task.state is JobState.RUNNING:
@@ -278,6 +278,8 @@ def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[
     if (attempt := state.attempts.get(task.last_uid)) is not None:
         # The next attempt goes on from what this one saved, and has that much less of the time limit left.
         task.used_ms += attempt.saved_ms
+    if afresh:
+        task.used_ms = 0
     task.state, task.current, task.queued = JobState.PENDING, "", True
     job.requeued += 1
     state.backlog.count(job.queue, 1)

@@ -190,10 +190,7 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
     task.failures += 1
     if task.failures <= job.retries:
         why = f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
-        effects = jobs.requeue(state, job, task, clock, why)
-        # A retry has the whole time limit before it, whatever was saved so far.
-        task.used_ms = 0
-        return effects
+        return jobs.requeue(state, job, task, clock, why, afresh=True)
     return jobs.end_task(
         state, job, task, JobState.FAILED, clock, attempt.exit_class or "code", attempt.error
     )

@@ -152,9 +152,11 @@ def stands(state: State, line: BucketKey, entry: Entry) -> bool:
     job = state.jobs.get(entry.job_id)
     if job is None or job.seq != entry.seq or job.held or job.after or state.line_of(job) != line:
         return False
-    if entry.position == RANGE:
-        return job.untouched > 0
-    return entry.position in state.requeued_of.get(job.id, ())
+    waits = (
+        job.untouched > 0 if entry.position == RANGE else entry.position in state.requeued_of.get(job.id, ())
+    )
+    # Its place in the line may have changed since: then another entry stands for it, and this one is what is left.
+    return waits and state.place_of(job, entry.position) == (entry.ahead, entry.order)
 
 
 def _first(groups: dict[str, Group]) -> Group:

@@ -360,9 +360,9 @@ ROOM = (
         "Free slots are what the worker last said, not what its live attempts leave.",
         (
             Edit(
-                "dray.core.scheduling.rooms:Left.__init__",
-                'max(get("batch_in_use", row), get("batch_live", row))',
-                'get("batch_in_use", row)',
+                "dray.core.scheduling.rooms:_free_slots",
+                "total - live if in_use < total else 0",
+                "total - in_use",
             ),
             Edit(
                 _ROOMS + "usable",
