@@ -9,6 +9,7 @@ from dray.errors import NoSpace
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.pending import Pending
+from dray.sim.faults.policies import Site
 from dray.sim.faults.runs import Behaviour
 from dray.sim.faults.steering import Steering
 from dray.sim.faults.world import World
@@ -24,6 +25,7 @@ class Clients:
     def __init__(self, world: World, hub: HubNode, checker: Checker) -> None:
         self._world, self._hub, self._checker = world, hub, checker
         self._steering = Steering(world, hub, checker)
+        self._site = Site(world, hub)
         self.unanswered = world.size.jobs
         self._answered_keys: set[str] = set()
         self.still_open: dict[str, None] = {}
@@ -111,6 +113,7 @@ class Clients:
         if key in self._answered_keys:
             return
         self._steering.dress(key, spec)
+        self._site.dress(key, spec)
         if self._hub.up:
             self._hub.now.submit(
                 [spec], key, Pending(lambda got, fault: self._answered(key, spec, got, fault))
