@@ -24,7 +24,7 @@ from dray.core.lifecycle.events import (
 )
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_number, task_id
-from dray.core.model.records import Attempt, Job, JobState, Task
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
@@ -269,7 +269,7 @@ def next_index(state: State, job: Job) -> int:
     return index
 
 
-def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[Effect]:
+def requeue(state: State, job: Job, task: Task, clock: Clock, why: str, anew: bool = False) -> list[Effect]:
     """Put a task back in its old place in the line."""
     if job.cancelled:
         return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
@@ -277,7 +277,7 @@ def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[
         job.running -= 1
     if (attempt := state.attempts.get(task.last_uid)) is not None:
         # The next attempt goes on from what this one saved, and has that much less of the time limit left.
-        task.used_ms += attempt.saved_ms
+        task.used_ms = 0 if anew else task.used_ms + attempt.saved_ms
     task.state, task.current, task.queued = JobState.PENDING, "", True
     job.requeued += 1
     state.backlog.count(job.queue, 1)
@@ -348,8 +348,10 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
 
     Those that can never start end here too, and others wait for them: a loop, since a chain may be thousands long.
     """
-    if job.state.final or not _derive(state, job, clock):
+    if job.state.final:
         return []
+    if not _derive(state, job, clock):
+        return [] if job.waiting else receipts.close(state, job, "rolled_back", clock)
     effects = _ended(state, job, clock)
     ended = deque([job])
     while ended:
@@ -448,16 +450,19 @@ def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
     return effects + settle(state, job, clock)
 
 
-def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
+def adopt(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> bool:
     """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile.
 
     Never a member of a gang: its generation broke with it.
     """
-    if job.gang:
+    if job.gang or attempt.phase is not Phase.LOST or task.last_uid != attempt.uid or not task.queued:
         return False
-    if task.last_uid != attempt.uid or not task.queued or not attempts.move(state, attempt, ADOPT):
-        return False
+    # What it used before it was given up is in the meters: it counts from here on, or that would count twice.
+    attempt.assigned_ms = state.now_ms
+    attempts.move(state, attempt, ADOPT)
     take_waiting(state, job, task.index)
+    if not job.waiting:
+        receipts.close(state, job, "rolled_back", clock)
     if attempt.started:
         task.losses -= 1
     task.used_ms -= attempt.saved_ms

@@ -150,11 +150,12 @@ def standing(state: State, line: BucketKey) -> Iterator[tuple[Job, Entry]]:
 def stands(state: State, line: BucketKey, entry: Entry) -> bool:
     """Whether an entry still means work: its job waits here with a range, or this very task is queued again."""
     job = state.jobs.get(entry.job_id)
-    if job is None or job.seq != entry.seq or job.held or job.after or state.line_of(job) != line:
+    if job is None or job.barred or state.line_of(job) != line:
         return False
-    if entry.position == RANGE:
-        return job.untouched > 0
-    return entry.position in state.requeued_of.get(job.id, ())
+    again = state.requeued_of.get(job.id, ())
+    waits = job.untouched > 0 if entry.position == RANGE else entry.position in again
+    # One that was left from an earlier wait, at another place, would place its task a second time.
+    return waits and entry == state.entry_of(job, entry.position)
 
 
 def _first(groups: dict[str, Group]) -> Group:

@@ -132,7 +132,8 @@ class Checker:
                     self._world.fail(f"task {key} was {results[key]!r} and is now {result!r}")
         touched = [state.attempts[uid] for uid in state.touched.attempts if uid in state.attempts]
         for attempt in touched:
-            how = "failed" if attempt.cancel == "time_limit" else attempt.phase.value
+            # What was asked to go and queued again has not failed, whatever its program made of the signal.
+            how = {"time_limit": "failed", "requeued": "requeued"}.get(attempt.cancel, attempt.phase.value)
             self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
         fresh = [a for a in touched if a.uid not in self._placed and a.phase is Phase.ASSIGNED]
         self._policy.committed(life, touched, fresh)

@@ -209,22 +209,32 @@ class RoomWatch:
     # --- promises -----------------------------------------------------------------------------------------------------
 
     def turned(self, life: HubLife) -> list[str]:
-        """A promised start is never moved back, unless a worker it was promised on went away."""
-        found: list[str] = []
+        """A promised start is never moved back, unless a worker it was promised on went away, or a rule stepped in."""
         state = life.state
+        record = state.ledger.get(("policy", ""))
+        regime = getattr(record, "policy", b"")
+        found: list[str] = []
+        promises: dict[tuple[int, bytes, str, int], Reservation] = {}
         for kept in state.reservations.values():
             if kept.start_ms > kept.promised_ms:
                 found.append(f"{kept} is later than it was promised")
-            record = state.ledger.get(("policy", ""))
-            regime = getattr(record, "policy", b"")
             key = (life.number, regime, kept.job_id, kept.since_ms)
-            first = self._promises.setdefault(key, kept)
+            promises[key] = first = self._promises.pop(key, kept)
             if kept.promised_ms > first.promised_ms:
-                gone = [row for _, row, _, _ in first.spots if not state.columns.get("open", row)]
-                if not gone:
+                if self._binds(state, first):
                     found.append(f"{kept} was promised for {first.promised_ms} before")
-                self._promises[key] = kept
+                promises[key] = kept
+        # One that was let go for no good reason may not come back later than it was.
+        mine = {key: kept for key, kept in self._promises.items() if key[:2] == (life.number, regime)}
+        self._promises = promises | {key: kept for key, kept in mine.items() if self._binds(state, kept)}
         return found
+
+    def _binds(self, state: State, kept: Reservation) -> bool:
+        job = state.jobs.get(kept.job_id)
+        if job is None or job.barred or not job.waiting or job.waiting_since_ms != kept.since_ms:
+            return False
+        ruled_out = (job.limit and job.live >= job.limit) or state.line_of(job) in state.backlog.gated
+        return not ruled_out and all(state.columns.get("open", row) for _, row, _, _ in kept.spots)
 
 
 def _lacks(

@@ -39,8 +39,8 @@ def _undisturbed(state: State) -> Iterator[None]:
     gated = dict(backlog.gated)
     behind = {gate: dict(lines) for gate, lines in backlog.behind.items()}
     roomier, timers = dict(columns.roomier), list(state.timers)
-    kept = dict(state.reservations), dict(state.unprotected)
+    kept = dict(state.reservations), dict(state.unprotected), dict(state.watched)
     yield
     backlog.awake, backlog.parked, backlog.gated, backlog.behind = awake, parked, gated, behind
     columns.roomier, state.timers = roomier, timers
-    state.reservations, state.unprotected = kept
+    state.reservations, state.unprotected, state.watched = kept
