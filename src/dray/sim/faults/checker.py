@@ -134,6 +134,7 @@ class Checker:
         for attempt in touched:
             # What was asked to go and queued again has not failed, whatever its program made of the signal.
             how = {"time_limit": "failed", "requeued": "requeued"}.get(attempt.cancel, attempt.phase.value)
+            how = how if attempt.phase is not Phase.LOST else "lost"
             self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
         fresh = [a for a in touched if a.uid not in self._placed and a.phase is Phase.ASSIGNED]
         self._policy.committed(life, touched, fresh)

@@ -29,12 +29,12 @@ from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.pending import Pending
 from dray.sim.faults.world import World
 
-SHARE = 0.6
+SHARE, CROWDED, STEADY = 0.6, 0.7, 0.75
 PATIENCE_MS = 3000
 QUEUES = ("default", "night", "day")
 USERS = ("ann", "bob", "cy")
 HOUR_S = 3600.0
-_ORDERS = ("fifo", "priority", "priority", "priority", "sjf", "edf", "srsf", "fair_share")
+_ORDERS = ("fifo", *4 * ("priority",), "sjf", "edf", "srsf", "srsf", "fair_share", "fair_share")
 
 
 class Site:
@@ -44,6 +44,9 @@ class Site:
         self._world, self._hub = world, hub
         self._rng = random.Random(f"policy {world.seed}")  # a simulation's chance, no secret
         self.ruled = self._rng.random() < SHARE
+        self.crowded = self.ruled and self._rng.random() < CROWDED
+        # Work that has run, or waited, for some time is what reservations and preemption are about.
+        self.steady = self.crowded and self._rng.random() < STEADY
         self._dressed: dict[str, None] = {}
         self._wanted = 0
         if self.ruled:
@@ -78,8 +81,8 @@ class Site:
         self._dressed[key] = None
         rng = self._rng
         spec["user_id"] = rng.choice(USERS)
-        spec["queue"] = rng.choice(QUEUES[:2]) if rng.random() < 0.7 else rng.choice(QUEUES)
-        if rng.random() < 0.6:
+        spec["queue"] = QUEUES[0] if rng.random() < 0.5 else rng.choice(QUEUES)
+        if rng.random() < 0.8:
             spec["priority"] = rng.choice([-5, 0, 1, 5, 50])
         if rng.random() < 0.4:
             spec["plugin"] = rng.choice(["sweep", "serve"])
@@ -91,16 +94,27 @@ class Site:
             spec["deadline"] = f"2023-12-{rng.randint(10, 28)}T22:00:00Z"
         if rng.random() < 0.5:
             spec.setdefault("max_runtime_s", rng.choice([5, 20, 60, 600]))
+        if self.crowded and rng.random() < 0.3:
+            spec["gpu_count"] = spec.get("gpu_count", 1)
+            spec.setdefault("scheduling_timeout_s", 400)
         if rng.random() < 0.2:
             spec["memory_bytes"] = rng.choice([4, 8, 16]) * GB
         if rng.random() < 0.15:
             spec["resources"], spec["scheduling_timeout_s"] = {"licence": rng.choice([1, 2])}, 300
 
+    def stretch(self, duration_ms: int) -> int:
+        """How long a run takes where there is more work than room; once the faults have stopped, as elsewhere."""
+        if self.crowded and self._world.faulty and self._rng.random() < 0.9:
+            return self._rng.choice([10_000, 30_000, 80_000]) + duration_ms
+        return duration_ms
+
 
 def draw_policy(rng: random.Random) -> Policy:
     """Draw rules that every job of a world can live with, or that its scheduling timeout ends."""
+    # Often one order for all: only work of queues with the same order stops each other.
+    order = rng.choice(_ORDERS) if rng.random() < 0.6 else ""
     return Policy(
-        queues={name: _queue(rng) for name in QUEUES},
+        queues={name: _queue(rng, order) for name in QUEUES},
         quotas=_quotas(rng),
         pacing=_pacing(rng),
         fair_share=FairShare(
@@ -113,9 +127,9 @@ def draw_policy(rng: random.Random) -> Policy:
     )
 
 
-def _queue(rng: random.Random) -> Queue:
+def _queue(rng: random.Random, order: str) -> Queue:
     return Queue(
-        order=rng.choice(_ORDERS),
+        order=order or rng.choice(_ORDERS),
         weight=rng.choice([1, 1, 2, 3]),
         ageing_s=rng.choice([0, 5, 30, HOUR_S]),
         protect_after_s=rng.choice([0, 5, 15, 60]),
@@ -156,9 +170,9 @@ def _preemption(rng: random.Random) -> PreemptionPolicy:
     return PreemptionPolicy(
         strategy=rng.choice(["priority", "priority", "pressure", "fair_share", "none"]),
         by_tier=rng.random() < 0.5,
-        min_run_s=rng.choice([0, 1, 5, 20]),
+        min_run_s=rng.choice([0, 1, 5, 15]),
         wait_s=rng.choice([0, 0, 3]),
-        pressure_share=rng.choice([0.1, 0.5]),
+        pressure_share=rng.choice([0, 0.3]),
         fair_margin=rng.choice([1, 1.5]),
         limits=Limits(
             per_job=rng.choice([1, 2, 5]),
