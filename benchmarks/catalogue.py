@@ -22,6 +22,7 @@ CATALOGUE = (
     "start_times",
     "heartbeat_latency",
     "core_passes",
+    "core_curves",
 )
 
 

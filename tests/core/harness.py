@@ -293,6 +293,7 @@ def registration(
     service: int = 0,
     features: tuple[str, ...] = AGENT,
     base: bool = False,
+    resources: dict[str, int] | None = None,
 ) -> WorkerRegistered:
     """A worker's own words about itself; `base` leaves all features out."""
     capability = Capability(
@@ -313,6 +314,7 @@ def registration(
         slots=slots or Slots(batch_total=batch, service_total=service),
         features=() if base else features,
         base=base,
+        resources=resources or {},
     )
 
 

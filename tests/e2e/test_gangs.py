@@ -41,7 +41,7 @@ else:
     peer.sendall(str(rank).encode())
     ranks = json.loads(peer.recv(4096))
 assert ranks == list(range(size)), ranks
-print(f"rank {rank} of {size} met {ranks} in try {os.environ['DRAY_GANG_GENERATION']}", flush=True)
+print(f"rank {rank} of {size} met {ranks} in try {os.environ['DRAY_GANG_GENERATION']} at {place[0]}", flush=True)
 """
 # The first try stays until it is disturbed, the second one ends by itself.
 STAY = """
@@ -180,6 +180,17 @@ def test_a_cancel_of_one_member_ends_the_gang_and_says_so(pair: Callable[..., Cl
     assert "the tasks of a gang end together" in done.out
     assert cluster.wait_state(job_id)["state"] == "killed"
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both processes are gone")
+
+
+def test_a_requeue_of_one_member_starts_all_again(pair: Callable[..., Cluster]) -> None:
+    cluster = pair()
+    job_id = cluster.submit("python3", "stay.py", node_count=2)
+    pids = [pid_of(cluster, 1, rank) for rank in (0, 1)]
+    done = cluster.dray("requeue", f"{job_id}/1")
+    assert done.code == 0, done
+    cluster.wait_state(job_id, "succeeded")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert [task["failures"] for task in tasks(cluster, job_id)] == [0, 0]
 
 
 def test_a_gang_larger_than_the_cluster_says_so(pair: Callable[..., Cluster]) -> None:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, wait_for
 from tools.kill_soak_account import Account, Task
-from tools.kill_soak_kills import TIMERS, Killer
+from tools.kill_soak_kills import AGENTS, TIMERS, Killer
 from tools.kill_soak_load import KINDS, Ledger, Load
 
 ROOT = Path(__file__).parents[2]
 
 
-# Random kills belong to the soak verb: one run in some stood still in its second round for a cause not yet known.
-@pytest.mark.skipif(
-    "DRAY_KILL_SOAK" not in os.environ, reason="rounds of random kills: `./dev soak --kill` runs them"
-)
 def test_three_rounds_of_kills_leave_a_clean_account(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     kills = ("--hub", "2", "--agent", "1", "--supervisor", "1", "--tasks", "1")
@@ -33,6 +30,8 @@ def test_three_rounds_of_kills_leave_a_clean_account(tmp_path: Path) -> None:
         *kills,
         "--round-s",
         "0.8-1.2",
+        "--end-s",
+        "20",
         "--out",
         str(out),
     ]
@@ -91,6 +90,35 @@ def test_the_account_finds_what_is_wrong(calm: tuple[Cluster, Ledger, Killer]) -
     assert {("overlap", fenced.id), ("ran twice", fenced.id), ("unknown", fenced.id)} <= found
     assert {("unknown", once.id), ("lost", "j-none"), ("surprise", ""), ("contradiction", "")} <= found
     assert any(a.kind == "left over" and str(stranger.pid) in a.text for a in tampered.anomalies)
+
+
+def test_what_is_overdue_after_the_rounds_is_still_done(calm: tuple[Cluster, Ledger, Killer]) -> None:
+    cluster, ledger, _ = calm
+    killer = Killer(cluster, ledger.lines, random.Random(3))
+    # A round without length leaves its kills undone, and they are long overdue when the rounds are over.
+    killer.run_round(0.0, ["agent", "agent", "supervisor"])
+    due = time.monotonic()
+    wait_for(lambda: time.monotonic() > due + 0.05, "they are overdue")
+    _settle(killer)
+    assert (killer.kills["agent"] >= 2, killer.kills["supervisor"], killer.surprises) == (True, 1, [])
+    assert all(cluster.wait_worker(name) for name in AGENTS)
+
+
+def test_a_kill_that_finds_nothing_is_given_up(calm: tuple[Cluster, Ledger, Killer]) -> None:
+    cluster, ledger, _ = calm
+    killer = Killer(cluster, ledger.lines, random.Random(1), settle_s=0.6)
+    killer.run_round(0.0, ["task"])
+    _settle(killer)
+    assert killer.kills["task"] == 0
+    assert killer.surprises == ["a task was to be killed, and there was none for 0.6 s"]
+
+
+def _settle(killer: Killer) -> None:
+    """Settle in a thread: a killer that never comes to an end must not take the test run along."""
+    thread = threading.Thread(target=killer.settle, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), f"still at it: {killer.timeline}"
 
 
 def _ended_well(account: Account, kind: str) -> Task:

@@ -75,6 +75,21 @@ def test_output_outlives_the_hub(site: Cluster) -> None:
     wait_for(lambda: site.logs(job_id) == b"before\nafter\n", "what was printed meanwhile follows, once")
 
 
+def test_output_of_a_result_that_came_too_late_to_count(site: Cluster) -> None:
+    agent, flag = site.agents["w1"], site.folder / "late"
+    job_id = site.submit("sh", "-c", f"echo before; while ! [ -e {flag} ]; do sleep 0.05; done; echo after")
+    uid = site.wait_running(job_id)["attempts"][0]["uid"]
+    wait_for(lambda: site.logs(job_id) == b"before\n", "the first line arrives")
+    agent.kill()
+    flag.touch()
+    wait_for(lambda: uid in [record["uid"] for record in agent.records("exit")], "it ends without its agent")
+    assert site.call("POST", f"/jobs/{job_id}/cancel", {}).status == 200
+    site.start_agent("w1")
+    job = site.wait_state(job_id, "killed")
+    assert job["attempts"][0]["phase"] == "succeeded"
+    wait_for(lambda: site.logs(job_id) == b"before\nafter\n", "what it printed is there all the same")
+
+
 def test_a_job_without_output_has_empty_logs(site: Cluster) -> None:
     job_id = site.submit("true")
     site.wait_state(job_id, "succeeded")

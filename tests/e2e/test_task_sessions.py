@@ -204,3 +204,53 @@ def test_no_task_can_read_anothers_session(site: Cluster) -> None:
     assert "not that attempt's" in site.wait_logs(job_id, 1)[0]
     journal = (site.agents["w1"].home / "worker" / "journal").read_bytes()
     assert b"DRAY_SESSION" not in journal
+
+
+# Goes on from its checkpoint; with "whole" it says that its work is done even though it was asked to stop.
+RESUME = """
+import dray, os, sys, time
+session = dray.session()
+step = int(open("checkpoint").read()) if os.path.exists("checkpoint") else 0
+while not session.should_stop() and not step:
+    session.progress(note="first")
+    time.sleep(0.02)
+open("checkpoint", "w").write("7")
+print("from", step, session.stop_reason or "done", flush=True)
+if "whole" in sys.argv:
+    session.finished()
+else:
+    session.saved(7)
+"""
+
+
+def preempt(make_cluster: Callable[..., Cluster], *words: str) -> tuple[Cluster, str]:
+    """A cluster where the job given back made room for another one."""
+    cluster = make_cluster()
+    cluster.start_hub()
+    policy = cluster.folder / "policy.yaml"
+    policy.write_text("queues:\n  default: {order: priority}\npreemption: {min_run_s: 0}\n")
+    assert cluster.dray("config", "apply", str(policy)).code == 0
+    cluster.start_agent("w1", 1)
+    low = cluster.submit(sys.executable, "-c", RESUME, *words, max_runtime_s=600, priority=1)
+    wait_progress(cluster, low)
+    high = cluster.submit("true", priority=50)
+    cluster.wait_state(high, "succeeded")
+    return cluster, low
+
+
+def test_a_preempted_task_saves_and_goes_on_from_there(make_cluster: Callable[..., Cluster]) -> None:
+    cluster, job_id = preempt(make_cluster)
+    job = cluster.wait_state(job_id, "succeeded")
+    assert [attempt["phase"] for attempt in job["attempts"]] == ["preempted", "succeeded"]
+    assert (job["attempts"][0]["saved_step"], job["preemptions"], job["failures"]) == (7, 1, 0)
+    assert cluster.logs(job_id, attempt=1) == b"from 0 preempted\n"
+    assert cluster.logs(job_id, attempt=2) == b"from 7 done\n"
+    cluster.check()
+
+
+def test_work_that_is_whole_is_not_done_again(make_cluster: Callable[..., Cluster]) -> None:
+    cluster, job_id = preempt(make_cluster, "whole")
+    job = cluster.wait_state(job_id, "succeeded")
+    assert [attempt["phase"] for attempt in job["attempts"]] == ["succeeded"]
+    assert cluster.logs(job_id) == b"from 0 preempted\n"
+    cluster.check()

@@ -217,7 +217,8 @@ def test_a_repeated_submit_is_compared_with_what_was_submitted(hub: RunningHub) 
     ],
 )
 def test_bad_edits_change_nothing(hub: RunningHub, changes: Any, where: list[str], what: str) -> None:
-    job = submit(hub, **({"array": {"last": 3}} if "array" in changes else {}))["id"]
+    array: Any = {"array": {"last": 3}} if "array" in changes else {}
+    job = submit(hub, **array)["id"]
     before = call(hub, "GET", f"/jobs/{job}")[1]
     status, message, found = refusal(call(hub, "PATCH", f"/jobs/{job}", changes))
     assert (status, found) == (400, where)
@@ -264,7 +265,7 @@ def test_requeue_stops_and_queues_again(quiet_hub: RunningHub) -> None:
         worker.started(first)
         wait_for(lambda: call(quiet_hub, "GET", f"/jobs/{job}")[1]["phase"] == "running")
         assert "note" not in call(quiet_hub, "POST", f"/jobs/{job}/requeue")[1]
-        assert worker.recv("job_cancel").payload["reason"] == "requeued"
+        assert worker.recv("job_cancel").payload["reason"] == "user"
         worker.result(first, "killed", exit_class="cancelled")
         worker.ready(1)
         second = worker.assigned()
@@ -275,6 +276,7 @@ def test_requeue_stops_and_queues_again(quiet_hub: RunningHub) -> None:
         )
     assert [attempt["phase"] for attempt in done["attempts"]] == ["killed", "succeeded"]
     assert (done["failures"], done["losses"]) == (0, 0)
+    assert done["attempts"][0]["cancel_reason"] == "requeued"
 
 
 def test_what_may_start_once_only_is_not_queued_again(hub: RunningHub) -> None:

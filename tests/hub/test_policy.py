@@ -174,7 +174,11 @@ def test_only_listed_queues_take_jobs(hub: RunningHub, ask: Asker) -> None:
     assert refused["error"]["problems"][0]["where"] == "[1].queue"
     assert ask("POST", "/plan", make_spec(queue="x"))[0] == 400
     assert ask("GET", "/jobs")[1]["jobs"] == []
-    assert ask("POST", "/jobs", make_spec(queue="silver"))[0] == 201
+    status, job, _ = ask("POST", "/jobs", make_spec(queue="silver"))
+    assert status == 201
+    status, refused, _ = ask("PATCH", f"/jobs/{job['id']}", {"queue": "x"})
+    assert (status, refused["error"]["problems"][0]["where"]) == (400, "queue")
+    assert ask("PATCH", f"/jobs/{job['id']}", {"queue": "gold"})[1]["queue"] == "gold"
     assert ask("POST", "/jobs", make_spec())[0] == 201
     with hub.connect() as client, pytest.raises(dray.errors.InvalidSpec, match="no queue 'x'"):
         client.submit(["true"], queue="x")

@@ -70,6 +70,7 @@ async def _serve(config: AgentConfig) -> int:
     print(f"worker {machine.name}: {machine.batch_total} slots, {_describe(found)}", flush=True)
     waiting = asyncio.create_task(told.wait())
     done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    driver.stop_listening()
     await driver.link.close(GOODBYE, "the agent stops; its tasks go on")
     await _cancel(tasks)
     for ended in done - {waiting}:

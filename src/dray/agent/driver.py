@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.agent.addresses import find_address, find_port
-from dray.agent.environment import build_environment, build_task
+from dray.agent.environment import build_environment, build_task, is_careful
 from dray.agent.link import Link
 from dray.agent.machine import (
     Effect,
@@ -35,7 +35,10 @@ from dray.config import AgentConfig
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
 GIVING_UP = 4400
-YOUNG_S = 0.01
+# Together with the moment for which the supervisor holds first words back: 10 ms.
+YOUNG_S = 0.005
+ACK_WITHIN_S = 0.05
+ACKS_AT_ONCE = 256
 logger = logging.getLogger("dray.agent")
 
 
@@ -48,12 +51,16 @@ class Driver:
         self.link = Link(config, self._hub_said)
         self._shipper = Shipper(home / "attempts", config.log_window_bytes, self._push_log)
         self._runs: list[dict[str, Any]] = []
-        self._young: dict[str, list[Tell]] = {}
+        self._acks: list[str] = []
+        self._ack_due: asyncio.TimerHandle | None = None
+        self._young: dict[str, tuple[float, list[Tell]]] = {}
+        self._growing = False
         self._careful: set[str] = set()
         self._own = dict(os.environ)
         self._look = asyncio.Event()
         self._unshipped: set[str] = set()
-        (home / "work").mkdir(parents=True, exist_ok=True)
+        self._work = str(home / "work")
+        os.makedirs(self._work, exist_ok=True)
         self._sessions: TaskSessions | None = None
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -67,6 +74,11 @@ class Driver:
             logger.error("tasks get no session, the socket for it could not be made: %s", fault)
         else:
             self._sessions = sessions
+
+    def stop_listening(self) -> None:
+        """Let tasks know at once that this agent is gone; they look for the next."""
+        if self._sessions is not None:
+            self._sessions.close()
 
     def task_greeted(self, uid: str) -> dict[str, Any]:
         """A task opened its session."""
@@ -83,6 +95,7 @@ class Driver:
         options = ["--keep-s", str(self._config.terminal_s), "--keep-records", str(self._config.terminal_max)]
         self._supervisor = await SupervisorClient.open(self._home, options=options)
         self._supervisor.send({"op": "hello"})
+        self._machine.greeting([task["uid"] for task in self._runs])
 
     async def serve_supervisor(self, attached: asyncio.Event) -> None:
         """Pass the supervisor's events on; when it dies, start another, which reports what became of its tasks."""
@@ -214,21 +227,35 @@ class Driver:
             if uid in self._careful:
                 self._push_first(message)
                 return
+            loop = asyncio.get_running_loop()
             if uid not in self._young:
-                self._young[uid] = []
-                asyncio.get_running_loop().call_later(YOUNG_S, self._grow_up, uid)
-            self._young[uid].append(message)
+                self._young[uid] = (loop.time() + YOUNG_S, [])
+            self._young[uid][1].append(message)
+            if not self._growing:
+                self._growing = True
+                loop.call_later(YOUNG_S, self._grow_up)
             return
         if message.type == "job_progress":
-            self._grow_up(uid)  # or the hub would hear of it before it hears of the start
+            # Or the hub would hear of it before it hears of the start.
+            for first in self._young.pop(uid, (0.0, []))[1]:
+                self._push_first(first)
         if message.type == "job_result":
             self._young.pop(uid, None)
             self._careful.discard(uid)
         self.link.push(message.type, message.payload, message.acked)
 
-    def _grow_up(self, uid: str) -> None:
-        for message in self._young.pop(uid, ()):
-            self._push_first(message)
+    def _grow_up(self) -> None:
+        """One timer for all that are young: nearly every one of them ends before it is told of."""
+        loop = asyncio.get_running_loop()
+        while self._young:
+            uid, (due, messages) = next(iter(self._young.items()))
+            if due > loop.time():
+                loop.call_at(due, self._grow_up)
+                return
+            del self._young[uid]
+            for message in messages:
+                self._push_first(message)
+        self._growing = False
 
     def _push_first(self, message: Tell) -> None:
         self.link.push(message.type, message.payload, message.acked)
@@ -236,12 +263,12 @@ class Driver:
             self._follow(message.payload["attempt"], message.payload["task_id"], ended=False)
 
     def _launch(self, launch: Launch) -> None:
-        if launch.spec.at_most_once or launch.spec.overlap == "fenced":
+        if is_careful(launch.spec):
             self._careful.add(launch.uid)
         environment = build_environment(launch, self._machine.name, self._own, self._machine.devices)
         if self._sessions is not None:
             environment |= self._sessions.variables(launch.uid)
-        task = build_task(launch, environment, self._home / "work", self._config.task_user)
+        task = build_task(launch, environment, self._work, self._config.task_user)
         if launch.gang is not None:
             task["meta"]["gang"] = gang_meta(launch.gang, [find_port()])
             self._supervise({"op": "prepare", "tasks": [task]})
@@ -253,7 +280,7 @@ class Driver:
     def _flush_runs(self) -> None:
         """One request for all tasks of one frame: the supervisor syncs its journal once for them."""
         runs, self._runs = self._runs, []
-        self._supervise({"op": "run", "tasks": runs})
+        self._request(*self._take_acks(), {"op": "run", "tasks": runs})
 
     def _release_shipped(self) -> None:
         """Let the supervisor forget what the hub has recorded once its output has arrived as well."""
@@ -267,14 +294,35 @@ class Driver:
             # Not yet: an agent that is killed now would find no trace of an attempt whose output is still on its way.
             held = {uid for uid in request["uids"] if uid in self._shipper.parcels}
             self._unshipped |= held
-            request = {**request, "uids": [uid for uid in request["uids"] if uid not in held]}
-            if not request["uids"]:
-                return
+            self._acks += [uid for uid in request["uids"] if uid not in held]
+            self._ack_soon()
+        else:
+            self._request(request)
+
+    def _ack_soon(self) -> None:
+        """Acks go with the next tasks or within a moment: the supervisor only forgets by them."""
+        if len(self._acks) >= ACKS_AT_ONCE:
+            self._flush_acks()
+        elif self._acks and self._ack_due is None:
+            self._ack_due = asyncio.get_running_loop().call_later(ACK_WITHIN_S, self._flush_acks)
+
+    def _flush_acks(self) -> None:
+        self._request(*self._take_acks())
+
+    def _take_acks(self) -> list[dict[str, Any]]:
+        if self._ack_due is not None:
+            self._ack_due.cancel()
+            self._ack_due = None
+        uids, self._acks = self._acks, []
+        return [{"op": "acked", "uids": uids}] if uids else []
+
+    def _request(self, *requests: dict[str, Any]) -> None:
         try:
-            if self._supervisor is not None:
-                self._supervisor.send(request)
+            if self._supervisor is not None and requests:
+                self._supervisor.send(*requests)
         except ConnectionError:
-            logger.warning("the supervisor went away with a request: %s", request["op"])
+            words = ", ".join(request["op"] for request in requests)
+            logger.warning("the supervisor went away with a request: %s", words)
 
     def _follow(self, uid: str, task_id: str, ended: bool) -> None:
         self._shipper.follow(uid, task_id, ended)

@@ -6,13 +6,13 @@ Nothing of the agent's environment leaks in but the few names below: the agent's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dray.agent.detect import mask_name
 from dray.agent.machine import Launch
 from dray.core.model.capability import Device
 from dray.core.model.ids import split_task_id
+from dray.core.model.spec import JobSpec
 
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SHELL", "TMPDIR", "LD_LIBRARY_PATH")
 FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,7 +58,12 @@ def mask_cards(devices: Sequence[int], cards: Sequence[Device]) -> dict[str, str
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
 
 
-def build_task(launch: Launch, environment: dict[str, str], work: Path, task_user: str) -> dict[str, Any]:
+def is_careful(spec: JobSpec) -> bool:
+    """Whether a second run would do harm: then the hub hears of the first without delay."""
+    return spec.at_most_once or spec.overlap == "fenced"
+
+
+def build_task(launch: Launch, environment: dict[str, str], work: str, task_user: str) -> dict[str, Any]:
     """Spell a launch as the supervisor's `run` entry."""
     spec = launch.spec
     return {
@@ -66,12 +71,13 @@ def build_task(launch: Launch, environment: dict[str, str], work: Path, task_use
         "task_id": spec.id,
         "argv": list(spec.command),
         "env": environment,
-        "cwd": spec.workdir or str(work),
+        "cwd": spec.workdir or work,
         "prolog": spec.prolog or None,
         "epilog": spec.epilog or None,
         "limit_s": launch.limit_s,
         "grace_s": launch.grace_s,
         "lease_s": launch.lease_s,
+        "prompt": is_careful(spec),
         "memory_bytes": spec.memory_bytes,
         "user": task_user or None,
         "meta": {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)},

@@ -129,17 +129,18 @@ class Link:
 
     async def _read(self, socket: ClientConnection) -> None:
         """Take what the hub says; a hub that stays silent past several heartbeats is a half-open socket."""
-        while True:
-            try:
-                async with asyncio.timeout(self.heartbeat_s * SILENCE_FACTOR):
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.heartbeat_s * SILENCE_FACTOR) as patience:
+                while True:
                     frame = await socket.recv()
-            except TimeoutError:
-                logger.warning(
-                    "the hub has been silent for %.0f s: dialling again", self.heartbeat_s * SILENCE_FACTOR
-                )
-                return
-            for envelope in self._split(frame):
-                self._take(envelope)
+                    for envelope in self._split(frame):
+                        self._take(envelope)
+                    patience.reschedule(loop.time() + self.heartbeat_s * SILENCE_FACTOR)
+        except TimeoutError:
+            logger.warning(
+                "the hub has been silent for %.0f s: dialling again", self.heartbeat_s * SILENCE_FACTOR
+            )
 
     def _split(self, frame: str | bytes) -> list[Envelope]:
         try:

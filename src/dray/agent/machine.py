@@ -6,6 +6,7 @@ conclusions: whether a result counts is the hub's to say. A result is kept and s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +22,8 @@ FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "
 LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
 REMEMBERED = 1000
-TOLD_AT_ONCE = 50
+# Half of what a hub reads of one worker: what is said on the way out comes on top.
+TOLD_PER_S = 100
 
 
 class Stopping(NamedTuple):
@@ -132,8 +134,16 @@ class Machine:
         self._resend_ms = resend_ms
         self._beaten_ms: list[int] = []
         self._refused_uids: dict[str, None] = {}
+        self._asked: set[str] | None = None
+        self._told, self._told_since_ms = 0, 0
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
+
+    def greeting(self, unsent: Collection[str]) -> None:
+        """A supervisor is asked for its state. It will also be asked to run `unsent` and what is assigned from now on,
+        which that state cannot tell; what another one was asked to run before is gone with it.
+        """
+        self._asked = {*unsent}
 
     def attached(self, state: dict[str, Any], now_ms: int) -> None:
         """Take over what the supervisor holds: after a restart of this agent, or of the supervisor."""
@@ -154,6 +164,9 @@ class Machine:
             if item["phase"] == "exited":
                 attempt.result = known.result if known and known.result else result_of(attempt, item)
             self.running[attempt.uid] = attempt
+        for uid in (self._asked or set()) & before.keys():
+            self.running.setdefault(uid, before[uid])
+        self._asked = None
 
     def supervised(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         """Report what the supervisor says has happened."""
@@ -223,6 +236,8 @@ class Machine:
         attempt = self.running.get(event.get("uid") or "")
         if attempt is None:
             return []
+        # The supervisor keeps no record of it: an assignment that comes twice must not start it after all.
+        self._never_start(attempt.uid)
         exit_ = {"state": "failed", "exit_code": None, "exit_class": "refused", "error": event["error"]}
         return self._exited({"uid": attempt.uid, **exit_}, now_ms)
 
@@ -255,14 +270,16 @@ class Machine:
         """Tell the hub what it may hear now: latest words, those first that have waited longest."""
         if not self.registered:
             return []
-        due = [a for a in attempts if a.known and (a.said.is_due(now_ms) or self._is_pressing(a))]
+        if now_ms - self._told_since_ms >= 1000:
+            self._told, self._told_since_ms = 0, now_ms
+        pressing = [a for a in attempts if a.known and self._is_pressing(a)]
+        due = [a for a in attempts if a.known and a.said.is_due(now_ms) and not self._is_pressing(a)]
         due.sort(key=lambda attempt: attempt.said.told_ms or 0)
-        for attempt in due[:TOLD_AT_ONCE]:
+        chosen = [*pressing, *due[: max(0, TOLD_PER_S - self._told)]]
+        self._told += len(chosen)
+        for attempt in chosen:
             attempt.said.told(now_ms)
-        return [
-            Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False)
-            for a in due[:TOLD_AT_ONCE]
-        ]
+        return [Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False) for a in chosen]
 
     def _is_pressing(self, attempt: Running) -> bool:
         """What is said on the way out cannot wait: there may be no later."""
@@ -359,12 +376,15 @@ class Machine:
         uid = message.attempt.uid
         known = self.running.get(uid)
         if known is not None:
+            known.known = True  # though a report that was made before it was accepted could not name it
             return self._tell_again(known, now_ms)
         if uid in self._refused_uids:
             return [Tell("job_result", _never_started(message.spec.id, uid))]
         spec = message.spec
         pool = spec.slot_pool or spec.type
         self.running[uid] = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
+        if self._asked is not None:
+            self._asked.add(uid)
         limit_s = None if message.remaining_time >= FOREVER_NS else message.remaining_time / 1e9
         grace_s = TIERS[spec.job_tier].grace_s
         lease_s = message.lease_s * LEASE_SHARE or None
@@ -408,10 +428,13 @@ class Machine:
                 return []
         if not message.attempt:
             return []
-        self._refused_uids[message.attempt] = None
+        self._never_start(message.attempt)
+        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
+
+    def _never_start(self, uid: str) -> None:
+        self._refused_uids[uid] = None
         if len(self._refused_uids) > REMEMBERED:
             del self._refused_uids[next(iter(self._refused_uids))]
-        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
 
     def disconnected(self) -> None:
         """The session is gone; what runs goes on."""
@@ -462,8 +485,12 @@ def _read_gang(attempt: Running, meta: dict[str, Any]) -> None:
 
 
 def known_to_hub(ack: Ack) -> set[str]:
-    """Name the attempts that the hub has heard of, by its answer to `register`; it refuses the output of others."""
-    return {*ack.keep, *ack.stop, *(uid for uid, verdict in ack.results.items() if verdict != "superseded")}
+    """Name the attempts that the hub has heard of, by its answer to `register`; it refuses the output of others.
+
+    A superseded result may be on record or not: the hub names those whose output it still takes.
+    """
+    counted = (uid for uid, verdict in ack.results.items() if verdict != "superseded")
+    return {*ack.keep, *ack.stop, *ack.log_offsets, *counted}
 
 
 def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:

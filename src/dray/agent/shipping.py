@@ -28,8 +28,8 @@ class Stream:
 class Parcel:
     """The output of one attempt."""
 
-    def __init__(self, uid: str, task_id: str, folder: Path) -> None:
-        self.uid, self.task_id, self.folder = uid, task_id, str(folder)
+    def __init__(self, uid: str, task_id: str, folder: str) -> None:
+        self.uid, self.task_id, self.folder = uid, task_id, folder
         self.streams = {stream: Stream() for stream in STREAMS}
         self.ended = False
 
@@ -40,14 +40,14 @@ class Shipper:
     def __init__(
         self, attempts: Path, window_bytes: int, push: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        self._attempts, self._window, self._push = attempts, window_bytes, push
+        self._attempts, self._window, self._push = str(attempts), window_bytes, push
         self.parcels: dict[str, Parcel] = {}
 
     def follow(self, uid: str, task_id: str, ended: bool) -> None:
         """Ship an attempt's output from now on; a first look follows at once."""
         parcel = self.parcels.get(uid)
         if parcel is None:
-            parcel = self.parcels[uid] = Parcel(uid, task_id, self._attempts / uid)
+            parcel = self.parcels[uid] = Parcel(uid, task_id, f"{self._attempts}/{uid}")
         parcel.ended = parcel.ended or ended
         self.ship(parcel)
 

@@ -153,9 +153,9 @@ class _Reader:
         alternatives = []
         for number, given in enumerate(either):
             if not isinstance(given, dict):
-                self.faults.append(
-                    _Fault(marks[("either",)], f"either[{number}] must be written as keys and values")
-                )
+                what = f"either[{number}] must be written as keys and values"
+                self.faults.append(_Fault(marks[("either", str(number))], what))
+                alternatives.append(Asks({}, {}, [Problem("either", "unreadable")]))
                 continue
             known = {key: value for key, value in given.items() if value is not None}
             read = read_changes(known, nodes if isinstance(nodes, int) else 1)
@@ -167,17 +167,19 @@ class _Reader:
         asks.sources["variants"] = "either"
         return alternatives
 
-    def _place_variant(
-        self, problem: Problem, alternatives: list[Asks], marks: Marks
-    ) -> tuple[yaml.Mark | None, str]:
+    def _note_variant(
+        self, problem: Problem, alternatives: list[Asks], marks: Marks, node: yaml.Node
+    ) -> None:
         """Point a problem of `variants[2].gpu_type` at the line under `either` that it came from."""
         place, _, field = problem.where.removeprefix("variants[").partition("]")
-        number, field = int(place), field.removeprefix(".")
-        head, dot, rest = field.partition(".")
-        key = alternatives[number].sources.get(head, head) if number < len(alternatives) else head
-        spelled = f"either[{number}]{f'.{key}' if key else ''}{dot}{rest}"
-        mark = marks.get(("either", place, key)) or marks.get(("either",))
-        return mark, spelled
+        read = alternatives[int(place)]
+        if read.problems:
+            return  # What could not be read has been reported: it must not count as missing too.
+        head, dot, rest = field.removeprefix(".").partition(".")
+        key = read.sources.get(head, head)
+        mark = marks.get(("either", place, key)) or marks.get(("either", place)) or node.start_mark
+        spelled = f"either[{place}]{f'.{key}' if key else ''}{dot}{rest}"
+        self.faults.append(_Fault(mark, f"{spelled}: {problem.what}"))
 
     def _check_spec(self, asks: Asks, marks: Marks, node: yaml.Node, alternatives: list[Asks]) -> None:
         """Let core judge the fields; what could not even be read has been reported and must not count as missing."""
@@ -187,8 +189,7 @@ class _Reader:
         except InvalidSpec as error:
             for problem in error.problems:
                 if problem.where.startswith("variants[") and alternatives:
-                    mark, spelled = self._place_variant(problem, alternatives, marks)
-                    self.faults.append(_Fault(mark or node.start_mark, f"{spelled}: {problem.what}"))
+                    self._note_variant(problem, alternatives, marks, node)
                     continue
                 field, _, rest = problem.where.partition(".")
                 if field in broken:
@@ -229,6 +230,7 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             if node.tag != f"{_STANDARD}seq":
                 self._note_tag(node)
+            marks |= {(*path, str(index)): item.start_mark for index, item in enumerate(node.value)}
             return [self._value(item, (*path, str(index)), marks) for index, item in enumerate(node.value)]
         return self._scalar(node, path)
 

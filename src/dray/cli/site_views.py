@@ -30,7 +30,7 @@ QUEUE_COLUMNS = (
     Column("P50", drop=6, right=True),
     Column("P90", drop=6, right=True),
     Column("STARTS/MIN", drop=7, right=True),
-    Column("ENDS/MIN", drop=7, right=True),
+    Column("ENDS/MIN", drop=8, right=True),
 )
 LINE_COLUMNS = (
     Column("PLACE", right=True),
@@ -114,7 +114,7 @@ def draw_quotas(quotas: Sequence[Document]) -> str:
             str(quota.get("name", "")),
             _tell_held(quota),
             str(quota.get("running", 0)),
-            _tell_number(quota.get("gpu_hours_used"), ".4g"),
+            _tell_number(quota.get("gpu_hours_used")),
             _tell_number(quota.get("gpu_hours_soft")),
             _tell_number(quota.get("gpu_hours_hard")),
             spell_value("period_s", quota.get("period_s")),
@@ -142,11 +142,11 @@ def draw_paces(answer: Document) -> str:
             now = (
                 "-"
                 if tokens is None
-                else f"{tokens:.3g} to spare"
+                else f"{_tell_number(tokens)} to spare"
                 if tokens >= 0
-                else f"{-tokens:.3g} in debt"
+                else f"{_tell_number(-tokens)} in debt"
             )
-            limit = f"{bucket.get('per_minute', 0):g} a minute"
+            limit = f"{_tell_number(bucket.get('per_minute', 0))} a minute"
             rows.append(
                 [part, str(bucket.get("kind")), str(bucket.get("name")), limit, str(bucket.get("burst")), now]
             )
@@ -208,7 +208,7 @@ def _tell_waiting(queue: Document) -> str:
 
 def _tell_rates(queue: Document, what: str) -> str:
     recent, hour = queue.get(f"{what}_per_min_5m") or 0, queue.get(f"{what}_per_min_1h") or 0
-    return f"{recent:.3g} a minute over 5 minutes, {hour:.3g} over the last hour"
+    return f"{_tell_number(recent)} a minute over 5 minutes, {_tell_number(hour)} over the last hour"
 
 
 def _tell_waits(queue: Document) -> str:
@@ -227,11 +227,14 @@ def _tell_span(seconds: Any) -> str:
 
 
 def _tell_rate(rate: Any) -> str:
-    return f"{rate:.3g}" if rate else "-"
+    return _tell_number(rate) if rate else "-"
 
 
-def _tell_number(value: Any, form: str = "g") -> str:
-    return "-" if value is None else format(value, form)
+def _tell_number(value: Any) -> str:
+    """Three figures, or all those before the point: nobody reads 1.2e+04 in a table."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _count(number: int, noun: str) -> str:

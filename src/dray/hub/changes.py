@@ -20,6 +20,7 @@ from dray.core.model.spec_check import check_spec
 from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
 from dray.hub.needs import resolve_edit
+from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, Store
 from dray.hub.turns import Decision
@@ -69,10 +70,12 @@ def requeue(
         if unpack_spec(job.spec).at_most_once:
             raise Conflict(f"job {job_id} may start once only (at_most_once): cancel it and submit it again")
         live = [state.attempts[uid] for uid in state.live_of.get(job_id, ())]
-        wanted = [item for item in live if index in (None, item.index) and not item.cancel]
+        # A gang stops and starts as one, whichever of its members is meant.
+        chosen = None if job.gang else index
+        wanted = [item for item in live if chosen in (None, item.index) and not item.cancel]
         note = "" if wanted else "nothing of it runs: it waits, or is stopping already"
-        events = [RequeueRequested(job_id, -1 if index is None else index, caller.user)] if wanted else []
-        target = job_id if index is None or not job.numbered else f"{job_id}/{index}"
+        events = [RequeueRequested(job_id, -1 if chosen is None else chosen, caller.user)] if wanted else []
+        target = job_id if chosen is None or not job.numbered else f"{job_id}/{chosen}"
         record = _audit(caller, clock, "requeue", target)
         return Decision(events, lambda after: finish(after, job_id, note), (record,) if events else ())
 
@@ -91,6 +94,8 @@ def edit(
         before = unpack_spec(job.spec)
         spec = revise(before, changes)
         _check_stage(job, before, spec)
+        if spec.queue != before.queue and (fault := check_queue(state.policy, spec.queue)):
+            raise InvalidSpec(f"queue: {fault}", [Problem("queue", fault)])
         if "deadline" in changes:
             check_deadlines([spec], clock)
         events: list[Event] = []
@@ -127,6 +132,10 @@ def revise(before: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
     if "job_tier" in changes and before.priority == TIERS[before.job_tier].priority:
         del raw["priority"]
     array = changes.get("array")
+    if array is not None and before.array is None:
+        raise InvalidSpec(
+            "array: the job is no array, so it has no limit", [Problem("array", "the job is no array")]
+        )
     if isinstance(array, Mapping) and before.array is not None:
         changes = {**changes, "array": {**raw["array"], **array}}
     for field, value in changes.items():

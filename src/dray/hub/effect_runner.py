@@ -34,6 +34,9 @@ from dray.hub.store.base import Store
 from dray.wire.codec import message
 
 logger = logging.getLogger("dray.hub")
+# The protocol's list of reasons is closed, and an agent that does not know one leaves its task running: what a worker
+# must do about a requeue is what it does about any user's cancel.
+_PEER_REASONS = {"requeued": "user"}
 
 
 class Runner:
@@ -132,7 +135,7 @@ class Runner:
             payload = {
                 "task_id": effect.task_id,
                 "attempt": effect.uid,
-                "reason": effect.reason,
+                "reason": _PEER_REASONS.get(effect.reason, effect.reason),
                 "grace_s": effect.grace_s,
             }
             session.push(message("job_cancel", payload))
@@ -151,7 +154,18 @@ class Runner:
                 "keep": list(effect.keep),
                 "stop": list(effect.stop),
             }
+            if wanted := self._find_wanted(effect):
+                payload["log_offsets"] = wanted
         session.push(message("ack", payload))
+
+    def _find_wanted(self, effect: Ack) -> dict[str, dict[str, int]]:
+        """Superseded results whose attempts are on record: what those printed is taken all the same, from its start."""
+        wanted: dict[str, dict[str, int]] = {}
+        for uid in (uid for uid, verdict in effect.results.items() if verdict == "superseded"):
+            known = self._state.attempts.get(uid) or self._store.find_attempt(uid)
+            if known is not None and known.worker == effect.worker:
+                wanted[uid] = {}
+        return wanted
 
     def _refuse(self, effect: Refuse) -> None:
         if session := self._session(effect.worker):

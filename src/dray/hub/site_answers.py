@@ -6,6 +6,8 @@ admins'. Reads the state as of the last commit.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +50,15 @@ class SiteParts(NamedTuple):
     clock: HubClock
     pacing: SubmitPacing
     statistics: QueueStatistics
+
+
+class _Sight(NamedTuple):
+    """What queues are told from, looked up once for all of them."""
+
+    held: Holdings
+    oldest: Mapping[str, Job]
+    quotas: Mapping[tuple[str, str], Quota]
+    shapes: Mapping[str, int]
 
 
 class SiteAnswers:
@@ -110,10 +121,9 @@ class SiteAnswers:
 
     async def queues(self, caller: Caller) -> Document:
         def look(state: State) -> Document:
-            held = find_holdings(state)
-            names = _queue_names(state, held)
-            oldest = find_oldest(state, names)
-            return {"queues": [self._queue(state, name, held, oldest.get(name)) for name in names]}
+            names = _queue_names(state)
+            sight = _look_around(state, names)
+            return {"queues": [self._queue(state, name, sight) for name in names]}
 
         return await self._engine.read(look)
 
@@ -121,20 +131,19 @@ class SiteAnswers:
         """One queue and the first who wait in it; of others' jobs only the places are told."""
 
         def look(state: State) -> Document:
-            held = find_holdings(state)
-            names = _queue_names(state, held)
+            names = _queue_names(state)
             if name not in names:
                 raise NotFound(f"there is no queue {name!r}: there is {', '.join(names)}")
-            document = self._queue(state, name, held, find_oldest(state, [name]).get(name))
+            document = self._queue(state, name, _look_around(state, [name]))
             return document | {"line": _line(state, caller, waiting_in_order(state, name, limit))}
 
         return await self._engine.read(look)
 
-    def _queue(self, state: State, name: str, held: Holdings, oldest: Job | None) -> Document:
+    def _queue(self, state: State, name: str, sight: _Sight) -> Document:
         clock = self._parts.clock.read()
-        rules, holding = state.policy.queue(name), held["queue"].get(name, Holding())
+        rules, holding = state.policy.queue(name), sight.held["queue"].get(name, Holding())
+        oldest, quota = sight.oldest.get(name), sight.quotas.get(("queue", name))
         rates = self._parts.statistics.rates(name, clock.now_ms)
-        quota = quotas_in_force(state.policy, {**held, "queue": [name]}).get(("queue", name))
         return {
             "name": name,
             "policy": rules.order,
@@ -153,7 +162,7 @@ class SiteAnswers:
             "ends_per_min_1h": rates.ends_1h,
             "wait_p50_s": rates.wait_p50_s,
             "wait_p90_s": rates.wait_p90_s,
-            "shapes": _count_shapes(state, name),
+            "shapes": sight.shapes.get(name, 0),
         }
 
     # --- quotas and paces ---------------------------------------------------------------------------------------------
@@ -233,9 +242,21 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _queue_names(state: State, held: Holdings) -> list[str]:
+def _queue_names(state: State) -> list[str]:
     waiting = [name for name, depth in state.backlog.depth.items() if depth]
-    return sorted({DEFAULT_QUEUE, *state.policy.queues, *waiting, *held["queue"]})
+    running = {state.jobs[job_id].queue for job_id in state.live_of}
+    return sorted({DEFAULT_QUEUE, *state.policy.queues, *waiting, *running})
+
+
+def _look_around(state: State, names: Sequence[str]) -> _Sight:
+    """Look once at everything that any of these queues is asked about."""
+    held = find_holdings(state)
+    quotas = quotas_in_force(state.policy, {**held, "queue": {}.fromkeys(names, Holding())})
+    parties = state.parties.all
+    shapes = Counter(
+        queue for queue, _ in {(parties[line.party].queue, line.shape) for line in state.backlog.buckets}
+    )
+    return _Sight(held, find_oldest(state, names), quotas, shapes)
 
 
 def _line(state: State, caller: Caller, line: list[tuple[str, int]]) -> list[Document]:
@@ -257,11 +278,6 @@ def _line(state: State, caller: Caller, line: list[tuple[str, int]]) -> list[Doc
             }
         )
     return shown
-
-
-def _count_shapes(state: State, queue: str) -> int:
-    parties = state.parties.all
-    return len({line.shape for line in state.backlog.buckets if parties[line.party].queue == queue})
 
 
 def _quota_document(

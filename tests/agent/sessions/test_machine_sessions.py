@@ -146,6 +146,6 @@ def test_many_tasks_are_told_of_in_turns():
     for uid in uids:
         machine.task_said(uid, {"progress": {"step": 1}}, 0)
     machine.registered = True
-    seen = [{payload["attempt"] for payload in told(machine.resend(now))} for now in (500, 1000, 1500, 2000)]
-    assert [len(batch) for batch in seen] == [50, 50, 20, 0]
+    seen = [{payload["attempt"] for payload in told(machine.resend(now))} for now in (500, 900, 1000, 2000)]
+    assert [len(batch) for batch in seen] == [100, 0, 20, 0]
     assert set().union(*seen) == {*uids}

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dray.agent.task_words import Said, read_object, read_words
-from dray.wire.worker_messages import MAX_NOTE, MAX_STEP
+from dray.wire.worker_messages import MAX_NOTE, MAX_STEP, JobProgress, check_message
+
+FIELDS = st.sampled_from(["progress", "saved", "watch", "finished", "step", "fraction", "note", "more"])
 
 
 def test_progress_is_bounded():
@@ -95,3 +100,23 @@ def test_nothing_said_is_nothing_to_repeat():
     said.repeat()
     assert not said.untold
     assert said.finished
+
+
+SCRAPS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(FIELDS, SCRAPS))
+def test_whatever_is_said_comes_out_bounded_or_is_refused(message):
+    said = Said()
+    try:
+        words = read_words(message)
+    except ValueError:
+        return
+    said.hear(words, 0)
+    body = msgspec.convert(said.payload("job", "1-1", 5), JobProgress)
+    check_message("job_progress", body)
+    assert len(body.note or "") <= MAX_NOTE

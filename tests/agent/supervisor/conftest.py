@@ -172,7 +172,12 @@ async def make_rig() -> AsyncIterator[Callable[..., Rig]]:
 
 
 @pytest.fixture
-async def rig(make_rig: Callable[..., Rig]) -> Rig:
+async def rig(make_rig: Callable[..., Rig], request: pytest.FixtureRequest) -> Rig:
+    """An open rig. Asked for "behind a barrier" it holds a lease, so that nothing is started at once."""
     rig = make_rig()
     await rig.open()
+    if getattr(request, "param", "at once") == "behind a barrier":
+        rig.run(rig.task("keeper", "sleep", "1000", lease_s=1000.0))
+        await rig.next("started")
+        rig.seen.clear()
     return rig

@@ -91,7 +91,10 @@ async def test_cancel_in_the_prolog_keeps_the_command_from_running(rig, tmp_path
     mark = tmp_path / "ran"
     rig.run(
         rig.task(
-            "a-1", "touch", str(mark), prolog=["sh", "-c", "trap 'exit 0' TERM; echo up; sleep 1000 & wait"]
+            "a-1",
+            "touch",
+            str(mark),
+            prolog=["sh", "-c", "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"],
         )
     )
     await rig.await_output("a-1", b"up")

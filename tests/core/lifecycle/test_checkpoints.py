@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster, only
 
-from dray.core.lifecycle.checkpoints import lost_work_ms
 from dray.core.lifecycle.effects import Assign, Note
 from dray.core.lifecycle.events import AttemptSaved, AttemptsLost, Progressed
+from dray.core.lifecycle.receipts import lost_ms
 from dray.core.lifecycle.rules import Rules
 from dray.core.model.records import JobState, Phase
 from dray.core.model.worker import Progress
@@ -49,7 +49,7 @@ def test_a_save_covers_the_run_time_up_to_it(cluster: Cluster, uid: str) -> None
     (note,) = [note for note in only(effects, Note) if note.type == "task_saved"]
     assert (note.task_id, note.data["step"]) == ("job", 5)
     cluster.advance(30)
-    assert lost_work_ms(attempt, cluster.now_ms) == 30_000
+    assert lost_ms(cluster.state, attempt) == 30_000
 
 
 def test_a_save_that_took_its_time_on_the_way_counts_from_when_it_was_made(
@@ -60,10 +60,10 @@ def test_a_save_that_took_its_time_on_the_way_counts_from_when_it_was_made(
     assert cluster.attempt(uid).saved_ms == 60_000
 
 
-def test_run_time_is_never_below_zero_and_never_shrinks(cluster: Cluster, uid: str) -> None:
+def test_run_time_is_never_negative_and_never_shrinks(cluster: Cluster, uid: str) -> None:
     cluster.advance(100)
     save(cluster, uid, 1, age_ms=1 << 40)
-    assert cluster.attempt(uid).saved_ms == 0
+    assert cluster.attempt(uid).saved_ms == 1, "0 would mean that nothing was saved"
     save(cluster, uid, 2)
     save(cluster, uid, 3, age_ms=50_000)
     assert (cluster.attempt(uid).saved_step, cluster.attempt(uid).saved_ms) == (3, 100_000)
@@ -100,7 +100,7 @@ def test_what_has_not_started_or_has_ended_saves_nothing(cluster: Cluster) -> No
     cluster.advance(5)
     save(cluster, uid, 5)
     assert cluster.attempt(uid).saved_ms == 0
-    assert lost_work_ms(cluster.attempt(uid), cluster.now_ms) == 0
+    assert lost_ms(cluster.state, cluster.attempt(uid)) == 0
     cluster.run(uid)
     cluster.end(uid, "failed")
     save(cluster, uid, 5)
@@ -170,6 +170,25 @@ def test_a_limit_that_is_used_up_leaves_a_moment_and_no_less(cluster: Cluster, u
     save(cluster, uid, 5)
     lose(cluster, uid)
     assert cluster.attempt(run_again(cluster)).limit_ms == 1000
+
+
+@pytest.mark.parametrize(("said", "left_ms"), [("preempted", LIMIT_MS - 100_000), ("failed", LIMIT_MS)])
+def test_a_gang_keeps_the_same_books(cluster: Cluster, said: str, left_ms: int) -> None:
+    for name in ("w1", "w2"):
+        cluster.join(name, credit=4)
+    cluster.submit(node_count=2, max_runtime_s=600, retries=1)
+    first, second = (cluster.current("job", index) for index in (0, 1))
+    for uid in (first, second):
+        cluster.accept(uid)
+    for uid in (first, second):
+        cluster.start(uid)
+    cluster.advance(100)
+    cluster.turn(AttemptSaved(cluster.attempt(first).worker, "job", 0, first, 1))
+    cluster.end(second, said)
+    cluster.end(first, "killed")
+    again = [cluster.attempt(cluster.current("job", index)) for index in (0, 1)]
+    assert [attempt.no for attempt in again] == [2, 2]
+    assert [attempt.limit_ms for attempt in again] == [left_ms, LIMIT_MS], "only the first had saved"
 
 
 def test_no_limit_stays_no_limit(cluster: Cluster) -> None:

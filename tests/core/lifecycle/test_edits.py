@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from tests.core.harness import Cluster, assigned
 
-from dray.core.lifecycle.events import JobsSubmitted, NewJob
+from dray.core.lifecycle.events import JobsSubmitted, NewJob, PolicyChanged
+from dray.core.model.policy import Policy, Queue, pack_policy
 from dray.core.model.records import Job, JobState
 from dray.core.model.spec import pack_spec, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.pass_ import plan
 
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "name": "n",
     "queue": "night",
     "priority": 7,
@@ -134,3 +137,16 @@ def test_what_has_ended_is_not_edited(cluster: Cluster) -> None:
     before = msgspec.structs.replace(cluster.job())
     assert not cluster.edit(priority=3)
     assert cluster.job() == before
+
+
+def test_a_new_deadline_moves_a_job_within_its_line_and_leaves_nothing_behind(cluster: Cluster) -> None:
+    """The line is the same: only the place in it tells the old entry from the new one."""
+    cluster.turn(PolicyChanged(pack_policy(Policy(queues={"default": Queue(order="edf")}))))
+    for name, year in (("a", 2040), ("b", 2050), ("c", 2060)):
+        cluster.submit(name, deadline=f"{year}-01-01T00:00:00Z", array={"last": 1})
+    cluster.edit("a", deadline="2055-01-01T00:00:00Z")
+    cluster.join("w1", credit=3)
+    assert [cluster.job(name).cursor for name in "abc"] == [1, 2, 0]
+    cluster.edit("c", deadline="2054-01-01T00:00:00Z")
+    assert len(assigned(cluster.poll("w1", 2))) == 2
+    assert [cluster.job(name).cursor for name in "abc"] == [1, 2, 2]

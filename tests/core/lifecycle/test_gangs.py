@@ -8,8 +8,9 @@ from tests.core.harness import Cluster, assigned, cancels, only
 
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.effects import Ack, Assign, Go, Note
-from dray.core.lifecycle.events import Placement, PlanDecided, WorkerDrained
+from dray.core.lifecycle.events import Placement, PlanDecided, RequeueRequested, WorkerDrained
 from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.jobs import stop_attempt
 from dray.core.lifecycle.recovery import release, wake_up
 from dray.core.lifecycle.state import State
 from dray.core.model.records import JobState, Phase
@@ -326,6 +327,42 @@ def test_a_member_stopped_on_its_host_ends_the_gang_as_killed(trio: Cluster) -> 
     trio.end(first, "killed", error="stopped by an operator")
     trio.end(second, "killed")
     assert states(trio) == [JobState.KILLED] * 2
+
+
+@pytest.mark.parametrize("index", [-1, 1])
+def test_a_requeue_sends_all_back_uncharged(trio: Cluster, index: int) -> None:
+    trio.submit(node_count=2, retries=0, losses=0)
+    first, second = pass_barrier(trio)
+    trio.start(first)
+    effects = trio.turn(RequeueRequested("job", index, "ann"))
+    assert sorted(cancels(effects)) == [(first, "requeued"), (second, "requeued")]
+    trio.end(first, "killed")
+    trio.end(second, "succeeded")
+    assert (trio.job().generation, trio.job().blamed) == (2, "")
+    assert (trio.task().failures, trio.task().losses) == (0, 0)
+
+
+def test_nobody_goes_while_a_member_is_stopping(trio: Cluster) -> None:
+    trio.submit(node_count=2)
+    first, second = uids(trio)
+    trio.accept(first)
+    stop_attempt(trio.state, trio.attempt(first), "preempted", 1, trio.clock)
+    assert went(trio.accept(second)) == []
+    trio.end(first, "preempted")
+    trio.end(second, "killed")
+    assert trio.job().generation == 2
+
+
+def test_a_preempted_gang_heads_its_band(trio: Cluster) -> None:
+    trio.submit(node_count=2)
+    first, second = pass_barrier(trio)
+    trio.start(first)
+    trio.start(second)
+    trio.turn(WorkerDrained("w1", True), WorkerDrained("w2", True), WorkerDrained("w3", True))
+    stop_attempt(trio.state, trio.attempt(second), "preempted", 1, trio.clock)
+    trio.end(second, "preempted")
+    trio.end(first, "killed")
+    assert [trio.task(index=index).ahead for index in range(2)] == [True, True]
 
 
 # --- cancelled --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from .output import STREAMS, OutputLimits, OutputStream
-from .spawn import describe_failure
+from .program import describe_failure
 
 if TYPE_CHECKING:
     import resource
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .cgroup import Group
     from .identity import ProcessInfo
     from .journal import Record
-    from .spawn import Identity, Process
+    from .process import Process
+    from .spawn import Identity
     from .spec import TaskSpec
     from .timers import Timer
 

@@ -22,6 +22,8 @@ RETRY_S = 0.03
 READ_BYTES = 1 << 18
 READY_S = 5.0
 
+_dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
 
 class SupervisorError(Exception):
     """The supervisor could not be reached or started."""
@@ -65,11 +67,11 @@ class SupervisorClient:
                 # say a word: none of that will last.
                 await asyncio.sleep(RETRY_S)
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Queue one message; raises ConnectionError when the supervisor is gone."""
+    def send(self, *messages: dict[str, Any]) -> None:
+        """Queue messages, in one piece; raises ConnectionError when the supervisor is gone."""
         if self._writer.is_closing():
             raise ConnectionError(f"the connection to the supervisor of {self.home} is closed")
-        self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        self._writer.write("".join([_dump(message) + "\n" for message in messages]).encode())
 
     async def drain(self) -> None:
         await self._writer.drain()

@@ -74,10 +74,12 @@ class Connection:
             )
             self.close()
 
-    def send(self, event: Record) -> None:
-        if self.closed:
+    def send(self, *events: Record) -> None:
+        """All in one piece: each write wakes the agent."""
+        if self.closed or not events:
             return
-        self._backlog += _dump(event).encode() + b"\n"
+        for event in events:
+            self._backlog += _dump(event).encode() + b"\n"
         self._flush()
 
     def _flush(self) -> None:

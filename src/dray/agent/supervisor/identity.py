@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HAS_PROC = os.path.exists("/proc/self/stat")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 HAS_PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
 
 
@@ -50,7 +51,7 @@ def read_boot_id() -> str:
 def now_ticks() -> int:
     """Now, on the scale of `ProcessInfo.start`."""
     if sys.platform == "linux":
-        return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * TICKS_PER_S // 1_000_000_000
     return int(time.time() * 1_000_000)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 RESERVE_BYTES = 1 << 20
 COMPACT_MIN_BYTES = 1 << 20
 VERSION = 1
+# How soon a record has to be safe: with the next write; from a death of this process; from a death of the host.
+LAZY, WRITTEN, SYNCED = range(3)
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 sync_file = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 
@@ -110,8 +112,9 @@ class Journal:
         self._reserve = os.path.join(directory, "reserve")
         self._fd = -1
         self._buffer: list[bytes] = []
-        self._must_sync = False
+        self._urgency = LAZY
         self._suspect = False
+        self.unsynced = False
         self._compacted_bytes = 0
         self.size_bytes = 0
         self.journal_id = ""
@@ -155,9 +158,9 @@ class Journal:
         self.size_bytes = os.fstat(self._fd).st_size
         self.journal_id = journal_id
 
-    def append(self, record: Record, sync: bool = True) -> None:
+    def append(self, record: Record, urgency: int = SYNCED) -> None:
         self._buffer.append(encode_record(record))
-        self._must_sync = self._must_sync or sync
+        self._urgency = max(self._urgency, urgency)
 
     @property
     def pending(self) -> bool:
@@ -165,37 +168,45 @@ class Journal:
 
     @property
     def wants_commit(self) -> bool:
-        return self._must_sync
+        return self._urgency > LAZY
 
     @property
     def wants_compaction(self) -> bool:
         """Doubling since the last compaction keeps the cost of rewriting below the cost of appending."""
         return self.size_bytes > max(COMPACT_MIN_BYTES, 2 * self._compacted_bytes)
 
-    def commit(self) -> None:
-        """Write and sync all that was appended, together; on failure it stays pending and the file is as before."""
-        if not self._buffer:
+    def commit(self, sync: bool = False) -> None:
+        """Write all that was appended, together, and sync where a record or the caller asks for it.
+
+        On failure it stays pending and the file is as before.
+        """
+        sync = sync or self._urgency == SYNCED
+        if not self._buffer and not (sync and self.unsynced):
             return
         data = b"".join(self._buffer)
         try:
-            self._write(data)
+            self._write(data, sync)
         except OSError as error:
             if error.errno not in FULL_ERRORS or not self.reserved:
                 raise
             self._free_reserve()
-            self._write(data)
+            self._write(data, sync)
         self.size_bytes += len(data)
         self._buffer.clear()
-        self._must_sync = False
+        self._urgency = LAZY
+        self.unsynced = not sync
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, sync: bool) -> None:
+        syncing = False
         try:
             write_whole(self._fd, data)
-            if self._must_sync:
+            if sync:
+                syncing = True
                 sync_file(self._fd)
         except OSError as error:
             # After a failed sync the kernel may hold the pages for clean: only a rewrite can be trusted then.
-            self._suspect = self._suspect or error.errno not in FULL_ERRORS
+            lost = syncing and self.unsynced
+            self._suspect = self._suspect or lost or error.errno not in FULL_ERRORS
             os.ftruncate(self._fd, self.size_bytes)
             raise
 
@@ -228,7 +239,8 @@ class Journal:
         sync_directory(self._directory)
         self._compacted_bytes = self.size_bytes
         self._buffer.clear()
-        self._must_sync = self._suspect = False
+        self._urgency = LAZY
+        self._suspect = self.unsynced = False
 
     def put_off_compaction(self) -> None:
         """After a failed compaction: try again only when the file has doubled once more."""

@@ -21,14 +21,15 @@ KEEP_RECORDS = 10_000
 
 
 class Entry:
-    """One attempt that is not yet acknowledged."""
+    """One attempt that is not yet acknowledged. `starting`: it may run, but its pid is not on record (yet)."""
 
-    __slots__ = ("exit", "meta", "started", "task_id", "uid")
+    __slots__ = ("exit", "meta", "started", "starting", "task_id", "uid")
 
     def __init__(self, uid: str, task_id: str, meta: object) -> None:
         self.uid = uid
         self.task_id = task_id
         self.meta = meta
+        self.starting: Record | None = None
         self.started: Record | None = None
         self.exit: Record | None = None
 
@@ -44,6 +45,7 @@ class Entry:
             "uid": self.uid,
             "task_id": self.task_id,
             "meta": self.meta,
+            "starting": self.starting,
             "started": self.started,
             "exit": self.exit,
         }
@@ -59,8 +61,12 @@ class Ledger:
         kind = record.get("k")
         if kind == "spec":
             self.entries[record["uid"]] = Entry(record["uid"], record["task_id"], record["meta"])
+        elif kind == "starting":
+            if (entry := self.entries.get(record["uid"])) is not None:
+                entry.starting = record
         elif kind == "started":
             if (entry := self.entries.get(record["uid"])) is not None:
+                entry.starting = None
                 first = entry.started["at"] if entry.started is not None else record["at"]
                 entry.started = {**record, "first_at": first}
         elif kind == "exit":
@@ -73,7 +79,8 @@ class Ledger:
             self.max_epoch = max(self.max_epoch, record["value"])
         elif kind == "attempt":
             entry = Entry(record["uid"], record["task_id"], record["meta"])
-            entry.started, entry.exit = record["started"], record["exit"]
+            entry.starting, entry.started = record.get("starting"), record["started"]
+            entry.exit = record["exit"]
             self.entries[entry.uid] = entry
         elif kind == "kept":
             self.acked[record["uid"]] = (record["at"], encode_record(record))

@@ -33,6 +33,7 @@ def describe_stop(stop: Stop) -> Record:
 class Requests:
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._line_bytes = 0
         self._handlers = {
             "run": self._run,
             "prepare": self._prepare,
@@ -62,6 +63,7 @@ class Requests:
             handler = self._handlers.get(op) if isinstance(op, str) else None
             if handler is None:
                 raise ValueError(f"unknown op {op!r}: known are hello, {', '.join(self._handlers)}")
+            self._line_bytes = len(line)
             handler(message)
         except (ValueError, RecursionError) as error:
             connection.send({"ev": "error", "error": str(error)[:500]})
@@ -110,7 +112,8 @@ class Requests:
         tasks = message.get("tasks")
         if not isinstance(tasks, list):
             raise ValueError(f"{message['op']} needs a list of tasks")
-        refusal = self._server.refusal(self._estimate_bytes(tasks))
+        # What is recorded of a task is what was said of it, at most, and how it went.
+        refusal = self._server.refusal(self._line_bytes + RECORDS_PER_TASK_BYTES * len(tasks))
         for raw in tasks:
             try:
                 if not isinstance(raw, dict):
@@ -122,10 +125,6 @@ class Requests:
                 take_on(TaskSpec(raw))
             except ValueError as error:
                 self._refuse(raw, str(error))
-
-    def _estimate_bytes(self, tasks: list[object]) -> int:
-        metas = [raw.get("meta") for raw in tasks if isinstance(raw, dict)]
-        return len(json.dumps(metas)) + RECORDS_PER_TASK_BYTES * len(tasks)
 
     def _refuse(self, raw: object, error: str) -> None:
         uid = raw.get("uid") if isinstance(raw, dict) else None

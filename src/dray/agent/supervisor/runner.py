@@ -1,8 +1,8 @@
-"""The life of attempts as processes: launch behind the barrier, pump output, stop, settle, reap.
+"""The life of attempts as processes: launch, pump output, stop, settle, reap.
 
-Owns every child, its pipes and its deadlines. Reports facts to its owner through `report` (a started record, an exit)
-and knows neither journal nor agent. Surprising rule: an exited leader is reaped last, after its output is drained and
-its session is dealt with: as long as it is a zombie its pid cannot name anybody else.
+Owns every child, its pipes and its deadlines. Reports facts to its owner through `report` (a start to come, a started
+process, an exit) and knows neither journal nor agent. Surprising rule: an exited leader is reaped last, after its
+output is drained and its session is dealt with: as long as it is a zombie its pid cannot name anybody else.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 
 from .attempt import NO_EXIT_CODE, Attempt, Stop, judge_stopped, make_result
 from .identity import HAS_PIDFD, HAS_PROC, find_members, kill_exactly, snapshot_processes
+from .marks import VARIABLE
 from .output import OutputLimits, OutputStream, pump_pipe
-from .spawn import Barrier, Identity, Spawner
+from .process import Pipes
+from .spawn import Barrier, Identity, NotStarted, Spawner
 
 if TYPE_CHECKING:
     from .cgroup import Group, Groups
     from .identity import ProcessInfo
     from .journal import Record
-    from .spawn import Process
+    from .process import Process
     from .spec import TaskSpec
     from .timers import Timers
 
@@ -38,6 +40,10 @@ GROUP_REMOVAL_S = 0.2
 
 class Report:
     """What the owner of a runner is told; the facts become records before anything leaves or runs."""
+
+    def start_intended(self, attempt: Attempt, pipe_inodes: list[int]) -> str:
+        """It is about to run. Answers with the mark for its environment."""
+        raise NotImplementedError
 
     def process_started(self, attempt: Attempt, process: Process, first: bool) -> None:
         raise NotImplementedError
@@ -68,7 +74,9 @@ class Runner:
         self._directory = attempts_directory
         self._limits = limits
         self._queue: deque[Attempt] = deque()
+        self._intended: list[tuple[Attempt, Pipes, str]] = []
         self._launched: list[Attempt] = []
+        self._leases = 0
         self._table: dict[int, ProcessInfo] = {}
         self._table_at = float("-inf")
         self.attempts: dict[str, Attempt] = {}
@@ -82,39 +90,89 @@ class Runner:
         self.attempts[spec.uid] = attempt
         self._queue.append(attempt)
         if spec.lease_s is not None:
+            self._leases += 1
             self._arm_lease(attempt, lease_ends_at or time.monotonic() + spec.lease_s)
 
     # --- launching ---------------------------------------------------------------------------------------------------
 
     def launch_some(self) -> Barrier | None:
-        """Fork what waits, within one turn's share. The caller releases the barrier once the records are safe."""
+        """Prepare what waits, within one turn's share.
+
+        The caller releases the barrier, and calls `start_intended`, once the records are safe.
+        """
         barrier = None
         for _ in range(min(SPAWNS_PER_TURN, len(self._queue))):
             attempt = self._queue.popleft()
             if attempt.uid not in self.attempts:
                 continue
-            barrier = barrier or Barrier()
             try:
-                self._launch(attempt, barrier)
+                self._prepare(attempt)
+                if self._may_start_at_once(attempt):
+                    self._intend(attempt)
+                else:
+                    barrier = barrier or Barrier()
+                    self._launch(attempt, barrier)
             except ValueError as error:
                 self._end(attempt, make_result("failed", 126, 0, "not_executable", str(error)))
             except OSError as error:
                 self._fail_launch(attempt, error)
         return barrier
 
-    def _launch(self, attempt: Attempt, barrier: Barrier) -> None:
+    def _prepare(self, attempt: Attempt) -> None:
         spec = attempt.spec
-        first = not attempt.released_at
-        if first:
+        if not attempt.released_at:
             if spec.user:
                 attempt.identity = Identity(spec.user)
             if spec.memory_bytes:
                 attempt.group = self._groups.create(spec.uid, spec.memory_bytes)
+
+    def _may_start_at_once(self, attempt: Attempt) -> bool:
+        """Not what must enter a group or become another user first.
+
+        Nor anything while a lease is kept here: until its exec a child started at once holds this process up, a file
+        system that hangs would do so for long, and a lease has to be enforced meanwhile.
+        """
+        plain = attempt.identity is None and attempt.group is None
+        return plain and not self._leases and self._spawner.can_start_at_once
+
+    def _intend(self, attempt: Attempt) -> None:
+        pipes = Pipes()
+        mark = self._report.start_intended(attempt, pipes.read_inodes())
+        self._intended.append((attempt, pipes, mark))
+
+    def start_intended(self) -> None:
+        """Start what was prepared to start at once: its intent is on record."""
+        intended, self._intended = self._intended, []
+        for attempt, pipes, mark in intended:
+            if attempt.uid in self.attempts:
+                self._start(attempt, pipes, mark)
+            else:
+                pipes.close()  # cancelled while the journal could not be written
+        if intended:
+            os.chdir("/")
+
+    def _start(self, attempt: Attempt, pipes: Pipes, mark: str) -> None:
+        spec = attempt.spec
+        try:
+            process = self._spawner.start(attempt.argv, {**spec.env, VARIABLE: mark}, spec.cwd, pipes)
+        except NotStarted as fault:
+            self._end_stage(attempt, 127 << 8, fault.failure)
+        except OSError as error:
+            self._fail_launch(attempt, error)
+        else:
+            self._note_start(attempt, process)
+
+    def _launch(self, attempt: Attempt, barrier: Barrier) -> None:
+        spec = attempt.spec
         process = self._spawner.spawn(attempt.argv, spec.env, spec.cwd, attempt.identity, barrier)
-        attempt.process = process
-        attempt.exited = False
         if attempt.group is not None:
             self._join_group(attempt, attempt.group, process.pid)
+        self._note_start(attempt, process)
+
+    def _note_start(self, attempt: Attempt, process: Process) -> None:
+        first = not attempt.released_at
+        attempt.process = process
+        attempt.exited = False
         self._launched.append(attempt)
         if first:
             attempt.started_at = time.time()
@@ -133,6 +191,8 @@ class Runner:
             if process is None:
                 continue
             try:
+                if self._settle_at_once(attempt, process):
+                    continue
                 self._watch(attempt, process)
             except OSError as error:
                 self._lose(attempt, process, error)
@@ -176,6 +236,19 @@ class Runner:
         attempt.process = None
         attempt.add_usage(usage)
         self._fail_launch(attempt, error)
+
+    def _settle_at_once(self, attempt: Attempt, process: Process) -> bool:
+        """Most of what is short has ended by now, its output closed: then there is nothing to listen to."""
+        if process.barred or not process.poll_exit():
+            return False
+        process.unblock()
+        pipes = zip(process.pipes, attempt.streams, strict=True)
+        if not all(pump_pipe(fd, stream) for fd, stream in pipes):
+            return False
+        process.close_pipes()
+        attempt.exited = True
+        self._settle(attempt)
+        return True
 
     def _watch(self, attempt: Attempt, process: Process) -> None:
         attempt.open_pipes = 2
@@ -253,7 +326,8 @@ class Runner:
         status, usage = process.reap()
         attempt.process = None
         attempt.add_usage(usage)
-        self._end_stage(attempt, status, self._spawner.take_failure(process.pid))
+        failure = self._spawner.take_failure(process.pid) if process.barred else None
+        self._end_stage(attempt, status, failure)
 
     def _await_survivors(self, attempt: Attempt, stop: Stop, process: Process) -> bool:
         """The grace is the whole group's: a shell that dies of TERM must not cut short the program it started."""
@@ -347,6 +421,8 @@ class Runner:
             stream.close()
         if attempt.group is not None:
             self._remove_group(attempt.group)
+        if attempt.spec.lease_s is not None:
+            self._leases -= 1
         del self.attempts[attempt.uid]
         self._report.attempt_ended(attempt, result)
 

@@ -1,8 +1,10 @@
 """The supervisor's loop: messages and exits in, one group sync per turn, then barriers and events out.
 
-Everything that happened in a turn is recorded before any of it is told or let loose: fork, append, sync once, release,
-send. So a child may exist before its `started` record is safe, but it runs nothing until then. While the journal cannot
-be written the turn's events and barriers are held back and new work is refused; what runs goes on, limits included.
+Everything that happened in a turn is recorded before any of it is told or let loose: append, sync once, release and
+start, write down the pids, send. User code runs only once `starting`, or `started` behind a barrier, is synced; ends
+are written at once and synced with the next start or a moment later: a host that dies takes the process with it anyway.
+While the journal cannot be written the turn's events and starts are held back and new work is refused; what runs goes
+on, limits included.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING
 from .cgroup import Groups
 from .connection import Connection
 from .identity import HAS_PIDFD, now_ticks, read_boot_id
-from .journal import Journal
+from .journal import LAZY, SYNCED, WRITTEN, Journal
 from .ledger import KEEP_RECORDS, KEEP_S, Ledger
+from .marks import make_mark, make_token
 from .output import OutputLimits
 from .prepared import Prepared
 from .recovery import Recovery
@@ -34,11 +37,16 @@ if TYPE_CHECKING:
     from .attempt import Attempt, Stop
     from .home import Home
     from .journal import Record
-    from .spawn import Barrier, Process
+    from .process import Process
+    from .spawn import Barrier
     from .spec import TaskSpec
+    from .timers import Timer
 
 ALIVE_EVERY_S = 1.0
 LAZY_WRITE_S = 1.0
+SYNC_WITHIN_S = 0.05
+# How long it may take to say that something was accepted and started: its end, told with it, saves the agent a turn.
+FIRST_WORDS_S = 0.005
 RETRY_COMMIT_S = 0.5
 RESTORE_RESERVE_S = 2.0
 HOUSEKEEPING_S = 30.0
@@ -56,9 +64,10 @@ class Retention:
 class Outbox:
     """Events of the turn, in the order in which a reader can make sense of them."""
 
-    __slots__ = ("accepted", "exited", "others", "started")
+    __slots__ = ("accepted", "exited", "others", "prompt", "started")
 
     def __init__(self) -> None:
+        self.prompt = False
         self.others: list[Record] = []
         self.accepted: list[str] = []
         self.started: list[Record] = []
@@ -67,8 +76,15 @@ class Outbox:
     def drop_progress(self) -> None:
         self.accepted, self.started, self.exited = [], [], []
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether there are first words and nothing else, of nobody for whom they are urgent."""
+        words = self.accepted or self.started
+        return bool(words) and not (self.prompt or self.exited or self.others)
+
     def take(self) -> list[Record]:
         events, self.others = self.others, []
+        self.prompt = False
         if self.accepted:
             events.append({"ev": "accepted", "uids": self.accepted})
             self.accepted = []
@@ -102,7 +118,10 @@ class Server(Report):
         self._held = False
         self._stopping = False
         self._ticking = False
-        self._write_due = False
+        self._write_due = self._sync_due = False
+        self._unsynced_since = 0.0
+        self._first_words: Timer | None = None
+        self._token = make_token()
         self._socket_path = ""
         self._requests = Requests(self)
         self._limits = limits
@@ -117,7 +136,7 @@ class Server(Report):
         for record in replay.records:
             self.ledger.fold(record)
         recovery = Recovery(self.boot_id, self._home.alive_ticks, self._groups)
-        recovery.stop_orphans([record for record in replay.beyond if record.get("k") == "started"])
+        recovery.stop_orphans([r for r in replay.beyond if r.get("k") in ("starting", "started")])
         for record in recovery.settle(self.ledger, self._home.attempt_directory):
             self._home.log(f"{record['uid']}: {record['exit']['exit_class']}, {record['exit']['error']}")
             self.record(record)
@@ -160,7 +179,7 @@ class Server(Report):
         self._home.log(f"supervisor {os.getpid()} serves, journal {self.journal.journal_id}")
         while not self._stopping or self._held:
             self._turn()
-        self.journal.commit()
+        self.journal.commit(sync=True)
         if self._connection is not None:
             self._connection.close()
         os.unlink(self._socket_path)
@@ -196,17 +215,17 @@ class Server(Report):
         except Exception:  # noqa: BLE001 - logged whole; the reason stands above
             self._home.log_exception(f"handling {call!r}")
 
-    def record(self, record: Record, sync: bool = True) -> None:
+    def record(self, record: Record, urgency: int = SYNCED) -> None:
         self.ledger.fold(record)
-        self.journal.append(record, sync)
+        self.journal.append(record, urgency)
 
-    def _commit(self) -> None:
+    def _commit(self, sync: bool = False) -> None:
         had_reserve = self.journal.reserved
         try:
             if self.journal.suspect:
                 self.journal.rewrite(self.ledger.snapshot())
             else:
-                self.journal.commit()
+                self.journal.commit(sync)
             self._held = False
         except OSError as error:
             if not self._held:
@@ -218,6 +237,25 @@ class Server(Report):
             self._timers.at(time.monotonic() + RESTORE_RESERVE_S, self._restore_reserve)
         if self.journal.wants_compaction and not self._held:
             self._compact()
+        if not self.journal.unsynced:
+            self._unsynced_since = 0.0
+        elif not self._unsynced_since:
+            self._unsynced_since = time.monotonic()
+            if not self._sync_due:
+                self._sync_due = True
+                self._timers.at(self._unsynced_since + SYNC_WITHIN_S, self._sync)
+
+    def _sync(self) -> None:
+        """On a busy worker every start syncs what was written before it: then there is seldom anything to do."""
+        self._sync_due = False
+        if not self._unsynced_since:
+            return
+        due = self._unsynced_since + SYNC_WITHIN_S
+        if due > time.monotonic():
+            self._sync_due = True
+            self._timers.at(due, self._sync)
+        elif not self._held:
+            self._commit(sync=True)
 
     def _restore_reserve(self) -> None:
         if not self.journal.restore_reserve():
@@ -234,20 +272,38 @@ class Server(Report):
         for barrier in self._barriers:
             barrier.release()
         self._barriers.clear()
+        self.runner.start_intended()
         self.runner.watch_launched()
-        events = self.outbox.take()
+        if self.journal.wants_commit:
+            self._commit()
+        if not self._held:
+            self._tell()
+
+    def _tell(self) -> None:
         connection = self._connection
         if connection is None:
+            self.outbox.take()
             return
         if connection.state is not None:
             connection.send(connection.state)
             connection.state = None
             connection.greeted = True
+        if self.outbox.may_wait:
+            if self._first_words is None:
+                self._first_words = self._timers.at(time.monotonic() + FIRST_WORDS_S, self._hurry)
+            return
+        events = self.outbox.take()
+        if events and self._first_words is not None:
+            self._timers.cancel(self._first_words)
+            self._first_words = None
         if connection.greeted:
-            for event in events:
-                connection.send(event)
+            connection.send(*events)
         if connection.closed:
             self._connection = None
+
+    def _hurry(self) -> None:
+        self._first_words = None
+        self.outbox.prompt = True
 
     # --- what requests may do ----------------------------------------------------------------------------------------
 
@@ -260,6 +316,7 @@ class Server(Report):
     def take_on(self, spec: TaskSpec) -> None:
         self.record({"k": "spec", "uid": spec.uid, "task_id": spec.task_id, "meta": spec.meta})
         self.outbox.accepted.append(spec.uid)
+        self.outbox.prompt = self.outbox.prompt or spec.prompt
         self.launch(spec)
 
     def launch(self, spec: TaskSpec, lease_ends_at: float | None = None) -> None:
@@ -270,7 +327,7 @@ class Server(Report):
     def acknowledge(self, uids: list[str]) -> None:
         known = [uid for uid in uids if uid in self.ledger.entries and self.ledger.phase_of(uid) == "exited"]
         if known:
-            self.record({"k": "acked", "uids": known, "at": time.time()}, sync=False)
+            self.record({"k": "acked", "uids": known, "at": time.time()}, LAZY)
         self._forget_old()
         if self.journal.pending and not self._write_due:
             self._write_due = True
@@ -290,6 +347,18 @@ class Server(Report):
 
     # --- what the runner reports -------------------------------------------------------------------------------------
 
+    def start_intended(self, attempt: Attempt, pipe_inodes: list[int]) -> str:
+        record: Record = {
+            "k": "starting",
+            "uid": attempt.uid,
+            "boot": self.boot_id,
+            "ticks": now_ticks(),
+            "token": self._token,
+            "pipes": pipe_inodes,
+        }
+        self.record(record)
+        return make_mark(self._token, attempt.uid)
+
     def process_started(self, attempt: Attempt, process: Process, first: bool) -> None:
         record: Record = {
             "k": "started",
@@ -302,17 +371,18 @@ class Server(Report):
         }
         if attempt.group is not None:
             record["group"] = attempt.group.path
-        self.record(record)
+        self.record(record, SYNCED if process.barred else WRITTEN)
         if first:
             item = {"uid": attempt.uid, "pid": process.pid, "started_at": attempt.started_at}
             self.outbox.started.append(item)
+            self.outbox.prompt = self.outbox.prompt or attempt.spec.prompt
 
     def attempt_stopping(self, attempt: Attempt, stop: Stop) -> None:
         self.outbox.others.append({"ev": "stopping", "uid": attempt.uid, **describe_stop(stop)})
 
     def attempt_ended(self, attempt: Attempt, result: Record) -> None:
         exit_ = {**result, "usage": attempt.usage(time.monotonic()), "out": attempt.out()}
-        self.record({"k": "exit", "uid": attempt.uid, "exit": exit_})
+        self.record({"k": "exit", "uid": attempt.uid, "exit": exit_}, WRITTEN)
         self.outbox.exited.append({"uid": attempt.uid, **exit_})
         self._idle_since = time.monotonic()
 
@@ -360,7 +430,7 @@ class Server(Report):
         keep = self._retention
         uids = self.ledger.find_forgettable(time.time(), keep.keep_s, keep.keep_records)
         if uids:
-            self.record({"k": "forgotten", "uids": uids}, sync=False)
+            self.record({"k": "forgotten", "uids": uids}, LAZY)
             for uid in uids:
                 remove_output(self._home.attempt_directory(uid))
 

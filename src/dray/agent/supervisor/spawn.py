@@ -1,15 +1,14 @@
-"""Start one process behind a barrier: it exists and has a pid, and runs nothing until it is let go.
+"""Two ways to start a process: at once, or behind a barrier.
 
-os.fork in this small single-threaded process, not posix_spawn: that one is quicker but returns only after exec, and a
-user's program that runs before its pid is on record could be neither found nor disproved after a crash. One barrier and
-one error pipe serve many children, so an attempt costs no descriptors beyond its two output pipes. The child ends at
-once when the barrier closes without a go byte: a dead supervisor releases nobody.
+At once (posix_spawn, which shares this process's memory until exec) costs a quarter of a fork but returns only when the
+program runs already: whoever asks for it has put on record that it is about to start, and the child carries a mark by
+which it is found should its pid never be recorded. Behind the barrier (os.fork) a child exists and has a pid, and runs
+nothing until it is let go. One barrier and one error pipe serve many children. The child ends at once when the barrier
+closes without a go byte: a dead supervisor releases nobody.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
 import gc
 import json
@@ -19,7 +18,9 @@ import resource
 import signal
 from typing import TYPE_CHECKING
 
-from .identity import HAS_PIDFD, look_up
+from .identity import HAS_PROC, look_up, now_ticks
+from .process import Pipes, Process
+from .program import HOST_ERRORS, find_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from .journal import Record
 
-DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 # The one signal that matters to both sides of a fork: in the child it must end the task, here it is a message.
 BLOCKED_WHILE_FORKING = (signal.SIGTERM,)
 
@@ -102,60 +102,12 @@ class Identity:
             os.setuid(self.uid)
 
 
-class Process:
-    """A child of ours. It stays unreaped until its session is settled, so its pid cannot be handed out meanwhile."""
+class NotStarted(Exception):
+    """The task's own fault: `failure` as a forked child would have told it."""
 
-    __slots__ = ("pid", "pidfd", "pipes", "reaped", "start")
-
-    def __init__(self, pid: int, start: int, pipes: list[int]) -> None:
-        self.pid = pid
-        self.start = start
-        self.pidfd = -1
-        self.pipes = pipes
-        self.reaped: tuple[int, resource.struct_rusage] | None = None
-
-    def prepare_watch(self) -> None:
-        """Open what the loop listens on. Not done at the fork: see Runner.watch_launched."""
-        for fd in self.pipes:
-            os.set_blocking(fd, False)
-        if HAS_PIDFD:
-            self.pidfd = os.pidfd_open(self.pid)
-
-    def poll_exit(self) -> bool:
-        """Whether it has ended, for systems without pidfds; where waiting without reaping is missing too, it reaps."""
-        if hasattr(os, "waitid"):
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-        if pid:
-            self.reaped = (status, usage)
-        return pid != 0
-
-    def reap(self) -> tuple[int, resource.struct_rusage]:
-        if self.reaped is None:
-            _, status, usage = os.wait4(self.pid, 0)
-            self.reaped = (status, usage)
-        return self.reaped
-
-    def has_group(self) -> bool:
-        """Whether anybody is left in its group; only tells something once the leader is reaped."""
-        try:
-            os.killpg(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
-
-    def signal_group(self, number: int) -> None:
-        """To the whole group. Only valid while the process is unreaped."""
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            # A child just forked has not yet made its group: it alone is meant, and gets the signal once it has.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-        except PermissionError:
-            return
+    def __init__(self, failure: Record) -> None:
+        super().__init__(failure["text"])
+        self.failure = failure
 
 
 class Spawner:
@@ -177,8 +129,55 @@ class Spawner:
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             self._nofile = (soft, hard)
+        self._own_nofile = (wanted, hard)
+        self._at_once = _can_start_at_once()
         gc.collect()
         gc.freeze()
+
+    @property
+    def can_start_at_once(self) -> bool:
+        return self._at_once
+
+    def start(self, argv: list[str], env: dict[str, str], cwd: str | None, pipes: Pipes) -> Process:
+        """Start at once; returns when the program runs. Takes the pipes over, whatever comes of it.
+
+        Raises NotStarted where the task itself is at fault, OSError when the host has no room for another process.
+        """
+        kind = "workdir"
+        try:
+            # From the root, where a forked child would begin, wherever the start before this one has led.
+            os.chdir(os.path.join("/", cwd or ""))
+            kind = "exec"
+            before = now_ticks()
+            pid = self._spawn_limited(argv, env, pipes)
+        except (OSError, ValueError) as error:
+            pipes.close()
+            if kind == "exec" and isinstance(error, OSError) and error.errno in HOST_ERRORS:
+                raise
+            raise NotStarted(describe_error(kind, error)) from None
+        pipes.close_writers()
+        # Born between two looks at the clock: where both say the same there is no need to ask the kernel.
+        start = before if before == now_ticks() else read_start(pid)
+        return Process(pid, start, pipes.read_fds, barred=False)
+
+    def _spawn_limited(self, argv: list[str], env: dict[str, str], pipes: Pipes) -> int:
+        actions = [
+            (os.POSIX_SPAWN_DUP2, self._null, 0),
+            (os.POSIX_SPAWN_DUP2, pipes.write_fds[0], 1),
+            (os.POSIX_SPAWN_DUP2, pipes.write_fds[1], 2),
+        ]
+        # A limit cannot be named for the child alone, so this process takes its own down for the moment of the start.
+        if self._nofile is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._nofile)
+        try:
+            return find_program(
+                argv,
+                env,
+                lambda path: os.posix_spawn(path, argv, env, file_actions=actions, setsid=True),
+            )
+        finally:
+            if self._nofile is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, self._own_nofile)
 
     def spawn(
         self,
@@ -189,24 +188,19 @@ class Spawner:
         barrier: Barrier,
     ) -> Process:
         """Fork behind the barrier. Raises OSError when the system has no room for another process."""
-        fds: list[int] = []
+        pipes = Pipes()
         signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_WHILE_FORKING)
         try:
-            fds.extend(os.pipe())
-            fds.extend(os.pipe())
             pid = os.fork()
             if pid == 0:
-                self._become(argv, env, cwd, identity, barrier, (fds[1], fds[3]))
+                self._become(argv, env, cwd, identity, barrier, pipes.write_fds)
         except OSError:
-            for fd in fds:
-                os.close(fd)
+            pipes.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.close(fds[1])
-        os.close(fds[3])
-        info = look_up(pid)
-        process = Process(pid, info.start if info is not None else 0, [fds[0], fds[2]])
+        pipes.close_writers()
+        process = Process(pid, read_start(pid), pipes.read_fds, barred=True)
         barrier.add()
         return process
 
@@ -241,10 +235,9 @@ class Spawner:
                 kind = "workdir"
                 os.chdir(cwd)
             kind = "exec"
-            execute(argv, env)
+            find_program(argv, env, lambda path: os.execve(path, argv, env))
         except BaseException as error:  # noqa: BLE001 - a forked child must never return into the loop
-            reason = (error.errno if isinstance(error, OSError) else None) or 0
-            report = {"pid": os.getpid(), "kind": kind, "errno": reason, "text": str(error)[:300]}
+            report = {"pid": os.getpid(), **describe_error(kind, error)}
             os.write(self._errors_out, json.dumps(report).encode() + b"\n")
         finally:
             os._exit(127)
@@ -262,44 +255,24 @@ class Spawner:
         return self._failures.pop(pid, None)
 
 
-def execute(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """Replace this process, searching the PATH of the environment that is given and no other."""
-    program = argv[0]
-    if "/" in program:
-        os.execve(program, argv, env)
-    refused: OSError | None = None
-    for folder in env.get("PATH", DEFAULT_PATH).split(":"):
-        path = f"{folder or '.'}/{program}"
-        # Asking first is cheaper than a failing exec, which has to encode the whole environment.
-        if not os.access(path, os.X_OK):
-            if refused is None and os.path.isfile(path):
-                refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-            continue
-        try:
-            os.execve(path, argv, env)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                refused = refused or error
-    raise refused or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+def read_start(pid: int) -> int:
+    info = look_up(pid)
+    return info.start if info is not None else 0
 
 
-def describe_failure(
-    failure: Record, argv: list[str], env: dict[str, str], cwd: str | None
-) -> tuple[str, int, str]:
-    """(exit class, exit code, words) for a child that never became its program."""
-    number, text = failure["errno"], failure["text"]
-    reason = os.strerror(number) if number else text
-    if failure["kind"] == "workdir":
-        return "workdir", 125, f"working directory {cwd!r} cannot be used on this worker: {reason}"
-    if failure["kind"] != "exec":
-        return "not_executable", 126, f"the task could not be set up: {text}"
-    program = argv[0]
-    if number in (errno.ENOENT, errno.ENOTDIR):
-        if "/" in program:
-            if os.path.exists(os.path.join(cwd or "/", program)):
-                return "not_found", 127, f"the interpreter of {program!r} was not found on this worker"
-            return "not_found", 127, f"program {program!r} was not found on this worker"
-        path = env.get("PATH", DEFAULT_PATH)
-        return "not_found", 127, f"program {program!r} was not found on this worker (PATH={path})"
-    hint = " (a script needs a first line like #!/bin/sh)" if number == errno.ENOEXEC else ""
-    return "not_executable", 126, f"program {program!r} cannot be executed on this worker: {reason}{hint}"
+def describe_error(kind: str, error: BaseException) -> Record:
+    number = (error.errno if isinstance(error, OSError) else None) or 0
+    return {"kind": kind, "errno": number, "text": str(error)[:300]}
+
+
+def _can_start_at_once() -> bool:
+    """Whether this system starts a session with posix_spawn, and lets a process be found by what it carries."""
+    if not HAS_PROC or not hasattr(os, "posix_spawn"):
+        return False
+    try:
+        os.posix_spawn("/proc/no/program", ["none"], {}, setsid=True)
+    except NotImplementedError:
+        return False
+    except OSError:
+        return True
+    return False

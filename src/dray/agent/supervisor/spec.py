@@ -1,7 +1,7 @@
 """What the agent asks for: one task to run, checked before anything is written or started.
 
-The environment is the whole environment: nothing of the supervisor's own is added. Ids become folder names, so an id
-that could be read as a path is refused here.
+The environment is the whole environment: nothing of the supervisor's own is added but a mark (marks.py). Ids become
+folder names, so an id that could be read as a path is refused here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_GRACE_S = 30.0
 EPILOG_LIMIT_S = 60.0
-REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang", "lease")
+REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang", "lease", "requeued")
 
 
 class TaskSpec:
@@ -30,6 +30,7 @@ class TaskSpec:
         "memory_bytes",
         "meta",
         "prolog",
+        "prompt",
         "task_id",
         "uid",
         "user",
@@ -55,6 +56,8 @@ class TaskSpec:
         if not isinstance(memory, int) or memory < 0:
             raise ValueError(f"memory_bytes is {memory!r}: give a whole number, 0 for no limit")
         self.memory_bytes = memory
+        # Whether the agent wants to hear of its start without delay.
+        self.prompt = raw.get("prompt") is True
         self.meta = raw.get("meta")
 
     @property

@@ -52,12 +52,8 @@ def saved(state: State, event: AttemptSaved, clock: Clock) -> list[Effect]:
     if attempt is None or not is_news(attempt, event.step):
         return []
     ran_ms = clock.now_ms - event.age_ms - attempt.started_ms
-    attempt.saved_step, attempt.saved_ms = event.step, max(0, attempt.saved_ms, ran_ms)
+    # Never 0, which stands for "nothing saved".
+    attempt.saved_step, attempt.saved_ms = event.step, max(1, attempt.saved_ms, ran_ms)
     state.touched.attempts[attempt.uid] = None
     data = {"attempt": attempt.no, "step": event.step, "ran_ms": attempt.saved_ms}
     return [Note("task_saved", attempt.job_id, state.spell(attempt), attempt.worker, data)]
-
-
-def lost_work_ms(attempt: Attempt, now_ms: int) -> int:
-    """How much run time would be thrown away if this attempt ended now: all that came after its last save."""
-    return max(0, now_ms - attempt.started_ms - attempt.saved_ms) if attempt.started else 0

@@ -85,7 +85,10 @@ def reshape(state: State, job: Job, packed: bytes) -> None:
 
 
 def requeue_requested(state: State, event: RequeueRequested, clock: Clock) -> list[Effect]:
-    """Stop what runs of a job, or one task of it; each is queued again once it is confirmed gone, free of charge."""
+    """Stop what runs of a job, or one task of it; each is queued again once it is confirmed gone, free of charge.
+
+    The tasks of a gang go together, whichever was named.
+    """
     job = state.jobs.get(event.job_id)
     if job is None or job.state.final:
         return []
@@ -95,6 +98,6 @@ def requeue_requested(state: State, event: RequeueRequested, clock: Clock) -> li
     for uid in list(state.live_of.get(job.id, ())):
         attempt = state.attempts[uid]
         task = state.tasks[job.id, attempt.index]
-        if task.current == uid and event.index in (-1, attempt.index):
+        if task.current == uid and (job.gang or event.index in (-1, attempt.index)):
             effects += jobs.stop_attempt(state, attempt, REQUEUED, TIERS[job.tier].grace_s, clock)
     return effects

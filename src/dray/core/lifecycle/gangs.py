@@ -16,7 +16,8 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import TIERS, unpack_spec
 
-FAILED, LOST, PREEMPTED, KILLED, RELEASED = "failed", "lost", "preempted", "killed", "released"
+FAILED, LOST, PREEMPTED, KILLED = "failed", "lost", "preempted", "killed"
+RELEASED, REQUEUED = "released", "requeued on request"
 _HOW = {Phase.FAILED: FAILED, Phase.LOST: LOST, Phase.PREEMPTED: PREEMPTED, Phase.KILLED: KILLED}
 
 
@@ -42,8 +43,11 @@ def accepted(state: State, job: Job, attempt: Attempt, clock: Clock) -> list[Eff
         return [Go(attempt.worker, attempt.uid)]
     if job.broken or not _all_accepted(state, job):
         return []
+    ready = members(state, job)
+    if any(member.cancel for member in ready):
+        return []  # one was asked to stop meanwhile, and will break the generation by its end
     _open_barrier(state, job, clock)
-    return [Go(member.worker, member.uid) for member in members(state, job)]
+    return [Go(member.worker, member.uid) for member in ready]
 
 
 def _all_accepted(state: State, job: Job) -> bool:
@@ -101,18 +105,23 @@ def member_ended(state: State, job: Job, attempt: Attempt, clock: Clock) -> list
     """The current attempt of a member has ended: with success it waits for the others, else it breaks them up."""
     effects: list[Effect] = []
     if attempt.phase is not Phase.SUCCEEDED and not job.broken:
-        how = _HOW.get(attempt.phase, RELEASED)
-        if how == KILLED and attempt.cancel == "time_limit":
-            how, attempt.exit_class = FAILED, "time_limit"
-        if attempt.cancel == "requeued" and how in (KILLED, FAILED):
-            how = RELEASED
-        effects = _break(state, job, attempt, how, clock)
+        effects = _break(state, job, attempt, _how_ended(attempt), clock)
     return effects + _conclude_if_over(state, job, clock)
+
+
+def _how_ended(attempt: Attempt) -> str:
+    how = _HOW.get(attempt.phase, RELEASED)
+    if how in (KILLED, FAILED) and attempt.cancel == "requeued":
+        return REQUEUED
+    if how == KILLED and attempt.cancel == "time_limit":
+        attempt.exit_class = "time_limit"
+        return FAILED
+    return RELEASED if how == KILLED and attempt.cancel == "revoked" else how
 
 
 def _break(state: State, job: Job, breaker: Attempt, how: str, clock: Clock) -> list[Effect]:
     job.broken, job.breaker = how, breaker.uid
-    if how != PREEMPTED:
+    if how not in (PREEMPTED, REQUEUED):
         job.blamed = breaker.worker
     state.first_missing.pop(job.id, None)
     state.touched.jobs[job.id] = None
@@ -169,7 +178,11 @@ def _judge(
         said = breaker.exit_class or "code"
         if first.failures > job.retries:
             return _end(state, job, tasks, breaker, JobState.FAILED, said, breaker.error, clock)
-        return _try_again(state, job, tasks, f"{name} failed ({said}), retry {first.failures}", clock)
+        effects = _try_again(state, job, tasks, f"{name} failed ({said}), retry {first.failures}", clock)
+        for task in tasks:
+            # A retry has the whole time limit before it, whatever was saved so far.
+            task.used_ms = 0
+        return effects
     if how == LOST and ran:
         for task in tasks:
             task.losses += 1

@@ -140,6 +140,14 @@ def _columns(state: State) -> Iterator[str]:
                 cards[index] = cards.get(index, 0) + ask.gpu_milli
         if cards != state.columns.card_used[row]:
             yield f"worker {worker_id}: cards in use are {state.columns.card_used[row]}, its attempts hold {cards}"
+        idle = [WHOLE - cards.get(card.index, 0) if card.healthy else 0 for card in state.columns.cards[row]]
+        if state.columns.device_free[row].tolist()[: len(idle)] != idle:
+            yield f"worker {worker_id}: columns of idle cards disagree with {idle}"
+        named: dict[str, int] = {}
+        for name, amount in (pair for ask in asks for pair in ask.resources if pair[1]):
+            named[name] = named.get(name, 0) + amount
+        if named != state.columns.named_used[row]:
+            yield f"worker {worker_id}: named resources in use are {state.columns.named_used[row]}, held are {named}"
 
 
 def _capacity(state: State) -> Iterator[str]:
@@ -163,7 +171,9 @@ def _backlog(state: State) -> Iterator[str]:
         (entry.job_id, entry.position)
         for key, bucket in state.backlog.buckets.items()
         for entry in bucket.entries[bucket.head :]
-        if (job := state.jobs.get(entry.job_id)) is not None and state.line_of(job) == key
+        if (job := state.jobs.get(entry.job_id)) is not None
+        and state.line_of(job) == key
+        and state.place_of(job, entry.position) == (entry.ahead, entry.order)
     }
     depth: dict[str, int] = {}
     for job in state.jobs.values():

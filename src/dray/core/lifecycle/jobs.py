@@ -269,15 +269,17 @@ def next_index(state: State, job: Job) -> int:
     return index
 
 
-def requeue(state: State, job: Job, task: Task, clock: Clock, why: str, anew: bool = False) -> list[Effect]:
-    """Put a task back in its old place in the line."""
+def requeue(state: State, job: Job, task: Task, clock: Clock, why: str, afresh: bool = False) -> list[Effect]:
+    """Put a task back in its old place in the line; `afresh`: with the whole time limit, whatever was saved so far."""
     if job.cancelled:
         return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
     if task.state is JobState.RUNNING:
         job.running -= 1
     if (attempt := state.attempts.get(task.last_uid)) is not None:
         # The next attempt goes on from what this one saved, and has that much less of the time limit left.
-        task.used_ms = 0 if anew else task.used_ms + attempt.saved_ms
+        task.used_ms += attempt.saved_ms
+    if afresh:
+        task.used_ms = 0
     task.state, task.current, task.queued = JobState.PENDING, "", True
     job.requeued += 1
     state.backlog.count(job.queue, 1)
@@ -455,7 +457,9 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) ->
 
     Never a member of a gang: its generation broke with it.
     """
-    if job.gang or attempt.phase is not Phase.LOST or task.last_uid != attempt.uid or not task.queued:
+    if job.gang:
+        return False
+    if task.last_uid != attempt.uid or not task.queued or attempt.phase is not Phase.LOST:
         return False
     # What it used before it was given up is in the meters: it counts from here on, or that would count twice.
     attempt.assigned_ms = state.now_ms

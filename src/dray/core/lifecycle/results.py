@@ -191,8 +191,7 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
     task.failures += 1
     if task.failures <= job.retries:
         why = f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
-        # A retry has the whole time limit before it, whatever was saved so far.
-        return jobs.requeue(state, job, task, clock, why, anew=True)
+        return jobs.requeue(state, job, task, clock, why, afresh=True)
     return jobs.end_task(
         state, job, task, JobState.FAILED, clock, attempt.exit_class or "code", attempt.error
     )

@@ -128,16 +128,17 @@ class State:
 
     def queue_up(self, job: Job, position: int = RANGE) -> None:
         """Put a job's range, or one task again, into its line; a job that is held or waits for others is in none."""
-        if not job.barred:
-            self.backlog.add(self.line_of(job), self.entry_of(job, position))
+        if job.held or job.after:
+            return
+        ahead, rank = self.place_of(job, position)
+        self.backlog.add(self.line_of(job), Entry(ahead, rank, job.seq, position, job.id))
 
-    def entry_of(self, job: Job, position: int = RANGE) -> Entry:
-        """The place of a job's range, or of one task that is queued again, in its line."""
+    def place_of(self, job: Job, position: int) -> tuple[int, int]:
+        """Where in its line a job's range, or one task, belongs now: an edit or another run may have moved it."""
         task = None if position == RANGE else self.tasks.get((job.id, position))
         order = _ORDERS.get(self.policy.queue(job.queue).order)
-        rank = order(job, task, self.shapes.asks[job.shape][0]) if order else 0
         ahead = -1 if task is not None and task.ahead else 0
-        return Entry(ahead, rank, job.seq, position, job.id)
+        return ahead, order(job, task, self.shapes.asks[job.shape][0]) if order else 0
 
     def line_of(self, job: Job) -> BucketKey:
         """The line that a job's tasks wait in."""

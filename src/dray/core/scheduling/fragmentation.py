@@ -131,7 +131,8 @@ class Fragments:
 
     def share(self, gains: Numbers) -> Floats:
         """A gain as a score from 0 to 1: one half where nothing changes."""
-        shares: Floats = 1.0 / (1.0 + np.exp(-(np.maximum(gains, -(10**12)) / self.covered) / 1000.0))
+        scaled = np.clip(gains / self.covered / 1000.0, -500.0, 500.0)
+        shares: Floats = 1.0 / (1.0 + np.exp(-scaled))
         return np.where(gains == _NONE, 0.0, shares)
 
     def marks(self, gains: Numbers) -> Numbers:

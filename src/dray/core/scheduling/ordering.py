@@ -152,10 +152,11 @@ def stands(state: State, line: BucketKey, entry: Entry) -> bool:
     job = state.jobs.get(entry.job_id)
     if job is None or job.barred or state.line_of(job) != line:
         return False
-    again = state.requeued_of.get(job.id, ())
-    waits = job.untouched > 0 if entry.position == RANGE else entry.position in again
-    # One that was left from an earlier wait, at another place, would place its task a second time.
-    return waits and entry == state.entry_of(job, entry.position)
+    waits = (
+        job.untouched > 0 if entry.position == RANGE else entry.position in state.requeued_of.get(job.id, ())
+    )
+    # Its place in the line may have changed since: then another entry stands for it, and this one is what is left.
+    return waits and state.place_of(job, entry.position) == (entry.ahead, entry.order)
 
 
 def _first(groups: dict[str, Group]) -> Group:

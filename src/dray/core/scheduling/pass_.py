@@ -113,7 +113,7 @@ class _Pass:
     def _serve_owner(self, job: Job, rows: list[tuple[int, int]]) -> None:
         state = self._state
         position = min(state.requeued_of.get(job.id, ()), default=RANGE)
-        entry = state.entry_of(job, position)
+        entry = Entry(*state.place_of(job, position), job.seq, position, job.id)
         head = Head((0, 0, entry), state.line_of(job), job)
         asks = state.asks(job.shape)
         spots = []

@@ -19,6 +19,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.scheduling.fragmentation import fragmentation, fragments_of
+from dray.core.scheduling.fronts import FEWEST_WORKERS, Front, PlainWalk
 from dray.core.scheduling.rooms import Devices, Rooms
 from dray.core.scheduling.scorers import (
     SCORERS,
@@ -36,6 +37,7 @@ from dray.core.scheduling.walks import Candidate, Spot, Walk
 
 Hints = Mapping[int, Sequence[int]]
 MOST_WALKS = 256
+FEW_WALKS = 4
 MOST_WEIGHT = 1000.0
 
 
@@ -61,13 +63,20 @@ class Placer:
         self.state, self.rooms, self.hints = state, rooms, hints or {}
         self.sight = Sight(rooms)
         self._walks: dict[tuple[int, str], Walk] = {}
+        self._plain_walks: dict[tuple[int, str], PlainWalk] = {}
         self._inverse_rank: Numbers | None = None
 
     # --- the face that a pass sees ------------------------------------------------------------------------------------
 
     def place(self, shape: int, count: int, owner: str = "") -> list[Spot]:
         """Claim room for up to `count` tasks; fewer means that there is no more room."""
-        walk = self.walk(shape, owner)
+        hint = self.hints.get(shape)
+        if hint is not None and not self._hint_holds(shape, hint):
+            return []
+        plain = None
+        if hint is None and self.sticky and not self.rooms.guards:
+            plain = self._plain_walk(shape, owner)
+        walk = self.walk(shape, owner) if plain is None else plain
         spots = walk.take(count, owner)
         while len(spots) < count:
             more = walk.take(count - len(spots), owner)
@@ -107,6 +116,14 @@ class Placer:
         """How good each worker in sight is for an ask, as integers; more is better, none is negative."""
         raise NotImplementedError
 
+    def front(self, pool: str) -> Front | None:
+        """The workers to look at first, where that pays and `ceiling` can tell when it is enough."""
+        return None
+
+    def ceiling(self, front: Front, reach: int, wish: Wish) -> int:
+        """The most that any worker behind the first `reach` of a front can score."""
+        raise NotImplementedError
+
     def flavour(self, job: Job | None) -> str:
         """What tells apart jobs of one shape that are scored differently; empty where nothing does."""
         return ""
@@ -119,6 +136,11 @@ class Placer:
         """Take a spot."""
         self.rooms.claim(spot.row, ask, spot.devices, times)
 
+    def _hint_holds(self, shape: int, hint: Sequence[int]) -> bool:
+        """Whether the few workers worth a look have anything left: mostly another shape was quicker."""
+        asks, left_of = self.state.asks(shape), self.rooms.left
+        return any(left_of(row).holds(ask) for row in hint for ask in asks)
+
     # --- machinery ----------------------------------------------------------------------------------------------------
 
     def walk(self, shape: int, owner: str) -> Walk:
@@ -129,6 +151,19 @@ class Placer:
             if len(self._walks) >= MOST_WALKS:
                 del self._walks[next(iter(self._walks))]
             walk = self._walks[key] = Walk(self, shape, self.state.jobs.get(owner), self.hints.get(shape))
+        return walk
+
+    def _plain_walk(self, shape: int, owner: str) -> PlainWalk | None:
+        """The same for a shape with one alternative and no cards; None where it is another kind of shape."""
+        key = (shape, self.flavour(self.state.jobs.get(owner)) if self.personal else "")
+        walk = self._plain_walks.get(key)
+        if walk is None:
+            asks = self.state.asks(shape)
+            if len(asks) > 1 or asks[0].gpus or asks[0].resources:
+                return None
+            if len(self._plain_walks) >= MOST_WALKS:
+                del self._plain_walks[next(iter(self._plain_walks))]
+            walk = self._plain_walks[key] = PlainWalk(self, shape, self.state.jobs.get(owner))
         return walk
 
     def inverse_rank(self) -> Numbers:
@@ -154,16 +189,39 @@ class Greedy(Placer):
         heaviest = max(1.0, sum(getattr(weights, name) for name in names) / MOST_WEIGHT)
         self._unit = round(UNIT / heaviest) or 1
         self._spreadings: dict[str, Spreading] = {}
+        self._heard: dict[str, None] = {}
+        self._fronts: dict[str, Front] = {}
         known = state.experience
         self.personal = bool(
             weights.spread or (weights.warmth and known.warm) or (weights.performance and known.runtimes)
         )
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
-        scores = weigh(sight, wish, self._weights, self._scorers)
+        self._heard = {}
+        scores = weigh(sight, wish, self._weights, self._scorers, self._heard)
         if self._weights.spread and wish.job is not None:
             scores = scores + self._spreading(wish.job).score(sight) * self._weights.spread
         return to_integers(scores, self._unit)
+
+    def front(self, pool: str) -> Front | None:
+        columns = self.state.columns
+        if len(self._plain_walks) < FEW_WALKS or columns.count < FEWEST_WORKERS or not self._weights.leftover:
+            return None
+        found = self._fronts.get(pool)
+        if found is None:
+            found = self._fronts[pool] = Front(self, pool)
+        return found
+
+    def ceiling(self, front: Front, reach: int, wish: Wish) -> int:
+        # The sums of `leftover` and `weigh` in their very order: rounding must not lift a worker above its ceiling.
+        most = front.steepest_cpu * (wish.ask.cpu_milli / 3)
+        most += front.steepest_mem * (wish.ask.memory_bytes / 3)
+        most += float(front.packed_behind[reach])
+        total = 0.0
+        for name in self._heard:
+            weight = getattr(self._weights, name)
+            total += (most if name == "leftover" else 1.0) * weight
+        return int(total * self._unit + 0.5)
 
     def flavour(self, job: Job | None) -> str:
         if job is None:

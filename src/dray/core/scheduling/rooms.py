@@ -39,8 +39,10 @@ class Left:
         get = columns.get
         self.cpu = get("total_cpu", row) - get("used_cpu", row)
         self.memory = get("total_mem", row) - get("used_mem", row)
-        self.batch = get("batch_total", row) - max(get("batch_in_use", row), get("batch_live", row))
-        self.service = get("service_total", row) - max(get("service_in_use", row), get("service_live", row))
+        self.batch = _free_slots(get("batch_total", row), get("batch_in_use", row), get("batch_live", row))
+        self.service = _free_slots(
+            get("service_total", row), get("service_in_use", row), get("service_live", row)
+        )
         self.credit = get("credit", row) if get("open", row) else 0
         self.cards = columns.cards[row]
         self.used = columns.card_used[row]
@@ -68,6 +70,15 @@ class Left:
         if ask.memory_bytes:
             count = min(count, self.memory // ask.memory_bytes)
         return count
+
+
+def _free_slots(total: int, in_use: int, live: int) -> int:
+    """How many tasks may still come: none while the worker says it is full, else up to what the hub holds there.
+
+    Not `total - max(in_use, live)`: of two claims in one pass the second would be refused, and fit once the first is
+    folded in, with nobody to wake it.
+    """
+    return total - live if in_use < total else 0
 
 
 class Rooms:

@@ -41,19 +41,25 @@ class Sight:
         """A column as it stands in the state."""
         return self._pick(self._columns.view[name])
 
+    def _keep(self, what: str) -> Numbers:
+        found: Numbers | None = self._kept.get(f"free {what}")
+        if found is None:
+            found = self._kept[f"free {what}"] = self._pick(self.rooms.free(what))
+        return found
+
     def _pick(self, column: Numbers) -> Numbers:
         return column[: self._columns.count] if self.rows is None else column[self.rows]
 
     @property
     def free_cpu(self) -> Numbers:
         if self._lefts is None:
-            return self._pick(self.rooms.free("cpu"))
+            return self._keep("cpu")
         return np.array([left.cpu for left in self._lefts], dtype=np.int64)
 
     @property
     def free_mem(self) -> Numbers:
         if self._lefts is None:
-            return self._pick(self.rooms.free("mem"))
+            return self._keep("mem")
         return np.array([left.memory for left in self._lefts], dtype=np.int64)
 
     @property
@@ -145,8 +151,10 @@ def leftover(sight: Sight, wish: Wish) -> Floats | None:
 
 def gpu_avoidance(sight: Sight, wish: Wish) -> Floats | None:
     """Work without a GPU goes to workers with GPUs last."""
-    if wish.ask.gpus or not any("gpu" in offer.kinds or "tpu" in offer.kinds for offer in _offers(wish)):
+    if not any("gpu" in offer.kinds or "tpu" in offer.kinds for offer in _offers(wish)):
         return None
+    if wish.ask.gpus:
+        return np.ones(len(sight), dtype=np.float64)  # an alternative that needs the GPUs does not waste them
     without: Floats = (sight.column("total_gpu") == 0).astype(np.float64)
     return without
 
@@ -215,13 +223,21 @@ SCORERS: dict[str, Scorer] = {
 PERSONAL = ("warmth", "performance", "spread")
 
 
-def weigh(sight: Sight, wish: Wish, weights: Weights, scorers: dict[str, Scorer]) -> Floats:
-    """The weighted sum of all scorers that have a weight and something to say."""
+def weigh(
+    sight: Sight,
+    wish: Wish,
+    weights: Weights,
+    scorers: dict[str, Scorer],
+    heard: dict[str, None] | None = None,
+) -> Floats:
+    """The weighted sum of all scorers that have a weight and something to say; `heard` takes their names."""
     total: Floats | None = None
     for name, scorer in scorers.items():
         weight = getattr(weights, name)
         found = scorer(sight, wish) if weight else None
         if found is not None:
+            if heard is not None:
+                heard[name] = None
             if weight != 1:
                 found *= weight
             total = found if total is None else total + found

@@ -40,6 +40,28 @@ class Candidate(NamedTuple):
     devices: Devices
 
 
+def score_all(placer: Placer, wish: Wish, variant: int = 0, alternatives: int = 1) -> Numbers:
+    """The keys of an ask over all workers as the pass found them; -1 where it cannot fit."""
+    mask = placer.rooms.mask(wish.ask)
+    if not mask.any():
+        return np.full(len(mask), -1, dtype=np.int64)
+    keys = make_keys(placer, placer.sight, wish, variant, alternatives)
+    if not mask.all():
+        keys[~mask] = -1
+    return keys
+
+
+def make_keys(placer: Placer, sight: Sight, wish: Wish, variant: int, alternatives: int) -> Numbers:
+    """Score, alternative and worker rank in one integer per worker in sight."""
+    keys = placer.score(sight, wish)
+    if alternatives > 1:
+        keys = keys * alternatives + (alternatives - 1 - variant)
+    keys = keys << RANK_BITS
+    ranks = placer.inverse_rank()
+    keys += ranks if sight.rows is None else ranks[sight.rows]
+    return keys
+
+
 class Walk:
     """Candidates are numbered alternative by alternative; within one by row, or by place in the hint."""
 
@@ -52,13 +74,8 @@ class Walk:
         self._place_of = None if hint is None else {row: place for place, row in enumerate(hint)}
         self._sticky = placer.sticky
         self._current = -1
-        self._spot: Spot | None = None
-        ask = self._asks[0]
-        self._plain = (
-            placer.sticky and hint is None and len(self._asks) == 1 and not (ask.gpus or ask.resources)
-        )
         self._refused: dict[int, str] = {}
-        self._read = self._read_spent = 0
+        self._read = 0
         self._keys: Numbers = np.zeros(0, dtype=np.int64)
         self.rebuild()
 
@@ -66,13 +83,11 @@ class Walk:
         """Score all candidates as the pass found them; claims follow when the list of them is read."""
         parts = [self._score_all(variant) for variant in range(len(self._asks))]
         self._keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self._read = self._read_spent = 0
+        self._read = 0
         self._refused.clear()
 
     def take(self, most: int, owner: str) -> list[Spot]:
         """Claim room for some tasks on the best worker: at least one, unless there is no room for any."""
-        if self._plain and not self._rooms.guards:
-            return self._fill(most)
         if self._refused:
             self._reconsider(owner)
         entry = self._current if self._sticky else -1
@@ -89,27 +104,6 @@ class Walk:
                 return found
             self._strike(entry, row, variant, owner)
             entry = -1
-
-    def _fill(self, most: int) -> list[Spot]:
-        """The same for the commonest walk: one alternative without cards, every worker filled before the next."""
-        ask, rooms = self._asks[0], self._rooms
-        spot = self._spot
-        left = None if spot is None else rooms.lefts[spot.row]
-        while left is None or not left.holds(ask):
-            row = self._best_unspent()
-            if row < 0:
-                self._spot = None
-                return []
-            left = rooms.left(row)
-            if left.holds(ask):
-                spot = self._spot = Spot(row, 0, ())
-            else:
-                self._keys[row] = -1
-                self._catch_up()
-        assert spot is not None  # its worker is the one that holds the ask
-        times = left.times(ask, most) if most > 1 else 1
-        rooms.claim(spot.row, ask, (), times)
-        return [spot] * times
 
     def muster(self, owner: str, avoided: set[int]) -> list[Spot] | None:
         """Find distinct workers for a whole gang, one member each; None where there are not enough."""
@@ -155,23 +149,10 @@ class Walk:
             if len(self._rows) == 1:
                 return np.where(good, 1, -1)  # nothing to compare it with
             return np.where(good, self._keys_of(Sight(self._rooms, self._rows), wish, variant), -1)
-        mask = self._rooms.mask(ask)
-        if not mask.any():
-            return np.full(self._span, -1, dtype=np.int64)
-        keys = self._keys_of(placer.sight, wish, variant)
-        if not mask.all():
-            keys[~mask] = -1
-        return keys
+        return score_all(placer, wish, variant, len(self._asks))
 
     def _keys_of(self, sight: Sight, wish: Wish, variant: int) -> Numbers:
-        keys = self._placer.score(sight, wish)
-        alternatives = len(self._asks)
-        if alternatives > 1:
-            keys = keys * alternatives + (alternatives - 1 - variant)
-        ranks = self._placer.inverse_rank()
-        keys = keys << RANK_BITS
-        keys += ranks if sight.rows is None else ranks[sight.rows]
-        return keys
+        return make_keys(self._placer, sight, wish, variant, len(self._asks))
 
     def _catch_up(self) -> None:
         """Read what was claimed since: strike out what no longer fits, score the rest again where that may matter."""
@@ -209,19 +190,6 @@ class Walk:
             return -1
         entry = int(self._keys.argmax())
         return entry if self._keys[entry] >= 0 else -1
-
-    def _best_unspent(self) -> int:
-        """The best but for workers whose slots are used up, the commonest way to be full; others show when tried."""
-        keys, spent = self._keys, self._rooms.spent
-        if self._read_spent < len(spent):
-            pool = self._asks[0].pool
-            for row in spent[self._read_spent :]:
-                left = self._rooms.lefts[row]
-                if not left.credit or not left.slots(pool):
-                    keys[row] = -1
-            self._read_spent = len(spent)
-        row = int(keys.argmax()) if len(keys) else 0
-        return row if len(keys) and keys[row] >= 0 else -1
 
     def _claim(self, row: int, variant: int, most: int, owner: str) -> list[Spot]:
         ask, rooms = self._asks[variant], self._rooms

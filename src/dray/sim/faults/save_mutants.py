@@ -36,7 +36,7 @@ SAVES = (
     Mutant(
         "retry-gets-less",
         "A retry after a failure has only what earlier attempts left of the time limit.",
-        (Edit("dray.core.lifecycle.results:conclude", "task.used_ms = 0", "pass"),),
+        (Edit("dray.core.lifecycle.jobs:requeue", "task.used_ms = 0", "pass"),),
     ),
     Mutant(
         "save-of-the-future",

@@ -162,7 +162,6 @@ class Settlement:
             if row is None:
                 self._world.fail(f"job {job_id} is in the log and has no row")
                 return
-            # Numbers of shapes and parties are caches: each state gives its own.
             if _encode(msgspec.structs.replace(row, shape=-1, party=-1)) != _encode(
                 msgspec.structs.replace(job, shape=-1, party=-1)
             ):

@@ -26,6 +26,7 @@ class Record(msgspec.Struct):
     task_id: str
     meta: dict[str, Any]
     phase: str = "accepted"
+    intended: bool = False
     exit: dict[str, Any] | None = None
     acked: bool = False
 
@@ -84,7 +85,7 @@ class Supervisor:
         record = self._take_on(launch)
         if record is not None:
             self.tell({"ev": "accepted", "uids": [launch.uid]})
-            self._world.at(self._world.rng.randint(0, 4), self._start, self.life, record, launch)
+            self._start_soon(record, launch)
 
     def prepare(self, launch: Launch) -> None:
         """Journal a member of a gang and hold it."""
@@ -105,7 +106,7 @@ class Supervisor:
         elif launch.lease_s is not None and renewed_ms + 1000 * launch.lease_s <= self._world.now_ms:
             self._record_exit(record, _lost("lost_unstarted"))
         else:
-            self._world.at(self._world.rng.randint(0, 4), self._start, self.life, record, launch, renewed_ms)
+            self._start_soon(record, launch, renewed_ms)
 
     def _take_on(self, launch: Launch) -> Record | None:
         if not self.alive:
@@ -124,6 +125,11 @@ class Supervisor:
         record = self.records[launch.uid] = Record(launch.uid, launch.spec.id, meta)
         return record
 
+    def _start_soon(self, record: Record, launch: Launch, renewed_ms: int = 0) -> None:
+        delay_ms = self._world.rng.randint(0, 4)
+        self._world.at(max(0, delay_ms - 1), self._intend, self.life, record)
+        self._world.at(delay_ms, self._start, self.life, record, launch, renewed_ms)
+
     def _repeat(self, record: Record) -> None:
         if record.uid in self.prepared:
             self.tell({"ev": "prepared", "items": [{"uid": record.uid, "meta": record.meta}]})
@@ -133,6 +139,11 @@ class Supervisor:
             self.tell({"ev": "started", "items": [{"uid": record.uid, "pid": 1, "started_at": 1.0}]})
         else:
             self.tell({"ev": "accepted", "uids": [record.uid]})
+
+    def _intend(self, life: int, record: Record) -> None:
+        """The intent to start is safe before the process exists: between the two the supervisor may die."""
+        if life == self.life and record.phase == "accepted":
+            record.intended = True
 
     def _start(self, life: int, record: Record, launch: Launch, renewed_ms: int = 0) -> None:
         if life != self.life or record.phase != "accepted":
@@ -268,12 +279,12 @@ class Supervisor:
                 self.records[uid].acked = True
 
     def die(self) -> None:
-        """kill -9: processes go on for a moment, nobody watches them; barriers let nothing through."""
+        """kill -9: processes go on for a moment, nobody watches them; what has not begun never will."""
         self.alive = False
         self.life += 1
 
     def come_back(self, rebooted: bool = False) -> None:
-        """Read the journal: what ran is stopped and lost, what had not started never ran."""
+        """Read the journal: what ran, or was about to, is stopped and lost; the rest never ran."""
         self.alive = True
         self.life += 1
         if rebooted:
@@ -285,10 +296,9 @@ class Supervisor:
         self.processes.clear()
         self.prepared.clear()
         for record in self.records.values():
-            if record.phase == "running":
-                record.phase, record.exit = "exited", _lost("lost")
-            elif record.phase == "accepted":
-                record.phase, record.exit = "exited", _lost("lost_unstarted")
+            if record.phase != "exited":
+                begun = record.intended or record.phase == "running"
+                record.phase, record.exit = "exited", _lost("lost" if begun else "lost_unstarted")
 
     def wipe(self) -> None:
         """The home is gone: a new journal that knows nothing."""

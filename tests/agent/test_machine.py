@@ -1,0 +1,83 @@
+"""What an agent decides, where two sides speak at the same time: nothing that runs is forgotten or denied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dray.agent.machine import Effect, Launch, Machine, Ship, Supervise, Tell
+from dray.core.model.spec import JobSpec
+from dray.wire.hub_messages import Ack, AttemptRef, JobAssign, JobCancel
+
+STATE = {"journal_id": "j1", "boot_id": "b1", "max_epoch": 1, "attempts": []}
+EXIT: dict[str, Any] = {"state": "succeeded", "exit_code": 0, "exit_class": "ok", "out": {"stdout": 5}}
+
+
+def make_machine() -> Machine:
+    """An agent that is attached and registered."""
+    machine = Machine("w1", "i1", 4, 0, (1000,), {})
+    machine.greeting(())
+    machine.attached(STATE, 0)
+    machine.acked(Ack(re="register", epoch=1), 0)
+    return machine
+
+
+def assign(machine: Machine, uid: str) -> list[Effect]:
+    spec = JobSpec(id=f"t{uid}", command=["true"], user_id="ann")
+    return machine.assigned(JobAssign(spec=spec, remaining_time=10**9, attempt=AttemptRef(no=1, uid=uid)), 0)
+
+
+def kinds(effects: list[Effect]) -> list[str]:
+    """Messages to the hub by their type, other effects by their class."""
+    return [effect.type if isinstance(effect, Tell) else type(effect).__name__ for effect in effects]
+
+
+def test_what_is_assigned_while_a_new_supervisor_is_asked_for_its_state_is_not_forgotten() -> None:
+    machine = make_machine()
+    machine.greeting(())
+    assert kinds(assign(machine, "1-1")) == ["Launch"]
+    machine.attached(STATE, 0)
+    assert kinds(machine.supervised({"ev": "accepted", "uids": ["1-1"]}, 0)) == ["job_accepted"]
+    (stop,) = machine.cancelled(JobCancel(task_id="t1-1", attempt="1-1", reason="user"))
+    assert isinstance(stop, Supervise), "it runs: to say that it never started would be a lie"
+
+
+def test_what_waits_to_be_sent_reaches_the_new_supervisor() -> None:
+    machine = make_machine()
+    assign(machine, "1-1")
+    machine.greeting(["1-1"])
+    machine.attached(STATE, 0)
+    assert kinds(machine.supervised({"ev": "accepted", "uids": ["1-1"]}, 0)) == ["job_accepted"]
+
+
+def test_what_only_the_dead_supervisor_was_asked_to_run_is_launched_when_the_hub_sends_it_again() -> None:
+    machine = make_machine()
+    assign(machine, "1-1")
+    machine.greeting(())
+    machine.attached(STATE, 0)
+    assert machine.slots().batch_in_use == 0
+    (launch,) = assign(machine, "1-1")
+    assert isinstance(launch, Launch)
+
+
+def test_output_of_an_attempt_that_a_report_could_not_name_is_shipped() -> None:
+    machine = make_machine()
+    assign(machine, "1-1")
+    machine.disconnected()
+    assert machine.registration()["active_tasks"] == [], "not accepted yet"
+    machine.acked(Ack(re="register", epoch=1), 0)
+    assert assign(machine, "1-1") == [], "the hub sends again what it does not see"
+    effects = machine.supervised({"ev": "exited", "items": [{"uid": "1-1", **EXIT}]}, 0)
+    assert kinds(effects) == ["Ship", "job_result", "ready_for_work"]
+
+
+def test_output_of_a_superseded_result_is_shipped_where_the_hub_has_it_on_record() -> None:
+    for offsets, shipped in (({"1-1": dict[str, int]()}, [Ship("1-1", "t1-1", ended=True)]), ({}, [])):
+        machine = make_machine()
+        assign(machine, "1-1")
+        machine.disconnected()
+        machine.supervised({"ev": "exited", "items": [{"uid": "1-1", **EXIT}]}, 0)
+        ack = Ack(re="register", epoch=1, results={"1-1": "superseded"}, log_offsets=offsets)
+        effects = machine.acked(ack, 0)
+        assert [effect for effect in effects if isinstance(effect, Ship)] == shipped
+        assert Supervise({"op": "acked", "uids": ["1-1"]}) in effects
+        assert machine.running == {}
