@@ -86,7 +86,9 @@ class PolicyWatch:
             if attempt.phase.live:
                 usage.whose = principals(job)
                 if not is_open:
-                    usage.spells.append([state.now_ms, -1])
+                    usage.spells.append([attempt.assigned_ms, -1])
+                # One that is sent again, after its worker came back without it, has used nothing until then.
+                usage.spells[-1][0] = attempt.assigned_ms
             elif is_open:
                 usage.spells[-1][1] = state.now_ms
 
