@@ -94,10 +94,9 @@ class Cluster:
         cut = True
         while cut:
             decided = plan(self.state)
-            if decided.placements:
-                effects += self.fold(PlanDecided(decided.placements))
-            settle_plan(self.state, decided)
-            cut = decided.cut
+            if decided.placements or decided.preemptions:
+                effects += self.fold(PlanDecided(decided.placements, decided.preemptions))
+            cut = settle_plan(self.state, decided)
         served = {effect.worker for effect in effects if isinstance(effect, Assign)}
         effects += [NoWork(worker) for worker in self.state.polls if worker not in served]
         self.state.polls.clear()

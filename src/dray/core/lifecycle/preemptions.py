@@ -27,7 +27,10 @@ def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
 
 
 def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
-    """Ask the victims to stop and write the receipt; advice that no longer holds changes nothing."""
+    """Ask the victims to stop and write the receipt; without any an earlier preemption is given up.
+
+    Advice that no longer holds changes nothing.
+    """
     job = state.jobs.get(preemption.job_id)
     found = [state.attempts.get(uid) for uid in preemption.victims]
     victims = [
@@ -35,12 +38,14 @@ def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
     ]
     if job is None or not job.waiting or len(victims) < len(found):
         return []
-    close(state, job, "lapsed", clock)
+    effects = close(state, job, "lapsed", clock)
+    if not victims:
+        return effects
     receipt = _receipt(state, job, preemption, victims, clock)
     state.enter("receipt", receipt.id, receipt)
     state.receipts[job.id] = receipt
     _forget_oldest(state)
-    effects: list[Effect] = [Note("preemption_decided", job.id, data=_data(receipt))]
+    effects.append(Note("preemption_decided", job.id, data=_data(receipt)))
     for attempt, victim in zip(victims, receipt.victims, strict=True):
         effects += jobs.stop_attempt(state, attempt, "preempted", victim.grace_s, clock)
         said = {"by": job.id, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}

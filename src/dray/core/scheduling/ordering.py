@@ -150,7 +150,7 @@ def standing(state: State, line: BucketKey) -> Iterator[tuple[Job, Entry]]:
 def stands(state: State, line: BucketKey, entry: Entry) -> bool:
     """Whether an entry still means work: its job waits here with a range, or this very task is queued again."""
     job = state.jobs.get(entry.job_id)
-    if job is None or job.seq != entry.seq or job.held or job.after or state.line_of(job) != line:
+    if job is None or job.barred or state.line_of(job) != line:
         return False
     waits = (
         job.untouched > 0 if entry.position == RANGE else entry.position in state.requeued_of.get(job.id, ())
