@@ -69,18 +69,24 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
 
 def make_job(state: State, new: NewJob, clock: Clock) -> Job:
     """Build the record of a new job; its place in every queue is its number."""
+    job = draft_job(state, new, clock)
+    job.shape = state.shapes.take(asks_of_packed(new.spec))
+    state.counters.next_job += 1
+    return job
+
+
+def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
+    """The record that a job would get if it were submitted now; it has no shape yet and changes nothing."""
     spec = unpack_spec(new.spec)
-    seq, state.counters.next_job = state.counters.next_job, state.counters.next_job + 1
     array = spec.array
     return Job(
         id=new.id,
-        seq=seq,
+        seq=state.counters.next_job,
         user=new.user,
         name=spec.name,
         queue=spec.queue,
         priority=spec.priority,
         tier=spec.job_tier,
-        shape=state.shapes.take(asks_of_packed(new.spec)),
         spec=new.spec,
         numbered=spec.numbered,
         total=spec.task_count,

@@ -65,7 +65,7 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
         priority=job.priority,
         rule=preemption.rule,
         workers=preemption.workers,
-        victims=tuple(_victim(state, attempt) for attempt in victims),
+        victims=tuple(victim_of(state, attempt) for attempt in victims),
         kind=preemption.kind,
         devices=preemption.devices,
         variant=preemption.variant,
@@ -73,7 +73,8 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
     )
 
 
-def _victim(state: State, attempt: Attempt) -> Victim:
+def victim_of(state: State, attempt: Attempt) -> Victim:
+    """What stopping an attempt now costs it."""
     job = state.jobs[attempt.job_id]
     return Victim(
         uid=attempt.uid,
