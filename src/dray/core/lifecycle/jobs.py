@@ -208,8 +208,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     counters.next_attempt = max(counters.next_attempt, number)
     task.attempts, task.current, task.last_uid = attempt.no, uid, uid
     task.ahead = False
-    if job.id in state.receipts:
-        receipts.close(state, job, "served", clock)
+    served = receipts.close(state, job, "served", clock) if job.id in state.receipts else []
     job.waiting_since_ms = clock.now_ms
     state.attempts[uid] = attempt
     state.newest[placement.worker, job.id, placement.index] = uid
@@ -220,7 +219,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     note = Note(
         "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
     )
-    return [Assign(placement.worker, uid), note]
+    return [Assign(placement.worker, uid), note, *served]
 
 
 def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
