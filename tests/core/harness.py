@@ -47,6 +47,7 @@ from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.policy import Policy, pack_policy
+from dray.core.model.policy_check import check_policy
 from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.spec import pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
@@ -93,7 +94,7 @@ class Cluster:
         effects = [effect for event in events for effect in self.fold(event)]
         for event in due(self.state, self.clock, self._reason):
             effects += self.fold(event)
-        cut = True
+        cut, self.state.now_ms = True, self.now_ms
         while cut:
             decided = plan(self.state)
             if decided.placements or decided.preemptions:
@@ -127,6 +128,10 @@ class Cluster:
     def _reason(self, job_id: str) -> str:
         return explain(self.state, self.state.jobs[job_id]).summary
 
+    def govern(self, **policy: Any) -> list[Effect]:
+        """Put a policy in force, as a file would say it."""
+        return self.turn(PolicyChanged(pack_policy(check_policy(policy)), origin="test"))
+
     # --- users --------------------------------------------------------------------------------------------------------
 
     def submit(self, job_id: str = "job", user: str = "ann", **spec: Any) -> list[Effect]:
@@ -152,7 +157,7 @@ class Cluster:
     def cancel(self, job_id: str, index: int = -1, grace_s: float = -1) -> list[Effect]:
         return self.turn(CancelRequested(job_id, index, "ann", grace_s))
 
-    def govern(self, **sections: Any) -> list[Effect]:
+    def rule(self, **sections: Any) -> list[Effect]:
         """Put a policy in force."""
         return self.turn(PolicyChanged(pack_policy(Policy(**sections)), "applied", "ann"))
 

@@ -60,7 +60,7 @@ from dray.hub.server import HttpServer, bind
 from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
 from dray.hub.site_answers import SiteAnswers, SiteParts
-from dray.hub.store.base import AuditRecord, TokenRow
+from dray.hub.store.base import AuditRecord, Store, TokenRow
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.hub.submit_pacing import SubmitPacing
@@ -198,7 +198,7 @@ def _wire(
     def low_space() -> bool:
         return store.low_space(config.min_free_bytes)
 
-    most, now_at, site = config.batch_specs, clock.read().at_ms, _make_site(config, engine, clock)
+    most, now_at, site = config.batch_specs, clock.read().at_ms, _make_site(config, engine, clock, store)
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, site))
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
@@ -233,9 +233,9 @@ def _wire(
     )
 
 
-def _make_site(config: HubConfig, engine: Engine, clock: HubClock) -> SiteAnswers:
+def _make_site(config: HubConfig, engine: Engine, clock: HubClock, store: Store) -> SiteAnswers:
     statistics = QueueStatistics(clock.read().now_ms)
-    return SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics))
+    return SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, store))
 
 
 def _make_channels(

@@ -20,7 +20,7 @@ def finish(cluster: Cluster, uid: str) -> None:
 
 
 def test_a_quota_holds_an_array_at_its_size(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(user="*", gpus=2),))
+    cluster.rule(quotas=(Quota(user="*", gpus=2),))
     cluster.join("w1", credit=100, gpus=8)
     cluster.submit("mine", user="ann", gpu_count=1, array={"last": 5})
     cluster.submit("theirs", user="bob", gpu_count=1, array={"last": 5})
@@ -30,7 +30,7 @@ def test_a_quota_holds_an_array_at_its_size(cluster: Cluster) -> None:
 
 
 def test_shapes_of_one_user_share_a_quota_within_a_pass(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(user="*", gpus=3),))
+    cluster.rule(quotas=(Quota(user="*", gpus=3),))
     cluster.submit("a", gpu_count=2)
     cluster.submit("b", gpu_count=1, cpu_milli=1000)
     cluster.submit("c", gpu_count=1, cpu_milli=2000)
@@ -39,14 +39,14 @@ def test_shapes_of_one_user_share_a_quota_within_a_pass(cluster: Cluster) -> Non
 
 
 def test_a_shared_card_counts_by_its_share(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(user="*", gpus=1.5),))
+    cluster.rule(quotas=(Quota(user="*", gpus=1.5),))
     cluster.join("w1", credit=100, gpus=8)
     cluster.submit("parts", gpu_count=1, gpu_milli=500, array={"last": 9})
     assert running(cluster) == {"parts": 3}
 
 
 def test_work_without_cards_passes_a_quota(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(user="*", gpus=0),))
+    cluster.rule(quotas=(Quota(user="*", gpus=0),))
     cluster.join("w1", credit=100, gpus=1)
     cluster.submit("gpu", gpu_count=1)
     cluster.submit("cpu")
@@ -54,7 +54,7 @@ def test_work_without_cards_passes_a_quota(cluster: Cluster) -> None:
 
 
 def test_a_rule_for_one_name_goes_before_the_rule_for_each(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(user="*", gpus=1), Quota(user="ann", gpus=3)))
+    cluster.rule(quotas=(Quota(user="*", gpus=1), Quota(user="ann", gpus=3)))
     cluster.join("w1", credit=100, gpus=8)
     cluster.submit("a", user="ann", gpu_count=1, array={"last": 5})
     cluster.submit("b", user="bob", gpu_count=1, array={"last": 5})
@@ -62,7 +62,7 @@ def test_a_rule_for_one_name_goes_before_the_rule_for_each(cluster: Cluster) -> 
 
 
 def test_quotas_of_queues_and_plugins(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(queue="night", gpus=2), Quota(plugin="sweep", gpus=1)))
+    cluster.rule(quotas=(Quota(queue="night", gpus=2), Quota(plugin="sweep", gpus=1)))
     cluster.join("w1", credit=100, gpus=8)
     cluster.submit("n", queue="night", gpu_count=1, array={"last": 5})
     cluster.submit("s", plugin="sweep", gpu_count=1, array={"last": 5})
@@ -71,7 +71,7 @@ def test_quotas_of_queues_and_plugins(cluster: Cluster) -> None:
 
 
 def test_a_gang_that_a_quota_cannot_hold_whole_does_not_start(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(user="*", gpus=3),))
+    cluster.rule(quotas=(Quota(user="*", gpus=3),))
     for name in ("w1", "w2"):
         cluster.join(name, credit=10, gpus=2)
     cluster.submit("gang", node_count=2, gpu_count=2)
@@ -83,7 +83,7 @@ def test_a_gang_that_a_quota_cannot_hold_whole_does_not_start(cluster: Cluster) 
 
 def test_a_hard_budget_holds_until_the_next_period(cluster: Cluster) -> None:
     budget = Budget(hard=10 / 3600, per_s=100)
-    cluster.govern(quotas=(Quota(user="*", gpu_hours=budget),))
+    cluster.rule(quotas=(Quota(user="*", gpu_hours=budget),))
     cluster.join("w1", credit=100, gpus=8)
     cluster.advance(100 - cluster.now_ms % 100_000 / 1000)
     cluster.submit("a", gpu_count=1)
@@ -99,7 +99,7 @@ def test_a_hard_budget_holds_until_the_next_period(cluster: Cluster) -> None:
 
 
 def test_what_still_runs_counts_for_a_budget(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(user="*", gpu_hours=Budget(hard=10 / 3600, per_s=1000)),))
+    cluster.rule(quotas=(Quota(user="*", gpu_hours=Budget(hard=10 / 3600, per_s=1000)),))
     cluster.join("w1", credit=100, gpus=8)
     cluster.submit("a", gpu_count=1)
     cluster.run(cluster.current("a"))
@@ -109,7 +109,7 @@ def test_what_still_runs_counts_for_a_budget(cluster: Cluster) -> None:
 
 
 def test_a_pace_lets_a_burst_through_and_then_one_by_one(cluster: Cluster) -> None:
-    cluster.govern(pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=2),)))
+    cluster.rule(pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=2),)))
     cluster.join("w1", credit=100)
     cluster.submit("a", array={"last": 5})
     assert len(cluster.held("w1")) == 2
@@ -123,7 +123,7 @@ def test_a_pace_lets_a_burst_through_and_then_one_by_one(cluster: Cluster) -> No
 
 
 def test_a_pace_never_saves_up_more_than_its_burst(cluster: Cluster) -> None:
-    cluster.govern(pacing=Pacing(starts=(Pace(queue="default", per_minute=60, burst=2),)))
+    cluster.rule(pacing=Pacing(starts=(Pace(queue="default", per_minute=60, burst=2),)))
     cluster.join("w1", credit=100)
     cluster.advance(300)
     cluster.submit("a", array={"last": 5})
@@ -131,7 +131,7 @@ def test_a_pace_never_saves_up_more_than_its_burst(cluster: Cluster) -> None:
 
 
 def test_a_gang_waits_for_several_tokens_without_a_look_at_every_moment(cluster: Cluster) -> None:
-    cluster.govern(pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=3),)))
+    cluster.rule(pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=3),)))
     for name in ("w1", "w2", "w3"):
         cluster.join(name, credit=10)
     cluster.submit("single", array={"last": 1})
@@ -146,7 +146,7 @@ def test_a_gang_waits_for_several_tokens_without_a_look_at_every_moment(cluster:
 
 
 def test_a_cap_per_label(cluster: Cluster) -> None:
-    cluster.govern(pacing=Pacing(running=(Cap(label="team=a", most=2),)))
+    cluster.rule(pacing=Pacing(running=(Cap(label="team=a", most=2),)))
     cluster.join("w1", credit=100)
     cluster.submit("a", labels={"team": "a"}, array={"last": 4})
     cluster.submit("b", labels={"team": "b"}, array={"last": 2})
@@ -156,7 +156,7 @@ def test_a_cap_per_label(cluster: Cluster) -> None:
 
 
 def test_a_revoked_assignment_gives_its_place_back(cluster: Cluster) -> None:
-    cluster.govern(pacing=Pacing(running=(Cap(label="team", most=1),)))
+    cluster.rule(pacing=Pacing(running=(Cap(label="team", most=1),)))
     cluster.join("w1", credit=100, features=())
     cluster.submit("a", labels={"team": "x"})
     cluster.submit("b", labels={"team": "x"})
@@ -167,7 +167,7 @@ def test_a_revoked_assignment_gives_its_place_back(cluster: Cluster) -> None:
 
 def test_an_adopted_attempt_counts_once(cluster: Cluster) -> None:
     """Given up and taken back: what it used before is in the meters already."""
-    cluster.govern(quotas=(Quota(user="*", gpu_hours=Budget(hard=1, per_s=100_000)),))
+    cluster.rule(quotas=(Quota(user="*", gpu_hours=Budget(hard=1, per_s=100_000)),))
     cluster.join("w1", credit=100, gpus=1)
     cluster.submit("a", gpu_count=1)
     uid = cluster.current("a")
@@ -202,7 +202,7 @@ def test_a_new_policy_counts_what_runs(cluster: Cluster) -> None:
     for uid in cluster.held("w1")[:7]:
         finish(cluster, uid)
     assert len(cluster.held("w1")) == 3
-    cluster.govern(quotas=(Quota(user="*", gpus=3),))
+    cluster.rule(quotas=(Quota(user="*", gpus=3),))
     cluster.submit("b", gpu_count=1)
     assert not cluster.current("b")
     finish(cluster, cluster.held("w1")[0])
@@ -210,9 +210,9 @@ def test_a_new_policy_counts_what_runs(cluster: Cluster) -> None:
 
 
 def test_a_policy_without_a_rule_lets_go_what_it_held_back(cluster: Cluster) -> None:
-    cluster.govern(quotas=(Quota(user="*", gpus=0),))
+    cluster.rule(quotas=(Quota(user="*", gpus=0),))
     cluster.join("w1", credit=100, gpus=8)
     cluster.submit("a", gpu_count=1)
     assert not cluster.current("a")
-    cluster.govern()
+    cluster.rule()
     assert cluster.current("a")

@@ -13,7 +13,7 @@ from dray.core.scheduling.ordering import waiting_in_order
 
 def crowd(cluster: Cluster, queue: Queue, **more: object) -> None:
     """One worker with one slot, taken, under a queue's rules."""
-    cluster.govern(queues={"default": queue}, **more)
+    cluster.rule(queues={"default": queue}, **more)
     cluster.join("w1", credit=1000, batch=1, gpus=4)
     cluster.submit("first", user="zed")
 
@@ -94,7 +94,7 @@ def test_usage_halves_with_time(cluster: Cluster) -> None:
 
 
 def test_a_start_is_charged_at_once_so_bursts_take_turns(cluster: Cluster) -> None:
-    cluster.govern(queues={"default": Queue(order="fair_share")}, fair_share=FairShare(entry_charge_s=60))
+    cluster.rule(queues={"default": Queue(order="fair_share")}, fair_share=FairShare(entry_charge_s=60))
     cluster.submit("many", user="ann", array={"last": 9})
     cluster.submit("few", user="bob", array={"last": 9})
     cluster.join("w1", credit=1000, batch=6)
@@ -103,7 +103,7 @@ def test_a_start_is_charged_at_once_so_bursts_take_turns(cluster: Cluster) -> No
 
 def test_a_user_of_more_weight_gets_more(cluster: Cluster) -> None:
     share = FairShare(entry_charge_s=60, weights={"ann": 3})
-    cluster.govern(queues={"default": Queue(order="fair_share")}, fair_share=share)
+    cluster.rule(queues={"default": Queue(order="fair_share")}, fair_share=share)
     cluster.submit("a", user="ann", array={"last": 19})
     cluster.submit("b", user="bob", array={"last": 19})
     cluster.join("w1", credit=1000, batch=8)
@@ -111,7 +111,7 @@ def test_a_user_of_more_weight_gets_more(cluster: Cluster) -> None:
 
 
 def test_queues_share_what_runs_by_their_weights(cluster: Cluster) -> None:
-    cluster.govern(queues={"default": Queue(weight=1), "big": Queue(weight=3)})
+    cluster.rule(queues={"default": Queue(weight=1), "big": Queue(weight=3)})
     cluster.submit("a", array={"last": 99})
     cluster.submit("b", queue="big", array={"last": 99})
     cluster.join("w1", credit=1000, batch=8)
@@ -126,7 +126,7 @@ def test_queues_share_what_runs_by_their_weights(cluster: Cluster) -> None:
 
 
 def test_a_queue_alone_takes_all_there_is(cluster: Cluster) -> None:
-    cluster.govern(queues={"default": Queue(weight=1), "big": Queue(weight=9)})
+    cluster.rule(queues={"default": Queue(weight=1), "big": Queue(weight=9)})
     cluster.submit("a", array={"last": 99})
     cluster.join("w1", credit=1000, batch=8)
     assert len(cluster.held("w1")) == 8
@@ -163,7 +163,7 @@ def test_a_retry_keeps_its_place(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("order", ["fifo", "priority", "sjf", "edf", "srsf", "fair_share"])
 def test_no_order_lets_what_does_not_fit_block_the_rest(cluster: Cluster, order: str) -> None:
-    cluster.govern(queues={"default": Queue(order=order, protect_after_s=0)})
+    cluster.rule(queues={"default": Queue(order=order, protect_after_s=0)})
     cluster.submit("huge", cpu_milli=64_000, priority=50, expected_runtime_s=1)
     cluster.submit("small", cpu_milli=1000)
     cluster.join("w1", credit=10)

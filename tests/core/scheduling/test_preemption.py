@@ -16,7 +16,7 @@ BANDS = Queue(order="priority", ageing_s=0, protect_after_s=0)
 
 def govern(cluster: Cluster, queue: Queue = BANDS, **preemption: Any) -> None:
     given = {"min_run_s": 0, **preemption}
-    cluster.govern(queues={"default": queue, "other": queue}, preemption=PreemptionPolicy(**given))
+    cluster.rule(queues={"default": queue, "other": queue}, preemption=PreemptionPolicy(**given))
 
 
 def run(cluster: Cluster, job: str, index: int = 0, **spec: Any) -> str:
@@ -208,7 +208,7 @@ def test_two_preemptors_on_one_worker_do_not_share_room(cluster: Cluster) -> Non
 
 def test_a_preemptor_behind_another_line_of_its_shape_gets_its_room(cluster: Cluster) -> None:
     """Both ask for the same; the one without a right to it is asked first, and must not park the other."""
-    cluster.govern(
+    cluster.rule(
         queues={"default": BANDS, "first": Queue(weight=100, protect_after_s=0)},
         preemption=PreemptionPolicy(min_run_s=0),
     )
@@ -298,7 +298,7 @@ def test_a_gang_is_stopped_whole(cluster: Cluster) -> None:
 
 
 def test_by_shares_only_who_has_much_more_gives(cluster: Cluster) -> None:
-    cluster.govern(
+    cluster.rule(
         queues={"default": Queue(order="fair_share", protect_after_s=0)},
         preemption=PreemptionPolicy(strategy="fair_share", min_run_s=0, fair_margin=1.5),
         fair_share=FairShare(entry_charge_s=0),
@@ -316,7 +316,7 @@ def test_by_shares_only_who_has_much_more_gives(cluster: Cluster) -> None:
 
 
 def test_by_shares_several_victims_together_leave_a_user_its_share(cluster: Cluster) -> None:
-    cluster.govern(
+    cluster.rule(
         queues={"default": Queue(order="fair_share", protect_after_s=0)},
         preemption=PreemptionPolicy(strategy="fair_share", min_run_s=0, fair_margin=1.5),
         fair_share=FairShare(entry_charge_s=0),
@@ -359,7 +359,7 @@ def test_where_the_policy_says_none_nobody_is_stopped(cluster: Cluster) -> None:
 
 
 def test_a_protected_task_keeps_its_room_against_a_preemptor(cluster: Cluster) -> None:
-    cluster.govern(
+    cluster.rule(
         queues={"default": BANDS, "patient": Queue(protect_after_s=10)},
         preemption=PreemptionPolicy(min_run_s=0),
     )

@@ -69,18 +69,24 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
 
 def make_job(state: State, new: NewJob, clock: Clock) -> Job:
     """Build the record of a new job; its place in every queue is its number."""
+    job = draft_job(state, new, clock)
+    job.shape = state.shapes.take(asks_of_packed(new.spec))
+    state.counters.next_job += 1
+    return job
+
+
+def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
+    """The record that a job would get if it were submitted now; it has no shape yet and changes nothing."""
     spec = unpack_spec(new.spec)
-    seq, state.counters.next_job = state.counters.next_job, state.counters.next_job + 1
     array = spec.array
     return Job(
         id=new.id,
-        seq=seq,
+        seq=state.counters.next_job,
         user=new.user,
         name=spec.name,
         queue=spec.queue,
         priority=spec.priority,
         tier=spec.job_tier,
-        shape=state.shapes.take(asks_of_packed(new.spec)),
         spec=new.spec,
         numbered=spec.numbered,
         total=spec.task_count,
@@ -202,8 +208,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     counters.next_attempt = max(counters.next_attempt, number)
     task.attempts, task.current, task.last_uid = attempt.no, uid, uid
     task.ahead = False
-    if job.id in state.receipts:
-        receipts.close(state, job, "served", clock)
+    served = receipts.close(state, job, "served", clock) if job.id in state.receipts else []
     job.waiting_since_ms = clock.now_ms
     state.attempts[uid] = attempt
     state.newest[placement.worker, job.id, placement.index] = uid
@@ -214,7 +219,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     note = Note(
         "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
     )
-    return [Assign(placement.worker, uid), note]
+    return [Assign(placement.worker, uid), note, *served]
 
 
 def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
@@ -371,6 +376,9 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
 
 def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
     data = {"state": job.state.value, "name": job.name, "user": job.user}
+    if job.id in state.watched:
+        # Whoever is next in its line may be in for protection too, and is found by a look at the shape.
+        state.backlog.wake(job.shape)
     return [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
 
 

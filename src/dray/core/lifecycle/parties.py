@@ -9,6 +9,7 @@ meters of the ledger. The surprising rule: nothing is counted per job, so a mill
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from dray.core.model.labels import holds
 from dray.core.model.ledger import LedgerKey, LedgerRecord, Meter
@@ -221,6 +222,20 @@ class Parties:
             of_user = self.users.setdefault(job.user, Holding())
             self.all.append(Party(key, tuple(self._gates_of(policy, key, ledger)), of_queue, of_user))
         return number
+
+    def mark(self) -> tuple[int, int, int, int]:
+        """How many there are of everything, for `forget_since`."""
+        return len(self.all), len(self.gates), len(self.queues), len(self.users)
+
+    def forget_since(self, mark: tuple[int, int, int, int]) -> None:
+        """Undo what was taken in since a mark: a dry run leaves nothing behind. Dicts remember their order."""
+        for party in self.all[mark[0] :]:
+            del self._index[party.queue, party.user, party.marks]
+        del self.all[mark[0] :]
+        known: tuple[dict[str, Any], ...] = (self.gates, self.queues, self.users)
+        for kept, size in zip(known, mark[1:], strict=True):
+            while len(kept) > size:
+                kept.popitem()
 
     def _marks(self, job: Job) -> tuple[str, ...]:
         marks = [f"plugin {job.plugin}"] if self._plugins and job.plugin else []

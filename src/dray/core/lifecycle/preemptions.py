@@ -10,7 +10,6 @@ from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, PlanDecided, Preemption
 from dray.core.lifecycle.receipts import close, lost_ms, ran_ms, receipts
 from dray.core.lifecycle.state import State
-from dray.core.model.ids import task_id
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Job
 from dray.core.model.spec import TIERS
@@ -48,7 +47,8 @@ def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
     effects.append(Note("preemption_decided", job.id, data=_data(receipt)))
     for attempt, victim in zip(victims, receipt.victims, strict=True):
         effects += jobs.stop_attempt(state, attempt, "preempted", victim.grace_s, clock)
-        said = {"by": job.id, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}
+        # Each side hears of the other's user alone: whose jobs are which is told by the receipt, to those who may know.
+        said = {"by": job.user, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}
         effects.append(Note("task_preempting", attempt.job_id, state.spell(attempt), attempt.worker, said))
     return effects
 
@@ -65,7 +65,7 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
         priority=job.priority,
         rule=preemption.rule,
         workers=preemption.workers,
-        victims=tuple(_victim(state, attempt) for attempt in victims),
+        victims=tuple(victim_of(state, attempt) for attempt in victims),
         kind=preemption.kind,
         devices=preemption.devices,
         variant=preemption.variant,
@@ -73,7 +73,8 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
     )
 
 
-def _victim(state: State, attempt: Attempt) -> Victim:
+def victim_of(state: State, attempt: Attempt) -> Victim:
+    """What stopping an attempt now costs it."""
     job = state.jobs[attempt.job_id]
     return Victim(
         uid=attempt.uid,
@@ -100,6 +101,6 @@ def _data(receipt: Receipt) -> dict[str, object]:
         "receipt": receipt.id,
         "rule": receipt.rule,
         "workers": list(receipt.workers),
-        "victims": [task_id(victim.job_id, victim.index) for victim in receipt.victims],
+        "victims": len(receipt.victims),
         "lost_s": sum(victim.lost_ms for victim in receipt.victims) / 1000,
     }

@@ -66,7 +66,7 @@ class Turns:
         found = next(self._walks[line], None)
         if found is not None:
             job, entry = found
-            self.push(Head(self._rank(line, job, entry), line, job))
+            self.push(Head(rank_of(self._state, line, job, entry), line, job))
 
     def push(self, head: Head) -> None:
         """Let a head wait (again): its job has more tasks, and others take turns with it."""
@@ -116,10 +116,12 @@ class Turns:
             group = self._groups[party.queue, user] = Group(user, had, weight)
         return group
 
-    def _rank(self, line: BucketKey, job: Job, entry: Entry) -> tuple[int, int, Entry]:
-        party = self._state.parties.all[line.party]
-        late = int(bool(party.budgets) and party.is_late(self._state.now_ms))
-        return late, -aged_priority(self._state, job), entry
+
+def rank_of(state: State, line: BucketKey, job: Job, entry: Entry) -> tuple[int, int, Entry]:
+    """What an entry is ordered by within its queue; the smaller is served first."""
+    party = state.parties.all[line.party]
+    late = int(bool(party.budgets) and party.is_late(state.now_ms))
+    return late, -aged_priority(state, job), entry
 
 
 def aged_priority(state: State, job: Job) -> int:

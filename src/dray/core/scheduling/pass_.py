@@ -15,13 +15,12 @@ from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
 from dray.core.lifecycle.events import Placement, Preemption
 from dray.core.lifecycle.jobs import next_index
 from dray.core.lifecycle.parties import cost_of
-from dray.core.lifecycle.state import NEVER, State
+from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
-from dray.core.scheduling.gates import Gates
 from dray.core.scheduling.ordering import Head, Turns, stands
-from dray.core.scheduling.placement import make_placer
-from dray.core.scheduling.preemption import Search, gives_up_ms, lapsed
+from dray.core.scheduling.overlay import Overlay
+from dray.core.scheduling.preemption import gives_up_ms, lapsed
 from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
 from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.waking import note_parked, wake
@@ -56,13 +55,12 @@ class _Pass:
         roomier = list(state.columns.roomier)
         drop_stale(state)
         hints = {shape: rows for shape, rows in wake(state).items() if state.asks(shape)[0].nodes == 1}
-        self._rooms = Rooms(state)
-        self._window = Window()
-        self._watch = Watch(state, self._rooms, self._window)
-        renew(state, self._rooms, roomier, self._watch)
-        self._placer = make_placer(state, self._rooms, hints)
-        self._gates = Gates(state)
-        self._search = Search(state, self._rooms, self._watch)
+        rooms, window = Rooms(state), Window()
+        watch = Watch(state, rooms, window)
+        renew(state, rooms, roomier, watch)
+        self._overlay = overlay = Overlay(state, rooms, window, watch, hints)
+        self._rooms, self._placer = overlay.rooms, overlay.placer
+        self._gates, self._search = overlay.gates, overlay.search
         self._taken: dict[str, int] = {}
         self._ranges: dict[str, Iterator[int]] = {}
         self._placements: list[Placement] = []
@@ -146,8 +144,7 @@ class _Pass:
         if not wanted:
             self._turns.push_next(line)
             return
-        self._window.until_ms = self._state.now_ms + job.limit_ms if job.limit_ms else NEVER
-        spots = self._find(job, len(wanted))
+        spots = self._overlay.find(job, len(wanted))
         if spots:
             self._take(head, wanted, spots)
         if len(spots) < len(wanted):
@@ -183,23 +180,6 @@ class _Pass:
     def _has_more(self, job: Job, last: int) -> bool:
         return last + 1 < job.total and not (job.limit and job.live + self._taken[job.id] >= job.limit)
 
-    def _find(self, job: Job, count: int) -> list[Spot]:
-        if job.gang:
-            return self._placer.place_gang(job.shape, job.id, (job.blamed,)) or []
-        if not self._watch.of_row:
-            return self._placer.place(job.shape, count, job.id)
-        # One by one: what a keeper lets in changes what it lets in next.
-        spots: list[Spot] = []
-        while len(spots) < count and (found := self._placer.place(job.shape, 1, job.id)):
-            spots += found
-            self._tell_keepers(job, found[0])
-        return spots
-
-    def _tell_keepers(self, job: Job, spot: Spot) -> None:
-        keepers = self._watch.of_row.get(spot.row)
-        if keepers is not None:
-            keepers.took(self._state.asks(job.shape)[spot.variant], spot.devices, job.id)
-
     def _take(self, head: Head, wanted: Sequence[int], spots: list[Spot]) -> None:
         state, job = self._state, head.job
         epoch, worker_of = state.counters.epoch, state.columns.worker_of
@@ -209,9 +189,6 @@ class _Pass:
             self._placements.append(Placement(job.id, index, uid, worker_of[row], devices, variant))
             if head.rank[2].position != RANGE:
                 self._served.add((job.id, index))
-        if job.gang:
-            for spot in spots:
-                self._tell_keepers(job, spot)
         self._taken[job.id] = self._taken.get(job.id, 0) + len(spots)
         self._gates.take(head, len(spots))
         cost = len(spots) * cost_of(state.policy, state.asks(head.line.shape)[0])
@@ -230,7 +207,7 @@ class _Pass:
         found, look_ms = self._search.seek(job, index)
         if found is not None:
             self._preemptions.append(found)
-            self._watch.preempt(job, found)
+            self._overlay.keep(job, found)
             look_ms = gives_up_ms(self._state, found)
         if look_ms:
             self._looks[job.id] = look_ms

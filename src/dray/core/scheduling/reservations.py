@@ -153,6 +153,17 @@ class Watch:
         self._state, self._rooms, self._window = state, rooms, window
         self.of_row: dict[int, Keepers] = {}
 
+    def stand_guard(self) -> None:
+        """Keep what is reserved now. Changes nothing else: a dry run asks for it too."""
+        state = self._state
+        for kept in state.reservations.values():
+            if _is_waiting(state, kept) and all(_is_open(state, spot[1]) for spot in kept.spots):
+                self.reserve(kept)
+        for receipt in state.receipts.values():
+            job = state.jobs.get(receipt.job_id)
+            if job is not None:
+                self.preempt(job, receipt)
+
     def reserve(self, kept: Reservation) -> None:
         """Keep what a protected task was promised, as of its start."""
         state = self._state
@@ -266,12 +277,7 @@ def renew(state: State, rooms: Rooms, roomier: Sequence[int], watch: Watch) -> N
             _improve(state, rooms, queue, kept, roomier)
     for job_id in list(state.unprotected):
         _protect(state, rooms, job_id)
-    for kept in state.reservations.values():
-        watch.reserve(kept)
-    for receipt in state.receipts.values():
-        job = state.jobs.get(receipt.job_id)
-        if job is not None:
-            watch.preempt(job, receipt)
+    watch.stand_guard()
 
 
 def _taken(state: State, job_id: str) -> set[int]:

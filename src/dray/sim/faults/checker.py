@@ -10,12 +10,14 @@ from typing import Protocol
 
 import msgspec
 
+from dray.core.lifecycle.backlog import BucketKey
 from dray.core.lifecycle.events import Fact, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
 from dray.core.model.dependency import read_need
 from dray.core.model.records import Attempt, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec
+from dray.core.scheduling.ordering import stands
 from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
@@ -295,6 +297,7 @@ class Checker:
                 found.append(f"worker {worker} has a credit of {presence.credit} and asked for {asked}")
         if not found and self._turns % FULL_EVERY == 0:
             found = problems(state) + find_overdue(life, self._runs) + find_overlooked(life)
+            self._check_lines(state)
         if found:
             self._world.fail("; ".join(found[:5]))
 
@@ -329,6 +332,16 @@ class Checker:
                     self._world.fail(
                         f"two machines took {worker} from each other {len(recent)} times: {recent}"
                     )
+
+    def _check_lines(self, state: State) -> None:
+        """A task stands in one line, at one place: an edit that moved it left nothing behind that counts."""
+        seen: dict[tuple[str, int], BucketKey] = {}
+        for line in state.backlog.buckets:
+            for entry in state.backlog.entries(line):
+                if stands(state, line, entry):
+                    first = seen.setdefault((entry.job_id, entry.position), line)
+                    if first != line:
+                        self._world.fail(f"job {entry.job_id} stands in two lines: {first} and {line}")
 
     def all_ended(self) -> bool:
         """Whether every job has reached its end."""
