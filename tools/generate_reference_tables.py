@@ -68,6 +68,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "slots": "batch tasks at once; 0: the usable cores",
         "service_slots": "services at once",
         "labels": 'labels of the worker, as `{k = "v"}` or `k=v,k=v`',
+        "resources": "named resources it offers, as `{name = 4}` or `name=4,other=1`",
         "backend": "offer this backend only",
         "allow_software_vulkan": "offer Vulkan devices that are no cards",
         "task_user": "run tasks as this user (needs root)",

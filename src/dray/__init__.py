@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dray.errors import DrayError as DrayError
     from dray.errors import HubUnavailable as HubUnavailable
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "AsyncHub": "dray.client.async_client",

@@ -30,6 +30,7 @@ from dray.core.lifecycle.events import (
     NewJob,
     Outcome,
     PlanDecided,
+    PolicyChanged,
     RequeueRequested,
     SessionClosed,
     SessionOpened,
@@ -45,6 +46,8 @@ from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
+from dray.core.model.policy import pack_policy
+from dray.core.model.policy_check import check_policy
 from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.spec import pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
@@ -91,13 +94,12 @@ class Cluster:
         effects = [effect for event in events for effect in self.fold(event)]
         for event in due(self.state, self.clock, self._reason):
             effects += self.fold(event)
-        cut = True
+        cut, self.state.now_ms = True, self.now_ms
         while cut:
             decided = plan(self.state)
-            if decided.placements:
-                effects += self.fold(PlanDecided(decided.placements))
-            settle_plan(self.state, decided)
-            cut = decided.cut
+            if decided.placements or decided.preemptions:
+                effects += self.fold(PlanDecided(decided.placements, decided.preemptions))
+            cut = settle_plan(self.state, decided)
         served = {effect.worker for effect in effects if isinstance(effect, Assign)}
         effects += [NoWork(worker) for worker in self.state.polls if worker not in served]
         self.state.polls.clear()
@@ -125,6 +127,10 @@ class Cluster:
 
     def _reason(self, job_id: str) -> str:
         return explain(self.state, self.state.jobs[job_id]).summary
+
+    def govern(self, **policy: Any) -> list[Effect]:
+        """Put a policy in force, as a file would say it."""
+        return self.turn(PolicyChanged(pack_policy(check_policy(policy)), origin="test"))
 
     # --- users --------------------------------------------------------------------------------------------------------
 

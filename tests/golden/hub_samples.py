@@ -156,7 +156,11 @@ def compose_gang() -> dict[str, list[dict[str, Any]]]:
         script.play(SessionOpened(name, number, ""), registered(name, number, features=("gang",), base=False))
     placements = tuple(Placement("gang", rank, f"7-{rank + 1}", f"worker-{rank + 1}") for rank in (0, 1))
     said = {"job_assign_gang": script.play(PlanDecided(placements))}
-    for rank in (0, 1):
-        worker, uid = f"worker-{rank + 1}", f"7-{rank + 1}"
-        sent = script.play(AttemptAccepted(worker, "gang", rank, uid, f"10.0.0.{rank + 7}", (29_500 + rank,)))
-    return said | {"job_go": sent}
+    first, last = (
+        AttemptAccepted(
+            f"worker-{rank + 1}", "gang", rank, f"7-{rank + 1}", f"10.0.0.{rank + 7}", (29_500 + rank,)
+        )
+        for rank in (0, 1)
+    )
+    script.play(first)
+    return said | {"job_go": script.play(last)}

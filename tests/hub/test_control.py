@@ -217,7 +217,8 @@ def test_a_repeated_submit_is_compared_with_what_was_submitted(hub: RunningHub) 
     ],
 )
 def test_bad_edits_change_nothing(hub: RunningHub, changes: Any, where: list[str], what: str) -> None:
-    job = submit(hub, **({"array": {"last": 3}} if "array" in changes else {}))["id"]
+    array: Any = {"array": {"last": 3}} if "array" in changes else {}
+    job = submit(hub, **array)["id"]
     before = call(hub, "GET", f"/jobs/{job}")[1]
     status, message, found = refusal(call(hub, "PATCH", f"/jobs/{job}", changes))
     assert (status, found) == (400, where)
@@ -309,6 +310,24 @@ def test_the_worker_gets_the_alternative_that_was_chosen(quiet_hub: RunningHub) 
     shown = call(quiet_hub, "GET", f"/jobs/{job}")[1]
     assert [attempt["variant"] for attempt in shown["attempts"]] == ["plain"]
     assert shown["spec"]["variants"] == variants
+
+
+def test_the_alternative_that_fits_is_chosen_and_named(quiet_hub: RunningHub) -> None:
+    variants = [
+        {"name": "cuda", "gpu_type": "A100", "command": ["cuda"]},
+        {"command": ["cores"], "env": {"SLOW": "1"}},
+    ]
+    job = submit(quiet_hub, variants=variants)["id"]
+    with quiet_hub.worker() as worker:
+        worker.register()
+        task = worker.run_one()
+        assert (task.spec["command"], task.spec["env"], task.spec["gpu_count"]) == (
+            ["cores"],
+            {"SLOW": "1"},
+            0,
+        )
+    shown = call(quiet_hub, "GET", f"/jobs/{job}")[1]
+    assert [attempt["variant"] for attempt in shown["attempts"]] == ["1"]
 
 
 # --- the Python client ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -80,13 +81,14 @@ def test_a_policy_is_described_as_it_is_taken():
     sound = jsonschema_rs.validator_for(document).is_valid
     assert sound({"queues": {"a": None, "b": {"order": "sjf", "ageing_s": "30m"}}, "pacing": None})
     assert sound({"quotas": [{"user": "*", "gpus": 1.5, "gpu_hours": {"hard": 3, "per_s": 60}}]})
-    for wrong in (
+    faults: tuple[dict[str, Any], ...] = (
         {"queus": {}},
         {"queues": {"a": {"order": "fiffo"}}},
         {"placement": {"strategy": "pressure"}},
         {"preemption": {"strategy": "greedy"}},
         {"pacing": {"running": [{"label": "x"}]}},
-    ):
+    )
+    for wrong in faults:
         assert not sound(wrong), wrong
 
 

@@ -17,8 +17,9 @@ from dray.core.model.policy import PlacementPolicy, Policy, Weights, pack_policy
 from dray.core.model.resources import WHOLE, Ask, Asks
 from dray.core.scheduling import fronts, placement
 from dray.core.scheduling.filters import fits
-from dray.core.scheduling.placement import STRATEGIES, Spot, make_placer
+from dray.core.scheduling.placement import STRATEGIES, make_placer
 from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.walks import Spot
 
 POLICIES = [
     *(PlacementPolicy(strategy=name) for name in STRATEGIES),
@@ -211,7 +212,7 @@ def best_way(
     if not ask.gpus:
         return mark(lost(cpu, idle, typical), lost(cpu - ask.cpu_milli, idle, typical)), ()
     whole = [index for index, free in enumerate(idle) if free == WHOLE][: ask.gpus]
-    ways = [(index,) for index, free in enumerate(idle) if free >= ask.gpu_milli]
+    ways: list[tuple[int, ...]] = [(index,) for index, free in enumerate(idle) if free >= ask.gpu_milli]
     if ask.gpu_milli == WHOLE:
         ways = [tuple(whole)] if len(whole) == ask.gpus else []
     best: tuple[int, tuple[int, ...]] | None = None
@@ -245,7 +246,7 @@ def test_fgd_follows_the_formula(
         cluster.join(f"w{number}", credit=50, cpus=cpus, gpus=cards, batch=50)
         slow.append((cpus * 1000, [WHOLE] * cards))
     state = cluster.state
-    shapes = {
+    shapes: dict[tuple[Ask, ...], int] = {
         (Ask(cpu_milli=cpu, gpus=count, gpu_milli=share if count == 1 else WHOLE),): 0
         for cpu, count, share in typical
     }

@@ -9,8 +9,8 @@ import pytest
 from dray.core.lifecycle.rules import Rules
 from dray.core.model.records import Attempt, Job, JobState, Phase
 from dray.sim.faults.checker import Checker
-from dray.sim.faults.clients import Pending
 from dray.sim.faults.hub_node import HubNode
+from dray.sim.faults.pending import Pending
 from dray.sim.faults.runs import Behaviour, Runs
 from dray.sim.faults.settlement import Settlement
 from dray.sim.faults.worker_node import WorkerNode

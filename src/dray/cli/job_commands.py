@@ -183,14 +183,15 @@ def _tell_cancel(job: Mapping[str, Any]) -> str:
 
 @click.command("why", cls=HubCommand)
 @click.argument("job")
+@click.option("--fast", is_flag=True, help="Do not look for the smallest change that would start it.")
 @pass_session
-def why(session: Session, job: str) -> None:
+def why(session: Session, job: str, fast: bool) -> None:
     """Say why a job does not run: every blocker at once, per worker, and the smallest change that would start it."""
     job_id, _ = split_id(job)
-    answer = session.hub.get(job_path(job_id, "/why"))
+    answer = session.hub.get(job_path(job_id, "/why"), {"fix": "false"} if fast else None)
     if session.json:
         session.print_json(answer)
         return
-    from dray.cli.job_views import draw_why
+    from dray.cli.reason_views import draw_why
 
     print(draw_why(job_id, answer))

@@ -196,6 +196,7 @@ def _tell_variants(spec: Document) -> str:
     """What each alternative asks for where it differs from the job, in order."""
     told = []
     for number, variant in enumerate(spec.get("variants") or []):
+        # An alternative keeps only what differs: where it asks for nothing else, it asks for what the job does.
         words = _tell_ask(variant) or clean(str(variant.get("gpu_backend") or "")) or "as the job"
         told.append(f"{variant.get('name') or number}: {words}")
     return "; ".join(told)
@@ -277,31 +278,6 @@ def draw_task(task: Document, preempted: str = "") -> str:
     if task.get("attempts"):
         blocks.append(draw_attempts(task["attempts"]))
     return "\n\n".join(blocks)
-
-
-def draw_why(job_id: str, answer: Document) -> str:
-    """The answer of `why`: the summary, each blocker, workers grouped by what rules them out, and the way out."""
-    lines = [f"{job_id}: {paint(str(answer.get('state', '')))}", clean(str(answer.get("summary") or ""))]
-    blockers = answer.get("blockers") or []
-    if blockers:
-        lines += ["", "In the way:"]
-        lines += [f"  - {clean(str(blocker.get('message') or blocker.get('kind')))}" for blocker in blockers]
-    groups: dict[str, list[str]] = {}
-    for worker in answer.get("workers") or []:
-        reasons = [str(item.get("message") or item.get("kind")) for item in worker.get("rejections") or []]
-        groups.setdefault("; ".join(reasons) or "would fit", []).append(str(worker.get("id", "")))
-    if groups:
-        lines += ["", "Workers:"]
-        lines += [f"  {_name_workers(names)}: {clean(reason)}" for reason, names in groups.items()]
-    if answer.get("fix"):
-        lines += ["", f"Fix: {clean(str(answer['fix']))}"]
-    return "\n".join(lines)
-
-
-def _name_workers(names: list[str]) -> str:
-    if len(names) <= 3:
-        return ", ".join(names)
-    return f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def draw_event(event: Document) -> str:

@@ -39,6 +39,7 @@ COMMANDS = {
     "requeue": (f"{_CONTROL}:requeue", "Stop what runs of jobs or tasks and queue it again."),
     "set": (f"{_CONTROL}:set_job", "Change a job that waits: priority, queue, resources and more."),
     "why": (f"{_JOBS}:why", "Say why a job does not run, and what would start it."),
+    "plan": ("dray.cli.plan_command:plan", "Say where a job would run and when; nothing is submitted."),
     "events": (f"{_FOLLOW}:events", "Print what happened, or what happens now."),
     "queue": (f"{_SITE}:queue", "List queues, or show one and its line."),
     "quota": (f"{_SITE}:quota", "List quotas and what is used of them."),

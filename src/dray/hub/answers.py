@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dray
 from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.receipts import receipts_about
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState
-from dray.core.scheduling.explain import explain, message_of
+from dray.core.scheduling.explain import View, headline
 from dray.errors import Forbidden, InvalidInput, NotFound
 from dray.hub import changes, commands
 from dray.hub.commands import KeyMemory, Sources, find_job, owned
@@ -29,9 +30,10 @@ from dray.hub.histories import job_history
 from dray.hub.log_reading import LogReader
 from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
-from dray.hub.plans import plan_document
+from dray.hub.plans import plan_steps, why_steps
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
 from dray.hub.site_answers import SiteAnswers
+from dray.hub.slices import work_off
 from dray.hub.store.base import JobFilter, Store
 
 MAX_WAIT_S = 60.0
@@ -150,8 +152,8 @@ class Answers:
         rows = self._store.list_jobs(wanted)
 
         def look(state: State) -> list[Document]:
-            reasons: dict[int, str] = {}
-            return [self._listed(state, state.jobs.get(row.id, row), reasons) for row in rows]
+            view = View(state)
+            return [self._listed(state, state.jobs.get(row.id, row), view) for row in rows]
 
         shown = await self._engine.read(look)
         cursor = str(rows[-1].seq) if len(rows) == wanted.limit else None
@@ -182,53 +184,22 @@ class Answers:
 
         return await self._engine.read(look)
 
-    async def why(self, caller: Caller, job_id: str) -> Document:
-        def look(state: State) -> Document:
-            job = owned(caller, find_job(state, self._store, job_id), job_id)
-            answer = explain(state, job)
-            blockers = [
-                {
-                    "kind": item.kind,
-                    "need": item.need,
-                    "have": item.have,
-                    "workers": item.workers,
-                    "message": item.message,
-                }
-                for item in answer.blockers
-            ]
-            workers = [
-                {
-                    "id": worker,
-                    "rejections": [
-                        {"kind": no.kind, "need": no.need, "have": no.have, "message": message_of(no)}
-                        for no in found
-                    ],
-                }
-                for worker, found in answer.workers
-            ]
-            summary = (
-                answer.summary
-                if not job.state.final
-                else f"{answer.summary}{f' ({job.error})' if job.error else ''}"
-            )
-            return {
-                "state": job.state.value,
-                "summary": summary,
-                "blockers": blockers,
-                "workers": workers,
-                "fix": answer.fix,
-            }
+    async def why(self, caller: Caller, job_id: str, fix: bool = True) -> Document:
+        def find(state: State) -> Job:
+            return owned(caller, find_job(state, self._store, job_id), job_id)
 
-        return await self._engine.read(look)
+        return await work_off(self._engine, lambda state: why_steps(state, find, caller.sees, fix))
 
     async def plan(self, caller: Caller, spec: Any) -> Document:
         checked = commands.read_specs(caller, [spec], 1)[0]
 
-        def look(state: State) -> Document:
+        def begin(state: State) -> Iterator[Document]:
+            clock = Clock(state.now_ms, self._engine.clock_ms())
             commands.check_queues(state.policy, [checked])
-            return plan_document(state, checked)
+            changes.check_deadlines([checked], clock)
+            return plan_steps(state, checked, clock, caller.sees)
 
-        return await self._engine.read(look)
+        return await work_off(self._engine, begin)
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
         async for piece in self._logs.read(caller, request):
@@ -362,7 +333,8 @@ class Answers:
 
     def whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None = None) -> Document:
         """A job's whole document, for whoever has settled that it may be shown; `attempts` where they are at hand."""
-        reason = explain(state, job).summary if job.state is JobState.PENDING and job.waiting else ""
+        waits = job.state is JobState.PENDING and job.waiting
+        reason = headline(state, job, View(state)) if waits else ""
         if job.numbered:
             return job_document(job, None, [], reason)
         task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
@@ -382,15 +354,10 @@ class Answers:
             return self.whole(state, job)
         return job_document(job, None, [])
 
-    def _listed(self, state: State, job: Job, reasons: dict[int, str]) -> Document:
+    def _listed(self, state: State, job: Job, view: View) -> Document:
         reason = ""
         if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
-            if job.barred:
-                reason = explain(state, job).summary
-            else:
-                reason = reasons.get(job.shape, "")
-                if not reason or job.limit:
-                    reason = reasons[job.shape] = explain(state, job).summary
+            reason = headline(state, job, view)
         if job.numbered:
             return job_document(job, None, [], reason)
         untouched = not job.cursor and not job.rest.final

@@ -24,6 +24,7 @@ from dray.hub.service import HubService, LogRequest
 from dray.hub.site_calls import SITE_ROUTES
 from dray.hub.store.base import JobFilter
 from dray.wire import api_schemas as shapes
+from dray.wire import reason_schemas as reason_shapes
 
 ANY = ("read", "submit", "worker")
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
@@ -109,7 +110,7 @@ async def list_job_events(desk: Desk, request: Request) -> Answer:
 
 
 async def explain_job(desk: Desk, request: Request) -> Answer:
-    return Answer(await desk.service.why(request.caller, request.path["id"]))
+    return Answer(await desk.service.why(request.caller, request.path["id"], request.query["fix"]))
 
 
 async def read_logs(desk: Desk, request: Request) -> Stream:
@@ -309,6 +310,7 @@ _LOG_PARAMS = (
     Param("skip", "bytes of the text that were received before", kind="whole", default=0, low=0, high=2**53),
 )
 _WAIT = Param("wait_s", "wait this long for the job to end", kind="number", default=0, low=0, high=MAX_WAIT_S)
+_FIX = Param("fix", "look for the smallest change that would start it", kind="flag", default=True)
 _SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="")
 _BACKENDS = ("cpu", "nvidia", "metal", "vulkan")
 _BACKEND = Param("backend", "only workers with this backend", default="", choices=_BACKENDS)
@@ -338,7 +340,7 @@ _JOB_ROUTES = (
     _get("/jobs/{id}/tasks", "list_tasks", "List the tasks of a job", list_tasks, shapes.TaskList,
          params=(_STATE, _LIMIT, _CURSOR)),
     _get("/jobs/{id}/events", "list_job_events", "List what happened to a job", list_job_events, shapes.JobEvents),
-    _get("/jobs/{id}/why", "explain_job", "Explain why a job waits", explain_job, shapes.Why),
+    _get("/jobs/{id}/why", "explain_job", "Explain why a job waits", explain_job, reason_shapes.Why, params=(_FIX,)),
     _get("/jobs/{id}/logs", "read_logs", "Read or follow the output of a task", read_logs, str,
          params=_LOG_PARAMS, media="text/plain"),
     _post("/jobs/{id}/cancel", "cancel_job", "Cancel a job or one of its tasks", cancel_job, SUBMIT,
@@ -352,7 +354,7 @@ _JOB_ROUTES = (
     Route("PATCH", f"{API}/jobs/{{id}}", "edit_job", "Change a job that waits", edit_job, SUBMIT,
           body=JobSpec, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
     _post("/plan", "plan_job", "Tell where a job would run; nothing is written", plan_job, READ,
-          body=JobSpec, answers={200: dict[str, Any]}, errors=(413, 415)),
+          body=JobSpec, answers={200: reason_shapes.PlanAnswer}, errors=(413, 415)),
 )  # fmt: skip
 _CLUSTER_ROUTES = (
     _get("/workers", "list_workers", "List workers", list_workers, shapes.WorkerList, params=(_BACKEND,)),

@@ -17,7 +17,7 @@ from dray.core.lifecycle.effects import Alarm, Effect, Note, NoWork
 from dray.core.lifecycle.events import Clock, Event, Fact, PlanDecided, is_fact, pack_facts
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due
-from dray.core.scheduling.explain import explain
+from dray.core.scheduling.explain import View, headline
 from dray.core.scheduling.pass_ import plan, settle_plan
 from dray.errors import BrokenInvariant, DrayError
 from dray.hub.store.base import AuditRecord, KeyRow, Turn
@@ -122,15 +122,15 @@ class Conductor:
         decided = plan(state)
         if decided.placements or decided.preemptions:
             gathered.fold(PlanDecided(decided.placements, decided.preemptions))
-        settle_plan(state, decided)
+        again = settle_plan(state, decided)
         served = Counter(placement.worker for placement in decided.placements)
         for worker, polls in state.polls.items():
             gathered.effects += [NoWork(worker)] * (polls - served[worker])
         state.polls.clear()
-        return decided.cut
+        return again
 
     def _reason(self, job_id: str) -> str:
-        return explain(self.state, self.state.jobs[job_id]).summary
+        return headline(self.state, self.state.jobs[job_id], View(self.state))
 
 
 class Gathered:

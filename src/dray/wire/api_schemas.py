@@ -201,42 +201,6 @@ class JobEvents(msgspec.Struct):
     events: list[JobEvent]
 
 
-class RejectionDocument(msgspec.Struct):
-    """Why one worker cannot take a task."""
-
-    kind: str
-    message: str
-    need: Any = None
-    have: Any = None
-
-
-class Blocker(msgspec.Struct):
-    """One reason why a job waits, over all workers that give it."""
-
-    kind: str
-    message: str
-    need: Any = None
-    have: Any = None
-    workers: int = 0
-
-
-class WorkerRejections(msgspec.Struct):
-    """What stands in the way on one worker."""
-
-    id: str
-    rejections: list[RejectionDocument] = []
-
-
-class Why(msgspec.Struct):
-    """Why a job is where it is, and what would help."""
-
-    state: str
-    summary: str
-    blockers: list[Blocker] = []
-    workers: list[WorkerRejections] = []
-    fix: str = ""
-
-
 class Slots(msgspec.Struct):
     """Slots of a worker by pool."""
 

@@ -15,7 +15,7 @@ from dray.agent.supervisor.client import SupervisorClient
 from dray.agent.supervisor.home import Home, HomeLocked
 from dray.agent.supervisor.identity import look_up, now_ticks, snapshot_processes
 from dray.agent.supervisor.journal import encode_record
-from dray.agent.supervisor.ledger import Ledger
+from dray.agent.supervisor.ledger import Entry, Ledger
 from dray.agent.supervisor.marks import VARIABLE, find_marked, make_mark, make_token
 
 SOURCE = str(Path(__file__).parents[3] / "src")
@@ -233,7 +233,9 @@ def test_an_open_intent_outlives_a_compaction():
     again.fold(
         {"k": "started", "uid": "a-1", "pid": 1, "start": 1, "boot": "b", "at": 1.0, "stage": "command"}
     )
-    assert (again.entries["a-1"].starting, again.phase_of("a-1")) == (None, "running")
+    entry: Entry = again.entries["a-1"]
+    assert entry.starting is None
+    assert again.phase_of("a-1") == "running"
 
 
 def test_who_carries_no_mark_is_not_found():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from tests.core.harness import Cluster, assigned
 
@@ -12,7 +14,7 @@ from dray.core.model.spec import pack_spec, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.pass_ import plan
 
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "name": "n",
     "queue": "night",
     "priority": 7,

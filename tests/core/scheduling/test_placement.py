@@ -116,7 +116,7 @@ def test_an_alternative_that_fits_is_enough(cluster: Cluster) -> None:
 
 # --- gangs ------------------------------------------------------------------------------------------------------------
 
-GANG = {"nodes": 2, "features": ("gang",)}
+GANG: dict[str, Any] = {"nodes": 2, "features": ("gang",)}
 
 
 def test_a_gang_takes_distinct_workers_or_none(cluster: Cluster) -> None:

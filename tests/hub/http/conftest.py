@@ -77,8 +77,8 @@ class FakeHub:
         self.note("job_events", caller, job_id)
         return {"events": []}
 
-    async def why(self, caller: Caller, job_id: str) -> dict[str, Any]:
-        self.note("why", caller, job_id)
+    async def why(self, caller: Caller, job_id: str, fix: bool = True) -> dict[str, Any]:
+        self.note("why", caller, job_id, fix)
         return {"state": "pending", "summary": "", "blockers": [], "workers": [], "fix": ""}
 
     async def cancel(

@@ -103,7 +103,8 @@ def test_the_calls_of_one_job(site):
         "/jobs/j/tasks": ("tasks", ("j", (), "", 100)),
         "/jobs/j/tasks?state=failed&cursor=17&limit=5": ("tasks", ("j", ("failed",), "17", 5)),
         "/jobs/j/events": ("job_events", ("j",)),
-        "/jobs/j/why": ("why", ("j",)),
+        "/jobs/j/why": ("why", ("j", True)),
+        "/jobs/j/why?fix=false": ("why", ("j", False)),
     }
     for path, asked in expected.items():
         assert site.ask("GET", f"/api/v1{path}", token="read").status == 200

@@ -104,6 +104,7 @@ class Backlog:
         self.awake: dict[int, None] = {}
         self.parked: dict[int, bool] = {}
         self.depth: dict[str, int] = {}
+        self.eager = False
         self.gated: dict[BucketKey, str] = {}
         self.behind: dict[str, dict[BucketKey, None]] = {}
 
@@ -119,8 +120,9 @@ class Backlog:
             bucket = self.buckets[key] = Bucket()
             self.of_shape.setdefault(key.shape, {})[key] = None
         bucket.add(entry)
-        # A line of its own may have what others of its shape have not: a band above what runs, or a share of its own.
-        if new or not self.parked.get(key.shape, False):
+        # Where work may be stopped for other work, a new line may have what others of its shape have not: a band above
+        # what runs, or a share of its own.
+        if (new and self.eager) or not self.parked.get(key.shape, False):
             self.parked.pop(key.shape, None)
             self.awake[key.shape] = None
 

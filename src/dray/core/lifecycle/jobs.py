@@ -24,7 +24,7 @@ from dray.core.lifecycle.events import (
 )
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_number, task_id
-from dray.core.model.records import Attempt, Job, JobState, Task
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
@@ -69,18 +69,24 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
 
 def make_job(state: State, new: NewJob, clock: Clock) -> Job:
     """Build the record of a new job; its place in every queue is its number."""
+    job = draft_job(state, new, clock)
+    job.shape = state.shapes.take(asks_of_packed(new.spec))
+    state.counters.next_job += 1
+    return job
+
+
+def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
+    """The record that a job would get if it were submitted now; it has no shape yet and changes nothing."""
     spec = unpack_spec(new.spec)
-    seq, state.counters.next_job = state.counters.next_job, state.counters.next_job + 1
     array = spec.array
     return Job(
         id=new.id,
-        seq=seq,
+        seq=state.counters.next_job,
         user=new.user,
         name=spec.name,
         queue=spec.queue,
         priority=spec.priority,
         tier=spec.job_tier,
-        shape=state.shapes.take(asks_of_packed(new.spec)),
         spec=new.spec,
         numbered=spec.numbered,
         total=spec.task_count,
@@ -349,8 +355,10 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
 
     Those that can never start end here too, and others wait for them: a loop, since a chain may be thousands long.
     """
-    if job.state.final or not _derive(state, job, clock):
+    if job.state.final:
         return []
+    if not _derive(state, job, clock):
+        return [] if job.waiting else receipts.close(state, job, "rolled_back", clock)
     effects = _ended(state, job, clock)
     ended = deque([job])
     while ended:
@@ -449,16 +457,21 @@ def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
     return effects + settle(state, job, clock)
 
 
-def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
+def adopt(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> bool:
     """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile.
 
     Never a member of a gang: its generation broke with it.
     """
     if job.gang:
         return False
-    if task.last_uid != attempt.uid or not task.queued or not attempts.move(state, attempt, ADOPT):
+    if task.last_uid != attempt.uid or not task.queued or attempt.phase is not Phase.LOST:
         return False
+    # What it used before it was given up is in the meters: it counts from here on, or that would count twice.
+    attempt.assigned_ms = state.now_ms
+    attempts.move(state, attempt, ADOPT)
     take_waiting(state, job, task.index)
+    if not job.waiting:
+        receipts.close(state, job, "rolled_back", clock)
     if attempt.started:
         task.losses -= 1
     task.used_ms -= attempt.saved_ms

@@ -26,7 +26,10 @@ def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
 
 
 def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
-    """Ask the victims to stop and write the receipt; advice that no longer holds changes nothing."""
+    """Ask the victims to stop and write the receipt; without any an earlier preemption is given up.
+
+    Advice that no longer holds changes nothing.
+    """
     job = state.jobs.get(preemption.job_id)
     found = [state.attempts.get(uid) for uid in preemption.victims]
     victims = [
@@ -35,6 +38,8 @@ def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
     if job is None or not job.waiting or len(victims) < len(found):
         return []
     effects = close(state, job, "lapsed", clock)
+    if not victims:
+        return effects
     receipt = _receipt(state, job, preemption, victims, clock)
     state.enter("receipt", receipt.id, receipt)
     state.receipts[job.id] = receipt
@@ -60,7 +65,7 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
         priority=job.priority,
         rule=preemption.rule,
         workers=preemption.workers,
-        victims=tuple(_victim(state, attempt) for attempt in victims),
+        victims=tuple(victim_of(state, attempt) for attempt in victims),
         kind=preemption.kind,
         devices=preemption.devices,
         variant=preemption.variant,
@@ -68,7 +73,8 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
     )
 
 
-def _victim(state: State, attempt: Attempt) -> Victim:
+def victim_of(state: State, attempt: Attempt) -> Victim:
+    """What stopping an attempt now costs it."""
     job = state.jobs[attempt.job_id]
     return Victim(
         uid=attempt.uid,

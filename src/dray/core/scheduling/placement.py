@@ -102,9 +102,9 @@ class Placer:
         """Place several shapes in their order. Optimisers that weigh them against each other replace this."""
         return [self.place(one.shape, one.count, one.owner) for one in wanted]
 
-    def ranking(self, shape: int, owner: str = "") -> list[Candidate]:
-        """Every worker that fits now, best first, with its score: what `plan` shows. Claims nothing."""
-        return self.walk(shape, owner).ranking(owner)
+    def ranking(self, shape: int, owner: str = "", most: int | None = None) -> list[Candidate]:
+        """Every worker that fits now, or so many, best first, with its score: what `plan` shows. Claims nothing."""
+        return self.walk(shape, owner).ranking(owner, most)
 
     def terms(self, shape: int, candidate: Candidate, owner: str = "") -> dict[str, float]:
         """What each scorer says of one candidate."""

@@ -124,8 +124,8 @@ class Walk:
                     best = found
         return None if best is None else best[2]
 
-    def ranking(self, owner: str) -> list[Candidate]:
-        """All candidates that fit now, best first."""
+    def ranking(self, owner: str, most: int | None = None) -> list[Candidate]:
+        """All candidates that fit now, or so many of them, best first."""
         self._catch_up()
         order = np.argsort(self._keys, kind="stable")[::-1]
         found, alternatives = [], len(self._asks)
@@ -137,6 +137,8 @@ class Walk:
             devices = self._placer.fit(row, self._asks[variant], owner)
             if devices is not None:
                 found.append(Candidate(row, variant, (key >> RANK_BITS) // alternatives, devices))
+                if len(found) == most:
+                    break
         return found
 
     # --- scores -------------------------------------------------------------------------------------------------------
