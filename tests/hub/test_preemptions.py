@@ -202,6 +202,10 @@ def test_pages_and_statistics(site: Site, worker: MockWorker) -> None:
         ("ana", 3, 4),
         ("ben", 1, 0),
     }
+    with site.hub.connect(site.tokens["ben"]) as client:
+        assert [line["id"] for line in client.preemptions()] == ["p1"]
+        assert client.preemptions("high") == client.preemptions(user="cleo") == []
+        assert client.preemption("p1")["user"] == "ana"
     for bad in ({"limit": 0}, {"cursor": "x"}, {"window_s": -1}, {"job": "a b"}, {"usr": "x"}):
         assert site("GET", "/preemptions", **bad)[0] == 400
 
