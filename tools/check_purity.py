@@ -16,7 +16,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 PURE_STDLIB = frozenset(
-    "__future__ abc array bisect collections dataclasses decimal difflib enum fractions functools hashlib heapq"
+    "__future__ abc array bisect collections contextlib dataclasses decimal difflib enum fractions functools hashlib heapq"
     " itertools json keyword math operator re statistics string struct sys textwrap types typing typing_extensions"
     " unicodedata zlib".split()
 )

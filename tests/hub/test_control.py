@@ -312,6 +312,24 @@ def test_the_worker_gets_the_alternative_that_was_chosen(quiet_hub: RunningHub) 
     assert shown["spec"]["variants"] == variants
 
 
+def test_the_alternative_that_fits_is_chosen_and_named(quiet_hub: RunningHub) -> None:
+    variants = [
+        {"name": "cuda", "gpu_type": "A100", "command": ["cuda"]},
+        {"command": ["cores"], "env": {"SLOW": "1"}},
+    ]
+    job = submit(quiet_hub, variants=variants)["id"]
+    with quiet_hub.worker() as worker:
+        worker.register()
+        task = worker.run_one()
+        assert (task.spec["command"], task.spec["env"], task.spec["gpu_count"]) == (
+            ["cores"],
+            {"SLOW": "1"},
+            0,
+        )
+    shown = call(quiet_hub, "GET", f"/jobs/{job}")[1]
+    assert [attempt["variant"] for attempt in shown["attempts"]] == ["1"]
+
+
 # --- the Python client ------------------------------------------------------------------------------------------------
 
 

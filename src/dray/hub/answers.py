@@ -15,6 +15,7 @@ import dray
 from dray.core.lifecycle.effects import Note
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.receipts import receipts_about
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState
@@ -188,7 +189,8 @@ class Answers:
     async def job_events(self, caller: Caller, job_id: str) -> Document:
         def look(state: State) -> Document:
             job = owned(caller, find_job(state, self._store, job_id), job_id)
-            return {"events": job_history(job, self.attempts_of(state, job, None))}
+            attempts = self.attempts_of(state, job, None)
+            return {"events": job_history(job, attempts, receipts_about(state, job.id))}
 
         return await self._engine.read(look)
 

@@ -61,7 +61,7 @@ from dray.hub.server import HttpServer, bind
 from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
 from dray.hub.site_answers import SiteAnswers, SiteParts
-from dray.hub.store.base import AuditRecord, TokenRow
+from dray.hub.store.base import AuditRecord, Store, TokenRow
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.hub.submit_pacing import SubmitPacing
@@ -202,7 +202,7 @@ def _wire(
     def low_space() -> bool:
         return store.low_space(config.min_free_bytes)
 
-    most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock)
+    most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
@@ -237,9 +237,11 @@ def _wire(
     )
 
 
-def _make_more(config: HubConfig, engine: Engine, clock: HubClock) -> tuple[SiteAnswers, Forecasts]:
+def _make_more(
+    config: HubConfig, engine: Engine, clock: HubClock, store: Store
+) -> tuple[SiteAnswers, Forecasts]:
     statistics = QueueStatistics(clock.read().now_ms)
-    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics))
+    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, store))
     return site, Forecasts(engine, clock, config.estimate_every_s)
 
 

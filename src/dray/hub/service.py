@@ -48,6 +48,16 @@ class LogRequest(NamedTuple):
     skip: int = 0
 
 
+class ReceiptFilter(NamedTuple):
+    """Which receipts of preemptions are wanted; `before` is the number of the last one that was seen (0: none)."""
+
+    job: str = ""
+    user: str = ""
+    limit: int = 50
+    before: int = 0
+    window_s: float = 86400
+
+
 class FeedEvent(NamedTuple):
     """One line of the public feed. `id` is `SEQ.N`, by which a reader resumes."""
 
@@ -57,7 +67,7 @@ class FeedEvent(NamedTuple):
 
 
 class SiteService(Protocol):
-    """The site's rules: its policy, settings, queues, quotas and paces."""
+    """The site's rules: its policy, settings, queues, quotas and paces, and the preemptions they led to."""
 
     async def policy(self, caller: Caller) -> Document: ...
     async def apply(
@@ -68,6 +78,8 @@ class SiteService(Protocol):
     async def queue(self, caller: Caller, name: str, limit: int) -> Document: ...
     async def quotas(self, caller: Caller) -> Document: ...
     async def paces(self, caller: Caller) -> Document: ...
+    async def preemptions(self, caller: Caller, wanted: ReceiptFilter) -> Document: ...
+    async def preemption(self, caller: Caller, receipt_id: str) -> Document: ...
 
 
 class HubService(Protocol):

@@ -1,4 +1,4 @@
-"""What callers may see and change of the site's rules: policy, settings, queues, quotas, paces.
+"""What callers may see and change of the site's rules: policy, settings, queues, quotas, paces, preemptions.
 
 Queues and the policy are the site's and everybody's to see; what somebody holds or has used is theirs and the
 admins'. Reads the state as of the last commit.
@@ -38,7 +38,9 @@ from dray.hub.holdings import (
 )
 from dray.hub.policy_changes import APPLIED, DEFAULT, Change, apply_policy, examine, policy_record
 from dray.hub.queue_statistics import QueueStatistics
-from dray.hub.service import Caller
+from dray.hub.receipt_documents import ReceiptSight, find_document, list_document
+from dray.hub.service import Caller, ReceiptFilter
+from dray.hub.store.base import Store
 from dray.hub.submit_pacing import SubmitPacing
 
 
@@ -50,6 +52,7 @@ class SiteParts(NamedTuple):
     clock: HubClock
     pacing: SubmitPacing
     statistics: QueueStatistics
+    store: Store
 
 
 class _Sight(NamedTuple):
@@ -202,6 +205,21 @@ class SiteAnswers:
             return {"submits": submits, "starts": starts, "running": running}
 
         return await self._engine.read(look)
+
+    # --- preemptions --------------------------------------------------------------------------------------------------
+
+    async def preemptions(self, caller: Caller, wanted: ReceiptFilter) -> Document:
+        return await self._engine.read(
+            lambda state: list_document(self._sight(caller, state), wanted, self._parts.clock.read())
+        )
+
+    async def preemption(self, caller: Caller, receipt_id: str) -> Document:
+        return await self._engine.read(
+            lambda state: find_document(self._sight(caller, state), receipt_id, self._parts.clock.read())
+        )
+
+    def _sight(self, caller: Caller, state: State) -> ReceiptSight:
+        return ReceiptSight(caller, state, self._parts.store)
 
 
 def _policy_answer(state: State) -> Document:

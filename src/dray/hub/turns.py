@@ -122,12 +122,12 @@ class Conductor:
         decided = plan(state)
         if decided.placements or decided.preemptions:
             gathered.fold(PlanDecided(decided.placements, decided.preemptions))
-        settle_plan(state, decided)
+        again = settle_plan(state, decided)
         served = Counter(placement.worker for placement in decided.placements)
         for worker, polls in state.polls.items():
             gathered.effects += [NoWork(worker)] * (polls - served[worker])
         state.polls.clear()
-        return decided.cut
+        return again
 
     def _reason(self, job_id: str) -> str:
         return headline(self.state, self.state.jobs[job_id], View(self.state))

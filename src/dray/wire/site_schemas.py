@@ -1,4 +1,4 @@
-"""Documents of the HTTP API about the site's rules: policy, settings, queues, quotas, paces."""
+"""Documents of the HTTP API about the site's rules: policy, settings, queues, quotas, paces, preemptions."""
 
 from __future__ import annotations
 
@@ -145,3 +145,90 @@ class PaceList(msgspec.Struct):
     submits: list[PaceDocument]
     starts: list[PaceDocument]
     running: list[CapDocument]
+
+
+class VictimDocument(msgspec.Struct):
+    """One task that was stopped. What belongs to others is null; `lost_s` is run time that no checkpoint covers."""
+
+    worker: str
+    state: Annotated[
+        str,
+        Meta(
+            description="`stopping`, `waiting` (gone, and in line again), `starting` or `running` (again), "
+            "the state it ended in, or `gone` where more is not known or not the caller's business"
+        ),
+    ]
+    job_id: str | None = None
+    task_id: str | None = None
+    user: str | None = None
+    priority: int = 0
+    ran_s: float = 0
+    lost_s: float = 0
+    saved_step: Annotated[int | None, Meta(description="the step from which it goes on")] = None
+    grace_s: float = 0
+    gone_at: Annotated[Time | None, Meta(description="when its process was confirmed gone")] = None
+    back_at: Annotated[Time | None, Meta(description="when it ran again")] = None
+    back_on: str = ""
+    earliest_back_at: Annotated[
+        Time | None,
+        Meta(
+            description="when time limits leave room for it again; null where they do not tell, and in lists"
+        ),
+    ] = None
+
+
+class PreemptionDocument(msgspec.Struct):
+    """The receipt of one preemption: for whom, by which rule, whom it stopped, how it went."""
+
+    id: str
+    status: Annotated[
+        str,
+        Meta(
+            description="`open` (room is kept while the victims leave), `served`, "
+            "`rolled_back` (the preemptor no longer waits) or `lapsed` (it led nowhere)"
+        ),
+    ]
+    rule: Annotated[str, Meta(description="priority, pressure, fair_share or srsf")]
+    kind: Annotated[str, Meta(description="the scarce resource: gpu, cpu or memory")] = ""
+    job_id: str | None = None
+    task_id: str | None = None
+    user: str = ""
+    priority: int = 0
+    queue: str = ""
+    workers: list[str] = []
+    victims: list[VictimDocument] = []
+    lost_s: float = 0
+    decided_at: Time | None = None
+    served_at: Time | None = None
+    ended_at: Time | None = None
+    wait_s: Annotated[float | None, Meta(description="from the decision to the preemptor's start")] = None
+
+
+class PreemptionUser(msgspec.Struct):
+    """How often a user's tasks were stopped, what that cost, and how often others were stopped for theirs."""
+
+    user: str
+    stopped: int = 0
+    lost_s: float = 0
+    preempted: int = 0
+
+
+class PreemptionStatistics(msgspec.Struct):
+    """What the receipts of the window come to."""
+
+    window_s: float
+    receipts: int = 0
+    victims: int = 0
+    lost_s: float = 0
+    by_rule: dict[str, int] = {}
+    by_status: dict[str, int] = {}
+    serve_p50_s: float | None = None
+    users: Annotated[list[PreemptionUser], Meta(description="those who lost most, first")] = []
+
+
+class PreemptionList(msgspec.Struct):
+    """Receipts, newest first."""
+
+    preemptions: list[PreemptionDocument]
+    statistics: PreemptionStatistics
+    next_cursor: str | None = None

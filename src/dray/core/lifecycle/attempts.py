@@ -126,6 +126,18 @@ def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) ->
     return begin_ms, cost
 
 
+def count_anew(state: State, attempt: Attempt) -> None:
+    """Count an attempt from this moment on: it is sent again."""
+    job, ask, now_ms = state.jobs[attempt.job_id], state.ask(attempt), state.now_ms
+    party = state.parties.all[job.party]
+    for sign in (-1, 1):
+        _count(state, party, attempt, ask, sign)
+        for gate in party.gates:
+            gate.hold(sign, gpus_of(ask), attempt.assigned_ms, now_ms)
+        attempt.assigned_ms = now_ms
+    state.touched.attempts[attempt.uid] = None
+
+
 def change_party(state: State, job: Job) -> None:
     """A job was edited: what runs of it is counted where it belongs from now on."""
     before = state.parties.all[job.party]

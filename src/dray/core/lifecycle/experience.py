@@ -57,6 +57,8 @@ class Experience:
 
     def learn_placed(self, asks: Asks, count: int) -> None:
         """Count placed tasks of one shape."""
+        if count <= 0:
+            return
         self.shapes[asks] = self.shapes.get(asks, 0) + count
         self._placed += count
         self._fresh += count

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 
 from dray.core.lifecycle import gangs
 from dray.core.lifecycle.backlog import RANGE
+from dray.core.lifecycle.parties import Gate, Holding, QuotaGate, cost_of, gpus_of
 from dray.core.lifecycle.state import State
 from dray.core.model.dependency import read_need
+from dray.core.model.ledger import Receipt
 from dray.core.model.records import Job, JobState, Task
 from dray.core.model.resources import WHOLE
 
 
 def problems(state: State) -> list[str]:
     """Every invariant that does not hold, in words; empty when all is well."""
-    checks = (_tasks, _jobs, _attempts, _columns, _capacity, _backlog)
+    checks = (_tasks, _jobs, _attempts, _columns, _capacity, _backlog, _parties, _gates, _receipts)
     return [problem for check in checks for problem in check(state)]
 
 
@@ -190,3 +192,75 @@ def _backlog(state: State) -> Iterator[str]:
     for shape in state.backlog.of_shape:
         if (shape in state.backlog.awake) == (shape in state.backlog.parked):
             yield f"shape {shape} is neither awake nor parked, or both"
+    for gate, lines in state.backlog.behind.items():
+        if gate not in state.parties.gates:
+            yield f"{len(lines)} lines wait for {gate}, and there is no such gate"
+        for line in lines:
+            if state.backlog.gated.get(line) != gate or line not in state.backlog.buckets:
+                yield f"line {line} stands behind {gate} and is not held back by it"
+    standing = sum(len(lines) for lines in state.backlog.behind.values())
+    if standing != len(state.backlog.gated):
+        yield f"{len(state.backlog.gated)} lines are held back, {standing} stand behind gates"
+
+
+def _parties(state: State) -> Iterator[str]:
+    """What parties, queues and users hold is the sum over live attempts."""
+    live = [0] * len(state.parties.all)
+    sums: dict[tuple[str, str], Holding] = {}
+    charge_ms = round(state.policy.fair_share.entry_charge_s * 1000)
+    for uids in state.held.values():
+        for uid in uids:
+            attempt = state.attempts[uid]
+            job = state.jobs[attempt.job_id]
+            live[job.party] += 1
+            for whose in (("queue", job.queue), ("user", job.user)):
+                cost = cost_of(state.policy, state.ask(attempt))
+                sums.setdefault(whose, Holding()).add(cost, attempt.assigned_ms - charge_ms)
+    for party, number in zip(state.parties.all, live, strict=True):
+        if party.live != number:
+            yield f"{party.user} in {party.queue} counts {party.live} live attempts, there are {number}"
+    for kind, holdings in (("queue", state.parties.queues), ("user", state.parties.users)):
+        for name, holding in holdings.items():
+            derived = sums.get((kind, name), Holding())
+            if (holding.cost, holding.cost_starts) != (derived.cost, derived.cost_starts):
+                sums_to = f"{derived.cost} since {derived.cost_starts}"
+                yield f"{kind} {name} holds {holding.cost} since {holding.cost_starts}, not {sums_to}"
+
+
+def _gates(state: State) -> Iterator[str]:
+    """What a gate counts is the sum over the live attempts that passed it."""
+    sums: dict[str, list[int]] = {key: [0, 0, 0] for key in state.parties.gates}
+    for uids in state.held.values():
+        for uid in uids:
+            attempt = state.attempts[uid]
+            milli = gpus_of(state.ask(attempt))
+            for gate in state.parties.all[state.jobs[attempt.job_id].party].gates:
+                found = sums[gate.key]
+                found[0] += 1
+                found[1] += milli
+                found[2] += milli * max(attempt.assigned_ms, _since_ms(gate))
+    for key, gate in state.parties.gates.items():
+        live, milli, starts = sums[key]
+        if (gate.live, gate.gpu_milli) != (live, milli):
+            yield f"{key} counts {gate.live} tasks and {gate.gpu_milli} milli-GPUs, there are {live} and {milli}"
+        if isinstance(gate, QuotaGate) and gate.per_ms and gate.starts != starts:
+            yield f"{key} counts beginnings of {gate.starts}, its attempts sum to {starts}"
+
+
+def _since_ms(gate: Gate) -> int:
+    return gate.period * gate.per_ms if isinstance(gate, QuotaGate) and gate.per_ms else 0
+
+
+def _receipts(state: State) -> Iterator[str]:
+    """Room is kept for whoever waits, once, and for nobody else."""
+    open_ones = {
+        record.id
+        for record in state.ledger.values()
+        if isinstance(record, Receipt) and record.status == "open"
+    }
+    if open_ones != {receipt.id for receipt in state.receipts.values()}:
+        yield f"receipts {sorted(open_ones)} are open, kept in mind are {sorted(state.receipts)}"
+    for job_id, receipt in state.receipts.items():
+        job = state.jobs.get(job_id)
+        if job is None or not job.waiting or job.barred:
+            yield f"receipt {receipt.id} keeps room for job {job_id}, which does not wait"

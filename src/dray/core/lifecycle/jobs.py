@@ -24,7 +24,7 @@ from dray.core.lifecycle.events import (
 )
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_number, task_id
-from dray.core.model.records import Attempt, Job, JobState, Task
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
@@ -208,8 +208,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     counters.next_attempt = max(counters.next_attempt, number)
     task.attempts, task.current, task.last_uid = attempt.no, uid, uid
     task.ahead = False
-    if job.id in state.receipts:
-        receipts.close(state, job, "served", clock)
+    served = receipts.close(state, job, "served", clock) if job.id in state.receipts else []
     job.waiting_since_ms = clock.now_ms
     state.attempts[uid] = attempt
     state.newest[placement.worker, job.id, placement.index] = uid
@@ -220,7 +219,7 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     note = Note(
         "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
     )
-    return [Assign(placement.worker, uid), note]
+    return [Assign(placement.worker, uid), note, *served]
 
 
 def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
@@ -356,8 +355,10 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
 
     Those that can never start end here too, and others wait for them: a loop, since a chain may be thousands long.
     """
-    if job.state.final or not _derive(state, job, clock):
+    if job.state.final:
         return []
+    if not _derive(state, job, clock):
+        return [] if job.waiting else receipts.close(state, job, "rolled_back", clock)
     effects = _ended(state, job, clock)
     ended = deque([job])
     while ended:
@@ -375,6 +376,9 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
 
 def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
     data = {"state": job.state.value, "name": job.name, "user": job.user}
+    if job.id in state.watched:
+        # Whoever is next in its line may be in for protection too, and is found by a look at the shape.
+        state.backlog.wake(job.shape)
     return [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
 
 
@@ -456,16 +460,21 @@ def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
     return effects + settle(state, job, clock)
 
 
-def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
+def adopt(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> bool:
     """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile.
 
     Never a member of a gang: its generation broke with it.
     """
     if job.gang:
         return False
-    if task.last_uid != attempt.uid or not task.queued or not attempts.move(state, attempt, ADOPT):
+    if task.last_uid != attempt.uid or not task.queued or attempt.phase is not Phase.LOST:
         return False
+    # What it used before it was given up is in the meters: it counts from here on, or that would count twice.
+    attempt.assigned_ms = state.now_ms
+    attempts.move(state, attempt, ADOPT)
     take_waiting(state, job, task.index)
+    if not job.waiting:
+        receipts.close(state, job, "rolled_back", clock)
     if attempt.started:
         task.losses -= 1
     task.used_ms -= attempt.saved_ms

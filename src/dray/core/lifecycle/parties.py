@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.core.model.labels import holds
 from dray.core.model.ledger import LedgerKey, LedgerRecord, Meter
-from dray.core.model.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Quota
+from dray.core.model.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Queue, Quota
 from dray.core.model.records import Job
 from dray.core.model.resources import Ask
 from dray.core.model.spec import unpack_spec
@@ -64,8 +64,8 @@ class QuotaGate(Gate):
         self.soft_ms = round(budget.soft * HOUR_MS * 1000) if budget and budget.soft else 0
         self.hard_ms = round(budget.hard * HOUR_MS * 1000) if budget and budget.hard else 0
         self._ledger = ledger
-        self._starts = 0
-        self._period = -1
+        self.starts = 0
+        self.period = -1
 
     def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
         if not gpu_milli:
@@ -84,8 +84,8 @@ class QuotaGate(Gate):
             return 0
         self._turn_over(now_ms)
         meter = self._ledger.get(("meter", self.key))
-        ended = meter.gpu_ms if isinstance(meter, Meter) and meter.period == self._period else 0
-        return ended + self.gpu_milli * now_ms - self._starts
+        ended = meter.gpu_ms if isinstance(meter, Meter) and meter.period == self.period else 0
+        return ended + self.gpu_milli * now_ms - self.starts
 
     def is_late(self, now_ms: int) -> bool:
         """Whether its work goes behind everybody else's."""
@@ -95,8 +95,8 @@ class QuotaGate(Gate):
         charge = 0
         if self.per_ms and gpu_milli:
             self._turn_over(now_ms)
-            begin_ms = max(assigned_ms, self._period * self.per_ms)
-            self._starts += sign * gpu_milli * begin_ms
+            begin_ms = max(assigned_ms, self.period * self.per_ms)
+            self.starts += sign * gpu_milli * begin_ms
             charge = gpu_milli * max(0, now_ms - begin_ms) if sign < 0 else 0
         super().hold(sign, gpu_milli, assigned_ms, now_ms)
         return charge
@@ -110,9 +110,9 @@ class QuotaGate(Gate):
 
     def _turn_over(self, now_ms: int) -> None:
         period = now_ms // self.per_ms
-        if period > self._period:
+        if period > self.period:
             # What began earlier counts from the period's first moment: its sum of beginnings is exactly that.
-            self._period, self._starts = period, self.gpu_milli * period * self.per_ms
+            self.period, self.starts = period, self.gpu_milli * period * self.per_ms
 
 
 class PaceGate(Gate):
@@ -135,7 +135,9 @@ class PaceGate(Gate):
 
     def opens_ms(self, now_ms: int) -> int:
         self._refill(now_ms)
-        return now_ms + max(1, self._token_ms - self.tokens_ms)
+        # The next token, also where one is there already: a gang may wait for several.
+        missing_ms = self._token_ms - self.tokens_ms
+        return now_ms + (missing_ms if missing_ms > 0 else self._token_ms - self.tokens_ms % self._token_ms)
 
     def start(self, now_ms: int) -> None:
         self._refill(now_ms)
@@ -176,8 +178,11 @@ class Holding:
 class Party:
     """One owner of work: what it holds, and the gates that its work passes."""
 
-    def __init__(self, key: PartyKey, gates: tuple[Gate, ...], of_queue: Holding, of_user: Holding) -> None:
+    def __init__(
+        self, key: PartyKey, rules: Queue, gates: tuple[Gate, ...], of_queue: Holding, of_user: Holding
+    ) -> None:
         self.queue, self.user, self.marks = key
+        self.rules = rules
         self.gates, self.of_queue, self.of_user = gates, of_queue, of_user
         self.budgets = tuple(gate for gate in gates if isinstance(gate, QuotaGate) and gate.soft_ms)
         self.live = 0
@@ -218,7 +223,8 @@ class Parties:
             number = self._index[key] = len(self.all)
             of_queue = self.queues.setdefault(job.queue, Holding())
             of_user = self.users.setdefault(job.user, Holding())
-            self.all.append(Party(key, tuple(self._gates_of(policy, key, ledger)), of_queue, of_user))
+            gates = tuple(self._gates_of(policy, key, ledger))
+            self.all.append(Party(key, policy.queue(job.queue), gates, of_queue, of_user))
         return number
 
     def mark(self) -> tuple[int, int, int, int]:

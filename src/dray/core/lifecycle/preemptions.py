@@ -10,7 +10,6 @@ from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, PlanDecided, Preemption
 from dray.core.lifecycle.receipts import close, lost_ms, ran_ms, receipts
 from dray.core.lifecycle.state import State
-from dray.core.model.ids import task_id
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Job
 from dray.core.model.spec import TIERS
@@ -27,7 +26,10 @@ def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
 
 
 def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
-    """Ask the victims to stop and write the receipt; advice that no longer holds changes nothing."""
+    """Ask the victims to stop and write the receipt; without any an earlier preemption is given up.
+
+    Advice that no longer holds changes nothing.
+    """
     job = state.jobs.get(preemption.job_id)
     found = [state.attempts.get(uid) for uid in preemption.victims]
     victims = [
@@ -35,15 +37,18 @@ def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
     ]
     if job is None or not job.waiting or len(victims) < len(found):
         return []
-    close(state, job, "lapsed", clock)
+    effects = close(state, job, "lapsed", clock)
+    if not victims:
+        return effects
     receipt = _receipt(state, job, preemption, victims, clock)
     state.enter("receipt", receipt.id, receipt)
     state.receipts[job.id] = receipt
     _forget_oldest(state)
-    effects: list[Effect] = [Note("preemption_decided", job.id, data=_data(receipt))]
+    effects.append(Note("preemption_decided", job.id, data=_data(receipt)))
     for attempt, victim in zip(victims, receipt.victims, strict=True):
         effects += jobs.stop_attempt(state, attempt, "preempted", victim.grace_s, clock)
-        said = {"by": job.id, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}
+        # Each side hears of the other's user alone: whose jobs are which is told by the receipt, to those who may know.
+        said = {"by": job.user, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}
         effects.append(Note("task_preempting", attempt.job_id, state.spell(attempt), attempt.worker, said))
     return effects
 
@@ -96,6 +101,6 @@ def _data(receipt: Receipt) -> dict[str, object]:
         "receipt": receipt.id,
         "rule": receipt.rule,
         "workers": list(receipt.workers),
-        "victims": [task_id(victim.job_id, victim.index) for victim in receipt.victims],
+        "victims": len(receipt.victims),
         "lost_s": sum(victim.lost_ms for victim in receipt.victims) / 1000,
     }

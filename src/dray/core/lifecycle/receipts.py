@@ -6,11 +6,13 @@ preemptor no longer waits. Nobody is un-stopped: a process that was told to go m
 
 from __future__ import annotations
 
+import msgspec
+
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
-from dray.core.model.ledger import Receipt
-from dray.core.model.records import Attempt, Job
+from dray.core.model.ledger import Receipt, Victim
+from dray.core.model.records import Attempt, Job, Phase
 
 
 def close(state: State, job: Job, status: str, clock: Clock) -> list[Effect]:
@@ -31,13 +33,28 @@ def close(state: State, job: Job, status: str, clock: Clock) -> list[Effect]:
 
 
 def victim_gone(state: State, attempt: Attempt) -> None:
-    """A victim is confirmed gone: the receipt of its preemption says so."""
+    """A victim is confirmed gone: the receipt of its preemption says so, and what was lost in the end.
+
+    A receipt may be closed by then, and the victim may have saved or even finished its work within its grace.
+    """
     if attempt.cancel != "preempted":
         return
-    for receipt in state.receipts.values():
-        if any(victim.uid == attempt.uid for victim in receipt.victims):
+    for receipt in receipts(state):
+        if all(victim.uid != attempt.uid for victim in receipt.victims):
+            continue
+        if attempt.uid not in receipt.gone:
             receipt.gone = (*receipt.gone, attempt.uid)
-            state.enter("receipt", receipt.id, receipt)
+        receipt.victims = tuple(
+            _settled(state, attempt, victim) if victim.uid == attempt.uid else victim
+            for victim in receipt.victims
+        )
+        state.enter("receipt", receipt.id, receipt)
+        return
+
+
+def _settled(state: State, attempt: Attempt, victim: Victim) -> Victim:
+    lost = 0 if attempt.phase is Phase.SUCCEEDED else lost_ms(state, attempt)
+    return msgspec.structs.replace(victim, ran_ms=ran_ms(state, attempt), lost_ms=lost)
 
 
 def recall(state: State) -> None:
@@ -50,7 +67,21 @@ def recall(state: State) -> None:
 def receipts(state: State) -> list[Receipt]:
     """All that are remembered, newest first."""
     found = [record for record in state.ledger.values() if isinstance(record, Receipt)]
-    return sorted(found, key=lambda receipt: (-receipt.at_ms, receipt.id))
+    return sorted(found, key=number_of, reverse=True)
+
+
+def receipts_about(state: State, job_id: str) -> list[Receipt]:
+    """Those that a job made or suffered, newest first."""
+    return [
+        receipt
+        for receipt in receipts(state)
+        if receipt.job_id == job_id or any(victim.job_id == job_id for victim in receipt.victims)
+    ]
+
+
+def number_of(receipt: Receipt) -> int:
+    """Its number: they are counted from 1 on, and wall clocks may be set back."""
+    return int(receipt.id[1:])
 
 
 def recent(state: State) -> list[tuple[str, str]]:

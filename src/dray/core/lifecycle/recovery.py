@@ -28,6 +28,7 @@ def read_ledger(state: State, rows: Iterable[tuple[str, str, bytes | None]]) -> 
     if isinstance(record, PolicyRecord):
         state.policy = unpack_policy(record.policy)
     state.parties.begin(state.policy)
+    state.backlog.eager = state.policy.preempts
 
 
 def load(

@@ -49,7 +49,7 @@ def regroup(state: State) -> None:
     state.reservations.clear()
     state.unprotected.clear()
     depth, state.backlog = state.backlog.depth, Backlog()
-    state.backlog.depth = depth
+    state.backlog.depth, state.backlog.eager = depth, state.policy.preempts
     for job in state.jobs.values():
         state.join_party(job)
         if job.untouched:

@@ -132,8 +132,9 @@ def ended(state: State, event: AttemptEnded, clock: Clock) -> list[Effect]:
 def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tuple[str, list[Effect]]:
     """Give the verdict on a result: recorded, duplicate or superseded."""
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    assigned_ms = attempt.assigned_ms
     if attempt.phase is Phase.LOST:
-        jobs.adopt(state, job, task, attempt)
+        jobs.adopt(state, job, task, attempt, clock)
     if not attempt.phase.live:
         return ("superseded" if attempt.phase in (Phase.LOST, Phase.REVOKED) else "duplicate"), []
     _fill(attempt, outcome, clock)
@@ -142,7 +143,7 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
     effects: list[Effect] = []
     if ran and not attempt.started:
         # The result was quicker than the word of its start, or the worker never says it.
-        ran_ms = min(round(outcome.wall_s * 1000), max(0, clock.now_ms - attempt.assigned_ms))
+        ran_ms = min(round(outcome.wall_s * 1000), max(0, clock.now_ms - assigned_ms))
         since = Clock(clock.now_ms - ran_ms, clock.at_ms - ran_ms)
         mark_started(state, attempt, since)
         jobs.started(state, job, task, attempt, since)

@@ -168,7 +168,10 @@ def _protect(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[
     job = state.jobs.get(job_id)
     if job is None or not job.waiting:
         return []
-    due_ms = job.waiting_since_ms + round(state.policy.queue(job.queue).protect_after_s * 1000)
+    after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)
+    if not after_ms:
+        return []
+    due_ms = job.waiting_since_ms + after_ms
     if clock.now_ms < due_ms:
         state.watched[job_id] = None
         state.set_timer(due_ms, "protect", job_id)

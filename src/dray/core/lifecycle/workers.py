@@ -136,7 +136,7 @@ def _reconcile(
             messages += _keep(state, attempt, reports[decision.key][1].running, clock)
         elif action == ADOPT and attempt is not None:
             job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
-            jobs.adopt(state, job, task, attempt)
+            jobs.adopt(state, job, task, attempt, clock)
             if reports[decision.key][1].running:
                 results.mark_started(state, attempt, clock)
             results.arm_limit(state, attempt)
@@ -150,8 +150,7 @@ def _reconcile(
         elif action == RESEND and attempt is not None:
             messages.append(Assign(event.worker, attempt.uid))
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
-            attempt.assigned_ms = clock.now_ms
-            state.touched.attempts[attempt.uid] = None
+            attempts.count_anew(state, attempt)
         elif action == LOSE and attempt is not None:
             why = (
                 "its worker came back without it"

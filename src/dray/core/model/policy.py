@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
+PREEMPTIVE = ("priority", "srsf", "fair_share")
 STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd")
 PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
 RESOURCE_KINDS = ("gpu", "cpu", "memory")
@@ -161,6 +162,13 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def queue(self, name: str) -> Queue:
         """The rules of a queue; one that is not listed behaves like the default one."""
         return self.queues.get(name) or self.queues.get(DEFAULT_QUEUE) or _PLAIN
+
+    @property
+    def preempts(self) -> bool:
+        """Whether any work may be stopped for other work."""
+        rules = (self.preemption.strategy, *self.preemption.kinds.values())
+        orders = [queue.order for queue in self.queues.values()]
+        return any(rule != "none" for rule in rules) and any(order in PREEMPTIVE for order in orders)
 
     def admits(self, name: str) -> bool:
         """Whether work may be submitted to a queue of this name."""

@@ -156,7 +156,7 @@ def headline(state: State, job: Job, view: View) -> str:
         start = find_start(state, job, view.overlay.rooms, ())
         if start is not None:
             return tell_start(start)
-    key = (job.shape, job.limit_ms if view.overlay.keepers else 0)
+    key = (job.shape, job.limit_ms if view.overlay.watch.of_row else 0)
     words = view.told.get(key)
     if words is None:
         words = view.told[key] = Verdict(state, view.scans(job)).words()
@@ -280,6 +280,7 @@ def _stopping(barriers: Sequence[Blocker]) -> list[Blocker]:
 
 
 def _release(job: Job) -> str:
+    """What a person does about a job that stands in no line."""
     if job.held:
         return f"release it: dray release {job.id}"
     return f"wait for them, or drop the condition: dray set {job.id} after=" if job.after else ""

@@ -50,11 +50,12 @@ class Front:
     def spent(self, reach: int) -> Numbers:
         """What to add to keys so that workers without a free slot fall below all others: kept once for all shapes."""
         listed, lefts = self._rooms.spent, self._rooms.lefts
-        for row in listed[self._read :]:
-            left, place = lefts[row], self.place_of[row]
-            if place < len(self._spent) and not (left.credit and left.slots(self._pool)):
-                self._spent[place] = OUT
-        self._read = len(listed)
+        if self._read < len(listed):
+            for row in listed[self._read :]:
+                left, place = lefts[row], self.place_of[row]
+                if place < len(self._spent) and not (left.credit and left.slots(self._pool)):
+                    self._spent[place] = OUT
+            self._read = len(listed)
         return self._spent[:reach]
 
     def sight(self, reach: int) -> Sight:

@@ -12,7 +12,7 @@ from dray.core.model.records import Job
 from dray.core.scheduling.gates import Gates
 from dray.core.scheduling.placement import Hints, make_placer
 from dray.core.scheduling.preemption import Search
-from dray.core.scheduling.reservations import Keeper, Window, keep_for, stand_guard
+from dray.core.scheduling.reservations import Watch, Window
 from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.walks import Spot
 
@@ -25,15 +25,14 @@ class Overlay:
         state: State,
         rooms: Rooms,
         window: Window,
-        keepers: dict[int, Keeper],
+        watch: Watch,
         hints: Hints | None = None,
     ) -> None:
         self.state, self.rooms = state, rooms
-        self.window, self.keepers = window, keepers
-        rooms.guards.update(keepers)
+        self.window, self.watch = window, watch
         self.placer = make_placer(state, rooms, hints)
         self.gates = Gates(state)
-        self.search = Search(state, rooms)
+        self.search = Search(state, rooms, watch)
 
     def look_for(self, job: Job) -> None:
         """Say for whom room is looked for: keepers ask until when it would run."""
@@ -47,7 +46,7 @@ class Overlay:
             for spot in spots:
                 self._tell_keeper(job, spot)
             return spots
-        if not self.keepers:
+        if not self.watch.of_row:
             return self.placer.place(job.shape, count, job.id)
         # One by one: what a keeper lets in changes what it lets in next.
         spots = []
@@ -56,19 +55,19 @@ class Overlay:
             self._tell_keeper(job, found[0])
         return spots
 
-    def keep(self, preemption: Preemption) -> None:
+    def keep(self, job: Job, preemption: Preemption) -> None:
         """Keep what victims leave for whom they leave it."""
-        keepers = keep_for(self.state, self.rooms, preemption, self.window)
-        self.keepers.update(keepers)
-        self.rooms.guards.update(keepers)
+        self.watch.preempt(job, preemption)
 
     def _tell_keeper(self, job: Job, spot: Spot) -> None:
-        keeper = self.keepers.get(spot.row)
-        if keeper is not None:
-            keeper.took(self.state.asks(job.shape)[spot.variant], spot.devices, job.id)
+        keepers = self.watch.of_row.get(spot.row)
+        if keepers is not None:
+            keepers.took(self.state.asks(job.shape)[spot.variant], spot.devices, job.id)
 
 
 def look_through(state: State) -> Overlay:
     """The overlay of a dry run: what is reserved is respected, nothing is renewed or woken."""
     rooms, window = Rooms(state), Window()
-    return Overlay(state, rooms, window, stand_guard(state, rooms, window))
+    watch = Watch(state, rooms, window)
+    watch.stand_guard()
+    return Overlay(state, rooms, window, watch)

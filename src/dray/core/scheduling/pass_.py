@@ -20,7 +20,8 @@ from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
 from dray.core.scheduling.ordering import Head, Turns, stands
 from dray.core.scheduling.overlay import Overlay
-from dray.core.scheduling.reservations import Window, drop_stale, renew, watch_line
+from dray.core.scheduling.preemption import gives_up_ms, lapsed
+from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
 from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.waking import note_parked, wake
 from dray.core.scheduling.walks import Spot
@@ -55,26 +56,29 @@ class _Pass:
         drop_stale(state)
         hints = {shape: rows for shape, rows in wake(state).items() if state.asks(shape)[0].nodes == 1}
         rooms, window = Rooms(state), Window()
-        keepers = renew(state, rooms, roomier, window)
-        self._overlay = overlay = Overlay(state, rooms, window, keepers, hints)
+        watch = Watch(state, rooms, window)
+        renew(state, rooms, roomier, watch)
+        self._overlay = overlay = Overlay(state, rooms, window, watch, hints)
+        self._rooms, self._placer = overlay.rooms, overlay.placer
         self._gates, self._search = overlay.gates, overlay.search
         self._taken: dict[str, int] = {}
         self._ranges: dict[str, Iterator[int]] = {}
         self._placements: list[Placement] = []
-        self._preemptions: list[Preemption] = []
+        self._preemptions = lapsed(state)
+        self._served: set[tuple[str, int]] = set()
         self._parked: dict[int, None] = {}
         self._gated: dict[BucketKey, str] = {}
         self._blocked: dict[str, None] = {}
         self._looks: dict[str, int] = {}
         self._turns = Turns(state, _awake_lines(state))
+        self._weighs = not self._turns.alone or state.policy.preempts
         self._number = state.counters.next_attempt
 
     def run(self) -> Plan:
         limit = self._state.rules.pass_placements
+        self._serve_owners()
         while len(self._placements) < limit and (head := self._turns.pop()) is not None:
-            if head.line.shape not in self._parked:
-                # Another line of a shape that found no room asks for the same: it is not looked at.
-                self._serve(head, limit - len(self._placements))
+            self._serve(head, limit - len(self._placements))
         return Plan(
             tuple(self._placements),
             tuple(self._preemptions),
@@ -86,6 +90,47 @@ class _Pass:
             len(self._placements) >= limit,
         )
 
+    def _serve_owners(self) -> None:
+        """Let those into their room for whom it is kept: whoever stands before them in line would be refused it."""
+        state, row_of = self._state, self._state.columns.row_of
+        owners = [
+            (kept.job_id, [(row, variant) for _, row, variant, _ in kept.spots])
+            for kept in state.reservations.values()
+        ]
+        owners += [
+            (
+                receipt.job_id,
+                [(row_of[worker], receipt.variant) for worker in receipt.workers if worker in row_of],
+            )
+            for receipt in state.receipts.values()
+        ]
+        for job_id, rows in owners:
+            job = state.jobs.get(job_id)
+            if job is not None and job.waiting and not job.barred and job_id not in self._taken:
+                self._serve_owner(job, rows)
+
+    def _serve_owner(self, job: Job, rows: list[tuple[int, int]]) -> None:
+        state = self._state
+        position = min(state.requeued_of.get(job.id, ()), default=RANGE)
+        entry = Entry(*state.place_of(job, position), job.seq, position, job.id)
+        head = Head((0, 0, entry), state.line_of(job), job)
+        asks = state.asks(job.shape)
+        spots = []
+        for row, variant in rows:
+            if self._rooms.class_mask(asks[variant])[state.columns.get("offer", row)]:
+                devices = self._placer.fit(row, asks[variant], job.id)
+                if devices is not None:
+                    spots.append(Spot(row, variant, devices))
+        if len(spots) < asks[0].nodes:
+            return
+        room, gate = self._gates.room(head)
+        if room <= 0:
+            self._gated[head.line] = gate
+        elif wanted := self._wanted(job, entry, 1):
+            for spot in spots:
+                self._placer.claim(spot, asks[spot.variant], job.id)
+            self._take(head, wanted, spots)
+
     def _serve(self, head: Head, most: int) -> None:
         """Give whoever's turn it is as much as may be: everything, or one task while others take turns with it."""
         line, job = head.line, head.job
@@ -93,7 +138,10 @@ class _Pass:
         if room <= 0:
             self._gated[line] = gate
             return
-        wanted = self._wanted(job, head.rank[2], 1 if self._turns.contended else min(most, room))
+        if line.shape in self._parked:
+            self._pass_by(head)
+            return
+        wanted = self._wanted(job, head.rank[2], 1 if self._turns.is_contended(head) else min(most, room))
         if not wanted:
             self._turns.push_next(line)
             return
@@ -107,6 +155,14 @@ class _Pass:
         else:
             self._turns.push_next(line)
 
+    def _pass_by(self, head: Head) -> None:
+        """Another line of its shape found no room, and it asks for the same: only victims may it find for itself."""
+        job, position = head.job, head.rank[2].position
+        if job.limit and job.live + self._taken.get(job.id, 0) >= job.limit:
+            self._turns.push_next(head.line)
+        elif job.id not in self._taken:
+            self._seek(job, next_index(self._state, job) if position == RANGE else position)
+
     def _wanted(self, job: Job, entry: Entry, most: int) -> Sequence[int]:
         """The tasks behind an entry in order, as many as the array's own cap allows; of a gang all or none."""
         if job.gang:
@@ -116,7 +172,7 @@ class _Pass:
         if most <= 0:
             return ()
         if entry.position != RANGE:
-            return (entry.position,)
+            return () if (job.id, entry.position) in self._served else (entry.position,)
         walk = self._ranges.get(job.id)
         if walk is None:
             walk = self._ranges[job.id] = _range(self._state, job, next_index(self._state, job))
@@ -132,25 +188,38 @@ class _Pass:
             uid = attempt_uid(epoch, self._number)
             self._number += 1
             self._placements.append(Placement(job.id, index, uid, worker_of[row], devices, variant))
+            if head.rank[2].position != RANGE:
+                self._served.add((job.id, index))
         self._taken[job.id] = self._taken.get(job.id, 0) + len(spots)
         self._gates.take(head, len(spots))
-        self._turns.charge(head, len(spots) * cost_of(state.policy, state.asks(head.line.shape)[0]))
+        if self._weighs:
+            cost = len(spots) * cost_of(state.policy, state.asks(head.line.shape)[0])
+            self._turns.charge(head, cost)
+            self._search.give(job.user, cost)
 
     def _block(self, head: Head, index: int) -> None:
         """It found no room: whoever else asks for the same is passed by, and victims are looked for where it may."""
-        job = head.job
         self._parked[head.line.shape] = None
+        self._seek(head.job, index)
+
+    def _seek(self, job: Job, index: int) -> None:
         self._blocked[job.id] = None
+        if not self._search.is_new(job):
+            return
         found, look_ms = self._search.seek(job, index)
         if found is not None:
             self._preemptions.append(found)
-            self._overlay.keep(found)
-        elif look_ms:
+            self._overlay.keep(job, found)
+            look_ms = gives_up_ms(self._state, found)
+        if look_ms:
             self._looks[job.id] = look_ms
 
 
-def settle_plan(state: State, decided: Plan) -> None:
-    """Bring the caches in line once the plan was folded in: park what found no room, forget empty lines."""
+def settle_plan(state: State, decided: Plan) -> bool:
+    """Bring the caches in line once the plan was folded in: park what found no room, forget empty lines.
+
+    Gives whether another pass is due at once: this one was cut, or what it decided has left room to others.
+    """
     for shape in decided.parked:
         note_parked(state, shape)
         state.backlog.park(shape, full=True)
@@ -173,6 +242,8 @@ def settle_plan(state: State, decided: Plan) -> None:
             if shape in state.backlog.of_shape:
                 note_parked(state, shape)
             state.backlog.park(shape, full=False)
+    drop_stale(state)
+    return decided.cut or bool(state.columns.roomier)
 
 
 def prune(state: State, line: BucketKey) -> None:

@@ -8,18 +8,19 @@ that more of it is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.events import Preemption
 from dray.core.lifecycle.parties import cost_of, gpus_of
 from dray.core.lifecycle.receipts import lost_ms, ran_ms, recent
 from dray.core.lifecycle.state import NEVER, State
+from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import Ask
 from dray.core.model.spec import TIERS, unpack_spec
 from dray.core.scheduling.filters import CLASS_FILTERS, fits
-from dray.core.scheduling.reservations import MOST_ROWS, Spare
+from dray.core.scheduling.reservations import MOST_ROWS, Spare, Watch
 from dray.core.scheduling.rooms import Devices, Rooms
 
 RETRY_MS = 5_000
@@ -48,11 +49,30 @@ class Choice(NamedTuple):
 class Search:
     """The preemptions of one pass: nobody is chosen twice, and limits count what the pass has decided itself."""
 
-    def __init__(self, state: State, rooms: Rooms) -> None:
-        self._state, self._rooms = state, rooms
+    def __init__(self, state: State, rooms: Rooms, watch: Watch) -> None:
+        self._state, self._rooms, self._watch = state, rooms, watch
         self._chosen: dict[str, None] = {}
-        self._hit = recent(state)
+        self._hits: list[tuple[str, str]] | None = None
         self._shares: dict[str, float] = {}
+        self._sought: dict[tuple[str, str, int], int] = {}
+        self._given: dict[str, int] = {}
+
+    def give(self, user: str, cost: int) -> None:
+        """The pass has given a user so much more, or less."""
+        self._given[user] = self._given.get(user, 0) + cost
+
+    @property
+    def _hit(self) -> list[tuple[str, str]]:
+        if self._hits is None:
+            self._hits = recent(self._state)
+        return self._hits
+
+    def is_new(self, job: Job) -> bool:
+        """Whether nobody of the same queue, user and shape has looked for victims in this pass who might as much."""
+        key = (job.queue, job.user, job.shape)
+        before = self._sought.get(key)
+        self._sought[key] = job.priority if before is None else max(before, job.priority)
+        return before is None or before < job.priority
 
     def seek(self, job: Job, index: int) -> tuple[Preemption | None, int]:
         """Whom to stop for a task that found no room; else when it is worth another look (0: not by itself)."""
@@ -60,22 +80,29 @@ class Search:
         asks = state.asks(job.shape)
         kind = scarce_kind(asks[0])
         rule = rule_for(state, job, kind)
-        if rule == NO_RULE or not self._is_free(job):
+        if rule == NO_RULE:
             return None, 0
+        receipt = state.receipts.get(job.id)
+        if receipt is not None and (stale_ms := lapses_ms(receipt)) > state.now_ms:
+            return None, stale_ms
         ready_ms = job.waiting_since_ms + round(state.policy.preemption.wait_s * 1000)
         if ready_ms > state.now_ms:
             return None, ready_ms
         if rule == "pressure" and self._share_held(kind) < state.policy.preemption.pressure_share:
             return None, state.now_ms + RETRY_MS
-        choices, below = self._choices(job, rule, asks)
+        is_below = _BELOW[rule](state, job, asks[0], self._given)
+        choices, below = self._choices(job, is_below, asks)
         nodes = asks[0].nodes
         chosen = _cheapest(state, choices, asks, nodes)
-        if len(chosen) < nodes or not self._within_limits(chosen):
+        if len(chosen) < nodes or not self._within_limits(chosen, is_below):
             return None, state.now_ms + RETRY_MS if below else 0
         for choice in chosen:
             self._chosen.update(dict.fromkeys(attempt.uid for attempt in choice.victims))
             for attempt in choice.victims:
-                self._hit.append((attempt.job_id, state.jobs[attempt.job_id].user))
+                user = state.jobs[attempt.job_id].user
+                self._hit.append((attempt.job_id, user))
+                self.give(user, -cost_of(state.policy, state.ask(attempt)))
+        self.give(job.user, cost_of(state.policy, asks[0]) * nodes)
         return (
             Preemption(
                 job_id=job.id,
@@ -90,18 +117,9 @@ class Search:
             0,
         )
 
-    def _is_free(self, job: Job) -> bool:
-        """Whether no earlier preemption is under way for this job; one that has led nowhere is given up."""
-        receipt = self._state.receipts.get(job.id)
-        if receipt is None:
-            return True
-        grace_ms = max((round(victim.grace_s * 1000) for victim in receipt.victims), default=0)
-        return self._state.now_ms > receipt.now_ms + grace_ms + STALE_MS
-
-    def _choices(self, job: Job, rule: str, asks: tuple[Ask, ...]) -> tuple[list[Choice], bool]:
+    def _choices(self, job: Job, is_below: Below, asks: tuple[Ask, ...]) -> tuple[list[Choice], bool]:
         """What each worker would cost, and whether anybody sits below at all, protected for now or not."""
         state = self._state
-        is_below = _BELOW[rule](state, job, asks[0])
         found: list[Choice] = []
         below = False
         for row in _open_rows(state):
@@ -111,46 +129,65 @@ class Search:
                 for uid in state.held.get(worker, ())
                 if (attempt := state.attempts[uid]).phase in (Phase.ACCEPTED, Phase.RUNNING)
                 and not attempt.cancel
-                and is_below(attempt)
+                and is_below(attempt, ())
             ]
             below = below or bool(lower)
             fallible = [Blow(_cost(state, attempt), attempt) for attempt in lower if self._may_fall(attempt)]
             blows = sorted(fallible, key=lambda blow: (blow.cost, blow.attempt.fence))
-            if blows:
-                found += self._on_row(row, asks, blows)
+            if blows or asks[0].nodes > 1:
+                found += self._on_row(row, job, asks, blows, is_below)
         return found, below
 
     def _may_fall(self, attempt: Attempt) -> bool:
-        state, limits = self._state, self._state.policy.preemption.limits
+        state = self._state
         if attempt.uid in self._chosen:
             return False
         if ran_ms(state, attempt) < state.policy.preemption.min_run_s * 1000:
             return False
         if unpack_spec(state.jobs[attempt.job_id].spec).at_most_once:
             return False
-        user = state.jobs[attempt.job_id].user
-        jobs = sum(1 for job_id, _ in self._hit if job_id == attempt.job_id)
-        users = sum(1 for _, name in self._hit if name == user)
-        return jobs < limits.per_job and users < limits.per_user
+        return self._spares(attempt, ())
 
-    def _within_limits(self, chosen: list[Choice]) -> bool:
-        count = sum(len(choice.victims) for choice in chosen)
-        return count > 0 and len(self._hit) + count <= self._state.policy.preemption.limits.cluster
+    def _spares(self, attempt: Attempt, others: Sequence[Attempt]) -> bool:
+        """Whether one more may be hit of a job and of its user's work, beside those that are to be stopped with it."""
+        jobs, limits = self._state.jobs, self._state.policy.preemption.limits
+        user = jobs[attempt.job_id].user
+        hits = [*self._hit, *((other.job_id, jobs[other.job_id].user) for other in others)]
+        of_job = sum(1 for job_id, _ in hits if job_id == attempt.job_id)
+        of_user = sum(1 for _, name in hits if name == user)
+        return of_job < limits.per_job and of_user < limits.per_user
 
-    def _on_row(self, row: int, asks: tuple[Ask, ...], blows: list[Blow]) -> list[Choice]:
+    def _within_limits(self, chosen: list[Choice], is_below: Below) -> bool:
+        """Whether all of them together may be stopped."""
+        victims = [attempt for choice in chosen for attempt in choice.victims]
+        cluster = self._state.policy.preemption.limits.cluster
+        return (
+            0 < len(victims) <= cluster - len(self._hit)
+            and all(self._spares(attempt, victims[:place]) for place, attempt in enumerate(victims))
+            and all(is_below(attempt, victims[:place]) for place, attempt in enumerate(victims))
+        )
+
+    def _on_row(
+        self, row: int, job: Job, asks: tuple[Ask, ...], blows: list[Blow], is_below: Below
+    ) -> list[Choice]:
+        """What it takes to make room on one worker; a gang may also find a member's room there as it is."""
         found = []
         for variant, ask in enumerate(asks):
             room = self._rooms.room(row, ask.pool)
             if not fits(ask, room, CLASS_FILTERS):
                 continue
             spare = Spare(self._state, row, room, ask.pool)
+            if (keepers := self._watch.of_row.get(row)) is not None:
+                keepers.withhold(spare, job.id)
             taken: list[Blow] = []
             for blow in blows:
                 if spare.cards_for(ask) is not None:
                     break
-                spare.give_back(blow.attempt)
-                taken.append(blow)
-            if taken and spare.cards_for(ask) is not None:
+                others = [one.attempt for one in taken]
+                if self._spares(blow.attempt, others) and is_below(blow.attempt, others):
+                    spare.give_back(blow.attempt)
+                    taken.append(blow)
+            if (taken or ask.nodes > 1) and spare.cards_for(ask) is not None:
                 found.append(self._sharpen(row, variant, ask, spare, taken))
         return found
 
@@ -166,7 +203,7 @@ class Search:
             else:
                 spare.give_back(blow.attempt)
         devices = spare.cards_for(ask) or ()
-        worst = max(blow.cost[0] for blow in needed)
+        worst = max((blow.cost[0] for blow in needed), default=-NEVER)
         sums = [sum(blow.cost[place] for blow in needed) for place in range(1, 5)]
         cost = (worst, sums[0], sums[1], sums[2], sums[3])
         return Choice(cost, row, variant, devices, tuple(blow.attempt for blow in needed))
@@ -177,6 +214,27 @@ class Search:
         if share is None:
             share = self._shares[kind] = share_held(self._state, kind)
         return share
+
+
+def lapses_ms(receipt: Receipt) -> int:
+    """When a preemption that has led nowhere is given up."""
+    grace_ms = max((round(victim.grace_s * 1000) for victim in receipt.victims), default=0)
+    return receipt.now_ms + grace_ms + STALE_MS
+
+
+def gives_up_ms(state: State, preemption: Preemption) -> int:
+    """When a preemption that is decided now will have led nowhere."""
+    jobs = [state.jobs[state.attempts[uid].job_id] for uid in preemption.victims]
+    return state.now_ms + max(TIERS[job.tier].grace_s for job in jobs) * 1000 + STALE_MS
+
+
+def lapsed(state: State) -> list[Preemption]:
+    """Preemptions that are given up: victims that never went, or a worker that went with its room."""
+    return [
+        Preemption(receipt.job_id, receipt.index, receipt.rule, receipt.kind, (), (), 0, ())
+        for receipt in state.receipts.values()
+        if lapses_ms(receipt) <= state.now_ms
+    ]
 
 
 def scarce_kind(ask: Ask) -> str:
@@ -216,43 +274,50 @@ def share_held(state: State, kind: str) -> float:
 
 # --- who sits below -----------------------------------------------------------------------------------------------
 
-Below = Callable[[Attempt], bool]
+# Whether an attempt sits below, also when these others are stopped with it.
+Below = Callable[[Attempt, Sequence[Attempt]], bool]
+# By how much this pass has changed what users hold.
+Given = Mapping[str, int]
 
 
-def _by_priority(state: State, job: Job, ask: Ask) -> Below:
-    def is_below(attempt: Attempt) -> bool:
+def _by_priority(state: State, job: Job, ask: Ask, given: Given) -> Below:
+    def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
         other = state.jobs[attempt.job_id]
         return other.priority < job.priority and state.policy.queue(other.queue).order == "priority"
 
     return is_below
 
 
-def _by_share(state: State, job: Job, ask: Ask) -> Below:
+def _by_share(state: State, job: Job, ask: Ask, given: Given) -> Below:
     users, weights, margin = (
         state.parties.users,
         state.policy.fair_share.weights,
         state.policy.preemption.fair_margin,
     )
     wanted = cost_of(state.policy, ask) * ask.nodes
-    mine = (users[job.user].cost + wanted) / weights.get(job.user, 1.0)
+    mine = (users[job.user].cost + given.get(job.user, 0) + wanted) / weights.get(job.user, 1.0)
 
-    def is_below(attempt: Attempt) -> bool:
+    def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
         other = state.jobs[attempt.job_id]
         if other.user == job.user or other.queue != job.queue:
             return False
         weight = weights.get(other.user, 1.0)
-        theirs = users[other.user].cost / weight
-        left = (users[other.user].cost - cost_of(state.policy, state.ask(attempt))) / weight
-        return theirs > margin * mine and left >= mine
+        whole = users[other.user].cost + given.get(other.user, 0)
+        gone = sum(
+            cost_of(state.policy, state.ask(one))
+            for one in (attempt, *others)
+            if state.jobs[one.job_id].user == other.user
+        )
+        return whole / weight > margin * mine and (whole - gone) / weight >= mine
 
     return is_below
 
 
-def _by_service(state: State, job: Job, ask: Ask) -> Below:
+def _by_service(state: State, job: Job, ask: Ask, given: Given) -> Below:
     task = state.tasks.get((job.id, 0))
     mine = _service(job, ask, task.used_ms if task is not None and not job.numbered else 0)
 
-    def is_below(attempt: Attempt) -> bool:
+    def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
         other = state.jobs[attempt.job_id]
         if other.queue != job.queue:
             return False
@@ -267,7 +332,7 @@ def _service(job: Job, ask: Ask, used_ms: int) -> int:
     return max(1, expected_ms - used_ms) * max(1, gpus_of(ask)) * ask.nodes
 
 
-_BELOW: dict[str, Callable[[State, Job, Ask], Below]] = {
+_BELOW: dict[str, Callable[[State, Job, Ask, Given], Below]] = {
     "priority": _by_priority,
     "pressure": _by_priority,
     "fair_share": _by_share,

@@ -15,6 +15,7 @@ from dray.core.lifecycle.columns import pick_cards
 from dray.core.lifecycle.events import Preemption
 from dray.core.lifecycle.state import NEVER, Reservation, State
 from dray.core.model.capability import Device
+from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.scheduling.filters import CLASS_FILTERS, Room, fits
@@ -88,17 +89,20 @@ class Spare:
 
 
 class Keeper:
-    """Stands before one worker on behalf of one job."""
+    """Stands before one worker on behalf of one job. `leaving`: whose room is the job's, once they are gone."""
 
-    def __init__(self, job_id: str, start_ms: int, pool: str, spare: Spare, window: Window) -> None:
-        self._job_id, self._start_ms, self._pool = job_id, start_ms, pool
+    def __init__(
+        self, job_id: str, start_ms: int, ask: Ask, devices: Devices, spare: Spare, window: Window
+    ) -> None:
+        self.job_id, self._start_ms, self._ask, self._devices = job_id, start_ms, ask, devices
         self._spare, self._window = spare, window
+        self.leaving: tuple[Attempt, ...] = ()
 
-    def admits(self, ask: Ask, room: Room, devices: Devices, owner: str) -> bool:
+    def admits(self, ask: Ask, devices: Devices, owner: str) -> bool:
         """The owner may in, and so may what ends in time or leaves the owner's part alone."""
-        if owner == self._job_id or self._window.until_ms <= self._start_ms:
+        if owner == self.job_id or self._window.until_ms <= self._start_ms:
             return True
-        if ask.pool != self._pool:
+        if ask.pool != self._ask.pool:
             spare, self._spare.slots = self._spare.slots, max(1, self._spare.slots)
             admitted = self._spare.holds(ask, devices)
             self._spare.slots = spare
@@ -107,8 +111,89 @@ class Keeper:
 
     def took(self, ask: Ask, devices: Devices, owner: str) -> None:
         """A task was let in: where it outlives the start it has taken from what is left beside the owner."""
-        if owner != self._job_id and self._window.until_ms > self._start_ms:
+        if owner != self.job_id and self._window.until_ms > self._start_ms:
             self._spare.take(ask, devices)
+
+    def withhold(self, spare: Spare) -> None:
+        """Take the owner's part off what others could make of a worker."""
+        for attempt in self.leaving:
+            spare.give_back(attempt)
+        spare.take(self._ask, self._devices)
+
+
+class Keepers:
+    """All who stand before one worker: each must agree, and each is told."""
+
+    def __init__(self) -> None:
+        self._all: list[Keeper] = []
+
+    def add(self, keeper: Keeper) -> None:
+        self._all.append(keeper)
+
+    def admits(self, ask: Ask, room: Room, devices: Devices, owner: str) -> bool:
+        """Whether a task may take the room all the same."""
+        return all(keeper.admits(ask, devices, owner) for keeper in self._all)
+
+    def took(self, ask: Ask, devices: Devices, owner: str) -> None:
+        """A task was let in."""
+        for keeper in self._all:
+            keeper.took(ask, devices, owner)
+
+    def withhold(self, spare: Spare, job_id: str) -> None:
+        """Take what is kept for other jobs off what this one could make of a worker."""
+        for keeper in self._all:
+            if keeper.job_id != job_id:
+                keeper.withhold(spare)
+
+
+class Watch:
+    """The keepers of one pass, by row."""
+
+    def __init__(self, state: State, rooms: Rooms, window: Window) -> None:
+        self._state, self._rooms, self._window = state, rooms, window
+        self.of_row: dict[int, Keepers] = {}
+
+    def stand_guard(self) -> None:
+        """Keep what is reserved now. Changes nothing else: a dry run asks for it too."""
+        state = self._state
+        for kept in state.reservations.values():
+            if _is_waiting(state, kept) and all(_is_open(state, spot[1]) for spot in kept.spots):
+                self.reserve(kept)
+        for receipt in state.receipts.values():
+            job = state.jobs.get(receipt.job_id)
+            if job is not None:
+                self.preempt(job, receipt)
+
+    def reserve(self, kept: Reservation) -> None:
+        """Keep what a protected task was promised, as of its start."""
+        state = self._state
+        asks = state.asks(state.jobs[kept.job_id].shape)
+        for _, row, variant, devices in kept.spots:
+            held = [state.attempts[uid] for uid in state.held.get(state.columns.worker_of[row], ())]
+            gone = [attempt for attempt in held if end_ms(state, attempt) <= kept.start_ms]
+            self._add(row, kept.job_id, kept.start_ms, asks[variant], devices, gone)
+
+    def preempt(self, job: Job, preemption: Preemption | Receipt) -> None:
+        """Keep the room of a preemptor's victims for it, on every worker that is there."""
+        state = self._state
+        ask = state.asks(job.shape)[preemption.variant]
+        victims = [one if isinstance(one, str) else one.uid for one in preemption.victims]
+        for worker, devices in zip(preemption.workers, preemption.devices, strict=True):
+            row = state.columns.row_of.get(worker)
+            if row is None or not _is_open(state, row):
+                continue
+            gone = tuple(state.attempts[uid] for uid in state.held.get(worker, ()) if uid in victims)
+            self._add(row, job.id, state.now_ms, ask, devices, gone).leaving = gone
+
+    def _add(
+        self, row: int, job_id: str, start_ms: int, ask: Ask, devices: Devices, gone: Iterable[Attempt]
+    ) -> Keeper:
+        spare = Spare(self._state, row, self._rooms.room(row, ask.pool), ask.pool, gone)
+        spare.take(ask, devices)
+        keeper = Keeper(job_id, start_ms, ask, devices, spare, self._window)
+        self.of_row.setdefault(row, Keepers()).add(keeper)
+        self._rooms.guards[row] = self.of_row[row]
+        return keeper
 
 
 class Start(NamedTuple):
@@ -185,96 +270,57 @@ def drop_stale(state: State) -> None:
             state.unprotected[kept.job_id] = None
 
 
-def renew(state: State, rooms: Rooms, roomier: Sequence[int], window: Window) -> dict[int, Keeper]:
-    """Bring reservations in line with what has changed, make due ones, and give the keepers of their workers."""
+def renew(state: State, rooms: Rooms, roomier: Sequence[int], watch: Watch) -> None:
+    """Bring reservations in line with what has changed, make due ones, and set the keepers of their workers."""
     if roomier:
         for queue, kept in list(state.reservations.items()):
             _improve(state, rooms, queue, kept, roomier)
     for job_id in list(state.unprotected):
         _protect(state, rooms, job_id)
-    return stand_guard(state, rooms, window)
+    watch.stand_guard()
 
 
-def stand_guard(state: State, rooms: Rooms, window: Window) -> dict[int, Keeper]:
-    """The keepers of the workers that are reserved now. Changes nothing: a dry run asks for them too."""
-    keepers: dict[int, Keeper] = {}
-    for kept in state.reservations.values():
-        if not _is_waiting(state, kept) or not all(_is_open(state, spot[1]) for spot in kept.spots):
-            continue
-        for _, row, variant, devices in kept.spots:
-            ask = state.asks(state.jobs[kept.job_id].shape)[variant]
-            held = [state.attempts[uid] for uid in state.held.get(state.columns.worker_of[row], ())]
-            gone = [attempt for attempt in held if end_ms(state, attempt) <= kept.start_ms]
-            keepers[row] = _keeper(state, rooms, row, kept.job_id, kept.start_ms, ask, devices, gone, window)
-    for receipt in state.receipts.values():
-        leaving = tuple(victim.uid for victim in receipt.victims)
-        found = Preemption(
-            receipt.job_id,
-            receipt.index,
-            receipt.rule,
-            receipt.kind,
-            receipt.workers,
-            receipt.devices,
-            receipt.variant,
-            leaving,
-        )
-        keepers.update(keep_for(state, rooms, found, window))
-    return keepers
-
-
-def keep_for(state: State, rooms: Rooms, preemption: Preemption, window: Window) -> dict[int, Keeper]:
-    """Keep the room of a preemptor's victims for it, on every worker that is there."""
-    job = state.jobs.get(preemption.job_id)
-    if job is None:
-        return {}
-    ask = state.asks(job.shape)[preemption.variant]
-    keepers: dict[int, Keeper] = {}
-    for worker, devices in zip(preemption.workers, preemption.devices, strict=True):
-        row = state.columns.row_of.get(worker)
-        if row is None or not _is_open(state, row):
-            continue
-        gone = [state.attempts[uid] for uid in state.held.get(worker, ()) if uid in preemption.victims]
-        keepers[row] = _keeper(state, rooms, row, job.id, state.now_ms, ask, devices, gone, window)
-    return keepers
-
-
-def _keeper(
-    state: State,
-    rooms: Rooms,
-    row: int,
-    job_id: str,
-    start_ms: int,
-    ask: Ask,
-    devices: Devices,
-    gone: Iterable[Attempt],
-    window: Window,
-) -> Keeper:
-    spare = Spare(state, row, rooms.room(row, ask.pool), ask.pool, gone)
-    spare.take(ask, devices)
-    return Keeper(job_id, start_ms, ask.pool, spare, window)
+def _taken(state: State, job_id: str) -> set[int]:
+    """Rows that are kept for others: two promises on one worker could not both be held."""
+    row_of = state.columns.row_of
+    rows = {spot[1] for kept in state.reservations.values() if kept.job_id != job_id for spot in kept.spots}
+    return rows | {
+        row_of[worker]
+        for receipt in state.receipts.values()
+        if receipt.job_id != job_id
+        for worker in receipt.workers
+        if worker in row_of
+    }
 
 
 def _protect(state: State, rooms: Rooms, job_id: str) -> None:
     """Give a task that has waited too long its reservation, unless its queue has one; then it stays due."""
     job = state.jobs.get(job_id)
-    if job is None or not job.waiting or job.held or job.after:
+    if job is None or not _may_start(state, job):
         del state.unprotected[job_id]
         return
     if job.queue in state.reservations:
         return
     del state.unprotected[job_id]
-    starts = earliest(state, rooms, state.asks(job.shape), _rows(state))
+    taken = _taken(state, job_id)
+    rows = [row for row in _rows(state) if row not in taken]
+    starts = earliest(state, rooms, state.asks(job.shape), rows)
     if starts:
         start_ms = max(start.at_ms for start in starts)
         kept = Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, _spots(starts))
         state.reservations[job.queue] = kept
+    else:
+        # Nobody may ever look at its shape again while others fill every gap: it is asked for by time.
+        watch_line(state, job)
 
 
 def _improve(state: State, rooms: Rooms, queue: str, kept: Reservation, roomier: Sequence[int]) -> None:
     """Move a reservation to where it starts earlier: to its own workers anew, or to one that gained room."""
     asks = state.asks(state.jobs[kept.job_id].shape)
+    taken = _taken(state, kept.job_id)
     rows = list(dict.fromkeys([*(spot[1] for spot in kept.spots), *roomier]))[:MOST_ROWS]
-    starts = earliest(state, rooms, asks, [row for row in rows if _is_open(state, row)])
+    rows = [row for row in rows if _is_open(state, row) and row not in taken]
+    starts = earliest(state, rooms, asks, rows)
     if starts and (at_ms := max(start.at_ms for start in starts)) <= kept.start_ms:
         spots = _spots(starts)
         state.reservations[queue] = kept._replace(start_ms=at_ms, spots=spots)
@@ -289,8 +335,13 @@ def _spots(starts: Sequence[Start]) -> tuple[tuple[int, int, int, Devices], ...]
 
 def _is_waiting(state: State, kept: Reservation) -> bool:
     job = state.jobs.get(kept.job_id)
-    free = job is not None and job.waiting > 0 and not job.held and not job.after
-    return free and job is not None and job.waiting_since_ms == kept.since_ms
+    return job is not None and _may_start(state, job) and job.waiting_since_ms == kept.since_ms
+
+
+def _may_start(state: State, job: Job) -> bool:
+    """Whether only room keeps a job from starting: nothing is kept idle for what a rule holds back anyway."""
+    capped = job.limit and job.live >= job.limit
+    return job.waiting > 0 and not (job.barred or capped) and state.line_of(job) not in state.backlog.gated
 
 
 def _is_open(state: State, row: int) -> bool:

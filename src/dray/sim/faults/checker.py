@@ -10,19 +10,23 @@ from typing import Protocol
 
 import msgspec
 
+from dray.core.lifecycle.backlog import BucketKey
 from dray.core.lifecycle.events import Fact, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
 from dray.core.model.dependency import read_need
 from dray.core.model.records import Attempt, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.ordering import stands
 from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Message
 from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked
+from dray.sim.faults.policy_watch import PolicyWatch
+from dray.sim.faults.room_watch import RoomWatch
 from dray.sim.faults.runs import Runs
+from dray.sim.faults.wake_ups import find_overlooked
 from dray.sim.faults.world import World
 
 FULL_EVERY = 50
@@ -75,6 +79,7 @@ class Checker:
         self._asked_to_stop: dict[str, None] = {}
         self.gangs = GangWatch(world, runs)
         self.gangs.shared_names = self.shared_names
+        self._policy, self._rooms = PolicyWatch(world), RoomWatch(world)
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
         hub.witness = self
@@ -129,8 +134,13 @@ class Checker:
                     self._world.fail(f"task {key} was {results[key]!r} and is now {result!r}")
         touched = [state.attempts[uid] for uid in state.touched.attempts if uid in state.attempts]
         for attempt in touched:
-            how = "failed" if attempt.cancel == "time_limit" else attempt.phase.value
+            # What was asked to go and queued again has not failed, whatever its program made of the signal.
+            how = {"time_limit": "failed", "requeued": "requeued"}.get(attempt.cancel, attempt.phase.value)
+            how = how if attempt.phase is not Phase.LOST else "lost"
             self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
+        fresh = [a for a in touched if a.uid not in self._placed and a.phase is Phase.ASSIGNED]
+        self._policy.committed(life, touched, fresh)
+        self._rooms.committed(life, fresh)
         for attempt in touched:
             self._look_at(life, attempt)
             self._check_save(state, attempt)
@@ -280,13 +290,14 @@ class Checker:
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
         found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]
+        found += self._rooms.turned(life)
         for worker, presence in state.presence.items():
             # Each session asks for itself: what was asked on one before it is void.
             if presence.credit > (asked := life.asked.get(presence.session, 0)):
                 found.append(f"worker {worker} has a credit of {presence.credit} and asked for {asked}")
         if not found and self._turns % FULL_EVERY == 0:
-            found = problems(state) + find_overdue(life, self._runs)
-            self._check_wake_ups(life)
+            found = problems(state) + find_overdue(life, self._runs) + find_overlooked(life)
+            self._check_lines(state)
         if found:
             self._world.fail("; ".join(found[:5]))
 
@@ -322,20 +333,15 @@ class Checker:
                         f"two machines took {worker} from each other {len(recent)} times: {recent}"
                     )
 
-    def _check_wake_ups(self, life: HubLife) -> None:
-        """Fitting work and free credit never coexist after a pass."""
-        state = life.state
-        if life.conductor.cut:
-            return
-        for shape in list(state.backlog.parked):
-            state.backlog.wake(shape)
-        decided = plan(state)
-        settle_plan(state, decided)
-        if decided.placements:
-            first = decided.placements[0]
-            self._world.fail(
-                f"lost wake-up: {first.job_id}/{first.index} fits {first.worker} and was left waiting"
-            )
+    def _check_lines(self, state: State) -> None:
+        """A task stands in one line, at one place: an edit that moved it left nothing behind that counts."""
+        seen: dict[tuple[str, int], BucketKey] = {}
+        for line in state.backlog.buckets:
+            for entry in state.backlog.entries(line):
+                if stands(state, line, entry):
+                    first = seen.setdefault((entry.job_id, entry.position), line)
+                    if first != line:
+                        self._world.fail(f"job {entry.job_id} stands in two lines: {first} and {line}")
 
     def all_ended(self) -> bool:
         """Whether every job has reached its end."""
@@ -346,3 +352,5 @@ class Checker:
         self.account = account.copy()
         self._runs.estrange()
         self.gangs.rewind()
+        self._policy.rewind()
+        self._rooms.rewind()

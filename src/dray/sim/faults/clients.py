@@ -9,6 +9,7 @@ from dray.errors import NoSpace
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.pending import Pending
+from dray.sim.faults.policies import Site
 from dray.sim.faults.runs import Behaviour
 from dray.sim.faults.steering import Steering
 from dray.sim.faults.world import World
@@ -24,6 +25,7 @@ class Clients:
     def __init__(self, world: World, hub: HubNode, checker: Checker) -> None:
         self._world, self._hub, self._checker = world, hub, checker
         self._steering = Steering(world, hub, checker)
+        self.site = Site(world, hub)
         self.unanswered = world.size.jobs
         self._answered_keys: set[str] = set()
         self.still_open: dict[str, None] = {}
@@ -45,6 +47,7 @@ class Clients:
         long_ones = 0.2 if self._world.faulty else 0.0
         duration = rng.randint(20_000, 400_000) if rng.random() < long_ones else rng.randint(1, 8000)
         failing = rng.random() < 0.2 or task_id.startswith(DOOMED)
+        duration = self.site.stretch(duration)
         return Behaviour(
             duration, "failed" if failing else "succeeded", 1 if failing else 0, rng.random() < 0.7
         )
@@ -111,6 +114,7 @@ class Clients:
         if key in self._answered_keys:
             return
         self._steering.dress(key, spec)
+        self.site.dress(key, spec)
         if self._hub.up:
             self._hub.now.submit(
                 [spec], key, Pending(lambda got, fault: self._answered(key, spec, got, fault))

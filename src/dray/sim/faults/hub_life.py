@@ -26,8 +26,9 @@ from dray.core.lifecycle.recovery import release, wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State, Touched
 from dray.core.lifecycle.timers import next_due_ms
+from dray.core.model.policy import Policy
 from dray.errors import EpochLost, NotFound, StoreError
-from dray.hub import changes, commands, inbound
+from dray.hub import changes, commands, inbound, policy_changes
 from dray.hub.commands import KeyMemory, Sources
 from dray.hub.effect_runner import Runner
 from dray.hub.housekeeping import note_lost_epoch
@@ -212,6 +213,10 @@ class HubLife:
     def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
         """Edit as a client would."""
         self.post(changes.edit(USER, job_id, wanted, self.store, lambda state, job_id, note: note), done)
+
+    def apply_policy(self, policy: Policy, done: Any) -> None:
+        """Replace the policy as an operator would."""
+        self.post(policy_changes.apply_policy(USER, policy, True, lambda state, change: True), done)
 
     def drain(self, worker: str, on: bool) -> None:
         """Drain or resume as an operator would."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dray.sim.faults.control_mutants import CONTROL
 from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.policy_mutants import POLICIES
 from dray.sim.faults.save_mutants import SAVES
 
 _TURN = "dray.hub.turns:Conductor.turn"
@@ -516,4 +517,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *GANGS,
     *SAVES,
     *CONTROL,
+    *POLICIES,
 )

@@ -89,7 +89,8 @@ class Settlement:
                 self._world.fail(f"{name} succeeded by {task.last_uid}, which never did")
         last = self._hub.store.find_attempt(task.last_uid)
         asked_to_go = last is not None and last.phase is Phase.KILLED and last.cancel == "requeued"
-        if asked_to_go and task.job_id not in self._checker.cancel_asked:
+        killed = task.state is JobState.KILLED and task.exit_class != "dependency"
+        if asked_to_go and killed and task.job_id not in self._checker.cancel_asked:
             self._world.fail(f"{name} was to be queued again and ended {task.state}: {last}")
         if task.state is JobState.FAILED and task.failures != spec.retries + 1:
             self._world.fail(f"{name} ended after {task.failures} failures with {spec.retries} retries")

@@ -142,6 +142,9 @@ class Steering:
             changes["queue"] = rng.choice(["default", "night"])
         if rng.random() < 0.5:
             changes["cpu_milli"] = rng.choice([500, 1000, 4000])
+        elif rng.random() < 0.3:
+            # Nobody has as many: from here on it waits in vain, whatever line it stood in before.
+            changes["cpu_milli"], changes["scheduling_timeout_s"] = 64_000, 60
         if rng.random() < 0.3:
             changes["gpu_count"] = rng.choice([0, 1])
             # A world may have no card: then it ends as unschedulable.

@@ -5,6 +5,7 @@ Agent, supervisor and host die separately.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,7 @@ class WorkerNode:
         self.supervisor = Supervisor(world, name, self.machine_name, runs, behave)
         self.slots, self.service_slots = world.rng.randint(1, 3), world.rng.randint(0, 1)
         self.cards = world.rng.choice([0, 0, 1, 2, 4])
+        self.licences = random.Random(f"licences {world.seed} {name}").choice([0, 1, 2])  # chance, no secret
         runs.slots[self.machine_name, "batch"] = self.slots
         runs.slots[self.machine_name, "service"] = self.service_slots
         self.up = self.retired = False
@@ -66,6 +68,7 @@ class WorkerNode:
         incarnation = f"{self.machine_name}-{self.life}"
         self.machine = Machine(self.name, incarnation, self.slots, self.service_slots, RESEND_MS, {})
         self.machine.capability = capability_with(self.cards)
+        self.machine.resources = {"licence": self.licences}
         self.machine.devices = tuple(
             Device(index=index, model="H100", vram_bytes=80 * GB) for index in range(self.cards)
         )
