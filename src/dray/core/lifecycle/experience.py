@@ -53,7 +53,7 @@ class Experience:
             self._time(job.name, gpu_type, attempt.wall_s)
         if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
             ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
-            self.spans.learn(job.name, max(1, ran_ms), attempt.limit_ms)
+            self.spans.learn(kind_of_work(job), max(1, ran_ms), attempt.limit_ms)
 
     def learn_placed(self, asks: Asks, count: int) -> None:
         """Count placed tasks of one shape."""
@@ -140,6 +140,19 @@ class Experience:
         if tuple(chosen) != self._typical:
             self._typical = tuple(chosen)
             self.typical_version += 1
+
+
+def kind_of_work(job: Job) -> str:
+    """What jobs have in common that run about as long: their name, else what they run."""
+    return job.name or _work(job.spec)
+
+
+@lru_cache(maxsize=1024)
+def _work(packed: bytes) -> str:
+    spec = unpack_spec(packed)
+    if spec.function or spec.snapshot_sha or spec.snapshot_id:
+        return _token(packed)
+    return f"command {' '.join(spec.command[:2])[:200]}"
 
 
 def token_of(job: Job) -> str:

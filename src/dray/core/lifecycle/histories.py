@@ -1,4 +1,4 @@
-"""How long work has run lately, by the name of its job, and what share of its time limit work takes in general.
+"""How long work has run lately, by kind of job, and what share of its time limit work takes in general.
 
 A bounded cache like all experience: empty after a restart unless it is told what was before. Read by estimates alone.
 """
@@ -33,5 +33,6 @@ class Spans:
         if len(known) >= ENOUGH_SPANS:
             return known
         if limit_ms and len(self.shares) >= ENOUGH_SHARES:
-            return tuple(round(share * limit_ms) for share in self.shares)
-        return known
+            return (*known, *(round(share * limit_ms) for share in self.shares))
+        # One run says little: that it comes to its limit stays as likely.
+        return (*known, limit_ms) if known and limit_ms else known

@@ -20,6 +20,7 @@ from dray.core.lifecycle.events import (
     PlanDecided,
     Preemption,
 )
+from dray.core.lifecycle.experience import kind_of_work
 from dray.core.lifecycle.histories import Spans
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.lifecycle.timers import due, next_due_ms
@@ -149,7 +150,7 @@ class Forecast:
 def draw_span(spans: Spans, job: Job, attempt: Attempt, elapsed_ms: int, number: int) -> int:
     """How long an attempt runs in one draw: one of the run times that are likely for it and not over yet."""
     limit_ms = attempt.limit_ms or NEVER
-    known = spans.likely(job.name, job.limit_ms)
+    known = spans.likely(kind_of_work(job), job.limit_ms)
     if not known:
         told_ms = job.expected_ms if job.expected_ms > elapsed_ms else 0
         return min(told_ms or limit_ms, limit_ms)

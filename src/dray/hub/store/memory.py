@@ -237,12 +237,12 @@ class MemoryStore:
         return list(_copies(found[:limit]))
 
     def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
-        """Give name, run time and limit of the last attempts that came to their own end, oldest first."""
+        """Give name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
         found = []
         for number in sorted(self.file.attempts)[-limit:]:
             row = self.file.attempts[number]
             attempt = row.attempt
-            if attempt.started and attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
+            if row.name and attempt.started and attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
                 ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
                 found.append((row.name, max(1, ran_ms), attempt.limit_ms))
         return found

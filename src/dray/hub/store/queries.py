@@ -194,12 +194,12 @@ class Reader:
         return [_ATTEMPT.decode(record) for (record,) in self._all("find attempts", query, values)]
 
     def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
-        """Name, run time and limit of the last attempts that came to their own end, oldest first."""
+        """Name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
         query = "SELECT name, phase, record FROM attempts ORDER BY number DESC LIMIT ?"
         found = []
         for name, phase, record in self._all("recent runs", query, (limit,)):
             attempt = _ATTEMPT.decode(record) if phase in ("succeeded", "failed") else None
-            if attempt is not None and attempt.started:
+            if attempt is not None and attempt.started and name:
                 ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
                 found.append((name, max(1, ran_ms), attempt.limit_ms))
         return found[::-1]
