@@ -23,7 +23,7 @@ RULES = (
     _one(
         "quota-forgets-the-pass",
         "What a pass has given out itself does not count for quotas, paces and caps.",
-        _GATES + "room",
+        _GATES + "_room_at",
         "*self._taken.get(gate.key, (0, 0))",
         "0, 0",
     ),
