@@ -216,3 +216,15 @@ def test_a_policy_without_a_rule_lets_go_what_it_held_back(cluster: Cluster) -> 
     assert not cluster.current("a")
     cluster.rule()
     assert cluster.current("a")
+
+
+def test_a_pace_that_stays_keeps_its_tokens_when_the_policy_changes(cluster: Cluster) -> None:
+    pacing = Pacing(starts=(Pace(user="*", per_minute=6, burst=2),))
+    cluster.rule(pacing=pacing)
+    cluster.join("w1", credit=100)
+    cluster.submit("a", array={"last": 5})
+    assert len(cluster.held("w1")) == 2
+    cluster.rule(pacing=pacing, quotas=(Quota(user="*", gpus=1),))
+    assert len(cluster.held("w1")) == 2
+    cluster.rule(pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=3),)))
+    assert len(cluster.held("w1")) == 5

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
+
 from dray.core.model.policy import (
     STRATEGIES,
     Budget,
@@ -53,8 +55,16 @@ class Site:
             span_ms = world.size.span_ms
             changes = self._rng.choice([0, 0, 1, 3])
             moments = [0, *(self._rng.randint(1000, span_ms) for _ in range(changes))]
+            policy = draw_policy(self._rng)
             for number, at_ms in enumerate(sorted(moments), 1):
-                world.at(at_ms, self._apply, number, draw_policy(self._rng))
+                world.at(at_ms, self._apply, number, policy)
+                policy = self._draw_next(policy)
+
+    def _draw_next(self, policy: Policy) -> Policy:
+        """Another policy, or the same with other queues."""
+        other = draw_policy(self._rng)
+        keeps = self._rng.random() < 0.5
+        return msgspec.structs.replace(policy, queues=other.queues) if keeps else other
 
     def _apply(self, number: int, policy: Policy) -> None:
         """Apply a policy; asked again until a hub has answered, or another one is wanted by then."""
