@@ -46,7 +46,7 @@ from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
-from dray.core.model.policy import pack_policy
+from dray.core.model.policy import Policy, pack_policy
 from dray.core.model.policy_check import check_policy
 from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.spec import pack_spec, spec_document, unpack_spec
@@ -157,6 +157,20 @@ class Cluster:
     def cancel(self, job_id: str, index: int = -1, grace_s: float = -1) -> list[Effect]:
         return self.turn(CancelRequested(job_id, index, "ann", grace_s))
 
+    def rule(self, **sections: Any) -> list[Effect]:
+        """Put a policy in force."""
+        return self.turn(PolicyChanged(pack_policy(Policy(**sections)), "applied", "ann"))
+
+    def serve_all(self, worker: str = "w1", most: int = 50) -> list[str]:
+        """Run and end what a worker with one slot holds, one by one; gives the jobs in their order."""
+        order: list[str] = []
+        while len(order) < most and (held := self.held(worker)):
+            (uid,) = held
+            order.append(self.attempt(uid).job_id)
+            self.run(uid)
+            self.end(uid)
+        return order
+
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def join(self, worker: str = "w1", credit: int = 0, *, beats: bool = True, **offer: Any) -> list[Effect]:
@@ -216,6 +230,10 @@ class Cluster:
         attempt = self.state.attempts[uid]
         said = self.sign_of_life(attempt.worker)
         return self.turn(*said, AttemptAccepted(attempt.worker, attempt.job_id, self.spelled(attempt), uid))
+
+    def accept_all(self, worker: str) -> None:
+        for uid in self.held(worker):
+            self.run(uid)
 
     def start(self, uid: str) -> list[Effect]:
         attempt = self.state.attempts[uid]

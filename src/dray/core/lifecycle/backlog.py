@@ -45,14 +45,16 @@ class Bucket:
         self.entries: list[Entry] = []
         self.head = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> bool:
+        """Put an entry in its place; gives whether that is the first."""
         if not self.entries or self.entries[-1] < entry:
             self.entries.append(entry)
-            return
+            return len(self.entries) - self.head == 1
         place = bisect_left(self.entries, entry, lo=self.head)
         # An entry that went stale in place stands again by itself; a second one would place its tasks twice.
         if place == len(self.entries) or self.entries[place] != entry:
             self.entries.insert(place, entry)
+        return place == self.head
 
     def drop_head(self) -> None:
         """Forget the first entry, which must be stale."""
@@ -115,14 +117,13 @@ class Backlog:
     def add(self, key: BucketKey, entry: Entry) -> None:
         """Queue a job's range, or one of its tasks again; its shape is looked at in the next pass."""
         bucket = self.buckets.get(key)
-        new = bucket is None
         if bucket is None:
             bucket = self.buckets[key] = Bucket()
             self.of_shape.setdefault(key.shape, {})[key] = None
-        bucket.add(entry)
-        # Where work may be stopped for other work, a new line may have what others of its shape have not: a band above
-        # what runs, or a share of its own.
-        if (new and self.eager) or not self.parked.get(key.shape, False):
+        first = bucket.add(entry)
+        # Where work may be stopped for other work, the first of a line may have what others of its shape have not: a
+        # band above what runs, a share of its own, less service.
+        if (first and self.eager) or not self.parked.get(key.shape, False):
             self.parked.pop(key.shape, None)
             self.awake[key.shape] = None
 

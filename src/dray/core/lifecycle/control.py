@@ -28,6 +28,8 @@ def hold_changed(state: State, event: HoldChanged, clock: Clock) -> list[Effect]
     effects = receipts.close(state, job, "rolled_back", clock) if event.on else []
     if not job.barred:
         jobs.join_all(state, job, clock)
+    elif job.id in state.watched:
+        state.backlog.wake(job.shape)
     return [*effects, Note("job_held" if event.on else "job_released", job.id, data={"user": event.user})]
 
 

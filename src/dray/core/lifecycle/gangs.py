@@ -178,11 +178,8 @@ def _judge(
         said = breaker.exit_class or "code"
         if first.failures > job.retries:
             return _end(state, job, tasks, breaker, JobState.FAILED, said, breaker.error, clock)
-        effects = _try_again(state, job, tasks, f"{name} failed ({said}), retry {first.failures}", clock)
-        for task in tasks:
-            # A retry has the whole time limit before it, whatever was saved so far.
-            task.used_ms = 0
-        return effects
+        why = f"{name} failed ({said}), retry {first.failures}"
+        return _try_again(state, job, tasks, why, clock, afresh=True)
     if how == LOST and ran:
         for task in tasks:
             task.losses += 1
@@ -201,8 +198,10 @@ def _judge(
     return _try_again(state, job, tasks, why, clock)
 
 
-def _try_again(state: State, job: Job, tasks: list[Task], why: str, clock: Clock) -> list[Effect]:
-    return [effect for task in tasks for effect in jobs.requeue(state, job, task, clock, why)]
+def _try_again(
+    state: State, job: Job, tasks: list[Task], why: str, clock: Clock, afresh: bool = False
+) -> list[Effect]:
+    return [effect for task in tasks for effect in jobs.requeue(state, job, task, clock, why, afresh)]
 
 
 def _end(

@@ -376,6 +376,9 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
 
 def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
     data = {"state": job.state.value, "name": job.name, "user": job.user}
+    if job.id in state.watched:
+        # Whoever is next in its line may be in for protection too, and is found by a look at the shape.
+        state.backlog.wake(job.shape)
     return [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
 
 

@@ -55,12 +55,13 @@ class Turns:
         # One queue whose users are not weighed against each other: nobody's share is asked for.
         self.alone = len(self._waiting) <= 1 and all("" in groups for groups in self._waiting.values())
 
-    @property
-    def contended(self) -> bool:
-        """Whether more than one group waits: then turns are taken task by task."""
-        if self.alone:
+    def is_contended(self, head: Head) -> bool:
+        """Whether others than this head's own group wait, which was taken out: then turns are taken task by task."""
+        if self.alone or not self._waiting:
             return False
-        return len(self._waiting) > 1 or any(len(groups) > 1 for groups in self._waiting.values())
+        party = self._state.parties.all[head.line.party]
+        groups = self._waiting.get(party.queue, {})
+        return len(self._waiting) > 1 or len(groups) != 1 or self._group(party).user not in groups
 
     def push_next(self, line: BucketKey) -> None:
         """Let the next standing job of a line wait for its turn."""

@@ -141,7 +141,7 @@ class _Pass:
         if line.shape in self._parked:
             self._pass_by(head)
             return
-        wanted = self._wanted(job, head.rank[2], 1 if self._turns.contended else min(most, room))
+        wanted = self._wanted(job, head.rank[2], 1 if self._turns.is_contended(head) else min(most, room))
         if not wanted:
             self._turns.push_next(line)
             return
