@@ -56,7 +56,7 @@ _STATUSES = {
     "open": "the room is kept until everybody has left",
     "served": "the room was given to the job that it was made for",
     "rolled_back": "the job no longer waits; the room goes to whoever is next",
-    "lapsed": "the room could not be used",
+    "lapsed": "the room did not come free in time, and is no longer kept",
 }
 
 
