@@ -135,7 +135,7 @@ def draw_receipt(receipt: Document, now: datetime | None = None) -> str:
         ("made for", f"{whose}, priority {receipt.get('priority', 0)}, queue {receipt.get('queue') or '-'}"),
         ("rule", f"{_words(rule)}: {_RULES.get(rule, '')}".rstrip(": ")),
         (
-            "scarce",
+            "resource",
             {"gpu": "GPUs", "cpu": "cores"}.get(str(receipt.get("kind")), str(receipt.get("kind") or "")),
         ),
         ("room on", ", ".join(map(str, receipt.get("workers") or []))),
