@@ -122,7 +122,7 @@ def test_the_receipt(hub, capsys):
     assert "status    served: the room was given to the job that it was made for" in shown
     assert "made for  high of ana, priority 5, queue prod" in shown
     assert "rule      priority: work of lower priority makes room" in shown
-    assert "scarce    GPUs" in shown
+    assert "resource  GPUs" in shown
     assert ", 2.4s after the decision" in shown
     assert "cost      1 task stopped, 1m12s of work lost" in shown
     assert shown.splitlines()[-1].split()[:7] == "low ben 1 w1 3m12s 1m12s 30s".split()

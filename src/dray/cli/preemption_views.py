@@ -56,7 +56,7 @@ _STATUSES = {
     "open": "the room is kept until everybody has left",
     "served": "the room was given to the job that it was made for",
     "rolled_back": "the job no longer waits; the room goes to whoever is next",
-    "lapsed": "the room could not be used",
+    "lapsed": "the room did not come free in time, and is no longer kept",
 }
 
 
@@ -135,7 +135,7 @@ def draw_receipt(receipt: Document, now: datetime | None = None) -> str:
         ("made for", f"{whose}, priority {receipt.get('priority', 0)}, queue {receipt.get('queue') or '-'}"),
         ("rule", f"{_words(rule)}: {_RULES.get(rule, '')}".rstrip(": ")),
         (
-            "scarce",
+            "resource",
             {"gpu": "GPUs", "cpu": "cores"}.get(str(receipt.get("kind")), str(receipt.get("kind") or "")),
         ),
         ("room on", ", ".join(map(str, receipt.get("workers") or []))),
