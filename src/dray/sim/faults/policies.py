@@ -133,7 +133,7 @@ def draw_policy(rng: random.Random) -> Policy:
             weights=rng.choice([{}, {"ann": 2}, {"bob": 0.5}]),
         ),
         placement=PlacementPolicy(strategy=rng.choice(STRATEGIES)),
-        preemption=_preemption(rng),
+        preemption=_preemption(rng, order),
     )
 
 
@@ -176,9 +176,10 @@ def _pacing(rng: random.Random) -> Pacing:
     )
 
 
-def _preemption(rng: random.Random) -> PreemptionPolicy:
+def _preemption(rng: random.Random, order: str) -> PreemptionPolicy:
+    strategy = rng.choice(["priority", "priority", "pressure", "fair_share", "none"])
     return PreemptionPolicy(
-        strategy=rng.choice(["priority", "priority", "pressure", "fair_share", "none"]),
+        strategy="fair_share" if order == "fair_share" and strategy != "none" else strategy,
         by_tier=rng.random() < 0.5,
         min_run_s=rng.choice([0, 1, 5, 15]),
         wait_s=rng.choice([0, 0, 3]),
