@@ -131,8 +131,12 @@ def show(session: Session, job: str) -> None:
     document = session.hub.get(job_path(job_id)) if index < 0 else find_task(session.hub, job_id, index)
     if session.json:
         session.print_json(document)
-    else:
-        print(draw_job(document) if index < 0 else draw_task(document))
+        return
+    from dray.cli.preemption_commands import receipts_of
+    from dray.cli.preemption_views import tell_receipts
+
+    told = tell_receipts(receipts_of(session.hub, job_id), job_id, "" if index < 0 else document["id"])
+    print(draw_job(document, told) if index < 0 else draw_task(document, told))
 
 
 @click.command("cancel", cls=HubCommand)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from dray.cli.exit_codes import describe_end, is_numbered
+from dray.cli.preemption_views import tell_note
 from dray.cli.render import (
     Column,
     clean,
@@ -111,10 +112,10 @@ def _tell_failures(job: Document) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in bad if count)
 
 
-def draw_job(job: Document) -> str:
-    """All that `show` tells of a job."""
+def draw_job(job: Document, preempted: str = "") -> str:
+    """All that `show` tells of a job; `preempted`: a line about preemptions that had to do with it."""
     spec: Document = job.get("spec") or {}
-    blocks = [draw_pairs(_job_pairs(job, spec))]
+    blocks = [draw_pairs([*_job_pairs(job, spec), ("preemption", clean(preempted))])]
     if job.get("attempts"):
         blocks.append(draw_attempts(job["attempts"]))
     return "\n\n".join(blocks)
@@ -247,7 +248,9 @@ def _tell_attempt_end(attempt: Document) -> str:
     words = describe_end({**attempt, "state": state})
     usage: Document = attempt.get("usage") or {}
     peak = f"peak {format_bytes(int(usage['max_rss_bytes']))}" if usage.get("max_rss_bytes") else ""
-    reason = f"stopped by {attempt['cancel_reason']}" if attempt.get("cancel_reason") else ""
+    cancel = str(attempt.get("cancel_reason") or "")
+    # Of a preempted one the words say it already.
+    reason = f"stopped by {cancel}" if cancel and not (words and cancel == phase) else ""
     step = attempt.get("saved_step")
     saved = (
         "" if step is None else f"saved step {step} after {format_seconds(attempt.get('saved_run_s') or 0)}"
@@ -256,7 +259,7 @@ def _tell_attempt_end(attempt: Document) -> str:
     return ", ".join(filter(None, (variant, words, reason, saved, peak)))
 
 
-def draw_task(task: Document) -> str:
+def draw_task(task: Document, preempted: str = "") -> str:
     """All that `show ID/3` tells of a task."""
     index = task.get("array_index")
     pairs = [
@@ -269,6 +272,7 @@ def draw_task(task: Document) -> str:
         ("ended", _tell_time(task.get("ended_at"), task.get("started_at"), "ran")),
         ("worker", str(task.get("worker") or "")),
         ("tried again", _tell_retries(task)),
+        ("preemption", clean(preempted)),
     ]
     blocks = [draw_pairs(pairs)]
     if task.get("attempts"):
@@ -279,18 +283,22 @@ def draw_task(task: Document) -> str:
 def draw_event(event: Document) -> str:
     """One line per event, whatever further fields it has."""
     known = ("at", "type", "job_id", "task_id", "worker", "attempt", "message", "seq", "id")
+    told = tell_note(event) if not event.get("message") else ""
     rest = {
-        key: value for key, value in event.items() if key not in known and value not in (None, "", [], {})
+        key: value
+        for key, value in event.items()
+        if not told and key not in known and value not in (None, "", [], {})
     }
+    message = str(event.get("message") or told)
     # A message names the worker where that matters.
-    where = f"on {event['worker']}" if event.get("worker") and not event.get("message") else ""
+    where = f"on {event['worker']}" if event.get("worker") and not message else ""
     about = str(event.get("task_id") or event.get("job_id") or "")
     parts = [
         local_time(event.get("at")),
-        f"{event.get('type', ''):<17}",
+        f"{event.get('type', ''):<18}",
         about,
         where,
-        str(event.get("message") or ""),
+        message,
     ]
     return clean(" ".join(part for part in (*parts, _join(rest)) if part).rstrip())
 

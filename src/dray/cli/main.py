@@ -44,6 +44,10 @@ COMMANDS = {
     "queue": (f"{_SITE}:queue", "List queues, or show one and its line."),
     "quota": (f"{_SITE}:quota", "List quotas and what is used of them."),
     "pace": (f"{_SITE}:pace", "List paces and caps and how they stand."),
+    "preemptions": (
+        "dray.cli.preemption_commands:preemptions",
+        "List who was stopped for whom, or show the receipt.",
+    ),
     "config": (f"{_SITE}:config", "Show what holds and where it came from; apply a policy."),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),

@@ -35,6 +35,10 @@ _COLOURS = {
     "over soft": "yellow",
     "over": "red",
     "over hard": "red",
+    "open": "yellow",
+    "served": "green",
+    "rolled back": "magenta",
+    "lapsed": "magenta",
 }
 
 

@@ -215,6 +215,27 @@ class AsyncHub:
                 break
         return found
 
+    async def preemptions(
+        self, job: AnyJob | None = None, user: str = "", limit: int = 50
+    ) -> list[dict[str, Any]]:
+        """Receipts of preemptions, newest first: those that a job or a user made or suffered, or all."""
+        wanted = {"job": "" if job is None else id_of(job), "user": user}
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while len(found) < limit:
+            page = min(200, limit - len(found))
+            answer = await self._channel.ask("preemptions", {**wanted, "limit": page, "cursor": cursor})
+            found += answer["preemptions"]
+            cursor = answer["next_cursor"]
+            if cursor is None:
+                break
+        return found
+
+    async def preemption(self, receipt_id: str) -> dict[str, Any]:
+        """The receipt of one preemption: who, which rule, what was lost, when it comes back."""
+        answer: dict[str, Any] = await self._channel.ask("preemption", {"id": receipt_id})
+        return answer
+
     async def values(self, job: AnyJob) -> list[bytes | None]:
         """What the tasks of a job gave back, in order; None where one gave nothing."""
         values: list[bytes | None] = []

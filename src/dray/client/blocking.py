@@ -205,6 +205,18 @@ class Hub:
         found: list[Status] = self._call("jobs", states, user, queue, name, labels, limit)
         return found
 
+    def preemptions(self, job: AnyJob | None = None, user: str = "", limit: int = 50) -> list[dict[str, Any]]:
+        """Receipts of preemptions, newest first: those that a job or a user made or suffered, or all."""
+        found: list[dict[str, Any]] = self._call(
+            "preemptions", None if job is None else _id_of(job), user, limit
+        )
+        return found
+
+    def preemption(self, receipt_id: str) -> dict[str, Any]:
+        """The receipt of one preemption: who, which rule, what was lost, when it comes back."""
+        answer: dict[str, Any] = self._call("preemption", receipt_id)
+        return answer
+
     def values(self, job: AnyJob) -> list[bytes | None]:
         """What the tasks of a job gave back, in order; None where one gave nothing."""
         values: list[bytes | None] = self._call("values", _id_of(job))

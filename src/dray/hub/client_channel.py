@@ -20,7 +20,7 @@ from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
 from dray.hub.channel_answers import ChannelAnswers
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.http_answers import error_document, internal_error
-from dray.hub.service import Caller, Document, HubService
+from dray.hub.service import Caller, Document, HubService, ReceiptFilter
 from dray.hub.store.base import JobFilter
 from dray.wire import client_messages as wire
 
@@ -351,6 +351,14 @@ class Channel:
         states = tuple(dict.fromkeys(body.states))
         return await self._desk.service.tasks(self.caller, body.id, states, body.cursor, body.limit)
 
+    async def preemptions(self, body: wire.Preemptions) -> Document:
+        _check_cursor(body.cursor)
+        wanted = ReceiptFilter(body.job, body.user, body.limit, int(body.cursor or 0), body.window_s)
+        return await self._desk.service.site.preemptions(self.caller, wanted)
+
+    async def preemption(self, body: wire.Preemption) -> Document:
+        return await self._desk.service.site.preemption(self.caller, body.id)
+
     async def ping(self, body: wire.Ping) -> Document:
         return await self._desk.service.hub(self.caller)
 
@@ -386,4 +394,6 @@ _CALLS: dict[type[msgspec.Struct], Callable[[Channel, Any], Any]] = {
     wire.Jobs: Channel.jobs,
     wire.Tasks: Channel.tasks,
     wire.Ping: Channel.ping,
+    wire.Preemptions: Channel.preemptions,
+    wire.Preemption: Channel.preemption,
 }

@@ -21,7 +21,7 @@ _PLACES = 2 * len(_STEPS)
 _ENDS = {
     "served": "the room of receipt {id} is free, and it is given to it",
     "rolled_back": "it no longer waits: the room of receipt {id} goes to others",
-    "lapsed": "receipt {id} led nowhere",
+    "lapsed": "the room of receipt {id} did not come free in time",
 }
 
 

@@ -8,7 +8,7 @@ that neither can drift from the other.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -135,6 +135,22 @@ class Ping(msgspec.Struct, forbid_unknown_fields=True):
     """Ask for a sign of life: the hub's version and epoch."""
 
 
+class Preemptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Receipts of preemptions, newest first; filters as in `GET /preemptions`."""
+
+    job: str = ""
+    user: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 50
+    cursor: str = ""
+    window_s: Annotated[float, msgspec.Meta(ge=1, le=366 * 86400)] = 86400
+
+
+class Preemption(msgspec.Struct, forbid_unknown_fields=True):
+    """The receipt of one preemption."""
+
+    id: str
+
+
 CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "submit": Submit,
     "watch": Watch,
@@ -152,6 +168,8 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "jobs": Jobs,
     "tasks": Tasks,
     "ping": Ping,
+    "preemptions": Preemptions,
+    "preemption": Preemption,
 }
 ANSWER, ERROR, CHANGED = "answer", "error", "changed"
 RequestId = int | str | None

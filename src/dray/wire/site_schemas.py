@@ -185,7 +185,7 @@ class PreemptionDocument(msgspec.Struct):
         str,
         Meta(
             description="`open` (room is kept while the victims leave), `served`, "
-            "`rolled_back` (the preemptor no longer waits) or `lapsed` (it led nowhere)"
+            "`rolled_back` (the preemptor no longer waits) or `lapsed` (the room did not come free in time)"
         ),
     ]
     rule: Annotated[str, Meta(description="priority, pressure, fair_share or srsf")]

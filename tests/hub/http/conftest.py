@@ -17,7 +17,7 @@ from dray.errors import NotFound
 from dray.hub.auth import Tokens, make_token
 from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.server import HttpServer, bind, new_loop
-from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.service import Caller, FeedEvent, LogRequest, ReceiptFilter, Submitted
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 
 NOW_MS = 1_800_000_000_000
@@ -142,6 +142,14 @@ class FakeHub:
     async def paces(self, caller: Caller) -> dict[str, Any]:
         self.note("paces", caller)
         return {"submits": [], "starts": [], "running": []}
+
+    async def preemptions(self, caller: Caller, wanted: ReceiptFilter) -> dict[str, Any]:
+        self.note("preemptions", caller, *wanted)
+        return {"preemptions": [], "statistics": {"window_s": wanted.window_s}}
+
+    async def preemption(self, caller: Caller, receipt_id: str) -> dict[str, Any]:
+        self.note("preemption", caller, receipt_id)
+        return {"id": receipt_id, "status": "open", "rule": "priority"}
 
     async def policy(self, caller: Caller) -> dict[str, Any]:
         self.note("policy", caller)

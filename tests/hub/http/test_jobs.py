@@ -130,6 +130,12 @@ def test_the_calls_of_the_cluster(site):
         ("GET", "/queues/q?limit=3"): ("queue", ("q", 3)),
         ("GET", "/quotas"): ("quotas", ()),
         ("GET", "/paces"): ("paces", ()),
+        ("GET", "/preemptions"): ("preemptions", ("", "", 50, 0, 86400)),
+        ("GET", "/preemptions?job=j&user=u&limit=2&cursor=7&window_s=60"): (
+            "preemptions",
+            ("j", "u", 2, 7, 60),
+        ),
+        ("GET", "/preemptions/p3"): ("preemption", ("p3",)),
         ("GET", "/policy"): ("policy", ()),
         ("PUT", "/policy"): ("apply", ({}, False, False)),
         ("PUT", "/policy?dry_run=1&force=true"): ("apply", ({}, True, True)),

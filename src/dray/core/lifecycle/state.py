@@ -136,7 +136,7 @@ class State:
     def place_of(self, job: Job, position: int) -> tuple[int, int]:
         """Where in its line a job's range, or one task, belongs now: an edit or another run may have moved it."""
         task = None if position == RANGE else self.tasks.get((job.id, position))
-        order = _ORDERS.get(self.policy.queue(job.queue).order)
+        order = _ORDERS.get(self.parties.all[job.party].rules.order)
         ahead = -1 if task is not None and task.ahead else 0
         return ahead, order(job, task, self.shapes.asks[job.shape][0]) if order else 0
 

@@ -106,13 +106,15 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
     reason = Reason(state=job.state.value, summary="", known=len(state.workers))
     reason.place = find_place(state, job)
     if not state.workers:
-        reason.fix = "start one: dray worker start"
+        reason.fix = _release(job) or "start one: dray worker start"
         reason.blockers = barriers
         reason.summary = _summary(barriers, "no worker has joined yet", None)
         return reason
     scans = view.scans(job)
     verdict = Verdict(state, scans)
     reason.fits, reason.ever = verdict.fits and not _stopping(barriers), verdict.ever
+    if verdict.ever:
+        reason.place = None  # whoever is first in line for what is not there is no closer to it
     reason.blockers = [*barriers, *verdict.short, *verdict.blockers]
     reason.classes = [group for number, scan in enumerate(scans) for group in sort_by_class(scan, number)]
     reason.workers = _closest_workers(scans[verdict.best])
@@ -276,13 +278,16 @@ def _stopping(barriers: Sequence[Blocker]) -> list[Blocker]:
     return [blocker for blocker in barriers if blocker.kind != "soft_budget"]
 
 
-def _fix(job: Job, verdict: Verdict) -> str:
+def _release(job: Job) -> str:
+    """What a person does about a job that stands in no line."""
     if job.held:
         return f"release it: dray release {job.id}"
-    if job.after:
-        return f"wait for them, or drop the condition: dray set {job.id} after="
-    if not verdict.ever:
-        return ""
+    return f"wait for them, or drop the condition: dray set {job.id} after=" if job.after else ""
+
+
+def _fix(job: Job, verdict: Verdict) -> str:
+    if job.barred or not verdict.ever:
+        return _release(job)
     if verdict.short and verdict.able:
         more = verdict.nodes - verdict.able
         return f"ask for {count(verdict.able, 'node')} or fewer, or start {more} more such workers"

@@ -52,10 +52,12 @@ class Turns:
         for line in lines:
             self._walks[line] = standing(state, line)
             self.push_next(line)
+        # One queue whose users are not weighed against each other: nobody's share is asked for.
+        self.alone = len(self._waiting) <= 1 and all("" in groups for groups in self._waiting.values())
 
     def is_contended(self, head: Head) -> bool:
         """Whether others than this head's own group wait, which was taken out: then turns are taken task by task."""
-        if not self._waiting:
+        if self.alone or not self._waiting:
             return False
         party = self._state.parties.all[head.line.party]
         groups = self._waiting.get(party.queue, {})
@@ -91,6 +93,8 @@ class Turns:
 
     def charge(self, head: Head, cost: int) -> None:
         """One more task was placed: its queue and its user have had that much more."""
+        if self.alone:
+            return
         party = self._state.parties.all[head.line.party]
         self._had[party.queue] = self._had.get(party.queue, party.of_queue.cost) + cost
         self._group(party).had += cost * self._state.policy.fair_share.entry_charge_s * 1000
@@ -104,7 +108,7 @@ class Turns:
 
     def _group(self, party: Party) -> Group:
         policy = self._state.policy
-        user = party.user if policy.queue(party.queue).order == "fair_share" else ""
+        user = party.user if party.rules.order == "fair_share" else ""
         group = self._groups.get((party.queue, user))
         if group is None:
             had, weight = 0.0, 1.0
@@ -126,7 +130,7 @@ def rank_of(state: State, line: BucketKey, job: Job, entry: Entry) -> tuple[int,
 
 def aged_priority(state: State, job: Job) -> int:
     """The priority a job waits with: read by the `priority` policy only, one point more per `ageing_s` of waiting."""
-    queue = state.policy.queue(job.queue)
+    queue = state.parties.all[job.party].rules
     if queue.order != "priority":
         return 0
     waited_ms = max(0, state.now_ms - job.waiting_since_ms)
@@ -155,7 +159,7 @@ def standing(state: State, line: BucketKey) -> Iterator[tuple[Job, Entry]]:
 def stands(state: State, line: BucketKey, entry: Entry) -> bool:
     """Whether an entry still means work: its job waits here with a range, or this very task is queued again."""
     job = state.jobs.get(entry.job_id)
-    if job is None or job.barred or state.line_of(job) != line:
+    if job is None or job.barred or (job.party, job.priority, job.shape) != line:
         return False
     waits = (
         job.untouched > 0 if entry.position == RANGE else entry.position in state.requeued_of.get(job.id, ())

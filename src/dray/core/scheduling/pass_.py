@@ -71,6 +71,7 @@ class _Pass:
         self._blocked: dict[str, None] = {}
         self._looks: dict[str, int] = {}
         self._turns = Turns(state, _awake_lines(state))
+        self._weighs = not self._turns.alone or state.policy.preempts
         self._number = state.counters.next_attempt
 
     def run(self) -> Plan:
@@ -191,9 +192,10 @@ class _Pass:
                 self._served.add((job.id, index))
         self._taken[job.id] = self._taken.get(job.id, 0) + len(spots)
         self._gates.take(head, len(spots))
-        cost = len(spots) * cost_of(state.policy, state.asks(head.line.shape)[0])
-        self._turns.charge(head, cost)
-        self._search.give(job.user, cost)
+        if self._weighs:
+            cost = len(spots) * cost_of(state.policy, state.asks(head.line.shape)[0])
+            self._turns.charge(head, cost)
+            self._search.give(job.user, cost)
 
     def _block(self, head: Head, index: int) -> None:
         """It found no room: whoever else asks for the same is passed by, and victims are looked for where it may."""

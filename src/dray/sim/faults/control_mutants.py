@@ -64,7 +64,7 @@ CONTROL = (
         "edit-leaves-entry",
         "An edited job is also placed from the line in which it stood before.",
         "dray.core.scheduling.ordering:stands",
-        "or state.line_of(job) != line",
+        "or (job.party, job.priority, job.shape) != line",
         "",
     ),
     _one(
