@@ -159,8 +159,8 @@ def _quotas(rng: random.Random) -> tuple[Quota, ...]:
 
 def _budget(rng: random.Random) -> Budget:
     """A few GPU-seconds in each of many short periods."""
-    hard = rng.choice([0, 2, 10]) / HOUR_S
-    return Budget(soft=rng.choice([0, 1, 5]) / HOUR_S, hard=hard, per_s=rng.choice([10, 40]))
+    soft, hard = rng.choice([(1, 0), (0, 2), (1, 2), (0, 10), (5, 10)])
+    return Budget(soft=soft / HOUR_S, hard=hard / HOUR_S, per_s=rng.choice([10, 40]))
 
 
 def _pacing(rng: random.Random) -> Pacing:
