@@ -2,8 +2,8 @@
 
 The core alone, as in `core_passes`. The full stack: fair share, quotas, paces, caps, reservations and preemption, all
 in force and none of them biting, so that both fills place the same tasks. The sizes are those for which Iris has
-published what a match and a tick take: 100-task jobs, ten tasks per worker. What a tick of theirs holds is not said, so
-two figures stand beside it: everything it takes to place all tasks, and one turn of a full cluster with as many waiting.
+published what a match and a tick take: 100-task jobs, ten tasks per worker. What a tick of theirs holds is not said:
+two figures stand beside it, all it takes to place everything, and one turn of a full cluster with as many waiting.
 """
 
 from __future__ import annotations
