@@ -55,7 +55,7 @@ class View:
 
 
 class Verdict:
-    """What the workers say to a job: the alternative that comes closest, whether it fits, and all blockers."""
+    """What the workers say to a job: the alternative that comes closest, and whether it fits now or ever."""
 
     def __init__(self, state: State, scans: Sequence[Scan]) -> None:
         self.scans, self.best = scans, 0
@@ -68,26 +68,34 @@ class Verdict:
         self.nodes = scan.ask.nodes
         self.fits = self.ready >= self.nodes
         self.ever = self.able < self.nodes
-        self.blockers = [
-            blocker for number, each in enumerate(scans) for blocker in list_blockers(each, number)
-        ]
         self.short: list[Blocker] = []
         if self.nodes > 1 and not self.fits:
             self.short.append(self._shortage(scan, int(scan.survey.known.sum())))
 
+    def blockers(self) -> list[Blocker]:
+        """Every rule that refuses somebody, of every alternative."""
+        return [
+            word_rule(each, kind, number)
+            for number, each in enumerate(self.scans)
+            for kind in rank_rules(each, list(each.refused))
+        ]
+
     def words(self) -> str:
         """The workers' part of the one line."""
-        mine = [blocker for blocker in self.blockers if blocker.variant == self.best]
-        lead = [blocker.message for blocker in self.short]
+        scan, lead = self.scans[self.best], [blocker.message for blocker in self.short]
         if self.fits:
             return "it fits now and is about to start"
         if self.ever:
-            first = lead or [blocker.message for blocker in mine if blocker.ever]
-            known = "the known workers" if self.nodes > 1 and lead else "any known worker"
-            return f"cannot ever start on {known}: {first[0] if first else 'nothing fits'}"
-        kinds = _kinds_among(self.scans[self.best])
-        words = [b.message for b in mine if not b.ever and b.kind in kinds]
-        return f"cannot start now: {'; '.join([*lead, *words[:3]])}"
+            known = "the known workers" if lead else "any known worker"
+            if not lead:
+                kinds = rank_rules(scan, [kind for kind in scan.refused if kind[1]])
+                lead = [word_rule(scan, kind, self.best).message for kind in kinds[:1]]
+            return f"cannot ever start on {known}: {lead[0] if lead else 'nothing fits'}"
+        near = [
+            kind for kind, mask in scan.refused.items() if not kind[1] and bool((mask & scan.possible).any())
+        ]
+        told = [word_rule(scan, kind, self.best).message for kind in rank_rules(scan, near)[:3]]
+        return f"cannot start now: {'; '.join([*lead, *told])}"
 
     def _shortage(self, scan: Scan, known: int) -> Blocker:
         alike = "" if scan.ask.mixed_backends else " of one backend"
@@ -118,12 +126,13 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
     reason.fits, reason.ever = verdict.fits and not _stopping(barriers), verdict.ever
     if verdict.ever:
         reason.place = None  # whoever is first in line for what is not there is no closer to it
-    reason.blockers = [*barriers, *verdict.short, *verdict.blockers]
+    blockers = verdict.blockers()
+    reason.blockers = [*barriers, *verdict.short, *blockers]
     reason.classes = [group for number, scan in enumerate(scans) for group in sort_by_class(scan, number)]
     reason.workers = _closest_workers(scans[verdict.best])
     reason.underway = find_underway(state, job)
     reason.start = find_start(state, job, view.overlay.rooms, ())
-    reason.fix = _fix(job, verdict)
+    reason.fix = _fix(job, verdict, blockers)
     reason.summary = _summary(barriers, verdict.words(), reason)
     return reason
 
@@ -168,7 +177,7 @@ def headline(state: State, job: Job, view: View) -> str:
 def count_members(state: State, ask: Ask, scan: Scan) -> tuple[int, int]:
     """How many workers could ever take a task, and how many could now: of one backend, where a gang must be alike."""
     if ask.nodes == 1 or ask.mixed_backends:
-        return int(scan.possible.sum()), int(scan.fits.sum())
+        return int(np.count_nonzero(scan.possible)), int(np.count_nonzero(scan.fits))
     columns = state.columns
     names: dict[str, int] = {}
     kinds = np.array([names.setdefault(offer.backend, len(names)) for offer in columns.offers], dtype=np.intp)
@@ -180,14 +189,17 @@ def count_members(state: State, ask: Ask, scan: Scan) -> tuple[int, int]:
     return int(able[best]), int(ready[best])
 
 
-def list_blockers(scan: Scan, variant: int) -> list[Blocker]:
-    """Every rule that refuses somebody, with the worker that comes closest and how many it refuses."""
-    found = []
-    for kind, mask in scan.refused.items():
-        rejection = scan.rejection(scan.closest(kind), kind)
-        blocker = word_blocker(rejection, _have(scan, kind, rejection), int(mask.sum()), variant)
-        found.append(_name_keeper(scan, kind, blocker) if kind[0] == "reserved" else blocker)
-    return sorted(found, key=lambda blocker: (-blocker.ever, -blocker.workers, blocker.kind))
+def rank_rules(scan: Scan, kinds: list[Kind]) -> list[Kind]:
+    """Rules in the order in which they are told: for ever before for now, those that refuse the most first."""
+    return sorted(kinds, key=lambda kind: (not kind[1], -int(np.count_nonzero(scan.refused[kind])), kind[0]))
+
+
+def word_rule(scan: Scan, kind: Kind, variant: int) -> Blocker:
+    """One rule with the worker that comes closest and how many it refuses."""
+    rejection = scan.rejection(scan.closest(kind), kind)
+    refused = int(np.count_nonzero(scan.refused[kind]))
+    blocker = word_blocker(rejection, _have(scan, kind, rejection), refused, variant)
+    return _name_keeper(scan, kind, blocker) if kind[0] == "reserved" else blocker
 
 
 def _name_keeper(scan: Scan, kind: Kind, blocker: Blocker) -> Blocker:
@@ -228,13 +240,6 @@ def _closest_workers(scan: Scan) -> list[tuple[str, list[Rejection]]]:
 def _closeness(state: State, scan: Scan) -> tuple[bool, bool, int]:
     able, ready = count_members(state, scan.ask, scan)
     return ready >= scan.ask.nodes, able >= scan.ask.nodes, -sum(ever for _, ever in scan.refused)
-
-
-def _kinds_among(scan: Scan) -> set[str]:
-    """The rules that refuse workers which could do otherwise."""
-    return {
-        kind for (kind, ever), mask in scan.refused.items() if not ever and bool((mask & scan.possible).any())
-    }
 
 
 def _settled(job: Job) -> str:
@@ -288,10 +293,10 @@ def _release(job: Job) -> str:
     return f"wait for them, or drop the condition: dray set {job.id} after=" if job.after else ""
 
 
-def _fix(job: Job, verdict: Verdict) -> str:
+def _fix(job: Job, verdict: Verdict, blockers: Sequence[Blocker]) -> str:
     if job.barred or not verdict.ever:
         return _release(job)
     if verdict.short and verdict.able:
         more = verdict.nodes - verdict.able
         return f"ask for {count(verdict.able, 'node')} or fewer, or start {more} more such workers"
-    return next((advise(blocker) for blocker in verdict.blockers if blocker.ever), "")
+    return next((advise(blocker) for blocker in blockers if blocker.ever), "")
