@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 from dray.core.lifecycle.receipts import receipts
 from dray.core.model.policy import ORDERS, STRATEGIES
@@ -33,16 +34,15 @@ def test_every_rule_is_drawn():
 
 
 def test_some_worlds_have_no_rules_and_some_are_crowded():
-    sites = [
-        Site(World(seed, SMALL), None) for seed in range(60)
-    ]  # a site asks for its hub only as time passes
+    no_hub: Any = None  # a site asks for its hub only as time passes
+    sites = [Site(World(seed, SMALL), no_hub) for seed in range(60)]
     assert 15 < sum(site.ruled for site in sites) < 50
     assert any(site.crowded and site.steady for site in sites)
 
 
 def test_rules_bite():
     """Some seeds in which work is stopped for other work, lines stand behind gates, and policies change."""
-    seen = Counter()
+    seen: Counter[str] = Counter()
     for seed in (5, 8, 28, 44):
         history = History(seed, SMALL)
         outcome = history.run()
