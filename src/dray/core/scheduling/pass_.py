@@ -224,9 +224,10 @@ def settle_plan(state: State, decided: Plan) -> bool:
         note_parked(state, shape)
         state.backlog.park(shape, full=True)
     for line, gate in decided.gated:
-        if gate not in state.backlog.behind and (
-            opens_ms := state.parties.gates[gate].opens_ms(state.now_ms)
-        ):
+        # Also where others stand behind it already: they may wait for an end, and this line for a moment.
+        opens_ms = state.parties.gates[gate].opens_ms(state.now_ms)
+        if opens_ms and opens_ms < state.backlog.opens.get(gate, NEVER):
+            state.backlog.opens[gate] = opens_ms
             state.set_timer(opens_ms, "gate", gate)
         state.backlog.shut(line, gate)
     for job_id in decided.blocked:
