@@ -23,6 +23,8 @@ CATALOGUE = (
     "heartbeat_latency",
     "core_passes",
     "core_curves",
+    "policy_stack",
+    "explain",
 )
 
 

@@ -58,6 +58,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "brake_min": "and at least this many",
         "limit_margin_s": "how long past its time limit a task may be before the hub itself cancels it",
         "flap_refuse_s": "how long two agents under one name are both refused",
+        "estimate_every_s": "how often start times are estimated at most, while somebody looks; 0: never",
     },
     "worker": {
         "hub": "address of the hub; empty: the hub of this home",

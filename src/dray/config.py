@@ -78,6 +78,8 @@ class HubConfig:
     limit_margin_s: float = 5.0
     flap_refuse_s: float = 60.0
 
+    estimate_every_s: float = 10.0
+
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -264,7 +266,7 @@ def _convert(item: Field[Any], raw: Any) -> Any:
         if (
             value == 0
             and default not in (MISSING, 0)
-            and item.name != "port"
+            and item.name not in ("port", "estimate_every_s")
             and isinstance(default, (int, float))
         ):
             raise InvalidInput("must be more than 0, got 0")

@@ -16,6 +16,7 @@ from dray.errors import DrayError
 
 RECENT_S = 600.0
 STATES = ("pending", "running", *ENDED)
+ETA_S = 20.0
 _PAGE = 200
 
 
@@ -184,11 +185,15 @@ def _tell_cancel(job: Mapping[str, Any]) -> str:
 @click.command("why", cls=HubCommand)
 @click.argument("job")
 @click.option("--fast", is_flag=True, help="Do not look for the smallest change that would start it.")
+@click.option("--eta", is_flag=True, help="Wait for an estimate of its start, some seconds at most.")
 @pass_session
-def why(session: Session, job: str, fast: bool) -> None:
+def why(session: Session, job: str, fast: bool, eta: bool) -> None:
     """Say why a job does not run: every blocker at once, per worker, and the smallest change that would start it."""
     job_id, _ = split_id(job)
-    answer = session.hub.get(job_path(job_id, "/why"), {"fix": "false"} if fast else None)
+    query: dict[str, Any] = {"fix": "false"} if fast else {}
+    if eta:
+        query["eta_s"] = ETA_S
+    answer = session.hub.get(job_path(job_id, "/why"), query, extra_s=ETA_S if eta else 0)
     if session.json:
         session.print_json(answer)
         return

@@ -85,7 +85,8 @@ def tell_detail(job: Document) -> str:
     state, phase = job.get("state"), str(job.get("phase") or "")
     if state == "pending":
         reason = str(job.get("reason") or "")
-        return reason or (phase if phase != "queued" else "")
+        estimate = str((job.get("estimate") or {}).get("message") or "")
+        return "; ".join(filter(None, (estimate, reason))) or (phase if phase != "queued" else "")
     if state == "running":
         asked = "cancel requested" if job.get("cancel_requested") else ""
         return asked or (phase if phase not in ("", "running") else tell_progress(job) or _tell_failures(job))

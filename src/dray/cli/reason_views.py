@@ -177,3 +177,21 @@ def _tell_use(use: Document) -> str:
         f"{use['kind']} of {use['whose']}: {use['used']:.4g} of {use['limit']:g} {use['unit']} used, "
         f"{use['after']:.4g} after its start"
     )
+
+
+def draw_estimates(answer: Document) -> str:
+    """How good start-time estimates were."""
+    if not answer.get("every_s"):
+        return "start times are not estimated here (estimate_every_s is 0)"
+    judged = answer.get("judged") or 0
+    if not judged:
+        return "no task that had an estimate has started yet: `dray why` and `dray ps` ask for estimates"
+    return "\n".join(
+        [
+            f"The last {judged:,} starts that had an estimate, by the first one they got:",
+            f"  half of them were off by less than {format_seconds(answer['error_p50_s'])}",
+            f"  nine of ten were off by less than {format_seconds(answer['error_p90_s'])}",
+            f"  {100 * answer['later_than_p50']:.0f}% came later than the middle estimate (50% would be right)",
+            f"  {100 * answer['within_p90']:.0f}% came within the p90 estimate (90% would be right)",
+        ]
+    )

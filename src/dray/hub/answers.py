@@ -26,11 +26,12 @@ from dray.hub.commands import KeyMemory, Sources, find_job, owned
 from dray.hub.documents import Document, job_document, moment, task_document, worker_document, worker_tasks
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
+from dray.hub.forecasts import Forecasts
 from dray.hub.histories import job_history
 from dray.hub.log_reading import LogReader
 from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
-from dray.hub.plans import plan_steps, why_steps
+from dray.hub.plans import make_guest, plan_steps, why_steps
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
 from dray.hub.site_answers import SiteAnswers
 from dray.hub.slices import work_off
@@ -51,6 +52,7 @@ class Parts(NamedTuple):
     batch_specs: int
     started_at_ms: int
     site: SiteAnswers
+    forecasts: Forecasts
 
 
 class Answers:
@@ -62,8 +64,13 @@ class Answers:
         self._sources = Sources(parts.store, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self.listeners: list[Callable[[Note], None]] = [parts.site.hear]
+        self.listeners: list[Callable[[Note], None]] = [parts.site.hear, parts.forecasts.hear]
         self.ready = False
+
+    @property
+    def forecasts(self) -> Forecasts:
+        """The start-time estimates."""
+        return self._parts.forecasts
 
     @property
     def site(self) -> SiteAnswers:
@@ -151,6 +158,9 @@ class Answers:
         await self._engine.settle()
         rows = self._store.list_jobs(wanted)
 
+        if any(row.state is JobState.PENDING for row in rows):
+            self.forecasts.want()
+
         def look(state: State) -> list[Document]:
             view = View(state)
             return [self._listed(state, state.jobs.get(row.id, row), view) for row in rows]
@@ -184,13 +194,19 @@ class Answers:
 
         return await self._engine.read(look)
 
-    async def why(self, caller: Caller, job_id: str, fix: bool = True) -> Document:
+    async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> Document:
         def find(state: State) -> Job:
             return owned(caller, find_job(state, self._store, job_id), job_id)
 
-        return await work_off(self._engine, lambda state: why_steps(state, find, caller.sees, fix))
+        answer = await work_off(self._engine, lambda state: why_steps(state, find, caller.sees, fix))
+        if answer["place"] is not None:
+            self.forecasts.want()
+            if eta_s:
+                await self.forecasts.wait(job_id, eta_s)
+            answer["estimate"] = self.forecasts.document(job_id)
+        return answer
 
-    async def plan(self, caller: Caller, spec: Any) -> Document:
+    async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:
         checked = commands.read_specs(caller, [spec], 1)[0]
 
         def begin(state: State) -> Iterator[Document]:
@@ -199,7 +215,18 @@ class Answers:
             changes.check_deadlines([checked], clock)
             return plan_steps(state, checked, clock, caller.sees)
 
-        return await work_off(self._engine, begin)
+        answer = await work_off(self._engine, begin)
+        if eta_s and not answer["starts_now"] and answer["place"] is not None:
+            at_ms = self._engine.clock_ms()
+            guest = await self._engine.read(
+                lambda state: make_guest(state, checked, Clock(state.now_ms, at_ms))
+            )
+            answer["estimate"] = await self.forecasts.foresee(guest, eta_s)
+        return answer
+
+    async def estimates(self, caller: Caller) -> Document:
+        """How good start-time estimates have been."""
+        return self.forecasts.record()
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
         async for piece in self._logs.read(caller, request):
@@ -358,6 +385,11 @@ class Answers:
         reason = ""
         if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
             reason = headline(state, job, view)
+        document = self._brief_document(state, job, reason)
+        document["estimate"] = self.forecasts.document(job.id) if reason else None
+        return document
+
+    def _brief_document(self, state: State, job: Job, reason: str) -> Document:
         if job.numbered:
             return job_document(job, None, [], reason)
         untouched = not job.cursor and not job.rest.final

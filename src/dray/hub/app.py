@@ -45,6 +45,7 @@ from dray.hub.clock import HubClock
 from dray.hub.effect_runner import Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
+from dray.hub.forecasts import Forecasts
 from dray.hub.housekeeping import keep_house
 from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.logs import set_up_logging
@@ -67,6 +68,7 @@ from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.turns import Decision
 from dray.wire.client_messages import CLIENT_PATH
 
+RECALLED_RUNS = 2_000
 logger = logging.getLogger("dray.hub")
 
 
@@ -143,6 +145,8 @@ async def start_hub(config: HubConfig) -> Hub:
     now = clock.read()
     store.save_clock(now.now_ms, now.at_ms, clock.base)
     wake_up(state, now)
+    for name, span_ms, limit_ms in store.recent_runs(RECALLED_RUNS):
+        state.experience.spans.learn(name, span_ms, limit_ms)
     gc.collect()
     gc.freeze()
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
@@ -198,8 +202,8 @@ def _wire(
     def low_space() -> bool:
         return store.low_space(config.min_free_bytes)
 
-    most, now_at, site = config.batch_specs, clock.read().at_ms, _make_site(config, engine, clock, store)
-    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, site))
+    most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
+    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
         await writer.run(lambda target: target.save_token(row))
@@ -233,9 +237,12 @@ def _wire(
     )
 
 
-def _make_site(config: HubConfig, engine: Engine, clock: HubClock, store: Store) -> SiteAnswers:
+def _make_more(
+    config: HubConfig, engine: Engine, clock: HubClock, store: Store
+) -> tuple[SiteAnswers, Forecasts]:
     statistics = QueueStatistics(clock.read().now_ms)
-    return SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, store))
+    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, store))
+    return site, Forecasts(engine, clock, config.estimate_every_s)
 
 
 def _make_channels(
@@ -287,10 +294,12 @@ async def _serve(config: HubConfig) -> int:
         loop.add_signal_handler(number, told.set)
     engine = asyncio.create_task(hub.engine.run())
     house = asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs))
+    foresight = asyncio.create_task(hub.answers.forecasts.run())
     await _announce(hub)
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait({engine, waiting}, return_when=asyncio.FIRST_COMPLETED)
     house.cancel()
+    foresight.cancel()
     failed = engine.done()
     if not failed:
         await stop_hub(hub)

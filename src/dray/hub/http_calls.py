@@ -110,7 +110,8 @@ async def list_job_events(desk: Desk, request: Request) -> Answer:
 
 
 async def explain_job(desk: Desk, request: Request) -> Answer:
-    return Answer(await desk.service.why(request.caller, request.path["id"], request.query["fix"]))
+    asked = request.query
+    return Answer(await desk.service.why(request.caller, request.path["id"], asked["fix"], asked["eta_s"]))
 
 
 async def read_logs(desk: Desk, request: Request) -> Stream:
@@ -157,7 +158,11 @@ async def edit_job(desk: Desk, request: Request) -> Answer:
 async def plan_job(desk: Desk, request: Request) -> Answer:
     if not isinstance(request.body, dict):
         raise InvalidInput(f"the body must be one job, a JSON object, and is {_kind(request.body)}")
-    return Answer(await desk.service.plan(request.caller, request.body))
+    return Answer(await desk.service.plan(request.caller, request.body, request.query["eta_s"]))
+
+
+async def show_estimates(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.service.estimates(request.caller))
 
 
 async def list_workers(desk: Desk, request: Request) -> Answer:
@@ -310,6 +315,9 @@ _LOG_PARAMS = (
     Param("skip", "bytes of the text that were received before", kind="whole", default=0, low=0, high=2**53),
 )
 _WAIT = Param("wait_s", "wait this long for the job to end", kind="number", default=0, low=0, high=MAX_WAIT_S)
+_ETA = Param(
+    "eta_s", "wait this long for a start-time estimate", kind="number", default=0, low=0, high=MAX_WAIT_S
+)
 _FIX = Param("fix", "look for the smallest change that would start it", kind="flag", default=True)
 _SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="")
 _BACKENDS = ("cpu", "nvidia", "metal", "vulkan")
@@ -340,7 +348,8 @@ _JOB_ROUTES = (
     _get("/jobs/{id}/tasks", "list_tasks", "List the tasks of a job", list_tasks, shapes.TaskList,
          params=(_STATE, _LIMIT, _CURSOR)),
     _get("/jobs/{id}/events", "list_job_events", "List what happened to a job", list_job_events, shapes.JobEvents),
-    _get("/jobs/{id}/why", "explain_job", "Explain why a job waits", explain_job, reason_shapes.Why, params=(_FIX,)),
+    _get("/jobs/{id}/why", "explain_job", "Explain why a job waits", explain_job, reason_shapes.Why,
+         params=(_FIX, _ETA)),
     _get("/jobs/{id}/logs", "read_logs", "Read or follow the output of a task", read_logs, str,
          params=_LOG_PARAMS, media="text/plain"),
     _post("/jobs/{id}/cancel", "cancel_job", "Cancel a job or one of its tasks", cancel_job, SUBMIT,
@@ -354,7 +363,9 @@ _JOB_ROUTES = (
     Route("PATCH", f"{API}/jobs/{{id}}", "edit_job", "Change a job that waits", edit_job, SUBMIT,
           body=JobSpec, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
     _post("/plan", "plan_job", "Tell where a job would run; nothing is written", plan_job, READ,
-          body=JobSpec, answers={200: reason_shapes.PlanAnswer}, errors=(413, 415)),
+          body=JobSpec, answers={200: reason_shapes.PlanAnswer}, errors=(413, 415), params=(_ETA,)),
+    _get("/estimates", "show_estimates", "Tell how good start-time estimates were", show_estimates,
+         reason_shapes.EstimateRecord),
 )  # fmt: skip
 _CLUSTER_ROUTES = (
     _get("/workers", "list_workers", "List workers", list_workers, shapes.WorkerList, params=(_BACKEND,)),

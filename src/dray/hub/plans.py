@@ -55,10 +55,15 @@ def _why_document(state: State, job: Job, reason: Reason, sees: Sees) -> Documen
     return document
 
 
+def make_guest(state: State, spec: JobSpec, clock: Clock) -> Job:
+    """The job that a spec would become."""
+    new = NewJob(GUEST, spec.user_id, pack_spec(spec), after=tuple(spec.after))
+    return draft_job(state, new, clock)
+
+
 def plan_steps(state: State, spec: JobSpec, clock: Clock, sees: Sees) -> Iterator[Document]:
     """What would become of a spec that was submitted now."""
-    new = NewJob(GUEST, spec.user_id, pack_spec(spec), after=tuple(spec.after))
-    job = draft_job(state, new, clock)
+    job = make_guest(state, spec, clock)
     found, unsaid = Rehearsal(job=job, tasks=job.total), Document()
     for _ in rehearse(state, found, asks_of(spec)):
         yield unsaid
@@ -106,6 +111,7 @@ def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason,
         "holders": [holder_document(veil(holder, sees)) for holder in reason.holders],
         "place": place_document(reason.place),
         "earliest": start_document(reason.start),
+        "estimate": None,
         "fix": reason.fix,
         "change": change_document(reason.change),
     }

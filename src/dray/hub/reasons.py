@@ -43,6 +43,7 @@ def reason_document(state: State, reason: Reason, sees: Sees) -> Document:
         "holders": [holder_document(veil(holder, sees)) for holder in reason.holders],
         "place": place_document(reason.place),
         "start": start_document(reason.start),
+        "estimate": None,
         "preemption": _underway_document(reason.underway, sees, state),
         "fix": reason.fix,
         "change": change_document(reason.change),

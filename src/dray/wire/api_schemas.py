@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from dray.core.model.ids import ID_PATTERN
+from dray.wire.reason_schemas import EstimateDocument
 
 Id = Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")]
 Time = Annotated[
@@ -144,6 +145,9 @@ class JobDocument(msgspec.Struct):
     edited: Annotated[bool, Meta(description="whether `spec` was changed since the submit")] = False
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
+    estimate: Annotated[
+        EstimateDocument | None, Meta(description="in lists: when a pending job starts, where that is known")
+    ] = None
 
 
 class JobList(msgspec.Struct):

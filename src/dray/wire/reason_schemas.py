@@ -128,6 +128,27 @@ class EstimateDocument(msgspec.Struct):
     age_s: Annotated[float, Meta(description="how long ago it was found")] = 0
 
 
+class JudgedEstimate(msgspec.Struct):
+    """What was foreseen when a task first had an estimate, and how long it really took from there."""
+
+    p50_s: float
+    p90_s: float
+    real_s: float
+
+
+class EstimateRecord(msgspec.Struct):
+    """How good estimates were for the last thousand starts that had one. Errors are against `p50_s`."""
+
+    every_s: Annotated[float, Meta(description="how often they are made at most; 0: never")]
+    known: Annotated[int, Meta(description="jobs that have an estimate now")] = 0
+    judged: int = 0
+    error_p50_s: float | None = None
+    error_p90_s: float | None = None
+    later_than_p50: float | None = None
+    within_p90: float | None = None
+    last: list[JudgedEstimate] = []
+
+
 class Why(msgspec.Struct):
     """Why a job is where it is, and what would help. `workers` holds those that come closest, 50 at most."""
 

@@ -86,7 +86,7 @@ def test_a_pace_says_when_the_next_token_comes(cluster: Cluster) -> None:
     cluster.submit("two")
     [blocker] = why(cluster, "two").blockers
     assert (blocker.kind, blocker.in_ms) == ("pace", 30_000)
-    assert blocker.message == "queue default may have 2 starts a minute: the next token comes in 30s"
+    assert blocker.message == "queue default may have 2 starts a minute: the next token comes in 30 s"
     assert change(cluster, "two") is None
 
 
@@ -137,12 +137,12 @@ def test_who_holds_what_is_missing_and_until_when(cluster: Cluster) -> None:
     cluster.submit(gpu_count=2)
     reason = why(cluster)
     assert [tell_holder(holder) for holder in reason.holders] == [
-        "short (bob) holds 2 GPUs on w2, for at most 59m more",
-        "long (bob) holds 2 GPUs on w1, for at most 1h 59m more",
+        "short (bob) holds 2 GPUs on w2, for at most 59 min more",
+        "long (bob) holds 2 GPUs on w1, for at most 119 min more",
     ]
     assert reason.start is not None
     assert tell_start(reason.start) == (
-        "by the time limits of what runs there is room on w2 in 59m at the latest"
+        "by the time limits of what runs there is room on w2 in 59 min at the latest"
     )
 
 
@@ -212,11 +212,11 @@ def test_a_reservation_is_told_to_its_owner_and_to_those_it_keeps_out(cluster: C
     cluster.submit("big", gpu_count=4)
     cluster.advance(120)
     own = why(cluster, "big")
-    assert own.summary == "reserved on w1, starts in 58m at the latest"
+    assert own.summary == "reserved on w1, starts in 58 min at the latest"
     cluster.submit("late", gpu_count=1, max_runtime_s=2 * HOUR_S)
     other = why(cluster, "late")
     assert messages(other, "reserved") == [
-        "has room, but it is kept for a task that has waited longer (1 worker): that one starts in 58m at the latest"
+        "has room, but it is kept for a task that has waited longer (1 worker): that one starts in 58 min at the latest"
     ]
     assert [b.who for b in other.blockers if b.kind == "reserved"] == ["big"]
     found = change(cluster, "late")
@@ -293,15 +293,7 @@ def test_nothing_helps_a_job_that_is_held_or_at_its_own_cap(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize(
-    ("ms", "words"),
-    [
-        (0, "0s"),
-        (59_400, "59s"),
-        (61_000, "1m 1s"),
-        (3_600_000, "1h"),
-        (90_000_000, "1d 1h"),
-        (NEVER, "no time limit"),
-    ],
+    ("ms", "words"), [(0, "0 s"), (59_400, "59 s"), (90_000_000, "25 h"), (NEVER, "no time limit")]
 )
-def test_spans_are_told_in_two_parts(ms: int, words: str) -> None:
+def test_spans_are_told_as_everywhere(ms: int, words: str) -> None:
     assert span(ms) == words

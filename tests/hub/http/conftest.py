@@ -77,8 +77,8 @@ class FakeHub:
         self.note("job_events", caller, job_id)
         return {"events": []}
 
-    async def why(self, caller: Caller, job_id: str, fix: bool = True) -> dict[str, Any]:
-        self.note("why", caller, job_id, fix)
+    async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> dict[str, Any]:
+        self.note("why", caller, job_id, fix, eta_s)
         return {"state": "pending", "summary": "", "blockers": [], "workers": [], "fix": ""}
 
     async def cancel(
@@ -99,8 +99,8 @@ class FakeHub:
         self.note("edit", caller, job_id, changes)
         return {"id": job_id, "state": "pending"}
 
-    async def plan(self, caller: Caller, spec: Any) -> dict[str, Any]:
-        self.note("plan", caller, spec)
+    async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> dict[str, Any]:
+        self.note("plan", caller, spec, eta_s)
         return {"fits": True}
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
@@ -177,6 +177,10 @@ class FakeHub:
                 await asyncio.sleep(0.005)
         finally:
             self.open_feeds -= 1
+
+    async def estimates(self, caller: Caller) -> dict[str, Any]:
+        self.note("estimates", caller)
+        return {"every_s": 10, "judged": 0}
 
     async def doctor(self, caller: Caller) -> dict[str, Any]:
         self.note("doctor", caller)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dray.hub.http_calls import ROUTES
@@ -103,8 +105,8 @@ def test_the_calls_of_one_job(site):
         "/jobs/j/tasks": ("tasks", ("j", (), "", 100)),
         "/jobs/j/tasks?state=failed&cursor=17&limit=5": ("tasks", ("j", ("failed",), "17", 5)),
         "/jobs/j/events": ("job_events", ("j",)),
-        "/jobs/j/why": ("why", ("j", True)),
-        "/jobs/j/why?fix=false": ("why", ("j", False)),
+        "/jobs/j/why": ("why", ("j", True, 0)),
+        "/jobs/j/why?fix=false&eta_s=2": ("why", ("j", False, 2)),
     }
     for path, asked in expected.items():
         assert site.ask("GET", f"/api/v1{path}", token="read").status == 200
@@ -120,8 +122,10 @@ def test_cancel_takes_an_optional_body(site):
 
 
 def test_the_calls_of_the_cluster(site):
-    expected = {
-        ("POST", "/plan"): ("plan", ({},)),
+    expected: dict[tuple[str, str], tuple[str, Any]] = {
+        ("POST", "/plan"): ("plan", ({}, 0)),
+        ("POST", "/plan?eta_s=1.5"): ("plan", ({}, 1.5)),
+        ("GET", "/estimates"): ("estimates", ()),
         ("GET", "/workers"): ("workers", ("",)),
         ("GET", "/workers?backend=nvidia"): ("workers", ("nvidia",)),
         ("GET", "/workers/gpu-1.lan"): ("worker", ("gpu-1.lan",)),

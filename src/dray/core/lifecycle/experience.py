@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
+from dray.core.lifecycle.histories import Spans
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import Asks
 from dray.core.model.spec import unpack_spec
@@ -30,6 +31,7 @@ class Experience:
         self.warm: dict[str, dict[str, None]] = {}
         self._tokens_of: dict[str, dict[str, None]] = {}
         self.runtimes: dict[tuple[str, str], tuple[float, int]] = {}
+        self.spans = Spans()
         self.shapes: dict[Asks, int] = {}
         self.fragments: object | None = None
         self._placed = self._fresh = 0
@@ -49,6 +51,9 @@ class Experience:
         self._warm_up(attempt.worker, token_of(job))
         if attempt.phase is Phase.SUCCEEDED and attempt.wall_s > 0:
             self._time(job.name, gpu_type, attempt.wall_s)
+        if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
+            ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
+            self.spans.learn(kind_of_work(job), max(1, ran_ms), attempt.limit_ms)
 
     def learn_placed(self, asks: Asks, count: int) -> None:
         """Count placed tasks of one shape."""
@@ -135,6 +140,19 @@ class Experience:
         if tuple(chosen) != self._typical:
             self._typical = tuple(chosen)
             self.typical_version += 1
+
+
+def kind_of_work(job: Job) -> str:
+    """What jobs have in common that run about as long: their name, else what they run."""
+    return job.name or _work(job.spec)
+
+
+@lru_cache(maxsize=1024)
+def _work(packed: bytes) -> str:
+    spec = unpack_spec(packed)
+    if spec.function or spec.snapshot_sha or spec.snapshot_id:
+        return _token(packed)
+    return f"command {' '.join(spec.command[:2])[:200]}"
 
 
 def token_of(job: Job) -> str:

@@ -58,16 +58,19 @@ class Verdict:
     """What the workers say to a job: the alternative that comes closest, whether it fits, and all blockers."""
 
     def __init__(self, state: State, scans: Sequence[Scan]) -> None:
-        self.scans = scans
-        self.best = max(range(len(scans)), key=lambda number: (*_closeness(state, scans[number]), -number))
+        self.scans, self.best = scans, 0
+        if len(scans) > 1:
+            self.best = max(
+                range(len(scans)), key=lambda number: (*_closeness(state, scans[number]), -number)
+            )
         scan = scans[self.best]
         self.able, self.ready = count_members(state, scan.ask, scan)
         self.nodes = scan.ask.nodes
         self.fits = self.ready >= self.nodes
         self.ever = self.able < self.nodes
-        self.blockers: list[Blocker] = []
-        for number, each in enumerate(scans):
-            self.blockers += list_blockers(each, number)
+        self.blockers = [
+            blocker for number, each in enumerate(scans) for blocker in list_blockers(each, number)
+        ]
         self.short: list[Blocker] = []
         if self.nodes > 1 and not self.fits:
             self.short.append(self._shortage(scan, int(scan.survey.known.sum())))

@@ -11,6 +11,7 @@ import msgspec
 
 from dray.core.lifecycle.state import NEVER
 from dray.core.model.resources import Rejection
+from dray.core.model.units import format_seconds
 
 
 class Blocker(NamedTuple):
@@ -205,15 +206,8 @@ def count(number: int, noun: str) -> str:
 
 
 def span(ms: int) -> str:
-    """How long, as people say it: two parts at most."""
-    if ms >= NEVER:
-        return "no time limit"
-    seconds = max(0, round(ms / 1000))
-    for size, sign, part, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= size:
-            rest = seconds % size // part
-            return f"{seconds // size}{sign}{f' {rest}{smaller}' if rest else ''}"
-    return f"{seconds}s"
+    """How long, as people say it."""
+    return "no time limit" if ms >= NEVER else format_seconds(max(0, round(ms / 1000)))
 
 
 def tell_class(group: WorkerClass) -> str:

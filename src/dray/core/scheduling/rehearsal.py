@@ -22,7 +22,7 @@ from dray.core.scheduling.gates import most_gpus
 from dray.core.scheduling.overlay import look_through
 from dray.core.scheduling.reason import Reason
 from dray.core.scheduling.remedies import seek_change_for
-from dray.core.scheduling.trial import guest, try_out
+from dray.core.scheduling.trial import Guest, try_out
 
 MOST_PLACED = 100
 MOST_RANKED = 10
@@ -77,17 +77,17 @@ class Rehearsal(msgspec.Struct, kw_only=True):
 def rehearse(state: State, found: Rehearsal, asks: Asks) -> Iterator[None]:
     """Try a job out and note what is found; stops between its steps so that others may be let in."""
     job = found.job
-    with guest(state, job, asks) as tried:
+    with Guest(state, job, asks) as tried:
         _rank(state, tried, found)
     yield
-    with guest(state, job, asks) as tried:
+    with Guest(state, job, asks) as tried:
         _place(state, tried, found)
     yield
-    with guest(state, job, asks) as tried:
+    with Guest(state, job, asks) as tried:
         found.reason = explain(state, tried)
     yield
     if len(found.placed) < found.asked:
-        with guest(state, job, asks) as tried:
+        with Guest(state, job, asks) as tried:
             look_ahead(state, tried, found.reason)
         yield
     if not found.placed:

@@ -23,7 +23,7 @@ from dray.core.scheduling.preemption import rule_for, scarce_kind
 from dray.core.scheduling.reason import Change, count, span
 from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.survey import Scan, Survey
-from dray.core.scheduling.trial import fits_now, guest
+from dray.core.scheduling.trial import Guest, fits_now
 
 GIB, MIB, MINUTE_MS = 1 << 30, 1 << 20, 60_000
 MOST_VARIANTS, TRIES = 4, 4
@@ -68,12 +68,12 @@ def seek_change_for(
             known = asks or state.asks(job.shape)
             if number >= len(known):
                 break
-            with guest(state, job, known) as tried:
+            with Guest(state, job, known) as tried:
                 best = _try_kind(state, tried, number, kind, best.size if best else OTHERS_WORK) or best
             yield best
     job = find()
     if best is None and job is not None:
-        with guest(state, job, asks or state.asks(job.shape)) as tried:
+        with Guest(state, job, asks or state.asks(job.shape)) as tried:
             best = _raise_priority(state, tried)
         yield best
 
@@ -114,7 +114,7 @@ def _works(state: State, job: Job, proposal: Proposal) -> str:
         changed = msgspec.structs.replace(job, total=nodes, gang=nodes > 1)
     if proposal.limit_ms >= 0:
         changed = msgspec.structs.replace(changed, limit_ms=proposal.limit_ms)
-    with guest(state, changed, proposal.asks) as tried:
+    with Guest(state, changed, proposal.asks) as tried:
         spot = fits_now(look_through(state), tried)
         return state.columns.worker_of[spot.row] if spot is not None else ""
 

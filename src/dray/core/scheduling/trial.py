@@ -6,8 +6,6 @@ places; only whose turn it is is left out: the question is what would happen if 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -28,22 +26,28 @@ class Outcome(NamedTuple):
     preemption: Preemption | None
 
 
-@contextmanager
-def guest(state: State, job: Job, asks: Asks) -> Iterator[Job]:
-    """A copy of a job with other asks, known to the state for as long as the block lasts."""
-    mark, before = state.parties.mark(), state.jobs.get(job.id)
-    copy = msgspec.structs.replace(job, shape=state.shapes.take(asks))
-    state.join_party(copy)
-    state.jobs[copy.id] = copy
-    try:
-        yield copy
-    finally:
-        if before is None:
+class Guest:
+    """A copy of a job with other asks, known to the state for as long as a `with` block lasts."""
+
+    def __init__(self, state: State, job: Job, asks: Asks) -> None:
+        self._state, self._job, self._asks = state, job, asks
+
+    def __enter__(self) -> Job:
+        state, job = self._state, self._job
+        self._mark, self._before = state.parties.mark(), state.jobs.get(job.id)
+        self._copy = msgspec.structs.replace(job, shape=state.shapes.take(self._asks))
+        state.join_party(self._copy)
+        state.jobs[job.id] = self._copy
+        return self._copy
+
+    def __exit__(self, *_: object) -> None:
+        state, copy = self._state, self._copy
+        if self._before is None:
             del state.jobs[copy.id]
         else:
-            state.jobs[copy.id] = before
+            state.jobs[copy.id] = self._before
         state.shapes.release(copy.shape)
-        state.parties.forget_since(mark)
+        state.parties.forget_since(self._mark)
 
 
 def try_out(overlay: Overlay, job: Job, most: int) -> Outcome:

@@ -193,6 +193,17 @@ class Reader:
             values = (job_id, index, limit)
         return [_ATTEMPT.decode(record) for (record,) in self._all("find attempts", query, values)]
 
+    def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
+        """Name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
+        query = "SELECT name, phase, record FROM attempts ORDER BY number DESC LIMIT ?"
+        found = []
+        for name, phase, record in self._all("recent runs", query, (limit,)):
+            attempt = _ATTEMPT.decode(record) if phase in ("succeeded", "failed") else None
+            if attempt is not None and attempt.started and name:
+                ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
+                found.append((name, max(1, ran_ms), attempt.limit_ms))
+        return found[::-1]
+
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""
         number = attempt_number(uid)

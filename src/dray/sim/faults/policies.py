@@ -133,7 +133,7 @@ def draw_policy(rng: random.Random) -> Policy:
             weights=rng.choice([{}, {"ann": 2}, {"bob": 0.5}]),
         ),
         placement=PlacementPolicy(strategy=rng.choice(STRATEGIES)),
-        preemption=_preemption(rng),
+        preemption=_preemption(rng, order),
     )
 
 
@@ -159,8 +159,8 @@ def _quotas(rng: random.Random) -> tuple[Quota, ...]:
 
 def _budget(rng: random.Random) -> Budget:
     """A few GPU-seconds in each of many short periods."""
-    hard = rng.choice([0, 2, 10]) / HOUR_S
-    return Budget(soft=rng.choice([0, 1, 5]) / HOUR_S, hard=hard, per_s=rng.choice([10, 40]))
+    soft, hard = rng.choice([(1, 0), (0, 2), (1, 2), (0, 10), (5, 10)])
+    return Budget(soft=soft / HOUR_S, hard=hard / HOUR_S, per_s=rng.choice([10, 40]))
 
 
 def _pacing(rng: random.Random) -> Pacing:
@@ -176,9 +176,10 @@ def _pacing(rng: random.Random) -> Pacing:
     )
 
 
-def _preemption(rng: random.Random) -> PreemptionPolicy:
+def _preemption(rng: random.Random, order: str) -> PreemptionPolicy:
+    strategy = rng.choice(["priority", "priority", "pressure", "fair_share", "none"])
     return PreemptionPolicy(
-        strategy=rng.choice(["priority", "priority", "pressure", "fair_share", "none"]),
+        strategy="fair_share" if order == "fair_share" and strategy != "none" else strategy,
         by_tier=rng.random() < 0.5,
         min_run_s=rng.choice([0, 1, 5, 15]),
         wait_s=rng.choice([0, 0, 3]),
