@@ -26,6 +26,7 @@ def victim(task: str | None = "low", **changes: Any) -> dict[str, Any]:
         "priority": 1,
         "ran_s": 192,
         "lost_s": 72.5,
+        "members": 1,
         "saved_step": None,
         "grace_s": 30,
         "state": "waiting",
@@ -153,6 +154,15 @@ def test_others_jobs_have_no_name():
     assert "a job of ana, priority 5" in shown
     assert "(another's)" in shown
     assert "None" not in shown
+
+
+def test_a_gang_goes_whole():
+    gang = [victim("train/0", members=4), victim("train/1", members=0, lost_s=0), victim(None, members=2)]
+    shown = draw_receipt(receipt(victims=gang))
+    assert "cost      6 tasks stopped" in shown
+    assert "train/0 and its gang " in shown
+    table = draw_receipts({"preemptions": [receipt(victims=gang)], "statistics": {}})
+    assert "train/0 and its gang, 2 of others" in table
 
 
 def test_the_list_on_a_narrow_terminal():

@@ -115,3 +115,24 @@ def test_the_newest_comes_first_however_many_there_are(cluster: Cluster) -> None
         found = Receipt(f"p{number}", 0, "j", 0, "ann", "default", 1, "priority", (), ())
         cluster.state.enter("receipt", found.id, found)
     assert [found.id for found in receipts(cluster.state)][:3] == ["p11", "p10", "p9"]
+
+
+def test_a_gang_is_counted_whole_and_once(cluster: Cluster) -> None:
+    cluster.govern(queues={"default": {"order": "priority"}})
+    for worker in ("w1", "w2"):
+        cluster.join(worker, credit=4, batch=1)
+    cluster.submit("gang", "bob", priority=1, node_count=2)
+    for index in (0, 1):
+        cluster.accept(cluster.current("gang", index))
+    for index in (0, 1):
+        cluster.start(cluster.current("gang", index))
+    cluster.advance(100)
+    effects = cluster.submit("high", "ann", priority=5, node_count=2)
+    assert [victim.members for victim in receipt(cluster).victims] == [2, 0]
+    assert said(effects, "preemption_decided").data["victims"] == 2
+    assert said(effects, "preemption_decided").data["lost_s"] == 200
+    cluster.advance(10)
+    for index in (0, 1):
+        cluster.end(cluster.current("gang", index), "preempted")
+    assert sum(victim.lost_ms for victim in receipt(cluster).victims) == 220_000
+    assert cluster.task("gang", 0).ahead
