@@ -23,6 +23,7 @@ CATALOGUE = (
     "heartbeat_latency",
     "core_passes",
     "core_curves",
+    "policy_stack",
     "explain",
 )
 

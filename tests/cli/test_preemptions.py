@@ -26,6 +26,7 @@ def victim(task: str | None = "low", **changes: Any) -> dict[str, Any]:
         "priority": 1,
         "ran_s": 192,
         "lost_s": 72.5,
+        "members": 1,
         "saved_step": None,
         "grace_s": 30,
         "state": "waiting",
@@ -122,7 +123,7 @@ def test_the_receipt(hub, capsys):
     assert "status    served: the room was given to the job that it was made for" in shown
     assert "made for  high of ana, priority 5, queue prod" in shown
     assert "rule      priority: work of lower priority makes room" in shown
-    assert "scarce    GPUs" in shown
+    assert "resource  GPUs" in shown
     assert ", 2.4s after the decision" in shown
     assert "cost      1 task stopped, 1m12s of work lost" in shown
     assert shown.splitlines()[-1].split()[:7] == "low ben 1 w1 3m12s 1m12s 30s".split()
@@ -153,6 +154,15 @@ def test_others_jobs_have_no_name():
     assert "a job of ana, priority 5" in shown
     assert "(another's)" in shown
     assert "None" not in shown
+
+
+def test_a_gang_goes_whole():
+    gang = [victim("train/0", members=4), victim("train/1", members=0, lost_s=0), victim(None, members=2)]
+    shown = draw_receipt(receipt(victims=gang))
+    assert "cost      6 tasks stopped" in shown
+    assert "train/0 and its gang " in shown
+    table = draw_receipts({"preemptions": [receipt(victims=gang)], "statistics": {}})
+    assert "train/0 and its gang, 2 of others" in table
 
 
 def test_the_list_on_a_narrow_terminal():

@@ -41,6 +41,17 @@ QUICK = (
     "ok-and-fail-swapped",
     "edit-keeps-shape",
     "requeue-charged",
+    "quota-forgets-the-pass",
+    "hard-budget-ignored",
+    "gate-never-opens",
+    "token-not-taken",
+    "cap-one-too-many",
+    "regroup-forgets-running",
+    "keeper-admits-everybody",
+    "promise-moved-back",
+    "once-only-stopped",
+    "victim-frees-at-once",
+    "victim-charged",
 )
 
 

@@ -56,7 +56,7 @@ _STATUSES = {
     "open": "the room is kept until everybody has left",
     "served": "the room was given to the job that it was made for",
     "rolled_back": "the job no longer waits; the room goes to whoever is next",
-    "lapsed": "the room could not be used",
+    "lapsed": "the room did not come free in time, and is no longer kept",
 }
 
 
@@ -86,11 +86,25 @@ def _row(receipt: Document, now: datetime | None) -> list[str]:
 
 
 def _name_victims(victims: Sequence[Document]) -> str:
-    names = [str(victim["task_id"]) for victim in victims if victim.get("task_id")]
-    others = len(victims) - len(names)
+    seen = [victim for victim in victims if victim.get("task_id")]
+    names = [_name_victim(victim) for victim in seen if _members(victim)]
+    others = _stopped(victims) - _stopped(seen)
     shown, more = names[:2], max(0, len(names) - 2)
     parts = [*shown, f"{more} more" if more else "", f"{others} of others" if others else ""]
     return ", ".join(filter(None, parts))
+
+
+def _name_victim(victim: Document) -> str:
+    name = str(victim.get("task_id") or OTHERS)
+    return f"{name} and its gang" if _members(victim) > 1 else name
+
+
+def _members(victim: Document) -> int:
+    return int(victim.get("members", 1))
+
+
+def _stopped(victims: Sequence[Document]) -> int:
+    return sum(_members(victim) for victim in victims)
 
 
 def _tell_statistics(told: Document) -> str:
@@ -135,14 +149,14 @@ def draw_receipt(receipt: Document, now: datetime | None = None) -> str:
         ("made for", f"{whose}, priority {receipt.get('priority', 0)}, queue {receipt.get('queue') or '-'}"),
         ("rule", f"{_words(rule)}: {_RULES.get(rule, '')}".rstrip(": ")),
         (
-            "scarce",
+            "resource",
             {"gpu": "GPUs", "cpu": "cores"}.get(str(receipt.get("kind")), str(receipt.get("kind") or "")),
         ),
         ("room on", ", ".join(map(str, receipt.get("workers") or []))),
         ("decided", _tell_moment(receipt.get("decided_at"), now)),
         ("started", _tell_end(receipt) if status == "served" else ""),
         ("ended", local_time(receipt.get("ended_at")) if status not in ("served", "open") else ""),
-        ("cost", f"{_count(len(victims), 'task')} stopped, {_lost(receipt.get('lost_s'))}"),
+        ("cost", f"{_count(_stopped(victims), 'task')} stopped, {_lost(receipt.get('lost_s'))}"),
     ]
     rows = [_victim_row(receipt, victim) for victim in victims]
     table = draw_table(VICTIM_COLUMNS, rows, terminal_width(), has_colour())
@@ -151,7 +165,7 @@ def draw_receipt(receipt: Document, now: datetime | None = None) -> str:
 
 def _victim_row(receipt: Document, victim: Document) -> list[str]:
     return [
-        str(victim.get("task_id") or OTHERS),
+        _name_victim(victim),
         str(victim.get("user") or "-"),
         str(victim.get("priority", 0)),
         str(victim.get("worker") or "-"),

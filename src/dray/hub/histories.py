@@ -21,7 +21,7 @@ _PLACES = 2 * len(_STEPS)
 _ENDS = {
     "served": "the room of receipt {id} is free, and it is given to it",
     "rolled_back": "it no longer waits: the room of receipt {id} goes to others",
-    "lapsed": "receipt {id} led nowhere",
+    "lapsed": "the room of receipt {id} did not come free in time",
 }
 
 
@@ -76,7 +76,7 @@ def _victim_line(receipt: Receipt, attempt: Attempt, grace_s: float, name: str) 
 
 
 def _preemptor_lines(receipt: Receipt, name: str) -> list[tuple[int, int, Document]]:
-    count, where = len(receipt.victims), ", ".join(receipt.workers)
+    count, where = sum(victim.members for victim in receipt.victims), ", ".join(receipt.workers)
     asked = "1 task" if count == 1 else f"{count} tasks"
     text = (
         f"{asked} on {where} {'is' if count == 1 else 'are'} asked to stop for it"

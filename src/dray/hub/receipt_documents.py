@@ -137,6 +137,7 @@ def _victim_document(sight: ReceiptSight, receipt: Receipt, victim: Victim, cloc
         "priority": victim.priority,
         "ran_s": _seconds(victim.ran_ms),
         "lost_s": _seconds(victim.lost_ms),
+        "members": victim.members,
         "saved_step": attempt.saved_step if mine and attempt is not None and attempt.saved_ms else None,
         "grace_s": victim.grace_s,
         "state": state,
@@ -196,7 +197,7 @@ def statistics_document(sight: ReceiptSight, receipts: Sequence[Receipt], window
     return {
         "window_s": window_s,
         "receipts": len(receipts),
-        "victims": len(victims),
+        "victims": sum(victim.members for victim in victims),
         "lost_s": _seconds(sum(victim.lost_ms for victim in victims)),
         "by_rule": dict(sorted(Counter(receipt.rule for receipt in receipts).items())),
         "by_status": dict(sorted(Counter(receipt.status for receipt in receipts).items())),
@@ -212,7 +213,7 @@ def _user_lines(
     lost, stopped = Counter[str](), Counter[str]()
     for victim in victims:
         lost[victim.user] += victim.lost_ms
-        stopped[victim.user] += 1
+        stopped[victim.user] += victim.members
     made = Counter(receipt.user for receipt in receipts)
     names = [name for name in sorted({*stopped, *made}) if sight.caller.sees(name)]
     names.sort(key=lambda name: (-lost[name], -stopped[name]))

@@ -164,6 +164,13 @@ class VictimDocument(msgspec.Struct):
     priority: int = 0
     ran_s: float = 0
     lost_s: float = 0
+    members: Annotated[
+        int,
+        Meta(
+            description="how many tasks went with it, itself included: a gang goes whole, and `lost_s` is that of all; "
+            "0: counted with another victim of the same gang"
+        ),
+    ] = 1
     saved_step: Annotated[int | None, Meta(description="the step from which it goes on")] = None
     grace_s: float = 0
     gone_at: Annotated[Time | None, Meta(description="when its process was confirmed gone")] = None
@@ -185,7 +192,7 @@ class PreemptionDocument(msgspec.Struct):
         str,
         Meta(
             description="`open` (room is kept while the victims leave), `served`, "
-            "`rolled_back` (the preemptor no longer waits) or `lapsed` (it led nowhere)"
+            "`rolled_back` (the preemptor no longer waits) or `lapsed` (the room did not come free in time)"
         ),
     ]
     rule: Annotated[str, Meta(description="priority, pressure, fair_share or srsf")]

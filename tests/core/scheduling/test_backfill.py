@@ -159,12 +159,35 @@ def test_a_policy_may_end_protection(cluster: Cluster, protect_after_s: float) -
     assert cluster.current("long")
 
 
+def test_a_policy_may_bring_protection_forward(cluster: Cluster) -> None:
+    crowd(cluster, queues={"default": Queue(protect_after_s=600)})
+    cluster.advance(15)
+    cluster.rule(queues={"default": PROTECTED})
+    cluster.advance(31)
+    assert cluster.state.reservations["default"].job_id == "big"
+
+
 def test_a_worker_that_goes_takes_its_promise_along(cluster: Cluster) -> None:
+    """The next worker promises a later start."""
     crowd(cluster)
-    cluster.join("w2", credit=1000, cpus=8)
     cluster.submit("there", cpu_milli=6000, max_runtime_s=300)
-    (uid,) = cluster.held("w2") or [""]
-    assert not uid or cluster.attempt(uid).job_id == "big"
+    cluster.join("w2", credit=1000, cpus=7)
+    cluster.run(cluster.current("there"))
+    cluster.advance(10)
+    assert [spot[1] for spot in cluster.state.reservations["default"].spots] == [0]
+    cluster.break_socket("w1")
+    assert not cluster.state.reservations
+    cluster.join("w3", credit=1000, cpus=8)
+    assert cluster.current("big")
+
+
+def test_the_next_in_line_is_watched_when_the_first_is_cancelled(cluster: Cluster) -> None:
+    crowd(cluster)
+    cluster.submit("next", cpu_milli=8000, max_runtime_s=60)
+    cluster.advance(5)
+    cluster.cancel("big")
+    cluster.advance(10)
+    assert cluster.state.reservations["default"].job_id == "next"
 
 
 def test_a_gang_is_promised_room_for_all_its_members(cluster: Cluster) -> None:

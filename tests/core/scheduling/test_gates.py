@@ -216,3 +216,34 @@ def test_a_policy_without_a_rule_lets_go_what_it_held_back(cluster: Cluster) -> 
     assert not cluster.current("a")
     cluster.rule()
     assert cluster.current("a")
+
+
+def test_a_pace_that_stays_keeps_its_tokens_when_the_policy_changes(cluster: Cluster) -> None:
+    pacing = Pacing(starts=(Pace(user="*", per_minute=6, burst=2),))
+    cluster.rule(pacing=pacing)
+    cluster.join("w1", credit=100)
+    cluster.submit("a", array={"last": 5})
+    assert len(cluster.held("w1")) == 2
+    cluster.rule(pacing=pacing, quotas=(Quota(user="*", gpus=1),))
+    assert len(cluster.held("w1")) == 2
+    cluster.rule(pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=3),)))
+    assert len(cluster.held("w1")) == 5
+
+
+def test_a_line_that_waits_for_a_moment_is_not_forgotten_behind_one_that_waits_for_an_end(
+    cluster: Cluster,
+) -> None:
+    """One gate holds a gang back by its size, for good, and another line until the next period."""
+    budget = Budget(hard=10 / 3600, per_s=100)
+    cluster.rule(quotas=(Quota(user="*", gpus=2, gpu_hours=budget),))
+    for name in ("w1", "w2", "w3"):
+        cluster.join(name, credit=100, gpus=2)
+    cluster.advance(100 - cluster.now_ms % 100_000 / 1000)
+    cluster.submit("never", gpu_count=1, node_count=3)
+    cluster.submit("a", gpu_count=1)
+    cluster.run(cluster.current("a"))
+    cluster.advance(20)
+    cluster.submit("b", gpu_count=1, cpu_milli=1000)
+    assert not cluster.current("b")
+    cluster.advance(81)
+    assert cluster.current("b")

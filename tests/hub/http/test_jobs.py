@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dray.hub.http_calls import ROUTES
@@ -120,7 +122,7 @@ def test_cancel_takes_an_optional_body(site):
 
 
 def test_the_calls_of_the_cluster(site):
-    expected = {
+    expected: dict[tuple[str, str], tuple[str, Any]] = {
         ("POST", "/plan"): ("plan", ({}, 0)),
         ("POST", "/plan?eta_s=1.5"): ("plan", ({}, 1.5)),
         ("GET", "/estimates"): ("estimates", ()),

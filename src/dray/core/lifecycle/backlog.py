@@ -109,6 +109,7 @@ class Backlog:
         self.eager = False
         self.gated: dict[BucketKey, str] = {}
         self.behind: dict[str, dict[BucketKey, None]] = {}
+        self.opens: dict[str, int] = {}
 
     def count(self, queue: str, change: int) -> None:
         """Keep the number of waiting tasks per queue."""
@@ -134,6 +135,7 @@ class Backlog:
 
     def open(self, gate: str) -> None:
         """Look again at the lines behind a gate."""
+        self.opens.pop(gate, None)
         for key in self.behind.pop(gate, ()):
             del self.gated[key]
             if not self.parked.get(key.shape, False):

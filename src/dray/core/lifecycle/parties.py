@@ -120,10 +120,11 @@ class PaceGate(Gate):
 
     rule: Pace
 
-    def __init__(self, key: str, rule: Pace) -> None:
+    def __init__(self, key: str, rule: Pace, before: PaceGate | None = None) -> None:
         super().__init__(key, rule)
-        self.tokens_ms = self._most_ms = rule.burst * self._token_ms
-        self._since_ms = 0
+        self._most_ms = rule.burst * self._token_ms
+        self.tokens_ms: int = before.tokens_ms if before else self._most_ms
+        self.since_ms: int = before.since_ms if before else 0
 
     @property
     def _token_ms(self) -> int:
@@ -144,9 +145,9 @@ class PaceGate(Gate):
         self.tokens_ms -= self._token_ms
 
     def _refill(self, now_ms: int) -> None:
-        if now_ms > self._since_ms:
-            self.tokens_ms = min(self._most_ms, self.tokens_ms + now_ms - self._since_ms)
-            self._since_ms = now_ms
+        if now_ms > self.since_ms:
+            self.tokens_ms = min(self._most_ms, self.tokens_ms + now_ms - self.since_ms)
+            self.since_ms = now_ms
 
 
 class CapGate(Gate):
@@ -203,9 +204,11 @@ class Parties:
         self._index: dict[PartyKey, int] = {}
         self._labels: tuple[str, ...] = ()
         self._plugins = False
+        self._before: dict[str, PaceGate] = {}
 
     def begin(self, policy: Policy) -> None:
-        """Start over under a policy; whoever has work is taken in again by `take`."""
+        """Start over under a policy; whoever has work is taken in again by `take`. A pace that stays has its tokens."""
+        self._before = {key: gate for key, gate in self.gates.items() if isinstance(gate, PaceGate)}
         self.all.clear()
         self.gates.clear()
         self.queues.clear()
@@ -264,12 +267,18 @@ class Parties:
             for kind, wanted in (("user", pace.user), ("queue", pace.queue), ("label", pace.label)):
                 if wanted:
                     for name in _named(mine, own, kind, wanted):
-                        gate_key = f"pace {kind} {name} {number}"
-                        yield self.gates.setdefault(gate_key, PaceGate(gate_key, pace))
+                        yield self._pace_gate(f"pace {kind} {name} {number}", pace)
         for cap in policy.pacing.running:
             if ("label", cap.label) in mine:
                 gate_key = f"cap label {cap.label}"
                 yield self.gates.setdefault(gate_key, CapGate(gate_key, cap))
+
+    def _pace_gate(self, key: str, pace: Pace) -> Gate:
+        gate = self.gates.get(key)
+        if gate is None:
+            before = self._before.get(key)
+            gate = self.gates[key] = PaceGate(key, pace, before if before and before.rule == pace else None)
+        return gate
 
     def _quota_gate(self, key: str, wanted: str, quota: Quota, ledger: Ledger) -> QuotaGate:
         key = f"{key} {'each' if wanted == EACH else 'own'}"

@@ -5,6 +5,8 @@ The receipt is durable and holds everything a person asks afterwards: for whom, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dray.core.lifecycle import jobs
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, PlanDecided, Preemption
@@ -65,7 +67,7 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
         priority=job.priority,
         rule=preemption.rule,
         workers=preemption.workers,
-        victims=tuple(victim_of(state, attempt) for attempt in victims),
+        victims=victims_of(state, victims),
         kind=preemption.kind,
         devices=preemption.devices,
         variant=preemption.variant,
@@ -73,8 +75,18 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
     )
 
 
-def victim_of(state: State, attempt: Attempt) -> Victim:
-    """What stopping an attempt now costs it."""
+def victims_of(state: State, attempts: Sequence[Attempt]) -> tuple[Victim, ...]:
+    """What stopping these attempts now costs each of them; a gang goes whole and is counted with its first."""
+    found: list[Victim] = []
+    for attempt in attempts:
+        job = state.jobs[attempt.job_id]
+        counted = job.gang and any(victim.job_id == job.id for victim in found)
+        members = 0 if counted else job.total if job.gang else 1
+        found.append(_victim(state, attempt, members))
+    return tuple(found)
+
+
+def _victim(state: State, attempt: Attempt, members: int) -> Victim:
     job = state.jobs[attempt.job_id]
     return Victim(
         uid=attempt.uid,
@@ -84,8 +96,9 @@ def victim_of(state: State, attempt: Attempt) -> Victim:
         user=job.user,
         priority=job.priority,
         ran_ms=ran_ms(state, attempt),
-        lost_ms=lost_ms(state, attempt),
+        lost_ms=lost_ms(state, attempt) * members,
         grace_s=TIERS[job.tier].grace_s,
+        members=members,
     )
 
 
@@ -101,6 +114,6 @@ def _data(receipt: Receipt) -> dict[str, object]:
         "receipt": receipt.id,
         "rule": receipt.rule,
         "workers": list(receipt.workers),
-        "victims": len(receipt.victims),
+        "victims": sum(victim.members for victim in receipt.victims),
         "lost_s": sum(victim.lost_ms for victim in receipt.victims) / 1000,
     }

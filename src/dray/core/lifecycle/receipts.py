@@ -53,7 +53,7 @@ def victim_gone(state: State, attempt: Attempt) -> None:
 
 
 def _settled(state: State, attempt: Attempt, victim: Victim) -> Victim:
-    lost = 0 if attempt.phase is Phase.SUCCEEDED else lost_ms(state, attempt)
+    lost = 0 if attempt.phase is Phase.SUCCEEDED else lost_ms(state, attempt) * victim.members
     return msgspec.structs.replace(victim, ran_ms=ran_ms(state, attempt), lost_ms=lost)
 
 

@@ -48,6 +48,7 @@ def regroup(state: State) -> None:
     state.parties.begin(state.policy)
     state.reservations.clear()
     state.unprotected.clear()
+    state.watched.clear()
     depth, state.backlog = state.backlog.depth, Backlog()
     state.backlog.depth, state.backlog.eager = depth, state.policy.preempts
     for job in state.jobs.values():

@@ -94,7 +94,7 @@ class State:
         self.reservations: dict[str, Reservation] = {}
         self.unprotected: dict[str, None] = {}
         self.watched: dict[str, None] = {}
-        self.looking: dict[str, None] = {}
+        self.looking: dict[str, int] = {}
         self.receipts: dict[str, Receipt] = {}
         self.needs = Needs()
         self.experience = Experience()

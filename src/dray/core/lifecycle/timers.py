@@ -164,8 +164,11 @@ def _gate(state: State, gate: str, clock: Clock, reasons: Reasons) -> list[Event
 
 
 def _protect(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
-    state.watched.pop(job_id, None)
     job = state.jobs.get(job_id)
+    if job_id not in state.watched:
+        # Another policy came meanwhile, and whoever it is about is watched anew.
+        return []
+    del state.watched[job_id]
     if job is None or not job.waiting:
         return []
     after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)

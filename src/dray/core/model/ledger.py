@@ -35,7 +35,11 @@ class Meter(msgspec.Struct, array_like=True, gc=False):
 
 
 class Victim(msgspec.Struct, frozen=True, array_like=True):
-    """One attempt that was stopped for another task, and what that cost it."""
+    """One attempt that was stopped for another task, and what that cost it.
+
+    `members`: how many tasks went with it, itself included, since a gang goes whole; `lost_ms` is that of all of them.
+    0: it went with another victim of the same gang and is counted there.
+    """
 
     uid: str
     job_id: str
@@ -46,6 +50,7 @@ class Victim(msgspec.Struct, frozen=True, array_like=True):
     ran_ms: int = 0
     lost_ms: int = 0
     grace_s: float = 0
+    members: int = 1
 
 
 class Receipt(msgspec.Struct, array_like=True):

@@ -124,6 +124,8 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
     scans = view.scans(job)
     verdict = Verdict(state, scans)
     reason.fits, reason.ever = verdict.fits and not _stopping(barriers), verdict.ever
+    if verdict.ever:
+        reason.place = None  # whoever is first in line for what is not there is no closer to it
     blockers = verdict.blockers()
     reason.blockers = [*barriers, *verdict.short, *blockers]
     reason.classes = [group for number, scan in enumerate(scans) for group in sort_by_class(scan, number)]

@@ -15,7 +15,7 @@ from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
 from dray.core.lifecycle.events import Placement, Preemption
 from dray.core.lifecycle.jobs import next_index
 from dray.core.lifecycle.parties import cost_of
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
 from dray.core.scheduling.ordering import Head, Turns, stands
@@ -224,16 +224,17 @@ def settle_plan(state: State, decided: Plan) -> bool:
         note_parked(state, shape)
         state.backlog.park(shape, full=True)
     for line, gate in decided.gated:
-        if gate not in state.backlog.behind and (
-            opens_ms := state.parties.gates[gate].opens_ms(state.now_ms)
-        ):
+        # Also where others stand behind it already: they may wait for an end, and this line for a moment.
+        opens_ms = state.parties.gates[gate].opens_ms(state.now_ms)
+        if opens_ms and opens_ms < state.backlog.opens.get(gate, NEVER):
+            state.backlog.opens[gate] = opens_ms
             state.set_timer(opens_ms, "gate", gate)
         state.backlog.shut(line, gate)
     for job_id in decided.blocked:
         watch_line(state, state.jobs[job_id])
     for job_id, at_ms in decided.looks:
-        if job_id not in state.looking:
-            state.looking[job_id] = None
+        if at_ms < state.looking.get(job_id, NEVER):
+            state.looking[job_id] = at_ms
             state.set_timer(at_ms, "look", job_id)
     for shape in list(state.backlog.awake):
         for line in list(state.backlog.of_shape.get(shape, ())):

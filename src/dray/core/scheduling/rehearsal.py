@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.parties import HOUR_MS, CapGate, Gate, PaceGate, QuotaGate
-from dray.core.lifecycle.preemptions import victim_of
+from dray.core.lifecycle.preemptions import victims_of
 from dray.core.lifecycle.state import State
 from dray.core.model.ledger import Victim
 from dray.core.model.records import Job
@@ -128,7 +128,7 @@ def _place(state: State, job: Job, found: Rehearsal) -> None:
         if outcome.preemption is not None:
             attempts = [state.attempts[uid] for uid in outcome.preemption.victims]
             found.rule = outcome.preemption.rule
-            found.victims = [victim_of(state, attempt) for attempt in attempts]
+            found.victims = list(victims_of(state, attempts))
             found.spelled = [state.spell(attempt) for attempt in attempts]
     gates = state.parties.all[job.party].gates
     found.gates = [use for gate in gates for use in _use(state, job, gate, placed)]

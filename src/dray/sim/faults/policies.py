@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
+
 from dray.core.model.policy import (
     STRATEGIES,
     Budget,
@@ -53,8 +55,16 @@ class Site:
             span_ms = world.size.span_ms
             changes = self._rng.choice([0, 0, 1, 3])
             moments = [0, *(self._rng.randint(1000, span_ms) for _ in range(changes))]
+            policy = draw_policy(self._rng)
             for number, at_ms in enumerate(sorted(moments), 1):
-                world.at(at_ms, self._apply, number, draw_policy(self._rng))
+                world.at(at_ms, self._apply, number, policy)
+                policy = self._draw_next(policy)
+
+    def _draw_next(self, policy: Policy) -> Policy:
+        """Another policy, or the same with other queues."""
+        other = draw_policy(self._rng)
+        keeps = self._rng.random() < 0.5
+        return msgspec.structs.replace(policy, queues=other.queues) if keeps else other
 
     def _apply(self, number: int, policy: Policy) -> None:
         """Apply a policy; asked again until a hub has answered, or another one is wanted by then."""
@@ -123,7 +133,7 @@ def draw_policy(rng: random.Random) -> Policy:
             weights=rng.choice([{}, {"ann": 2}, {"bob": 0.5}]),
         ),
         placement=PlacementPolicy(strategy=rng.choice(STRATEGIES)),
-        preemption=_preemption(rng),
+        preemption=_preemption(rng, order),
     )
 
 
@@ -149,8 +159,8 @@ def _quotas(rng: random.Random) -> tuple[Quota, ...]:
 
 def _budget(rng: random.Random) -> Budget:
     """A few GPU-seconds in each of many short periods."""
-    hard = rng.choice([0, 2, 10]) / HOUR_S
-    return Budget(soft=rng.choice([0, 1, 5]) / HOUR_S, hard=hard, per_s=rng.choice([10, 40]))
+    soft, hard = rng.choice([(1, 0), (0, 2), (1, 2), (0, 10), (5, 10)])
+    return Budget(soft=soft / HOUR_S, hard=hard / HOUR_S, per_s=rng.choice([10, 40]))
 
 
 def _pacing(rng: random.Random) -> Pacing:
@@ -166,9 +176,10 @@ def _pacing(rng: random.Random) -> Pacing:
     )
 
 
-def _preemption(rng: random.Random) -> PreemptionPolicy:
+def _preemption(rng: random.Random, order: str) -> PreemptionPolicy:
+    strategy = rng.choice(["priority", "priority", "pressure", "fair_share", "none"])
     return PreemptionPolicy(
-        strategy=rng.choice(["priority", "priority", "pressure", "fair_share", "none"]),
+        strategy="fair_share" if order == "fair_share" and strategy != "none" else strategy,
         by_tier=rng.random() < 0.5,
         min_run_s=rng.choice([0, 1, 5, 15]),
         wait_s=rng.choice([0, 0, 3]),

@@ -23,7 +23,7 @@ RULES = (
     _one(
         "quota-forgets-the-pass",
         "What a pass has given out itself does not count for quotas, paces and caps.",
-        _GATES + "room",
+        _GATES + "_room_at",
         "*self._taken.get(gate.key, (0, 0))",
         "0, 0",
     ),
@@ -73,8 +73,8 @@ RULES = (
         "pace-without-end",
         "A pace that was not used saves up more than its burst.",
         _PARTIES + "PaceGate._refill",
-        "min(self._most_ms, self.tokens_ms + now_ms - self._since_ms)",
-        "self.tokens_ms + now_ms - self._since_ms",
+        "min(self._most_ms, self.tokens_ms + now_ms - self.since_ms)",
+        "self.tokens_ms + now_ms - self.since_ms",
     ),
     _one(
         "cap-one-too-many",

@@ -67,12 +67,12 @@ class PolicyWatch:
     def _follow_regime(self, life: HubLife) -> None:
         state = life.state
         changed = state.policy != self._policy
-        if changed:
-            self._policy, self._in_force_ms = state.policy, state.now_ms
-        if changed or life.number != self._life:
-            # Tokens are full again after a start, and under new rules.
+        # Tokens are full again after a start, and under another rule.
+        if state.policy.pacing.starts != self._policy.pacing.starts or life.number != self._life:
             self._life, self._widest_gang = life.number, 0
             self._starts.clear()
+        if changed:
+            self._policy, self._in_force_ms = state.policy, state.now_ms
 
     def _note_usage(self, state: State, touched: list[Attempt]) -> None:
         for attempt in touched:

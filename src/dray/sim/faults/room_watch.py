@@ -5,6 +5,7 @@ Every sum is made anew from the attempts that a worker holds; of the hub's own r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from dray.core.lifecycle.state import NEVER, Reservation, State
@@ -13,6 +14,8 @@ from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.model.spec import unpack_spec
 from dray.core.model.units import GB
+from dray.core.scheduling.gates import Gates
+from dray.core.scheduling.rooms import Rooms
 from dray.sim.faults.hub_life import HubLife
 from dray.sim.faults.policy_watch import gpus_of
 from dray.sim.faults.world import World
@@ -27,6 +30,7 @@ class RoomWatch:
         self._hits: list[tuple[int, str, str]] = []
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
         self._promises: dict[tuple[int, bytes, str, int], Reservation] = {}
+        self._kept: frozenset[tuple[object, ...]] = frozenset()
 
     def rewind(self) -> None:
         """The hub was restored from a backup: it does not know what came after."""
@@ -219,15 +223,44 @@ class RoomWatch:
             if kept.start_ms > kept.promised_ms:
                 found.append(f"{kept} is later than it was promised")
             key = (life.number, regime, kept.job_id, kept.since_ms)
-            promises[key] = first = self._promises.pop(key, kept)
-            if kept.promised_ms > first.promised_ms:
-                if self._binds(state, first):
-                    found.append(f"{kept} was promised for {first.promised_ms} before")
-                promises[key] = kept
+            before = self._promises.pop(key, kept)
+            if kept.promised_ms > before.promised_ms and self._binds(state, before):
+                found.append(f"{kept} was promised for {before.promised_ms} before")
+            promises[key] = kept
         # One that was let go for no good reason may not come back later than it was.
         mine = {key: kept for key, kept in self._promises.items() if key[:2] == (life.number, regime)}
         self._promises = promises | {key: kept for key, kept in mine.items() if self._binds(state, kept)}
         return found
+
+    def find_idle(self, life: HubLife) -> list[str]:
+        """Room that is kept for somebody, and there, is taken: whoever it is kept for starts in the same turn."""
+        state = life.state
+        kept = [(one.job_id, [spot[1:3] for spot in one.spots]) for one in state.reservations.values()]
+        for receipt in state.receipts.values():
+            rows = [state.columns.row_of[name] for name in receipt.workers if name in state.columns.row_of]
+            kept.append((receipt.job_id, [(row, receipt.variant) for row in rows]))
+        if not kept or life.conductor.cut:
+            return []
+        taken = Counter(row for _, spots in kept for row, _ in spots)
+        rooms, gates = Rooms(state), Gates(state)
+        found = []
+        for job_id, spots in kept:
+            job = state.jobs.get(job_id)
+            if job is None or not job.waiting or job.barred or (job.limit and job.live >= job.limit):
+                continue
+            asks = state.asks(job.shape)
+            fitting = [row for row, variant in spots if rooms.fit(row, asks[variant]) is not None]
+            alone = all(taken[row] == 1 for row, _ in spots)
+            if alone and len(fitting) == asks[0].nodes and gates.room_for(job)[0] > 0:
+                found.append(f"room is kept for {job_id}, and there, and it was left waiting")
+        return found
+
+    def is_changed(self, state: State) -> bool:
+        """Whether anything is kept for others than a turn before: then somebody else may have gained room."""
+        kept = {(one.job_id, *(spot[1] for spot in one.spots)) for one in state.reservations.values()}
+        now = frozenset(kept | {(receipt.id,) for receipt in state.receipts.values()})
+        before, self._kept = self._kept, now
+        return not before <= now
 
     def _binds(self, state: State, kept: Reservation) -> bool:
         job = state.jobs.get(kept.job_id)

@@ -38,9 +38,9 @@ def _undisturbed(state: State) -> Iterator[None]:
     awake, parked = dict(backlog.awake), dict(backlog.parked)
     gated = dict(backlog.gated)
     behind = {gate: dict(lines) for gate, lines in backlog.behind.items()}
-    roomier, timers = dict(columns.roomier), list(state.timers)
+    roomier, timers, opens = dict(columns.roomier), list(state.timers), dict(backlog.opens)
     kept = dict(state.reservations), dict(state.unprotected), dict(state.watched)
     yield
     backlog.awake, backlog.parked, backlog.gated, backlog.behind = awake, parked, gated, behind
-    columns.roomier, state.timers = roomier, timers
+    columns.roomier, state.timers, backlog.opens = roomier, timers, opens
     state.reservations, state.unprotected, state.watched = kept
