@@ -22,6 +22,9 @@ CATALOGUE = (
     "start_times",
     "heartbeat_latency",
     "core_passes",
+    "core_curves",
+    "policy_stack",
+    "explain",
 )
 
 

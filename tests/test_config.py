@@ -127,15 +127,19 @@ def test_worker_settings(tmp_path):
         "DRAY_TOKEN": "t",
         "DRAY_WORKER_LABELS": "zone=a, disk=ssd",
         "DRAY_WORKER_SLOTS": "4",
+        "DRAY_WORKER_RESOURCES": "license=2, disk=3",
     }
     config = load_agent(tmp_path, {"name": "w1", "cafile": "~/ca.pem"}, env)
     assert (config.hub, config.token, config.name, config.slots) == ("https://h", "t", "w1", 4)
     assert config.labels == {"zone": "a", "disk": "ssd"}
+    assert config.resources == {"license": 2, "disk": 3}
     assert config.cafile == Path("~/ca.pem").expanduser()
     assert "t" not in repr(config).split("token")[-1][:3]
     assert problems_of(tmp_path, {"name": "a b"}, load=load_agent)[0][0] == "--name"
     assert "must be one of cpu, nvidia" in problems_of(tmp_path, {"backend": "cuda"}, load=load_agent)[0][1]
     assert "k=v" in problems_of(tmp_path, {"labels": "zone"}, load=load_agent)[0][1]
+    assert "k=v" in problems_of(tmp_path, {"resources": "license"}, load=load_agent)[0][1]
+    assert "whole number" in problems_of(tmp_path, {"resources": {"license": -1}}, load=load_agent)[0][1]
 
 
 def test_the_table_of_a_worker_wins_over_the_shared_variable(tmp_path):

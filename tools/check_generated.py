@@ -27,6 +27,7 @@ ROWS: tuple[Row, ...] = (
     Row("docs/reference/states.md", "dray.core.lifecycle.diagram", "states_page"),
     Row("docs/reference/cli.md", "generate_cli_reference", "write_reference"),
     Row("docs/reference/config.md", "generate_reference_tables", "write_config"),
+    Row("docs/reference/policy.md", "generate_policy_reference", "write_policy_page"),
     Row("docs/reference/errors.md", "generate_reference_tables", "write_errors"),
     Row("docs/reference/metrics.md", "generate_reference_tables", "write_metrics"),
     Row("docs/reference/api.md", "generate_reference_tables", "write_api"),

@@ -16,9 +16,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 PURE_STDLIB = frozenset(
-    "__future__ abc array bisect collections dataclasses decimal difflib enum fractions functools hashlib heapq"
-    " itertools json keyword math operator re statistics string struct sys textwrap types typing typing_extensions"
-    " unicodedata zlib".split()
+    "__future__ abc array bisect collections contextlib dataclasses decimal difflib enum fractions"
+    " functools hashlib heapq itertools json keyword math operator re statistics string struct sys"
+    " textwrap types typing typing_extensions unicodedata zlib".split()
 )
 STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -37,9 +37,13 @@ RULES = (
     Rule("dray.core", PURE_STDLIB | {"numpy", "msgspec", "dray.core", "dray.errors"}, pure=True),
     Rule(
         "dray.agent.machine",
-        PURE_STDLIB | {"msgspec", "dray.core", "dray.errors", "dray.wire", "dray.agent.machine"},
+        PURE_STDLIB
+        | {"msgspec", "dray.core", "dray.errors", "dray.wire", "dray.agent.machine"}
+        | {"dray.agent.rendezvous", "dray.agent.task_words"},
         pure=True,
     ),
+    Rule("dray.agent.rendezvous", PURE_STDLIB | {"dray.wire"}, pure=True),
+    Rule("dray.agent.task_words", PURE_STDLIB | {"msgspec", "dray.wire"}, pure=True),
     # Started beside every task and kept for its whole life: nothing but the interpreter may be able to break it.
     Rule("dray.agent.supervisor", STDLIB | {"dray.agent.supervisor"}, pure=False),
 )

@@ -316,6 +316,51 @@ def cancel_a_job(stage: Stage) -> None:
     stage.check(gone[0]["phase"] == "killed", "killed, and the worker confirms that the process is gone")
 
 
+def ask_why_and_plan(stage: Stage) -> None:
+    stage.voice.announce(
+        "The cluster fills up with work of low priority. `dray why` and `dray plan` ask the real scheduler."
+    )
+    policy = stage.folder / "policy.yaml"
+    policy.write_text("queues:\n  default: {order: priority}\npreemption: {min_run_s: 0}\n")
+    stage.dray("config", "apply", policy.name, contains=("priority",))
+    last = 2 * SLOTS - 1
+    task = "until test -e calm; do sleep 0.1; done"
+    low = ("-c", "0.5", "--priority", "1")
+    stage.dray("submit", "--id", "nightly", *low, "-a", f"0-{last}", "--", "sh", "-c", task)
+    stage.wait_for(
+        lambda: stage.ask("show", "nightly")["tasks"]["running"] == last + 1,
+        "every slot of both workers is taken",
+    )
+    stage.dray("submit", "--id", "patient", *low, "--", "echo", "my turn")
+    stage.dray("why", "patient", contains=("no free batch slot", "nightly", "Fix: "))
+    stage.dray(
+        "plan", "-c", "0.5", "--priority", "9", "--", "python", "train.py",
+        contains=("Would be stopped for it (priority)", "nightly/"),
+    )  # fmt: skip
+    waiting = [job["id"] for job in stage.ask("ps", "--state", "pending")["jobs"]]
+    stage.check(waiting == ["patient"], "a plan is only a plan: nothing was submitted, nobody was stopped")
+
+
+def make_room(stage: Stage) -> None:
+    stage.voice.announce(
+        "An urgent job stops one task of lower priority. A receipt says who, why and what it cost."
+    )
+    stage.dray(
+        "run", "--id", "urgent", "-c", "0.5", "--priority", "9", "--", "echo", "served before the others",
+        contains=("served before the others",),
+    )  # fmt: skip
+    (stage.folder / "calm").touch()
+    stage.dray("wait", "nightly", "patient", contains=("nightly: succeeded", "patient: succeeded"))
+    stage.dray("preemptions", contains=("urgent", "nightly/", "served"))
+    (receipt,) = stage.ask("preemptions")["preemptions"]
+    stage.dray("preemptions", receipt["id"], contains=("work of lower priority makes room", "ran again from"))
+    (victim,) = receipt["victims"]
+    told = (receipt["status"], receipt["task_id"], victim["state"])
+    stage.check(
+        told == ("served", "urgent", "succeeded"), f"{victim['task_id']} made room, came back and succeeded"
+    )
+
+
 def lose_the_hub(stage: Stage) -> None:
     stage.voice.announce("The hub is killed while two tasks run. They go on, and nothing is lost.")
     wait = "until test -e {}; do sleep 0.1; done; "
@@ -381,6 +426,8 @@ ACTS = (
     ask_too_much,
     run_an_array,
     cancel_a_job,
+    ask_why_and_plan,
+    make_room,
     lose_the_hub,
     lose_an_agent,
     take_stock,

@@ -22,6 +22,19 @@ DEFAULT_LOSSES = 3
 POLL_S = 0.1
 
 
+def is_below(pid: int, hub_pid: int) -> bool:
+    """Whether a process was started by the hub that lives now, or by one of those."""
+    while hub_pid and pid > 1:
+        try:
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return False
+        pid = int(words[1])
+        if pid == hub_pid:
+            return True
+    return False
+
+
 class Anomaly(NamedTuple):
     """Something that must not be; `task` names what to look at, where there is one."""
 
@@ -285,7 +298,12 @@ class Account:
         known |= {supervisor_of(agent) or 0 for agent in agents}
         left = {}
         for pid in self._cluster.members():
-            if pid not in known and is_alive(pid):
+            # What the living hub has started itself (the run into the future) is its own and ends with it.
+            if (
+                pid not in known
+                and is_alive(pid)
+                and not is_below(pid, self._cluster.hub.pid if self._cluster.hub else 0)
+            ):
                 with contextlib.suppress(OSError):
                     words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
                     left[pid] = words.decode(errors="replace")[:200]

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from dray.client.blocking import Hub as Hub
     from dray.client.blocking import Job as Job
     from dray.client.blocking import connect as connect
+    from dray.client.session import session as session
     from dray.client.status import Status as Status
     from dray.core.model.records import JobState as JobState
     from dray.errors import DrayError as DrayError
     from dray.errors import HubUnavailable as HubUnavailable
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "AsyncHub": "dray.client.async_client",
@@ -33,6 +34,7 @@ _HOMES = {
     "JobState": "dray.core.model.records",
     "Status": "dray.client.status",
     "connect": "dray.client.blocking",
+    "session": "dray.client.session",
 }
 __all__ = [
     "AsyncHub",
@@ -46,6 +48,7 @@ __all__ = [
     "__version__",
     "connect",
     "errors",
+    "session",
 ]
 
 

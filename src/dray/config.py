@@ -78,6 +78,8 @@ class HubConfig:
     limit_margin_s: float = 5.0
     flap_refuse_s: float = 60.0
 
+    estimate_every_s: float = 10.0
+
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -94,9 +96,11 @@ class AgentConfig:
     slots: int = 0
     service_slots: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, int] = field(default_factory=dict)
     backend: str = ""
     allow_software_vulkan: bool = False
     task_user: str = ""
+    address: str = ""
     reconnect_min_s: float = 0.5
     reconnect_max_s: float = 30.0
     result_resend_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -262,7 +266,7 @@ def _convert(item: Field[Any], raw: Any) -> Any:
         if (
             value == 0
             and default not in (MISSING, 0)
-            and item.name != "port"
+            and item.name not in ("port", "estimate_every_s")
             and isinstance(default, (int, float))
         ):
             raise InvalidInput("must be more than 0, got 0")
@@ -341,6 +345,17 @@ def _read_labels(name: str, raw: Any) -> dict[str, str]:
     return dict(raw)
 
 
+def _read_amounts(name: str, raw: Any) -> dict[str, int]:
+    if isinstance(raw, str):
+        raw = _read_labels(name, raw)
+    if not isinstance(raw, Mapping):
+        raise InvalidInput(f"must map names to whole numbers, got {raw!r}")
+    amounts = {key: _read_int(name, value) for key, value in raw.items()}
+    if any(not key or amount < 0 for key, amount in amounts.items()):
+        raise InvalidInput(f"must map names to whole numbers from 0, got {raw!r}")
+    return amounts
+
+
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "int": _read_int,
     "float": _read_float,
@@ -350,6 +365,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "tuple[str, ...]": _read_texts,
     "tuple[float, ...]": _read_spans,
     "dict[str, str]": _read_labels,
+    "dict[str, int]": _read_amounts,
 }
 
 

@@ -46,6 +46,12 @@ class InvalidConfig(DrayError):
     code = "invalid_config"
 
 
+class InvalidPolicy(InvalidConfig):
+    """A policy with unknown names, impossible values, or entries that contradict each other."""
+
+    code = "invalid_policy"
+
+
 class Unauthenticated(DrayError):
     """No token, or one the hub does not know."""
 

@@ -16,7 +16,7 @@ def make_machine() -> Machine:
     """An agent that is attached and registered."""
     machine = Machine("w1", "i1", 4, 0, (1000,), {})
     machine.greeting(())
-    machine.attached(STATE)
+    machine.attached(STATE, 0)
     machine.acked(Ack(re="register", epoch=1), 0)
     return machine
 
@@ -35,7 +35,7 @@ def test_what_is_assigned_while_a_new_supervisor_is_asked_for_its_state_is_not_f
     machine = make_machine()
     machine.greeting(())
     assert kinds(assign(machine, "1-1")) == ["Launch"]
-    machine.attached(STATE)
+    machine.attached(STATE, 0)
     assert kinds(machine.supervised({"ev": "accepted", "uids": ["1-1"]}, 0)) == ["job_accepted"]
     (stop,) = machine.cancelled(JobCancel(task_id="t1-1", attempt="1-1", reason="user"))
     assert isinstance(stop, Supervise), "it runs: to say that it never started would be a lie"
@@ -45,7 +45,7 @@ def test_what_waits_to_be_sent_reaches_the_new_supervisor() -> None:
     machine = make_machine()
     assign(machine, "1-1")
     machine.greeting(["1-1"])
-    machine.attached(STATE)
+    machine.attached(STATE, 0)
     assert kinds(machine.supervised({"ev": "accepted", "uids": ["1-1"]}, 0)) == ["job_accepted"]
 
 
@@ -53,7 +53,7 @@ def test_what_only_the_dead_supervisor_was_asked_to_run_is_launched_when_the_hub
     machine = make_machine()
     assign(machine, "1-1")
     machine.greeting(())
-    machine.attached(STATE)
+    machine.attached(STATE, 0)
     assert machine.slots().batch_in_use == 0
     (launch,) = assign(machine, "1-1")
     assert isinstance(launch, Launch)

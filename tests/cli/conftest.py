@@ -153,6 +153,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.answer("POST")
 
+    def do_PATCH(self) -> None:
+        self.answer("PATCH")
+
+    def do_PUT(self) -> None:
+        self.answer("PUT")
+
     def do_DELETE(self) -> None:
         self.answer("DELETE")
 

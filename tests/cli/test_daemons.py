@@ -120,6 +120,8 @@ def test_worker_detect_tells_what_this_machine_has(clean_environment, capfd):
         (["hub", "--port", "99999"], "--port"),
         (["up", "--label", "zone"], "is not a label"),
         (["worker", "start", "--label", "zone"], "is not a label"),
+        (["worker", "start", "--resource", "license"], "is not a resource"),
+        (["worker", "start", "--resource", "license=-1"], "is not a resource"),
         (["worker", "start", "--name", "a b"], "--name: must be 1 to 128 letters"),
         (["worker", "start", "--backend", "cuda"], "--backend: must be one of"),
     ],

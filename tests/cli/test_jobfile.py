@@ -39,7 +39,7 @@ priority: high
   queue: "bad queue"
 - 17
 - command: "echo 'unclosed"
-  after: [x]
+  after: [when:x]
 """
     found = problems(tmp_path, text)
     assert [line.split(" ")[0] for line in found] == [
@@ -57,7 +57,7 @@ priority: high
             "queue: must be 1 to 128 letters",
             "a job must be written as keys and values",
             'command: "echo \'unclosed" cannot be split into words',
-            "after: dependencies are not available in this version",
+            "after: 'when:x' must begin with ok:, any: or fail:",
         ],
         strict=True,
     ):

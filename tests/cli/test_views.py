@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dray.cli.job_views import draw_event, draw_job, draw_jobs, draw_why
+from dray.cli.job_views import draw_event, draw_job, draw_jobs
 from dray.cli.main import main
+from dray.cli.reason_views import draw_why
 from dray.cli.render import Column, draw_table, short_span, shorten, text_width
 
 NOW = datetime(2026, 11, 15, 9, 40, tzinfo=UTC)

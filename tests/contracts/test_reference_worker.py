@@ -77,7 +77,7 @@ def test_every_example_of_the_page_is_a_message(lab) -> None:
         while block[place:].strip():
             place += len(block[place:]) - len(block[place:].lstrip())
             envelope, place = decoder.raw_decode(block, place)
-            if envelope["type"] in ("ack", "job_assign", "no_work", "job_cancel", *OTHERS):
+            if envelope["type"] in ("ack", "job_assign", "job_go", "no_work", "job_cancel", *OTHERS):
                 continue
             text = json.dumps(envelope).replace('"gpu-7"', json.dumps(worker.id))
             worker.socket.send(text)

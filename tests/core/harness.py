@@ -24,10 +24,14 @@ from dray.core.lifecycle.events import (
     Event,
     Fact,
     Heard,
+    HoldChanged,
+    JobEdited,
     JobsSubmitted,
     NewJob,
     Outcome,
     PlanDecided,
+    PolicyChanged,
+    RequeueRequested,
     SessionClosed,
     SessionOpened,
     SlotsSeen,
@@ -42,8 +46,10 @@ from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
+from dray.core.model.policy import Policy, pack_policy
+from dray.core.model.policy_check import check_policy
 from dray.core.model.records import Attempt, Job, Task
-from dray.core.model.spec import pack_spec
+from dray.core.model.spec import pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.explain import explain
 from dray.core.scheduling.pass_ import plan, settle_plan
@@ -88,13 +94,12 @@ class Cluster:
         effects = [effect for event in events for effect in self.fold(event)]
         for event in due(self.state, self.clock, self._reason):
             effects += self.fold(event)
-        cut = True
+        cut, self.state.now_ms = True, self.now_ms
         while cut:
             decided = plan(self.state)
-            if decided.placements:
-                effects += self.fold(PlanDecided(decided.placements))
-            settle_plan(self.state, decided)
-            cut = decided.cut
+            if decided.placements or decided.preemptions:
+                effects += self.fold(PlanDecided(decided.placements, decided.preemptions))
+            cut = settle_plan(self.state, decided)
         served = {effect.worker for effect in effects if isinstance(effect, Assign)}
         effects += [NoWork(worker) for worker in self.state.polls if worker not in served]
         self.state.polls.clear()
@@ -123,17 +128,48 @@ class Cluster:
     def _reason(self, job_id: str) -> str:
         return explain(self.state, self.state.jobs[job_id]).summary
 
+    def govern(self, **policy: Any) -> list[Effect]:
+        """Put a policy in force, as a file would say it."""
+        return self.turn(PolicyChanged(pack_policy(check_policy(policy)), origin="test"))
+
     # --- users --------------------------------------------------------------------------------------------------------
 
     def submit(self, job_id: str = "job", user: str = "ann", **spec: Any) -> list[Effect]:
         raw = {"command": ["true"], **spec}
-        return self.turn(JobsSubmitted((NewJob(job_id, user, pack_spec(check_spec(raw))),)))
+        packed = pack_spec(check_spec(raw))
+        return self.turn(JobsSubmitted((NewJob(job_id, user, packed, tuple(raw.get("after", ()))),)))
+
+    def hold(self, job_id: str = "job", on: bool = True) -> list[Effect]:
+        return self.turn(HoldChanged(job_id, on, "bob"))
+
+    def edit(self, job_id: str = "job", **changes: Any) -> list[Effect]:
+        """Lay changes over a job's spec; conditions are taken as they stand, none of them looked up."""
+        raw = {**spec_document(unpack_spec(self.job(job_id).spec)), **changes}
+        after = tuple(changes.get("after", self.job(job_id).after))
+        return self.turn(JobEdited(job_id, pack_spec(check_spec(raw)), "ann", after))
+
+    def ask_again(self, job_id: str = "job", index: int = -1) -> list[Effect]:
+        return self.turn(RequeueRequested(job_id, index, "ann"))
 
     def extend(self, job_id: str, count: int, close: bool = False) -> list[Effect]:
         return self.turn(ArrayExtended(job_id, count, close))
 
     def cancel(self, job_id: str, index: int = -1, grace_s: float = -1) -> list[Effect]:
         return self.turn(CancelRequested(job_id, index, "ann", grace_s))
+
+    def rule(self, **sections: Any) -> list[Effect]:
+        """Put a policy in force."""
+        return self.turn(PolicyChanged(pack_policy(Policy(**sections)), "applied", "ann"))
+
+    def serve_all(self, worker: str = "w1", most: int = 50) -> list[str]:
+        """Run and end what a worker with one slot holds, one by one; gives the jobs in their order."""
+        order: list[str] = []
+        while len(order) < most and (held := self.held(worker)):
+            (uid,) = held
+            order.append(self.attempt(uid).job_id)
+            self.run(uid)
+            self.end(uid)
+        return order
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -194,6 +230,10 @@ class Cluster:
         attempt = self.state.attempts[uid]
         said = self.sign_of_life(attempt.worker)
         return self.turn(*said, AttemptAccepted(attempt.worker, attempt.job_id, self.spelled(attempt), uid))
+
+    def accept_all(self, worker: str) -> None:
+        for uid in self.held(worker):
+            self.run(uid)
 
     def start(self, uid: str) -> list[Effect]:
         attempt = self.state.attempts[uid]
@@ -278,6 +318,7 @@ def registration(
     service: int = 0,
     features: tuple[str, ...] = AGENT,
     base: bool = False,
+    resources: dict[str, int] | None = None,
 ) -> WorkerRegistered:
     """A worker's own words about itself; `base` leaves all features out."""
     capability = Capability(
@@ -298,6 +339,7 @@ def registration(
         slots=slots or Slots(batch_total=batch, service_total=service),
         features=() if base else features,
         base=base,
+        resources=resources or {},
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.e2e.cluster import DRAY, Cluster, wait_for
+from tests.e2e.test_gangs import MEET
 
 HUB_ADDRESS, AGENT_ADDRESS = "10.213.77.1", "10.213.77.2"
 
@@ -108,6 +109,18 @@ def test_joining_by_the_printed_line(cluster: Cluster, wire: Wire) -> None:
     assert done.returncode == 0, done
     assert AGENT_ADDRESS in done.stdout, "it ran on the other machine"
     assert done.stdout.endswith("far\n")
+
+
+def test_a_gang_across_both_machines_meets(cluster: Cluster, wire: Wire) -> None:
+    """Each agent names the address of its own end of the cable; the first member listens there."""
+    for name, namespace in (("near", wire.hub), ("far", wire.agent)):
+        cluster.spawn(inside(namespace, join_words(cluster, name)), cluster.folder / f"{name}.log")
+    wait_for(lambda: ask(cluster, wire, "worker", "ls").stdout.count(" ready ") == 2, "both workers join")
+    (cluster.folder / "meet.py").write_text(MEET)
+    done = ask(cluster, wire, "run", "-N", "2", "--", "python3", "meet.py")
+    assert done.returncode == 0, done
+    assert "rank 0 of 2 met [0, 1] in try 1" in done.stdout
+    assert "10.213.77." in done.stdout
 
 
 def test_the_join_token_only_joins(cluster: Cluster, wire: Wire) -> None:

@@ -105,9 +105,9 @@ class Script:
         then(look(self.state))
 
 
-def registered(**parts: Any) -> WorkerRegistered:
+def registered(worker: str = "worker-1", session: int = 1, **parts: Any) -> WorkerRegistered:
     return WorkerRegistered(
-        worker="worker-1", session=1, capability=CAPABILITY_READ, slots=SLOTS_READ, **parts
+        worker=worker, session=session, capability=CAPABILITY_READ, slots=SLOTS_READ, **parts
     )
 
 
@@ -143,4 +143,24 @@ def compose() -> dict[str, list[dict[str, Any]]]:
     said["ack_job_log"] = [
         message("ack", {"re": "job_log", "log_offsets": {"7-2": {"stdout": 5, "stderr": 0}}})
     ]
-    return said
+    return said | compose_gang()
+
+
+def compose_gang() -> dict[str, list[dict[str, Any]]]:
+    """What the first member of a gang is sent."""
+    script = Script()
+    spec = pack_spec(check_spec({"command": ["true"], "node_count": 2}))
+    script.play(EpochStarted(7), JobsSubmitted((NewJob("gang", "ann", spec),)))
+    for number in (1, 2):
+        name = f"worker-{number}"
+        script.play(SessionOpened(name, number, ""), registered(name, number, features=("gang",), base=False))
+    placements = tuple(Placement("gang", rank, f"7-{rank + 1}", f"worker-{rank + 1}") for rank in (0, 1))
+    said = {"job_assign_gang": script.play(PlanDecided(placements))}
+    first, last = (
+        AttemptAccepted(
+            f"worker-{rank + 1}", "gang", rank, f"7-{rank + 1}", f"10.0.0.{rank + 7}", (29_500 + rank,)
+        )
+        for rank in (0, 1)
+    )
+    script.play(first)
+    return said | {"job_go": script.play(last)}

@@ -19,7 +19,7 @@ from dray.wire.hub_messages import hub_codec
 from dray.wire.worker_messages import worker_codec
 
 HERE = Path(__file__).parent
-VERSION = "v0.1"
+VERSION = "v0.2"
 Recorded = dict[str, Any]
 
 

@@ -12,17 +12,23 @@ from dray.core.lifecycle.events import (
     AttemptAccepted,
     AttemptEnded,
     AttemptRevoked,
+    AttemptSaved,
     AttemptsLost,
     AttemptStarted,
     CancelRequested,
     EpochStarted,
     Fact,
+    HoldChanged,
+    JobEdited,
     JobsSubmitted,
     LimitPassed,
     NewJob,
     Outcome,
     Placement,
     PlanDecided,
+    PolicyChanged,
+    Preemption,
+    RequeueRequested,
     WaitTimedOut,
     WorkerChanged,
     WorkerDrained,
@@ -33,8 +39,9 @@ from dray.core.lifecycle.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state import Counters
+from dray.core.model.ledger import Meter, PolicyRecord, Receipt, Victim
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec
+from dray.core.model.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Variant
 from dray.core.model.worker import Worker
 
 OUTCOME = Outcome(
@@ -53,8 +60,11 @@ OUTCOME = Outcome(
     digest="sha256:00",
 )
 FACTS: list[Fact] = [
-    JobsSubmitted((NewJob("job", "ann", b"\x80"), NewJob("other", "bob", b"\x81"))),
-    PlanDecided((Placement("job", 3, "2-5", "worker-1", (0, 1)),)),
+    JobsSubmitted((NewJob("job", "ann", b"\x80"), NewJob("other", "bob", b"\x81", ("ok:job",), "it failed"))),
+    PlanDecided(
+        (Placement("job", 3, "2-5", "worker-1", (0, 1), 1),),
+        (Preemption("job", 3, "priority", "gpu", ("worker-1",), ((0, 1),), 1, ("2-4",)),),
+    ),
     WorkerRegistered(
         worker="worker-1",
         session=9,
@@ -71,6 +81,7 @@ FACTS: list[Fact] = [
         active=(Activity("job", 3, "2-5", True, False),),
         finished=(OUTCOME,),
         again=True,
+        resources={"licence": 2},
     ),
     WorkerChanged("worker-1", CAPABILITY_READ, (DEVICE_READ,)),
     AttemptAccepted("worker-1", "job", 3, "2-5", "10.0.0.7", (4000,)),
@@ -88,6 +99,11 @@ FACTS: list[Fact] = [
     EpochStarted(7),
     WorkerForgotten("worker-1"),
     ArrayExtended("job", 5, True),
+    PolicyChanged(b"\x80", "policy.yaml", "ann", "sha256:00"),
+    HoldChanged("job", True, "ann"),
+    JobEdited("job", b"\x80", "ann", ("ok:other",)),
+    RequeueRequested("job", 3, "ann"),
+    AttemptSaved("worker-1", "job", 3, "2-5", 40, 1500),
 ]
 
 SPEC = JobSpec(
@@ -137,6 +153,30 @@ SPEC = JobSpec(
     workdir="/data",
     checkpoint="out",
     function=b"\x80\x04",
+    variants=[
+        Variant(
+            name="small",
+            gpu_count=1,
+            gpu_type="L4",
+            gpu_backend="vulkan",
+            min_vram_gb=20.5,
+            min_cpu_cores=0.5,
+            cpu_milli=500,
+            memory_bytes=1 << 30,
+            gpu_milli=250,
+            vram_per_gpu_bytes=20_000_000_000,
+            device=DeviceAsk("gpu", "l4", 1),
+            resources={"licence": 2},
+            require=["zone=b"],
+            prefer=["disk=hdd"],
+            expected_runtime_s=900.5,
+            command=["python", "small.py"],
+            env={"C": "3"},
+        )
+    ],
+    after=["ok:other"],
+    hold=True,
+    mixed_backends=True,
 )
 JOB = Job(
     id="job",
@@ -175,6 +215,21 @@ JOB = Job(
     started_at_ms=3,
     ended_at_ms=4,
     error="cancelled",
+    held=True,
+    after=("ok:other",),
+    gang=True,
+    generation=2,
+    blamed="worker-2",
+    broken="failed",
+    plugin="p",
+    ranked=True,
+    expected_ms=600_000,
+    deadline_ms=5,
+    party=4,
+    breaker="2-6",
+    held_by="ann",
+    original=b"\x81",
+    rest_class="dependency",
 )
 TASK = Task(
     job_id="job",
@@ -194,6 +249,7 @@ TASK = Task(
     error="it broke",
     started_at_ms=3,
     ended_at_ms=4,
+    ahead=True,
 )
 ATTEMPT = Attempt(
     uid="2-5",
@@ -230,6 +286,10 @@ ATTEMPT = Attempt(
     max_rss_bytes=1024,
     value=b"\x80",
     digest="sha256:00",
+    variant=1,
+    go=True,
+    saved_step=40,
+    saved_ms=10,
 )
 WORKER = Worker(
     id="worker-1",
@@ -248,12 +308,37 @@ WORKER = Worker(
     left=True,
     quarantined=("stray",),
     registered_at_ms=5,
+    resources={"licence": 2},
+)
+RECEIPT = Receipt(
+    id="p1",
+    at_ms=1,
+    job_id="job",
+    index=3,
+    user="ann",
+    queue="night",
+    priority=20,
+    rule="priority",
+    workers=("worker-1",),
+    victims=(Victim("2-4", "low", 1, "worker-1", "bob", 5, 10, 4, 30.5, 2),),
+    kind="gpu",
+    need="2 GPUs",
+    devices=((0, 1),),
+    variant=1,
+    status="served",
+    gone=("2-4",),
+    now_ms=2,
+    served_at_ms=3,
+    ended_at_ms=4,
 )
 RECORDS: dict[str, Any] = {
     "job": JOB,
     "task": TASK,
     "attempt": ATTEMPT,
     "worker": WORKER,
-    "counters": Counters(7, 13, 6),
+    "counters": Counters(7, 13, 6, 2),
+    "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
+    "meter": Meter(1, 2.5, 3, 4),
+    "receipt": RECEIPT,
     "spec": SPEC,
 }

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 import jsonschema_rs
 import pytest
@@ -71,6 +72,24 @@ def test_a_route_says_how_it_refuses(route):
             assert schema == {"$ref": "#/components/schemas/ErrorAnswer"}
     named = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"}
     assert named == set(re.findall(r"{(\w+)}", route.path))
+
+
+def test_a_policy_is_described_as_it_is_taken():
+    schemas = json.loads(openapi_text())["components"]["schemas"]
+    policy = {name: {**schema} for name, schema in schemas.items()}
+    document = {"$ref": "#/components/schemas/Policy", "components": {"schemas": policy}}
+    sound = jsonschema_rs.validator_for(document).is_valid
+    assert sound({"queues": {"a": None, "b": {"order": "sjf", "ageing_s": "30m"}}, "pacing": None})
+    assert sound({"quotas": [{"user": "*", "gpus": 1.5, "gpu_hours": {"hard": 3, "per_s": 60}}]})
+    faults: tuple[dict[str, Any], ...] = (
+        {"queus": {}},
+        {"queues": {"a": {"order": "fiffo"}}},
+        {"placement": {"strategy": "pressure"}},
+        {"preemption": {"strategy": "greedy"}},
+        {"pacing": {"running": [{"label": "x"}]}},
+    )
+    for wrong in faults:
+        assert not sound(wrong), wrong
 
 
 def test_what_is_sent_may_hold_nothing_unknown():

@@ -98,7 +98,7 @@ def test_long_lives_do_a_bit_of_everything() -> None:
     """Guards the world itself: a driver that places nothing or loses nothing would prove nothing."""
     kinds: dict[str, int] = {}
     ended: dict[str, int] = {}
-    for seed in range(8):
+    for seed in range(16):
         world = lived(seed, 200)
         for _, fact in world.journal:
             kinds[type(fact).__name__] = kinds.get(type(fact).__name__, 0) + 1

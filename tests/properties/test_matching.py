@@ -15,7 +15,7 @@ from dray.core.model.capability import Device
 from dray.core.model.resources import WHOLE, Ask, ask_of
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.filters import fits, rejections
-from dray.core.scheduling.placement import rank
+from dray.core.scheduling.placement import make_placer
 from dray.core.scheduling.rooms import Rooms
 
 SPECS = st.fixed_dictionaries(
@@ -78,16 +78,17 @@ def test_candidates_are_never_fewer_than_what_fits(
         if wanted is None:
             continue
         rooms = Rooms(cluster.state)
-        rows = rooms.candidates(1000 + number, wanted).tolist()
+        rows = rooms.candidates(wanted).tolist()
         fitting = [row for row in range(len(workers)) if fits(wanted, rooms.room(row, wanted.pool))]
         assert set(fitting) <= set(rows)
         for row in fitting:
             room = rooms.room(row, wanted.pool)
             assert list(rejections(wanted, room)) == []
             assert pick_cards(wanted, room.cards, room.card_used) is not None
-        if rows:
-            ordered = rank(cluster.state, wanted, rooms.candidates(1000 + number, wanted)).tolist()
-            assert sorted(ordered) == sorted(rows)
+        shape = cluster.state.shapes.take((wanted,))
+        ranked = make_placer(cluster.state, rooms).ranking(shape)
+        cluster.state.shapes.release(shape)
+        assert sorted(found.row for found in ranked) == fitting
         cluster.submit(f"j{number}", **spec, **cards)
 
 

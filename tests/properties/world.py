@@ -18,12 +18,14 @@ from dray.core.lifecycle.effects import Assign, Effect
 from dray.core.lifecycle.events import (
     Activity,
     AttemptEnded,
+    AttemptSaved,
     Clock,
     EpochStarted,
     Event,
     Fact,
     Outcome,
     PlanDecided,
+    PolicyChanged,
     WorkerChanged,
     WorkerDrained,
     WorkerForgotten,
@@ -31,10 +33,23 @@ from dray.core.lifecycle.events import (
     unpack_facts,
 )
 from dray.core.lifecycle.invariants import problems
-from dray.core.lifecycle.recovery import load, release, wake_up
+from dray.core.lifecycle.recovery import load, read_ledger, release, wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import Counters, State, Touched
+from dray.core.model.ledger import LedgerKey, pack_record
+from dray.core.model.policy import (
+    Budget,
+    Cap,
+    FairShare,
+    Pace,
+    Pacing,
+    Policy,
+    Queue,
+    Quota,
+    pack_policy,
+)
 from dray.core.model.records import Attempt, Job, Phase, Task
+from dray.core.model.spec import unpack_spec
 from dray.core.model.worker import Worker
 from dray.core.scheduling.pass_ import plan, settle_plan
 
@@ -59,6 +74,21 @@ OFFERS: tuple[dict[str, Any], ...] = (
     {"cpus": 2, "memory_gb": 4, "batch": 2, "gpus": 3, "vram_gb": 60, "base": True},
     {"cpus": 0, "memory_gb": 0, "batch": 2, "service": 2, "base": True, "labels": {"zone": "a"}},
 )
+POLICIES = (
+    Policy(),
+    Policy(queues={"default": Queue(order="priority", ageing_s=60)}, quotas=(Quota(user="*", gpus=2),)),
+    Policy(queues={"default": Queue(order="fair_share")}, fair_share=FairShare(half_life_s=100)),
+    Policy(
+        queues={"default": Queue(order="sjf")},
+        pacing=Pacing(starts=(Pace(user="*", per_minute=30, burst=2),)),
+    ),
+    Policy(
+        queues={"default": Queue(order="srsf"), "night": Queue(order="edf", weight=3)},
+        pacing=Pacing(running=(Cap(label="team", most=2),)),
+        quotas=(Quota(queue="night", gpu_hours=Budget(soft=0.01, hard=0.02, per_s=300)),),
+    ),
+)
+QUEUES = ("default", "default", "night")
 ENDS = ("succeeded", "failed", "failed", "killed", "preempted", "lost", "lost_unstarted")
 WAITS_S = (0.5, 3, 12, 31, 45, 130)
 WORKERS, JOBS = 4, 40
@@ -73,6 +103,8 @@ class Rows:
         self.tasks: dict[tuple[str, int], Task] = {}
         self.attempts: dict[str, Attempt] = {}
         self.workers: dict[str, Worker] = {}
+        self.ledger: dict[LedgerKey, bytes] = {}
+        self.now_ms = 0
         self.counters = Counters()
         self.applied = 0
 
@@ -109,7 +141,8 @@ class World(Cluster):
     def _check_capacity(self, event: PlanDecided) -> None:
         columns = self.state.columns
         for placement in event.placements:
-            row, ask = columns.row_of[placement.worker], self.state.ask(self.job(placement.job_id).shape)
+            row = columns.row_of[placement.worker]
+            ask = self.state.asks(self.job(placement.job_id).shape)[placement.variant]
             for name, need in (("cpu", ask.cpu_milli), ("mem", ask.memory_bytes)):
                 used, total = columns.get(f"used_{name}", row), columns.get(f"total_{name}", row)
                 assert not need or used <= total, f"{placement}: {used} of {total} {name}"
@@ -138,13 +171,44 @@ class World(Cluster):
     def submit_one(self, kind: int, user: int) -> None:
         if self.submitted < JOBS:
             self.submitted += 1
-            self.submit(f"j{self.submitted}", user=("ann", "bob")[user % 2], **SPECS[kind % len(SPECS)])
+            extras = {"queue": QUEUES[user % 3], "labels": {"team": "x"} if user % 4 == 3 else {}}
+            spec = SPECS[kind % len(SPECS)] | extras
+            self.submit(f"j{self.submitted}", user=("ann", "bob")[user % 2], **spec)
+
+    def change_policy(self, number: int, often: int) -> None:
+        """A new policy comes into force, now and then."""
+        if often % 4 == 0:
+            self.turn(PolicyChanged(pack_policy(POLICIES[number % len(POLICIES)]), "test"))
 
     def cancel_one(self, job: int, index: int) -> None:
         self.cancel(f"j{max(1, self.submitted - job % 8)}", index % 8 if index % 3 else -1)
 
     def extend_one(self, job: int, count: int) -> None:
         self.extend(f"j{max(1, self.submitted - job % 8)}", count % 4, close=count % 5 == 0)
+
+    def steer(self, job: int, how: int) -> None:
+        """Hold or release a job, queue again what runs, edit what waits, let it wait for another."""
+        name = f"j{max(1, self.submitted - job % 8)}"
+        found = self.state.jobs.get(name)
+        if found is None or found.state.final:
+            return
+        if how % 5 == 0:
+            self.hold(name, on=not found.held)
+        elif how % 5 == 1 and not unpack_spec(found.spec).at_most_once:
+            self.ask_again(name, job % 4 if how % 2 else -1)
+        elif how % 5 == 2:
+            self.edit(name, priority=how % 3, queue=("default", "night")[job % 2])
+        elif how % 5 == 3 and not (found.cursor or found.live or found.requeued):
+            self.edit(name, cpu_milli=1000 * (1 + how % 4))
+        else:
+            # An edit may wait for older jobs only: that is how the shell keeps circles out.
+            others = [
+                one.id for one in self.state.jobs.values() if one.seq < found.seq and not one.state.final
+            ]
+            self.edit(
+                name,
+                after=[f"{('ok', 'any', 'fail')[how % 3]}:{others[job % len(others)]}"] if others else [],
+            )
 
     def connect(self, number: int, offer: int) -> None:
         """A worker registers (again), as the same machine and truthfully."""
@@ -223,6 +287,10 @@ class World(Cluster):
         if steps % 3:
             self.start(uid)
             given[uid] = "running"
+        if steps % 5 == 0 and not self.state.workers[worker].base:
+            attempt = self.state.attempts[uid]
+            index = self.spelled(attempt)
+            self.turn(AttemptSaved(worker, attempt.job_id, index, uid, steps, 100 * number))
 
     def finish(self, number: int, how: int) -> None:
         """A worker's process ends and it says so, unless it is cut off: then it says so when it is back."""
@@ -238,6 +306,16 @@ class World(Cluster):
         self.said.append((worker, said))
         if self._connected(worker):
             self.turn(*self.sign_of_life(worker), AttemptEnded(worker, said))
+
+    def save(self, number: int, step: int) -> None:
+        """A task says that its work is safe."""
+        worker, given = self._choose(number)
+        live = [uid for uid in given if uid in self.state.attempts and given[uid] == "running"]
+        if live and self._connected(worker):
+            attempt = self.state.attempts[live[0]]
+            index = attempt.index if self.job(attempt.job_id).numbered else -1
+            saved = AttemptSaved(worker, attempt.job_id, index, attempt.uid, step)
+            self.turn(*self.sign_of_life(worker), saved)
 
     def repeat(self, number: int, _: int) -> None:
         """A result is sent again."""
@@ -271,6 +349,11 @@ class World(Cluster):
                     kept[key] = copy.copy(live[key])
                 elif kind == "workers":
                     kept.pop(key, None)
+        for key in touched.ledger:
+            rows.ledger.pop(key, None)
+            if key in state.ledger:
+                rows.ledger[key] = pack_record(state.ledger[key])
+        rows.now_ms = state.now_ms
         rows.counters, rows.applied = copy.copy(state.counters), len(self.journal)
         release(state, touched.jobs, touched.tasks, touched.attempts)
         found = problems(state)
@@ -296,6 +379,8 @@ class World(Cluster):
         loaded = {job.id for job in jobs}
         tasks = [copy.copy(task) for task in rows.tasks.values() if task.job_id in loaded]
         workers = [copy.copy(worker) for worker in rows.workers.values()]
+        state.now_ms = rows.now_ms
+        read_ledger(state, [(*key, packed) for key, packed in rows.ledger.items()])
         load(state, copy.copy(rows.counters), (jobs, tasks, attempts, workers))
         refold(state, self.journal[rows.applied :])
         return state
@@ -325,14 +410,17 @@ class World(Cluster):
 
 
 def records(state: State) -> Records:
-    """The durable side of a state as bytes. A shape's number is a cache: it is drawn anew when rows are loaded."""
+    """The durable side of a state as bytes. Numbers of shapes and parties are caches, drawn anew by a load."""
     return {
-        "jobs": {key: _pack(msgspec.structs.replace(job, shape=0)) for key, job in state.jobs.items()},
+        "jobs": {
+            key: _pack(msgspec.structs.replace(job, shape=0, party=0)) for key, job in state.jobs.items()
+        },
         "tasks": {key: _pack(task) for key, task in state.tasks.items()},
         "attempts": {
             key: _pack(msgspec.structs.replace(one, shape=0)) for key, one in state.attempts.items()
         },
         "workers": {key: _pack(worker) for key, worker in state.workers.items()},
+        "ledger": {key: pack_record(record) for key, record in state.ledger.items()},
     }
 
 
@@ -351,13 +439,16 @@ def refold(state: State, journal: list[tuple[Clock, Fact]]) -> None:
 
 _SHARES = {
     "submit_one": 3,
+    "change_policy": 2,
     "connect": 3,
     "ready": 4,
     "progress": 5,
     "finish": 4,
     "repeat": 1,
+    "save": 1,
     "cancel_one": 1,
     "extend_one": 1,
+    "steer": 2,
     "disturb": 2,
     "doze": 1,
     "restart_worker": 1,

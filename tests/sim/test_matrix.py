@@ -46,6 +46,7 @@ def test_the_matrix_is_the_whole_one():
         "two hubs",
         "backup",
         "clock jumps",
+        "gang half placed",
     ):
         assert subject in outcomes
     assert len(ROWS) >= 16

@@ -26,12 +26,38 @@ QUICK = (
     "flapping-tolerated",
     "reported-slots-trusted",
     "finished-not-reported",
+    "go-before-all-accepted",
+    "member-concluded-alone",
+    "gang-succeeds-early",
+    "ended-member-not-recalled",
+    "gang-loss-free",
+    "start-not-waited-for",
+    "save-for-anothers-attempt",
+    "save-not-counted",
+    "retry-gets-less",
+    "release-does-not-queue",
+    "hold-ignored",
+    "followers-not-queued",
+    "ok-and-fail-swapped",
+    "edit-keeps-shape",
+    "requeue-charged",
+    "quota-forgets-the-pass",
+    "hard-budget-ignored",
+    "gate-never-opens",
+    "token-not-taken",
+    "cap-one-too-many",
+    "regroup-forgets-running",
+    "keeper-admits-everybody",
+    "promise-moved-back",
+    "once-only-stopped",
+    "victim-frees-at-once",
+    "victim-charged",
 )
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name):
-    verdict = hunt(BY_NAME[name], 0, 12)
+    verdict = hunt(BY_NAME[name], 0, 48)
     assert verdict is not None, f"{name} survives: {BY_NAME[name].sentence}"
 
 

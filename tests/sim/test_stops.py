@@ -8,10 +8,10 @@ import pytest
 
 from dray.core.lifecycle.rules import Rules
 from dray.sim.faults.checker import Checker
-from dray.sim.faults.clients import Pending
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.mutant_table import MUTANTS
 from dray.sim.faults.mutants import applied
+from dray.sim.faults.pending import Pending
 from dray.sim.faults.runs import Behaviour, Runs
 from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import SMALL, Failure, World

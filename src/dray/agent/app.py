@@ -10,7 +10,6 @@ import contextlib
 import logging
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 
@@ -52,13 +51,14 @@ async def _serve(config: AgentConfig) -> int:
     found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
     machine = make_machine(config, found)
     driver = Driver(config, machine, home)
+    await driver.listen()
     await driver.attach()
     attached = asyncio.Event()
     supervisor = asyncio.create_task(driver.serve_supervisor(attached))
     await attached.wait()
     tasks = [
         supervisor,
-        asyncio.create_task(keep_dialling(driver.link, machine.registration, driver.session_over, config)),
+        asyncio.create_task(keep_dialling(driver.link, driver.registration, driver.session_over, config)),
         asyncio.create_task(driver.beat()),
         asyncio.create_task(driver.resend()),
         asyncio.create_task(driver.ship()),
@@ -70,6 +70,7 @@ async def _serve(config: AgentConfig) -> int:
     print(f"worker {machine.name}: {machine.batch_total} slots, {_describe(found)}", flush=True)
     waiting = asyncio.create_task(told.wait())
     done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    driver.stop_listening()
     await driver.link.close(GOODBYE, "the agent stops; its tasks go on")
     await _cancel(tasks)
     for ended in done - {waiting}:
@@ -93,7 +94,7 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     slots = config.slots or found.usable_cores
     machine = Machine(config.name, secrets.token_hex(8), slots, config.service_slots, resend_ms, labels)
     machine.capability, machine.devices = found.capability, tuple(found.devices)
-    machine.address = socket.gethostname()
+    machine.resources = dict(config.resources)
     return machine
 
 

@@ -11,11 +11,26 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dray.agent.addresses import find_address, find_port
 from dray.agent.environment import build_environment, build_task, is_careful
 from dray.agent.link import Link
-from dray.agent.machine import Effect, Launch, Machine, Refuse, Ship, Supervise, Tell, known_to_hub
+from dray.agent.machine import (
+    Effect,
+    Launch,
+    Machine,
+    Refuse,
+    Ship,
+    Supervise,
+    Tell,
+    Warn,
+    gang_meta,
+    known_to_hub,
+)
+from dray.agent.session_home import SessionHome
 from dray.agent.shipping import Shipper
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
+from dray.agent.task_sessions import TaskSessions
+from dray.agent.task_words import Words
 from dray.config import AgentConfig
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
@@ -46,6 +61,32 @@ class Driver:
         self._unshipped: set[str] = set()
         self._work = str(home / "work")
         os.makedirs(self._work, exist_ok=True)
+        self._sessions: TaskSessions | None = None
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    async def listen(self) -> None:
+        """Let tasks speak through their sessions; where that cannot be, they run without."""
+        try:
+            sessions = TaskSessions(SessionHome(self._home, self._config.task_user), self)
+            await sessions.start()
+        except (OSError, KeyError) as fault:
+            logger.error("tasks get no session, the socket for it could not be made: %s", fault)
+        else:
+            self._sessions = sessions
+
+    def stop_listening(self) -> None:
+        """Let tasks know at once that this agent is gone; they look for the next."""
+        if self._sessions is not None:
+            self._sessions.close()
+
+    def task_greeted(self, uid: str) -> dict[str, Any]:
+        """A task opened its session."""
+        return self._machine.greeted(uid, _now_ms())
+
+    def task_said(self, uid: str, words: Words) -> None:
+        """A task said something through its session."""
+        self._carry_out(self._machine.task_said(uid, words, _now_ms()))
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
@@ -62,7 +103,7 @@ class Driver:
             assert self._supervisor is not None  # attach() comes first
             async for event in self._supervisor.events():
                 if event.get("ev") == "state":
-                    self._machine.attached(event)
+                    self._machine.attached(event, _now_ms())
                     self._report_all()
                     attached.set()
                 elif event.get("ev") == "error":
@@ -107,6 +148,8 @@ class Driver:
                 self._look.set()
         elif kind == "job_assign":
             self._carry_out(machine.assigned(body, _now_ms()))
+        elif kind == "job_go":
+            self._carry_out(machine.go(body, _now_ms()))
         elif kind == "job_cancel":
             self._carry_out(machine.cancelled(body))
         elif kind == "error":
@@ -116,6 +159,11 @@ class Driver:
             else:
                 logger.error("the hub does not take this worker: %s", error)
                 self._closing = asyncio.ensure_future(self.link.close(GIVING_UP, "not registered"))
+
+    def registration(self) -> dict[str, Any]:
+        """The first message of a session, with the address at which this session's machine can be met."""
+        self._machine.address = self._config.address or find_address(self.link.local_address)
+        return self._machine.registration()
 
     async def session_over(self) -> None:
         """The socket is gone; what runs goes on."""
@@ -161,6 +209,9 @@ class Driver:
                 self._supervise(effect.request)
             elif isinstance(effect, Ship):
                 self._follow(effect.uid, effect.task_id, effect.ended)
+            elif isinstance(effect, Warn):
+                if self._sessions is not None:
+                    self._sessions.warn(effect.uid, effect.stop)
             elif isinstance(effect, Refuse):
                 logger.error("%s: leaving it", effect.reason)
                 self._closing = asyncio.ensure_future(self.link.close(4400, effect.reason))
@@ -184,6 +235,10 @@ class Driver:
                 self._growing = True
                 loop.call_later(YOUNG_S, self._grow_up)
             return
+        if message.type == "job_progress":
+            # Or the hub would hear of it before it hears of the start.
+            for first in self._young.pop(uid, (0.0, []))[1]:
+                self._push_first(first)
         if message.type == "job_result":
             self._young.pop(uid, None)
             self._careful.discard(uid)
@@ -211,7 +266,13 @@ class Driver:
         if is_careful(launch.spec):
             self._careful.add(launch.uid)
         environment = build_environment(launch, self._machine.name, self._own, self._machine.devices)
+        if self._sessions is not None:
+            environment |= self._sessions.variables(launch.uid)
         task = build_task(launch, environment, self._work, self._config.task_user)
+        if launch.gang is not None:
+            task["meta"]["gang"] = gang_meta(launch.gang, [find_port()])
+            self._supervise({"op": "prepare", "tasks": [task]})
+            return
         if not self._runs:
             asyncio.get_running_loop().call_soon(self._flush_runs)
         self._runs.append(task)

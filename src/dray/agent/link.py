@@ -48,6 +48,7 @@ class Link:
         self._wake = asyncio.Event()
         self._socket: ClientConnection | None = None
         self.heartbeat_s = 10.0
+        self.local_address = ""
 
     def push(self, kind: str, payload: dict[str, Any], acked: bool) -> None:
         """Queue a message; `acked` ones hold back later frames until the hub has answered."""
@@ -85,6 +86,7 @@ class Link:
             raise HubUnavailable(f"the hub answers {refusal.response.status_code}: {text}") from None
         except (OSError, TimeoutError, websockets.WebSocketException) as fault:
             raise HubUnavailable(f"no hub answers at {url}: {fault!r}") from None
+        self.local_address = str(socket.local_address[0]) if socket.local_address else ""
         self._begin(socket, hello())
         writer = asyncio.create_task(self._write(socket))
         try:

@@ -11,19 +11,37 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dray.agent.rendezvous import name_peers
+from dray.agent.task_words import Said, Words
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.spec import FOREVER_NS, TIERS, JobSpec
-from dray.wire.hub_messages import Ack, JobAssign, JobCancel
+from dray.wire.hub_messages import Ack, GangPlace, JobAssign, JobCancel, JobGo
 
-FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease")
+FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress")
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
 REMEMBERED = 1000
+# Half of what a hub reads of one worker: what is said on the way out comes on top.
+TOLD_PER_S = 100
+
+
+class Stopping(NamedTuple):
+    """An attempt was asked to end: why, and when KILL comes."""
+
+    reason: str
+    kill_ms: int
+
+    def describe(self, now_ms: int) -> dict[str, Any]:
+        """As its task is told."""
+        return {"reason": self.reason, "grace_s": max(0, self.kill_ms - now_ms) / 1000}
 
 
 class Running(msgspec.Struct, kw_only=True):
-    """One attempt this agent answers for, from its assignment to the ack of its result. `known`: to the present hub."""
+    """One attempt this agent answers for, from its assignment to the ack of its result. `known`: to the present hub.
+
+    `gang`: it is a member of one, which is accepted when the supervisor holds it ready and started by `job_go`.
+    """
 
     uid: str
     task_id: str
@@ -36,10 +54,14 @@ class Running(msgspec.Struct, kw_only=True):
     known: bool = True
     sent_ms: int = 0
     sends: int = 0
+    gang: GangPlace | None = None
+    ports: list[int] = []
+    said: Said = msgspec.field(default_factory=Said)
+    stopping: Stopping | None = None
 
 
 class Launch(NamedTuple):
-    """Ask the shell to build the environment of a task and hand it to the supervisor."""
+    """Ask the shell to build the environment of a task and hand it to the supervisor; a member of a gang to be held."""
 
     uid: str
     spec: JobSpec
@@ -48,6 +70,7 @@ class Launch(NamedTuple):
     devices: tuple[int, ...]
     attempt_no: int
     lease_s: float | None = None
+    gang: GangPlace | None = None
 
 
 class Supervise(NamedTuple):
@@ -72,13 +95,20 @@ class Ship(NamedTuple):
     ended: bool
 
 
+class Warn(NamedTuple):
+    """Tell a task through its session that it is to end."""
+
+    uid: str
+    stop: dict[str, Any]
+
+
 class Refuse(NamedTuple):
     """Leave this hub: its epoch is behind what this worker has seen."""
 
     reason: str
 
 
-Effect = Launch | Supervise | Tell | Ship | Refuse
+Effect = Launch | Supervise | Tell | Ship | Warn | Refuse
 
 
 class Machine:
@@ -96,6 +126,7 @@ class Machine:
         self.name, self.incarnation, self.labels = name, incarnation, labels
         self.batch_total, self.service_total = slots, service_slots
         self.capability, self.devices = Capability(), tuple[Device, ...]()
+        self.resources: dict[str, int] = {}
         self.running: dict[str, Running] = {}
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = 0
@@ -104,6 +135,7 @@ class Machine:
         self._beaten_ms: list[int] = []
         self._refused_uids: dict[str, None] = {}
         self._asked: set[str] | None = None
+        self._told, self._told_since_ms = 0, 0
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
 
@@ -113,7 +145,7 @@ class Machine:
         """
         self._asked = {*unsent}
 
-    def attached(self, state: dict[str, Any]) -> None:
+    def attached(self, state: dict[str, Any], now_ms: int) -> None:
         """Take over what the supervisor holds: after a restart of this agent, or of the supervisor."""
         self.journal_id, self.boot_id = state["journal_id"], state["boot_id"]
         self.max_epoch = max(self.max_epoch, int(state["max_epoch"]))
@@ -125,6 +157,10 @@ class Machine:
             attempt.phase, attempt.pid = item["phase"], item.get("pid") or 0
             attempt.started_at = item.get("started_at") or 0
             attempt.devices = tuple(meta.get("devices", ()))
+            _read_gang(attempt, meta)
+            attempt.said = known.said if known else attempt.said
+            if (stop := item.get("stop")) is not None:
+                attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
             if item["phase"] == "exited":
                 attempt.result = known.result if known and known.result else result_of(attempt, item)
             self.running[attempt.uid] = attempt
@@ -137,6 +173,8 @@ class Machine:
         kind = event.get("ev")
         if kind == "accepted":
             return [effect for uid in event["uids"] for effect in self._accepted(uid)]
+        if kind == "prepared":
+            return [effect for item in event["items"] for effect in self._prepared(item)]
         if kind == "started":
             return [effect for item in event["items"] for effect in self._started(item)]
         if kind == "exited":
@@ -144,6 +182,8 @@ class Machine:
             return [*effects, self._ready("finished")] if effects and self.registered else effects
         if kind == "refused":
             return self._refused(event, now_ms)
+        if kind == "stopping":
+            return self._stopped(event, now_ms)
         return []
 
     def _accepted(self, uid: str) -> list[Effect]:
@@ -151,7 +191,19 @@ class Machine:
         if attempt is None or attempt.phase not in ("assigned", "accepted"):
             return []
         attempt.phase = "accepted"
-        return [Tell("job_accepted", {"task_id": attempt.task_id, "attempt": uid})]
+        return [Tell("job_accepted", self._acceptance(attempt))]
+
+    def _prepared(self, item: dict[str, Any]) -> list[Effect]:
+        attempt = self.running.get(item["uid"])
+        if attempt is not None:
+            _read_gang(attempt, item["meta"])
+        return self._accepted(item["uid"])
+
+    def _acceptance(self, attempt: Running) -> dict[str, Any]:
+        payload: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.uid}
+        if attempt.gang is not None:
+            payload |= {"address": self.address, "ports": attempt.ports}
+        return payload
 
     def _started(self, item: dict[str, Any]) -> list[Effect]:
         attempt = self.running.get(item["uid"])
@@ -173,12 +225,65 @@ class Machine:
         ship: list[Effect] = [Ship(attempt.uid, attempt.task_id, ended=True)] if printed else []
         return [*ship, *self._send_result(attempt, now_ms)]
 
+    def _stopped(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
+        attempt = self.running.get(event["uid"])
+        if attempt is None:
+            return []
+        attempt.stopping = Stopping(event["reason"], now_ms + round(1000 * event["grace_s"]))
+        return [Warn(attempt.uid, attempt.stopping.describe(now_ms))]
+
     def _refused(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         attempt = self.running.get(event.get("uid") or "")
         if attempt is None:
             return []
+        # The supervisor keeps no record of it: an assignment that comes twice must not start it after all.
+        self._never_start(attempt.uid)
         exit_ = {"state": "failed", "exit_code": None, "exit_class": "refused", "error": event["error"]}
         return self._exited({"uid": attempt.uid, **exit_}, now_ms)
+
+    # --- the task's side ----------------------------------------------------------------------------------------------
+
+    def greeted(self, uid: str, now_ms: int) -> dict[str, Any]:
+        """Answer the first word of a session: which task it is of, and whether it is to end."""
+        attempt = self.running.get(uid)
+        if attempt is None:
+            return {}
+        stop = {} if attempt.stopping is None else {"stop": attempt.stopping.describe(now_ms)}
+        return {"task_id": attempt.task_id, **stop}
+
+    def task_said(self, uid: str, words: Words, now_ms: int) -> list[Effect]:
+        """Keep what a task says of itself; what it saved goes to the hub at once, and ends a stop early."""
+        attempt = self.running.get(uid)
+        if attempt is None or attempt.phase == "exited":
+            return []
+        effects: list[Effect] = []
+        if "watch" in words and not attempt.said.heeds:
+            attempt.said.heeds = True
+            effects.append(Supervise({"op": "heed", "uid": uid}))
+        attempt.said.hear(words, now_ms)
+        effects += self._tell_progress([attempt], now_ms)
+        if "saved" in words and attempt.stopping is not None:
+            effects.append(Supervise({"op": "hasten", "uid": uid}))
+        return effects
+
+    def _tell_progress(self, attempts: list[Running], now_ms: int) -> list[Effect]:
+        """Tell the hub what it may hear now: latest words, those first that have waited longest."""
+        if not self.registered:
+            return []
+        if now_ms - self._told_since_ms >= 1000:
+            self._told, self._told_since_ms = 0, now_ms
+        pressing = [a for a in attempts if a.known and self._is_pressing(a)]
+        due = [a for a in attempts if a.known and a.said.is_due(now_ms) and not self._is_pressing(a)]
+        due.sort(key=lambda attempt: attempt.said.told_ms or 0)
+        chosen = [*pressing, *due[: max(0, TOLD_PER_S - self._told)]]
+        self._told += len(chosen)
+        for attempt in chosen:
+            attempt.said.told(now_ms)
+        return [Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False) for a in chosen]
+
+    def _is_pressing(self, attempt: Running) -> bool:
+        """What is said on the way out cannot wait: there may be no later."""
+        return attempt.said.untold and attempt.stopping is not None
 
     # --- the hub's side -----------------------------------------------------------------------------------------------
 
@@ -204,6 +309,7 @@ class Machine:
             "devices": msgspec.to_builtins(self.devices),
             "address": self.address,
             "features": list(FEATURES),
+            "resources": self.resources,
         }
 
     def slots(self) -> Slots:
@@ -252,6 +358,7 @@ class Machine:
             known = known_to_hub(ack)
             for attempt in self.running.values():
                 attempt.known = attempt.uid in known
+                attempt.said.repeat()
                 if attempt.known:
                     effects.append(Ship(attempt.uid, attempt.task_id, attempt.phase == "exited"))
         done = [uid for uid in ack.results if uid in self.running]
@@ -281,7 +388,8 @@ class Machine:
         limit_s = None if message.remaining_time >= FOREVER_NS else message.remaining_time / 1e9
         grace_s = TIERS[spec.job_tier].grace_s
         lease_s = message.lease_s * LEASE_SHARE or None
-        return [Launch(uid, spec, limit_s, grace_s, tuple(message.devices), message.attempt.no, lease_s)]
+        devices, number = tuple(message.devices), message.attempt.no
+        return [Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang)]
 
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
         if attempt.phase == "exited":
@@ -290,12 +398,22 @@ class Machine:
         return effects
 
     def _accepted_again(self, attempt: Running) -> list[Effect]:
-        effects: list[Effect] = [Tell("job_accepted", {"task_id": attempt.task_id, "attempt": attempt.uid})]
+        effects: list[Effect] = [Tell("job_accepted", self._acceptance(attempt))]
         if attempt.phase == "running":
             effects.append(
                 Tell("job_started", {"task_id": attempt.task_id, "attempt": attempt.uid, "pid": attempt.pid})
             )
         return effects
+
+    def go(self, message: JobGo, now_ms: int) -> list[Effect]:
+        """Start a member of a gang that is held ready; one that has started already is only told of again."""
+        attempt = self.running.get(message.attempt)
+        if attempt is None or attempt.gang is None or attempt.gang.generation != message.generation:
+            return []
+        if attempt.phase != "accepted":
+            return self._tell_again(attempt, now_ms)
+        environment = name_peers(attempt.gang, message.peers)
+        return [Supervise({"op": "go", "uid": attempt.uid, "env": environment})]
 
     def cancelled(self, message: JobCancel) -> list[Effect]:
         """Stop an attempt; one that is not here is reported as never started, and will not be started later."""
@@ -310,10 +428,13 @@ class Machine:
                 return []
         if not message.attempt:
             return []
-        self._refused_uids[message.attempt] = None
+        self._never_start(message.attempt)
+        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
+
+    def _never_start(self, uid: str) -> None:
+        self._refused_uids[uid] = None
         if len(self._refused_uids) > REMEMBERED:
             del self._refused_uids[next(iter(self._refused_uids))]
-        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
 
     def disconnected(self) -> None:
         """The session is gone; what runs goes on."""
@@ -325,15 +446,17 @@ class Machine:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def resend(self, now_ms: int) -> list[Effect]:
-        """Send results again that were not acked in time."""
+        """Send what tasks said meanwhile, and results again that were not acked in time."""
         if not self.registered:
             return []
+        live = [attempt for attempt in self.running.values() if attempt.phase != "exited"]
+        told = self._tell_progress(live, now_ms)
         late = [
             a
             for a in self.running.values()
             if a.result is not None and now_ms - a.sent_ms >= self._patience_ms(a)
         ]
-        return [effect for attempt in late for effect in self._send_result(attempt, now_ms)]
+        return told + [effect for attempt in late for effect in self._send_result(attempt, now_ms)]
 
     def report(self, now_ms: int) -> list[Effect]:
         """Send every unacked result at once: a new supervisor has just told what became of the old one's tasks."""
@@ -348,6 +471,17 @@ class Machine:
         if not self.registered or attempt.result is None:
             return []
         return [Tell("job_result", attempt.result)]
+
+
+def gang_meta(place: GangPlace, ports: list[int]) -> dict[str, Any]:
+    """What the supervisor keeps of a member beside its spec, for the agent that comes after this one."""
+    return {"generation": place.generation, "rank": place.rank, "size": place.size, "ports": ports}
+
+
+def _read_gang(attempt: Running, meta: dict[str, Any]) -> None:
+    if (kept := meta.get("gang")) is not None:
+        attempt.gang = GangPlace(kept["generation"], kept["rank"], kept["size"])
+        attempt.ports = list(kept["ports"])
 
 
 def known_to_hub(ack: Ack) -> set[str]:
@@ -373,6 +507,9 @@ def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
         "exit_class": item.get("exit_class") or "",
         "usage": usage,
     }
+    if item["state"] == "preempted" and attempt.said.finished and item.get("exit_code") == 0:
+        # It said that its work is whole: a second run would only find nothing left to do.
+        return result | {"state": "succeeded", "exit_class": "ok"}
     if item.get("error"):
         result["error"] = item["error"]
     return result

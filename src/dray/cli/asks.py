@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_minutes, parse_seconds
@@ -48,7 +49,8 @@ def _vram(value: Any) -> dict[str, Any]:
 
 def _gpus(value: Any) -> dict[str, Any]:
     ask = parse_gpus(_as_text(value))
-    return {"gpu_count": ask.number, **({"gpu_type": ask.type} if ask.type else {})}
+    fields = {"gpu_count": ask.number, "gpu_type": ask.type, "gpu_milli": ask.milli}
+    return {name: value for name, value in fields.items() if value or name == "gpu_count"}
 
 
 def _time(value: Any) -> dict[str, Any]:
@@ -74,6 +76,20 @@ def _device(value: Any) -> dict[str, Any]:
         return {"device": dict(value)}
     kind, _, variant = _as_text(value).partition(":")
     return {"device": {"kind": kind, **({"variant": variant} if variant else {})}}
+
+
+def _deadline(value: Any) -> dict[str, Any]:
+    text = _as_text(value)
+    if not text.startswith("+"):
+        return {"deadline": text}
+    moment = datetime.now(UTC) + timedelta(seconds=parse_seconds(text[1:]))
+    return {"deadline": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
+
+
+def _after(value: Any) -> dict[str, Any]:
+    if not isinstance(value, str):
+        return {"after": value}
+    return {"after": [part.strip() for part in value.split(",") if part.strip()]}
 
 
 def _argv(field: str) -> Reader:
@@ -111,6 +127,8 @@ READERS: dict[str, Reader] = {
     "tier": _renamed("job_tier"),
     "user": _renamed("user_id"),
     "array": _array,
+    "deadline": _deadline,
+    "after": _after,
     "device": _device,
     "command": _argv("command"),
     "prolog": _argv("prolog"),
@@ -152,7 +170,7 @@ def read_asks(given: Mapping[str, Any]) -> Asks:
                 continue
             asks.spec[field] = part
             asks.sources[field] = key
-    _divide_gpus(asks)
+    divide_gpus(asks)
     if not {"cpu_milli", "min_cpu_cores"} & set(asks.sources):
         asks.spec["cpu_milli"] = 1000
     return asks
@@ -173,7 +191,18 @@ def overlay(given: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def _divide_gpus(asks: Asks) -> None:
+def read_changes(given: Mapping[str, Any], nodes: int = 1) -> Asks:
+    """Read what shall differ from a job that is there: what is not named stays, so nothing is filled in."""
+    asks = read_asks({**given, "node_count": nodes} if nodes > 1 else given)
+    if nodes > 1:
+        del asks.spec["node_count"], asks.sources["node_count"]
+    if "cpu_milli" not in asks.sources:
+        asks.spec.pop("cpu_milli", None)
+    return asks
+
+
+def divide_gpus(asks: Asks) -> None:
+    """Give each task its part of the cards that the whole job asks for."""
     nodes, total = asks.spec.get("node_count", 1), asks.spec.get("gpu_count")
     if asks.sources.get("gpu_count") != "gpus" or not isinstance(total, int):
         return

@@ -168,9 +168,12 @@ def token_revoke(session: Session, token_id: str) -> None:
 
 
 @click.command("doctor", cls=HubCommand)
+@click.option("--eta", is_flag=True, help="Show how good start-time estimates were instead.")
 @pass_session
-def doctor(session: Session) -> int:
+def doctor(session: Session, eta: bool) -> int:
     """Check this machine's way to the hub, then the hub's own invariants (needs admin)."""
+    if eta:
+        return _judge_estimates(session)
     local = [] if session.json else _check_locally(session)
     answer = session.hub.get("/doctor")
     if session.json:
@@ -180,6 +183,17 @@ def doctor(session: Session) -> int:
 
         print(draw_checks({**answer, "checks": [*local, *(answer.get("checks") or [])]}))
     return 0 if answer.get("ok") and all(check["ok"] for check in local) else 1
+
+
+def _judge_estimates(session: Session) -> int:
+    answer = session.hub.get("/estimates")
+    if session.json:
+        session.print_json(answer)
+    else:
+        from dray.cli.reason_views import draw_estimates
+
+        print(draw_estimates(answer))
+    return 0
 
 
 def _check_locally(session: Session) -> list[dict[str, Any]]:

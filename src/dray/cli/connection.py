@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +20,7 @@ from urllib.parse import quote, urlencode
 from dray import __version__
 from dray.client.discovery import NoHub, Target, find_target
 from dray.config import ClientConfig
+from dray.core.model.units import format_seconds
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 API = "/api/v1"
 STREAM_SILENCE_S = 60.0
 _CHUNK = 1 << 16
-_BUSY_TRIES = 5
+_LEAST_PAUSE_S = 0.1
 
 
 class HubAway(HubUnavailable):
@@ -96,14 +98,19 @@ class Hub:
         extra_s: float = 0.0,
     ) -> Any:
         """Ask and read the whole answer; `extra_s` is how long a long poll may take beyond the usual."""
-        for tries_left in reversed(range(_BUSY_TRIES)):
+        patient_until = 0.0
+        while True:
             try:
                 return self._call_once(method, path, query, body, headers, self.config.timeout_s + extra_s)
             except HubRefusal as refusal:
-                if refusal.status != 429 or not tries_left:
+                if refusal.status != 429:
                     raise
-                time.sleep(min(refusal.retry_after_s, 10.0))
-        raise AssertionError("unreachable: the last try returns or raises")
+                if not patient_until:
+                    patient_until = time.monotonic() + self.config.away_s
+                    _say_busy(refusal, self.config.away_s)
+                if time.monotonic() + refusal.retry_after_s > patient_until:
+                    raise
+                time.sleep(max(refusal.retry_after_s, _LEAST_PAUSE_S))
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, extra_s: float = 0.0) -> Any:
         return self.call("GET", path, query, extra_s=extra_s)
@@ -271,6 +278,12 @@ def _read_refusal(response: http.client.HTTPResponse, data: bytes, config: Clien
     return HubRefusal(
         response.status, code, message, problems, _retry_after(response.headers.get("Retry-After"))
     )
+
+
+def _say_busy(refusal: HubRefusal, limit_s: float) -> None:
+    """Tell a person why nothing happens: the hub takes no more for now, and the request is sent again by itself."""
+    text = f"dray: {refusal.message}; waiting for up to {format_seconds(limit_s)}"
+    print(text, file=sys.stderr, flush=True)
 
 
 def _retry_after(text: str | None) -> float:

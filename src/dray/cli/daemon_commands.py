@@ -71,18 +71,30 @@ def hub(session: Session, **flags: Any) -> int:
 @click.option("--slots", type=click.IntRange(0), help="Batch tasks at once.  [default: the usable cores]")
 @click.option("--service-slots", type=click.IntRange(0), help="Services at once.  [default: 0]")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of the worker; may be repeated.")
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME=N",
+    help="So many of a thing by name, for jobs that ask for it; may be repeated.",
+)
 @click.option("--backend", metavar="NAME", help="Offer this backend only: nvidia, metal, vulkan or cpu.")
 @click.option(
     "--allow-software-vulkan", is_flag=True, default=None, help="Offer Vulkan devices that are no cards."
 )
 @click.option("--task-user", metavar="NAME", help="Run tasks as this user (needs root).")
+@click.option(
+    "--address", metavar="HOST", help="Where members of a gang meet this machine.  [default: found out]"
+)
 @pass_session
-def worker_start(session: Session, labels: tuple[str, ...], **flags: Any) -> int:
+def worker_start(session: Session, labels: tuple[str, ...], resources: tuple[str, ...], **flags: Any) -> int:
     """Run an agent in the foreground: this machine becomes a worker of the hub."""
     given: dict[str, Any] = {name: value for name, value in session.flags.items() if name != "home"}
     given.update({name: value for name, value in flags.items() if value is not None})
     if labels:
         given["labels"] = read_labels(labels)
+    if resources:
+        given["resources"] = read_amounts(resources)
     config = load_agent(session.home, given)
     if given.get("token"):
         hide_token(session.home, str(given["token"]))
@@ -124,6 +136,17 @@ def read_labels(texts: tuple[str, ...]) -> dict[str, str]:
         if not key or not mark:
             raise InvalidInput(f"{key}{mark}{value!r} is not a label: write K=V")
     return {key: value for key, _, value in pairs}
+
+
+def read_amounts(texts: tuple[str, ...]) -> dict[str, int]:
+    """Read `--resource NAME=N` flags."""
+    pairs = [text.partition("=") for text in texts]
+    for name, mark, amount in pairs:
+        if not name or not (amount.isascii() and amount.isdigit()):
+            raise InvalidInput(
+                f"{name + mark + amount!r} is not a resource: write NAME=N, N a whole number from 0"
+            )
+    return {name: int(amount) for name, _, amount in pairs}
 
 
 @click.command("detect", cls=HubCommand)

@@ -36,11 +36,32 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "-a", "--array", metavar="RANGE", help="One task per index: 0-9, 0-99:2, 0-99%8 (8 at once)."
     ),
-    click.option("--tier", metavar="TIER", help="data_processing, evaluation, training or fine_tuning."),
-    click.option("--priority", type=int, metavar="N", help="Higher wins.  [default: that of the tier]"),
+    click.option(
+        "--tier",
+        metavar="TIER",
+        help="data_processing, evaluation, training or fine_tuning: gives the default priority (0, 10, 20, 20) and "
+        "the grace before a kill; by itself it preempts only where the policy says by_tier.",
+    ),
+    click.option(
+        "--priority",
+        type=int,
+        metavar="N",
+        help="Higher wins, in queues of order `priority`; one that is given may have lower ones stopped.  "
+        "[default: that of the tier]",
+    ),
     click.option("--queue", metavar="NAME", help="Queue to wait in.  [default: default]"),
     click.option(
         "--queue-timeout", metavar="TIME", help="Give up if not started after this time.  [default: never]"
+    ),
+    click.option("--hold", is_flag=True, default=None, help="Do not start it before `dray release`."),
+    click.option(
+        "--after",
+        metavar="NEEDS",
+        help="Start only after other jobs: ok:ID (succeeded; also just ID), any:ID (ended), fail:ID (not "
+        "succeeded); several with commas.",
+    ),
+    click.option(
+        "--deadline", metavar="WHEN", help="When it should be done: +2h from now, or 2030-01-31T18:00:00Z."
     ),
     click.option("--retries", type=int, metavar="N", help="Tries after failures.  [default: 0]"),
     click.option("--losses", type=int, metavar="N", help="Tries after lost workers.  [default: 3]"),

@@ -16,6 +16,7 @@ from dray.errors import DrayError
 
 RECENT_S = 600.0
 STATES = ("pending", "running", *ENDED)
+ETA_S = 20.0
 _PAGE = 200
 
 
@@ -131,8 +132,12 @@ def show(session: Session, job: str) -> None:
     document = session.hub.get(job_path(job_id)) if index < 0 else find_task(session.hub, job_id, index)
     if session.json:
         session.print_json(document)
-    else:
-        print(draw_job(document) if index < 0 else draw_task(document))
+        return
+    from dray.cli.preemption_commands import receipts_of
+    from dray.cli.preemption_views import tell_receipts
+
+    told = tell_receipts(receipts_of(session.hub, job_id), job_id, "" if index < 0 else document["id"])
+    print(draw_job(document, told) if index < 0 else draw_task(document, told))
 
 
 @click.command("cancel", cls=HubCommand)
@@ -179,14 +184,19 @@ def _tell_cancel(job: Mapping[str, Any]) -> str:
 
 @click.command("why", cls=HubCommand)
 @click.argument("job")
+@click.option("--fast", is_flag=True, help="Do not look for the smallest change that would start it.")
+@click.option("--eta", is_flag=True, help="Wait for an estimate of its start, some seconds at most.")
 @pass_session
-def why(session: Session, job: str) -> None:
+def why(session: Session, job: str, fast: bool, eta: bool) -> None:
     """Say why a job does not run: every blocker at once, per worker, and the smallest change that would start it."""
     job_id, _ = split_id(job)
-    answer = session.hub.get(job_path(job_id, "/why"))
+    query: dict[str, Any] = {"fix": "false"} if fast else {}
+    if eta:
+        query["eta_s"] = ETA_S
+    answer = session.hub.get(job_path(job_id, "/why"), query, extra_s=ETA_S if eta else 0)
     if session.json:
         session.print_json(answer)
         return
-    from dray.cli.job_views import draw_why
+    from dray.cli.reason_views import draw_why
 
     print(draw_why(job_id, answer))

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from dray.cli.exit_codes import describe_end, is_numbered
+from dray.cli.preemption_views import tell_note
 from dray.cli.render import (
     Column,
     clean,
@@ -84,11 +85,24 @@ def tell_detail(job: Document) -> str:
     state, phase = job.get("state"), str(job.get("phase") or "")
     if state == "pending":
         reason = str(job.get("reason") or "")
-        return reason or (phase if phase != "queued" else "")
+        estimate = str((job.get("estimate") or {}).get("message") or "")
+        return "; ".join(filter(None, (estimate, reason))) or (phase if phase != "queued" else "")
     if state == "running":
         asked = "cancel requested" if job.get("cancel_requested") else ""
-        return asked or (phase if phase not in ("", "running") else _tell_failures(job))
+        return asked or (phase if phase not in ("", "running") else tell_progress(job) or _tell_failures(job))
     return describe_end(job) or _tell_failures(job)
+
+
+def tell_progress(document: Document) -> str:
+    """How far a task has come, by its own word: `45%, step 1200, epoch 3`."""
+    progress: Document = document.get("progress") or {}
+    fraction, step = progress.get("fraction"), progress.get("step")
+    parts = [
+        "" if fraction is None else f"{100 * fraction:.0f}%",
+        "" if step is None else f"step {step}",
+        str(progress.get("note") or ""),
+    ]
+    return clean(", ".join(filter(None, parts)))
 
 
 def _tell_failures(job: Document) -> str:
@@ -99,10 +113,10 @@ def _tell_failures(job: Document) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in bad if count)
 
 
-def draw_job(job: Document) -> str:
-    """All that `show` tells of a job."""
+def draw_job(job: Document, preempted: str = "") -> str:
+    """All that `show` tells of a job; `preempted`: a line about preemptions that had to do with it."""
     spec: Document = job.get("spec") or {}
-    blocks = [draw_pairs(_job_pairs(job, spec))]
+    blocks = [draw_pairs([*_job_pairs(job, spec), ("preemption", clean(preempted))])]
     if job.get("attempts"):
         blocks.append(draw_attempts(job["attempts"]))
     return "\n\n".join(blocks)
@@ -118,7 +132,11 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("name", clean(str(job.get("name") or ""))),
         ("state", f"{state}{f' ({phase})' if phase and phase not in (job.get('state'), 'queued') else ''}"),
         ("reason", clean(str(job.get("reason") or ""))),
+        ("progress", tell_progress(job)),
         ("ended as", clean(end)),
+        ("held", f"by {job['held_by']}" if job.get("held") else ""),
+        ("waits for", ", ".join(map(str, job.get("after") or []))),
+        ("deadline", local_time(spec.get("deadline"))),
         ("asked to stop", "yes" if job.get("cancel_requested") and not job.get("ended_at") else ""),
         ("tasks", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)),
         ("user", str(job.get("user") or "")),
@@ -134,6 +152,8 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("worker", str(job.get("worker") or "")),
         ("tried again", _tell_retries(job)),
         ("asks for", _tell_ask(spec)),
+        ("either", _tell_variants(spec)),
+        ("edited", "yes: this is no longer what was submitted" if job.get("edited") else ""),
         ("command", clean(shlex.join(map(str, spec.get("command") or [])))),
         ("in", clean(str(spec.get("workdir") or ""))),
     ]
@@ -171,6 +191,16 @@ def _tell_ask(spec: Document) -> str:
         *(f"{condition} preferred" for condition in spec.get("prefer") or []),
     ]
     return clean(", ".join(filter(None, parts)))
+
+
+def _tell_variants(spec: Document) -> str:
+    """What each alternative asks for where it differs from the job, in order."""
+    told = []
+    for number, variant in enumerate(spec.get("variants") or []):
+        # An alternative keeps only what differs: where it asks for nothing else, it asks for what the job does.
+        words = _tell_ask(variant) or clean(str(variant.get("gpu_backend") or "")) or "as the job"
+        told.append(f"{variant.get('name') or number}: {words}")
+    return "; ".join(told)
 
 
 def _tell_array(array: Document) -> str:
@@ -219,22 +249,31 @@ def _tell_attempt_end(attempt: Document) -> str:
     words = describe_end({**attempt, "state": state})
     usage: Document = attempt.get("usage") or {}
     peak = f"peak {format_bytes(int(usage['max_rss_bytes']))}" if usage.get("max_rss_bytes") else ""
-    reason = f"stopped by {attempt['cancel_reason']}" if attempt.get("cancel_reason") else ""
-    return ", ".join(filter(None, (words, reason, peak)))
+    cancel = str(attempt.get("cancel_reason") or "")
+    # Of a preempted one the words say it already.
+    reason = f"stopped by {cancel}" if cancel and not (words and cancel == phase) else ""
+    step = attempt.get("saved_step")
+    saved = (
+        "" if step is None else f"saved step {step} after {format_seconds(attempt.get('saved_run_s') or 0)}"
+    )
+    variant = f"as {attempt['variant']}" if attempt.get("variant") else ""
+    return ", ".join(filter(None, (variant, words, reason, saved, peak)))
 
 
-def draw_task(task: Document) -> str:
+def draw_task(task: Document, preempted: str = "") -> str:
     """All that `show ID/3` tells of a task."""
     index = task.get("array_index")
     pairs = [
         ("task", str(task.get("id", ""))),
         ("array index", "" if index is None else str(index)),
         ("state", paint(str(task.get("state", "")))),
+        ("progress", tell_progress(task)),
         ("ended as", clean(describe_end(task))),
         ("started", local_time(task.get("started_at"))),
         ("ended", _tell_time(task.get("ended_at"), task.get("started_at"), "ran")),
         ("worker", str(task.get("worker") or "")),
         ("tried again", _tell_retries(task)),
+        ("preemption", clean(preempted)),
     ]
     blocks = [draw_pairs(pairs)]
     if task.get("attempts"):
@@ -242,46 +281,25 @@ def draw_task(task: Document) -> str:
     return "\n\n".join(blocks)
 
 
-def draw_why(job_id: str, answer: Document) -> str:
-    """The answer of `why`: the summary, each blocker, workers grouped by what rules them out, and the way out."""
-    lines = [f"{job_id}: {paint(str(answer.get('state', '')))}", clean(str(answer.get("summary") or ""))]
-    blockers = answer.get("blockers") or []
-    if blockers:
-        lines += ["", "In the way:"]
-        lines += [f"  - {clean(str(blocker.get('message') or blocker.get('kind')))}" for blocker in blockers]
-    groups: dict[str, list[str]] = {}
-    for worker in answer.get("workers") or []:
-        reasons = [str(item.get("message") or item.get("kind")) for item in worker.get("rejections") or []]
-        groups.setdefault("; ".join(reasons) or "would fit", []).append(str(worker.get("id", "")))
-    if groups:
-        lines += ["", "Workers:"]
-        lines += [f"  {_name_workers(names)}: {clean(reason)}" for reason, names in groups.items()]
-    if answer.get("fix"):
-        lines += ["", f"Fix: {clean(str(answer['fix']))}"]
-    return "\n".join(lines)
-
-
-def _name_workers(names: list[str]) -> str:
-    if len(names) <= 3:
-        return ", ".join(names)
-    return f"{', '.join(names[:2])} and {len(names) - 2} more"
-
-
 def draw_event(event: Document) -> str:
     """One line per event, whatever further fields it has."""
     known = ("at", "type", "job_id", "task_id", "worker", "attempt", "message", "seq", "id")
+    told = tell_note(event) if not event.get("message") else ""
     rest = {
-        key: value for key, value in event.items() if key not in known and value not in (None, "", [], {})
+        key: value
+        for key, value in event.items()
+        if not told and key not in known and value not in (None, "", [], {})
     }
+    message = str(event.get("message") or told)
     # A message names the worker where that matters.
-    where = f"on {event['worker']}" if event.get("worker") and not event.get("message") else ""
+    where = f"on {event['worker']}" if event.get("worker") and not message else ""
     about = str(event.get("task_id") or event.get("job_id") or "")
     parts = [
         local_time(event.get("at")),
-        f"{event.get('type', ''):<17}",
+        f"{event.get('type', ''):<18}",
         about,
         where,
-        str(event.get("message") or ""),
+        message,
     ]
     return clean(" ".join(part for part in (*parts, _join(rest)) if part).rstrip())
 

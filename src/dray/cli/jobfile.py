@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from dray.cli.asks import FIELD_OF, READERS, Asks, overlay, read_asks
+from dray.cli.asks import FIELD_OF, READERS, Asks, overlay, read_asks, read_changes
 from dray.cli.flags import settle_surroundings
-from dray.core.model.spec_check import FIELDS, NOT_YET, check_spec
+from dray.core.model.spec_check import FIELDS, check_spec
 from dray.errors import InvalidSpec, Problem
 
 MAX_FILE_BYTES = 16 << 20
 MAX_NODES = 1_000_000
-KEYS = sorted({*FIELDS, *READERS, *NOT_YET} - {"function"})
+KEYS = sorted({*FIELDS, *READERS, "either"} - {"function"})
 # Scalars under these keys are taken as written, whatever YAML would make of them.
 _AS_WRITTEN = {
     *(
@@ -31,9 +31,9 @@ _AS_WRITTEN = {
     *(
         "queue workload plugin deadline overlap workdir checkpoint time mem memory vram gpus gpus_per_node"
     ).split(),
-    *("array queue_timeout cpus device command prolog epilog require prefer").split(),
+    *("after array queue_timeout cpus device command prolog epilog require prefer").split(),
 }
-_TEXT_INSIDE = {"env", "labels", "command", "prolog", "epilog", "require", "prefer"}
+_TEXT_INSIDE = {"after", "env", "labels", "command", "prolog", "epilog", "require", "prefer"}
 _STANDARD = "tag:yaml.org,2002:"
 _NULL = f"{_STANDARD}null"
 # A date stays text: JSON has none, and the hub would get whatever Python makes of it.
@@ -121,30 +121,76 @@ class _Reader:
         marks: Marks = {}
         given = self._mapping(node, (), marks)
         self._check_keys(given, marks)
+        either = given.pop("either", None)
         asks = read_asks(overlay(_drop_unknown(given), flags))
+        alternatives = self._read_either(either, asks, marks)
         for problem in asks.problems:
             mark = marks.get((problem.where,), node.start_mark)
             self.faults.append(_Fault(mark, f"{problem.where}: {problem.what}"))
         settle_surroundings(asks.spec)
-        self._check_spec(asks, marks, node)
+        self._check_spec(asks, marks, node, alternatives)
         return asks.spec if len(self.faults) == before else None
 
     def _check_keys(self, given: Mapping[str, Any], marks: Marks) -> None:
         for key in given:
-            if key in NOT_YET:
-                self.faults.append(_Fault(marks[(key,)], f"{key}: {NOT_YET[key]}"))
-            elif key not in KEYS:
+            if key not in KEYS:
                 near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.6)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 self.faults.append(_Fault(marks[(key,)], f"{key!r} is not a key of a job{hint}"))
 
-    def _check_spec(self, asks: Asks, marks: Marks, node: yaml.Node) -> None:
+    def _read_either(self, either: Any, asks: Asks, marks: Marks) -> list[Asks]:
+        """Read the alternatives of a job, written with the keys of a job, into the spec's `variants`."""
+        if ("either",) not in marks:
+            return []
+        if not isinstance(either, list):
+            self.faults.append(_Fault(marks[("either",)], "either: must be a list of alternatives"))
+            return []
+        if "variants" in asks.spec:
+            self.faults.append(
+                _Fault(marks[("either",)], "either: says the same as 'variants': give one of them")
+            )
+        nodes = asks.spec.get("node_count", 1)
+        alternatives = []
+        for number, given in enumerate(either):
+            if not isinstance(given, dict):
+                what = f"either[{number}] must be written as keys and values"
+                self.faults.append(_Fault(marks[("either", str(number))], what))
+                alternatives.append(Asks({}, {}, [Problem("either", "unreadable")]))
+                continue
+            known = {key: value for key, value in given.items() if value is not None}
+            read = read_changes(known, nodes if isinstance(nodes, int) else 1)
+            for problem in read.problems:
+                mark = marks.get(("either", str(number), problem.where))
+                self.faults.append(_Fault(mark, f"either[{number}].{problem.where}: {problem.what}"))
+            alternatives.append(read)
+        asks.spec["variants"] = [read.spec for read in alternatives]
+        asks.sources["variants"] = "either"
+        return alternatives
+
+    def _note_variant(
+        self, problem: Problem, alternatives: list[Asks], marks: Marks, node: yaml.Node
+    ) -> None:
+        """Point a problem of `variants[2].gpu_type` at the line under `either` that it came from."""
+        place, _, field = problem.where.removeprefix("variants[").partition("]")
+        read = alternatives[int(place)]
+        if read.problems:
+            return  # What could not be read has been reported: it must not count as missing too.
+        head, dot, rest = field.removeprefix(".").partition(".")
+        key = read.sources.get(head, head)
+        mark = marks.get(("either", place, key)) or marks.get(("either", place)) or node.start_mark
+        spelled = f"either[{place}]{f'.{key}' if key else ''}{dot}{rest}"
+        self.faults.append(_Fault(mark, f"{spelled}: {problem.what}"))
+
+    def _check_spec(self, asks: Asks, marks: Marks, node: yaml.Node, alternatives: list[Asks]) -> None:
         """Let core judge the fields; what could not even be read has been reported and must not count as missing."""
         broken = {FIELD_OF.get(problem.where, problem.where) for problem in asks.problems}
         try:
             check_spec(asks.spec)
         except InvalidSpec as error:
             for problem in error.problems:
+                if problem.where.startswith("variants[") and alternatives:
+                    self._note_variant(problem, alternatives, marks, node)
+                    continue
                 field, _, rest = problem.where.partition(".")
                 if field in broken:
                     continue
@@ -184,10 +230,13 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             if node.tag != f"{_STANDARD}seq":
                 self._note_tag(node)
+            marks |= {(*path, str(index)): item.start_mark for index, item in enumerate(node.value)}
             return [self._value(item, (*path, str(index)), marks) for index, item in enumerate(node.value)]
         return self._scalar(node, path)
 
     def _scalar(self, node: yaml.Node, path: tuple[str, ...]) -> Any:
+        if path[0] == "either":
+            path = path[2:] or path
         in_text = (len(path) == 1 and path[0] in _AS_WRITTEN) or (len(path) == 2 and path[0] in _TEXT_INSIDE)
         if node.tag == _NULL:
             return "" if len(path) == 2 and path[0] in _TEXT_INSIDE else None
@@ -234,6 +283,4 @@ class _Reader:
 
 
 def _drop_unknown(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value for key, value in given.items() if key in KEYS and key not in NOT_YET and value is not None
-    }
+    return {key: value for key, value in given.items() if key in KEYS and value is not None}

@@ -17,9 +17,11 @@ from dray.cli.session import LazyGroup, abandon_stdout, connection_options, repo
 from dray.errors import DrayError
 
 _JOBS = "dray.cli.job_commands"
+_CONTROL = "dray.cli.control_commands"
 _FOLLOW = "dray.cli.follow_commands"
 _CLUSTER = "dray.cli.cluster_commands"
 _DAEMONS = "dray.cli.daemon_commands"
+_SITE = "dray.cli.site_commands"
 COMMANDS = {
     "up": (f"{_DAEMONS}:up", "Start a hub and a worker on this machine."),
     "down": (f"{_DAEMONS}:down", "Stop the hub and the agent of this home."),
@@ -32,8 +34,21 @@ COMMANDS = {
     "logs": (f"{_FOLLOW}:logs", "Print the output of a job or a task."),
     "wait": (f"{_FOLLOW}:wait", "Wait for jobs to end, exit with their exit code."),
     "cancel": (f"{_JOBS}:cancel", "Cancel jobs or tasks."),
+    "hold": (f"{_CONTROL}:hold", "Keep jobs from starting until they are released."),
+    "release": (f"{_CONTROL}:release", "Let held jobs start."),
+    "requeue": (f"{_CONTROL}:requeue", "Stop what runs of jobs or tasks and queue it again."),
+    "set": (f"{_CONTROL}:set_job", "Change a job that waits: priority, queue, resources and more."),
     "why": (f"{_JOBS}:why", "Say why a job does not run, and what would start it."),
+    "plan": ("dray.cli.plan_command:plan", "Say where a job would run and when; nothing is submitted."),
     "events": (f"{_FOLLOW}:events", "Print what happened, or what happens now."),
+    "queue": (f"{_SITE}:queue", "List queues, or show one and its line."),
+    "quota": (f"{_SITE}:quota", "List quotas and what is used of them."),
+    "pace": (f"{_SITE}:pace", "List paces and caps and how they stand."),
+    "preemptions": (
+        "dray.cli.preemption_commands:preemptions",
+        "List who was stopped for whom, or show the receipt.",
+    ),
+    "config": (f"{_SITE}:config", "Show what holds and where it came from; apply a policy."),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),
     "version": (f"{_CLUSTER}:version", "Print the version of dray and of the hub."),

@@ -31,6 +31,14 @@ _COLOURS = {
     "offline": "red",
     "ok": "green",
     "FAILED": "red",
+    "full": "yellow",
+    "over soft": "yellow",
+    "over": "red",
+    "over hard": "red",
+    "open": "yellow",
+    "served": "green",
+    "rolled back": "magenta",
+    "lapsed": "magenta",
 }
 
 

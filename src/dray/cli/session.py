@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -76,7 +76,9 @@ def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
         session.flags[option.name] = value
 
 
-def connection_options(shown: Container[str] = CONNECTION_FLAGS) -> list[click.Option]:
+def connection_options(
+    shown: Container[str] = CONNECTION_FLAGS, forms: Sequence[str] = ("table", "json")
+) -> list[click.Option]:
     """The flags that every command takes; a command's help lists only those named in `shown`."""
     options = [
         click.Option(
@@ -92,7 +94,7 @@ def connection_options(shown: Container[str] = CONNECTION_FLAGS) -> list[click.O
     ]
     output = click.Option(
         ["-o", "--output"],
-        type=click.Choice(["table", "json"]),
+        type=click.Choice(forms),
         help="Form of the output; json prints the API's own documents.",
         expose_value=False,
         callback=_keep,
@@ -105,10 +107,17 @@ class HubCommand(click.Command):
     """A command that takes the connection flags, out of sight in its help."""
 
     shown: ClassVar[Container[str]] = ()
+    forms: ClassVar[Sequence[str]] = ("table", "json")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params.extend(connection_options(self.shown))
+        self.params.extend(connection_options(self.shown, self.forms))
+
+
+class DocumentCommand(HubCommand):
+    """A command whose answer is a document that people keep in a file."""
+
+    forms = ("table", "json", "yaml")
 
 
 class AgentCommand(HubCommand):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from dray.cli.asks import Asks, read_asks
-from dray.cli.connection import Hub, HubAway, HubRefusal
+from dray.cli.asks import Asks, read_asks, read_changes
+from dray.cli.connection import Hub, HubAway, HubRefusal, job_path
 from dray.cli.flags import name_flags, read_flags, settle_surroundings
 from dray.cli.outage import Outage
 from dray.cli.session import HubCommand
@@ -63,6 +63,28 @@ def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, An
     settle_surroundings(asks.spec)
     _refuse(context, find_broken_text(asks.spec))
     return Submission([asks.spec], key, asks)
+
+
+def repeat(
+    context: click.Context, hub: Hub, job: str, words: Sequence[str], flags: Mapping[str, Any]
+) -> Submission:
+    """Take the spec of a job of before, flags winning over it. What it waited for is over: that is left out."""
+    if words:
+        raise click.UsageError("--from repeats the job's own command: give none, or drop --from", context)
+    given, problems = read_flags(flags)
+    spec = dict(hub.get(job_path(job)).get("spec") or {})
+    if spec.get("function"):
+        raise click.UsageError(f"job {job} runs a function: submit it again from Python", context)
+    for field in ("id", "user_id", "after", "hold"):
+        spec.pop(field, None)
+    nodes = spec.get("node_count", 1) if "nodes" not in given else 1
+    asks = read_changes(given, nodes)
+    _refuse(context, [*problems, *asks.problems])
+    if "job_tier" in asks.spec and "priority" not in asks.spec:
+        spec.pop("priority", None)
+    for field, value in asks.spec.items():
+        spec[field] = {**spec.get(field, {}), **value} if field in ("env", "labels") else value
+    return Submission([spec], flags.get("key") or uuid.uuid4().hex, asks)
 
 
 def send(hub: Hub, submission: Submission, patience: Outage | None = None) -> list[dict[str, Any]]:

@@ -10,22 +10,30 @@ import click
 from dray.cli.flags import job_options
 from dray.cli.outage import say
 from dray.cli.session import Session, pass_session
-from dray.cli.submission import SubmitCommand, prepare, send
+from dray.cli.submission import SubmitCommand, prepare, repeat, send
 
 
 @click.command("submit", cls=SubmitCommand)
+@click.option("--from", "from_job", metavar="ID", help="Submit a job of before again; flags change it.")
 @job_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | -- COMMAND [ARGS]...")
 @pass_session
-def submit(session: Session, words: tuple[str, ...], **flags: Any) -> None:
+def submit(session: Session, words: tuple[str, ...], from_job: str | None, **flags: Any) -> None:
     """Submit a command, or the jobs of a file, and print the id of each.
 
     \b
       dray submit -G 1 -t 2h -- python train.py --lr 3e-4
       dray submit -a 0-99%8 -- python evaluate.py
       dray submit jobs.yaml --priority 5
+      dray submit --after ok:ID -- python evaluate.py
+      dray submit --from ID --mem 32g
     """
-    jobs = send(session.hub, prepare(click.get_current_context(), words, flags))
+    context = click.get_current_context()
+    if from_job is not None:
+        submission = repeat(context, session.hub, from_job, words, flags)
+    else:
+        submission = prepare(context, words, flags)
+    jobs = send(session.hub, submission)
     if session.json:
         session.print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
         return

@@ -15,7 +15,7 @@ from dray.client.channel import Channel
 from dray.client.discovery import find_target
 from dray.client.outputs import read_output
 from dray.client.status import Status
-from dray.client.terms import build_spec
+from dray.client.terms import build_changes, build_spec
 from dray.config import ClientConfig
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import JobState
@@ -50,6 +50,18 @@ class AsyncJob:
 
     async def cancel(self, grace_s: float | None = None) -> bool:
         return await self._hub.cancel(self, grace_s)
+
+    async def hold(self) -> Status:
+        return await self._hub.hold(self)
+
+    async def release(self) -> Status:
+        return await self._hub.release(self)
+
+    async def requeue(self) -> Status:
+        return await self._hub.requeue(self)
+
+    async def edit(self, **terms: Any) -> Status:
+        return await self._hub.edit(self, **terms)
 
     def logs(self, follow: bool = False, **wanted: Any) -> AsyncIterator[bytes]:
         return self._hub.logs(self, follow=follow, **wanted)
@@ -145,6 +157,26 @@ class AsyncHub:
             payload["grace_s"] = grace_s
         return "note" not in await self._channel.ask("cancel", payload)
 
+    async def hold(self, job: AnyJob) -> Status:
+        """Keep a job from starting until it is released; what runs goes on."""
+        return Status(await self._channel.ask("hold", {"id": id_of(job)}))
+
+    async def release(self, job: AnyJob) -> Status:
+        """Let a held job start."""
+        return Status(await self._channel.ask("release", {"id": id_of(job)}))
+
+    async def requeue(self, job: AnyJob) -> Status:
+        """Stop what runs of a job, or one task's (`JOB/INDEX`), and queue it again, free of charge."""
+        job_id, index = split_task_id(id_of(job)) or (id_of(job), -1)
+        payload: dict[str, Any] = {"id": job_id, **({"task": index} if index >= 0 else {})}
+        return Status(await self._channel.ask("requeue", payload))
+
+    async def edit(self, job: AnyJob, **terms: Any) -> Status:
+        """Change a job that waits, with the keywords of `submit`; None takes one back to its default."""
+        nodes = (await self.status(job)).get("spec", {}).get("node_count", 1) if "gpus" in terms else 1
+        payload = {"id": id_of(job), "changes": build_changes(terms, nodes)}
+        return Status(await self._channel.ask("edit", payload))
+
     async def why(self, job: AnyJob) -> dict[str, Any]:
         """Why a job waits: state, summary, blockers, workers, fix."""
         answer: dict[str, Any] = await self._channel.ask("why", {"id": id_of(job)})
@@ -182,6 +214,27 @@ class AsyncHub:
             if cursor is None:
                 break
         return found
+
+    async def preemptions(
+        self, job: AnyJob | None = None, user: str = "", limit: int = 50
+    ) -> list[dict[str, Any]]:
+        """Receipts of preemptions, newest first: those that a job or a user made or suffered, or all."""
+        wanted = {"job": "" if job is None else id_of(job), "user": user}
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while len(found) < limit:
+            page = min(200, limit - len(found))
+            answer = await self._channel.ask("preemptions", {**wanted, "limit": page, "cursor": cursor})
+            found += answer["preemptions"]
+            cursor = answer["next_cursor"]
+            if cursor is None:
+                break
+        return found
+
+    async def preemption(self, receipt_id: str) -> dict[str, Any]:
+        """The receipt of one preemption: who, which rule, what was lost, when it comes back."""
+        answer: dict[str, Any] = await self._channel.ask("preemption", {"id": receipt_id})
+        return answer
 
     async def values(self, job: AnyJob) -> list[bytes | None]:
         """What the tasks of a job gave back, in order; None where one gave nothing."""

@@ -81,6 +81,18 @@ class Job:
     def cancel(self, grace_s: float | None = None) -> bool:
         return self._hub.cancel(self, grace_s)
 
+    def hold(self) -> Status:
+        return self._hub.hold(self)
+
+    def release(self) -> Status:
+        return self._hub.release(self)
+
+    def requeue(self) -> Status:
+        return self._hub.requeue(self)
+
+    def edit(self, **terms: Any) -> Status:
+        return self._hub.edit(self, **terms)
+
     def logs(self, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
         return self._hub.logs(self, follow=follow, **wanted)
 
@@ -150,6 +162,26 @@ class Hub:
         """Ask for a job's end, or one task's (`JOB/INDEX`). False where it had ended before."""
         return bool(self._call("cancel", _id_of(job), grace_s))
 
+    def hold(self, job: AnyJob) -> Status:
+        """Keep a job from starting until it is released; what runs goes on."""
+        status: Status = self._call("hold", _id_of(job))
+        return status
+
+    def release(self, job: AnyJob) -> Status:
+        """Let a held job start."""
+        status: Status = self._call("release", _id_of(job))
+        return status
+
+    def requeue(self, job: AnyJob) -> Status:
+        """Stop what runs of a job, or one task's (`JOB/INDEX`), and queue it again, free of charge."""
+        status: Status = self._call("requeue", _id_of(job))
+        return status
+
+    def edit(self, job: AnyJob, **terms: Any) -> Status:
+        """Change a job that waits, with the keywords of `submit`; None takes one back to its default."""
+        status: Status = self._call("edit", _id_of(job), **terms)
+        return status
+
     def why(self, job: AnyJob) -> dict[str, Any]:
         """Why a job waits: state, summary, blockers, workers, fix."""
         answer: dict[str, Any] = self._call("why", _id_of(job))
@@ -172,6 +204,18 @@ class Hub:
         """Jobs, newest first."""
         found: list[Status] = self._call("jobs", states, user, queue, name, labels, limit)
         return found
+
+    def preemptions(self, job: AnyJob | None = None, user: str = "", limit: int = 50) -> list[dict[str, Any]]:
+        """Receipts of preemptions, newest first: those that a job or a user made or suffered, or all."""
+        found: list[dict[str, Any]] = self._call(
+            "preemptions", None if job is None else _id_of(job), user, limit
+        )
+        return found
+
+    def preemption(self, receipt_id: str) -> dict[str, Any]:
+        """The receipt of one preemption: who, which rule, what was lost, when it comes back."""
+        answer: dict[str, Any] = self._call("preemption", receipt_id)
+        return answer
 
     def values(self, job: AnyJob) -> list[bytes | None]:
         """What the tasks of a job gave back, in order; None where one gave nothing."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,16 +28,18 @@ FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0
 NOT_READY_S = 0.2
+logger = logging.getLogger("dray.client")
 _FATAL_CLOSES: dict[int, type[DrayError]] = {4400: InvalidInput, 4401: Unauthenticated, 1009: TooLarge}
 
 
 class _Asked:
     """A request that waits for its answer."""
 
-    __slots__ = ("answer", "message")
+    __slots__ = ("answer", "message", "patient_until")
 
     def __init__(self, message: bytes, answer: asyncio.Future[Any]) -> None:
         self.message, self.answer = message, answer
+        self.patient_until = 0.0
 
 
 class Channel:
@@ -204,8 +207,19 @@ class Channel:
         if isinstance(refusal, errors.NotReady):
             # The hub is about to stop or just starting: the request stays, and goes out again.
             asyncio.get_running_loop().call_later(NOT_READY_S, self._send_again, number)
+        elif isinstance(refusal, errors.TooManyRequests) and self._waits(asked, refusal):
+            pause_s = refusal.retry_after_s * random.uniform(1, 1.1) + 0.001
+            asyncio.get_running_loop().call_later(pause_s, self._send_again, number)
         else:
             asked.answer.set_exception(refusal)
+
+    def _waits(self, asked: _Asked, refusal: errors.TooManyRequests) -> bool:
+        """Whether a request may still wait for its turn: as long as for a hub that is away, and no longer."""
+        now = asyncio.get_running_loop().time()
+        if not asked.patient_until:
+            asked.patient_until = now + self._away_s
+            logger.warning("%s; this client waits, for up to %g s", refusal.message, self._away_s)
+        return now + refusal.retry_after_s <= asked.patient_until
 
     def _send_again(self, number: int) -> None:
         if number in self._asked:
@@ -229,7 +243,7 @@ def read_error(document: Any) -> DrayError:
     ]
     kind = _by_code(errors.DrayError.__subclasses__(), code)
     if kind is errors.TooManyRequests:
-        return errors.TooManyRequests(message, 1.0)
+        return errors.TooManyRequests(message, float(document.get("retry_after_s") or 1.0))
     refusal = (kind or DrayError)(message, problems)
     refusal.code = code
     return refusal

@@ -45,6 +45,22 @@ def build_spec(command: Sequence[str] | Mapping[str, Any], terms: Mapping[str, A
     return spec
 
 
+def build_changes(terms: Mapping[str, Any], nodes: int = 1) -> dict[str, Any]:
+    """Read keywords as changes to a job that is there: what is not named stays, None means the default again."""
+    base = {"node_count": nodes} if nodes > 1 else {}
+    changes = build_spec(base, {key: value for key, value in terms.items() if value is not None})
+    if "nodes" not in terms:
+        changes.pop("node_count", None)
+    emptied = {key for key, value in terms.items() if value is None}
+    return changes | {_FIELD_OF.get(key, key): None for key in sorted(emptied)}
+
+
+def _after(value: Any) -> dict[str, Any]:
+    """Conditions on other jobs: ids, or `ok:ID`, `any:ID`, `fail:ID`; a job's handle stands for its success."""
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+    return {"after": [item.strip() if isinstance(item, str) else getattr(item, "id", item) for item in items]}
+
+
 def _read(
     spec: dict[str, Any],
     sources: dict[str, str],
@@ -109,7 +125,8 @@ def _vram(value: Any) -> dict[str, Any]:
 
 def _gpus(value: Any) -> dict[str, Any]:
     ask = parse_gpus(str(_plain(value)))
-    return {"gpu_count": ask.number, **({"gpu_type": ask.type} if ask.type else {})}
+    fields = {"gpu_count": ask.number, "gpu_type": ask.type, "gpu_milli": ask.milli}
+    return {name: value for name, value in fields.items() if value or name == "gpu_count"}
 
 
 def _time_limit(value: Any) -> dict[str, Any]:
@@ -201,12 +218,31 @@ READERS: dict[str, Reader] = {
     "scheduling_timeout": _timeout,
     "scheduling_timeout_seconds": _timeout,
     "array": _array,
+    "after": _after,
     "device": _device,
     "require": _texts("require"),
     "prefer": _texts("prefer"),
     "env": _text_map("env"),
     "labels": _text_map("labels"),
     "workdir": _workdir,
+}
+
+
+_FIELD_OF = {
+    "cpu": "cpu_milli",
+    "cpus": "cpu_milli",
+    "mem": "memory_bytes",
+    "memory": "memory_bytes",
+    "gpu": "gpu_count",
+    "gpus": "gpu_count",
+    "gpus_per_node": "gpu_count",
+    "vram": "vram_per_gpu_bytes",
+    "backend": "gpu_backend",
+    "tier": "job_tier",
+    "time_limit": "max_runtime_s",
+    "nodes": "node_count",
+    "scheduling_timeout": "scheduling_timeout_s",
+    "scheduling_timeout_seconds": "scheduling_timeout_s",
 }
 
 

@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dray
 from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.receipts import receipts_about
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState
-from dray.core.scheduling.explain import explain, message_of
+from dray.core.scheduling.explain import View, headline
 from dray.errors import Forbidden, InvalidInput, NotFound
-from dray.hub import commands
+from dray.hub import changes, commands
 from dray.hub.commands import KeyMemory, Sources, find_job, owned
 from dray.hub.documents import Document, job_document, moment, task_document, worker_document, worker_tasks
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
+from dray.hub.forecasts import Forecasts
 from dray.hub.histories import job_history
 from dray.hub.log_reading import LogReader
 from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
-from dray.hub.plans import plan_document
+from dray.hub.plans import make_guest, plan_steps, why_steps
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.site_answers import SiteAnswers
+from dray.hub.slices import work_off
 from dray.hub.store.base import JobFilter, Store
 
 MAX_WAIT_S = 60.0
@@ -46,6 +51,8 @@ class Parts(NamedTuple):
     low_space: Callable[[], bool]
     batch_specs: int
     started_at_ms: int
+    site: SiteAnswers
+    forecasts: Forecasts
 
 
 class Answers:
@@ -54,11 +61,21 @@ class Answers:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._engine, self._store = parts.engine, parts.store
-        self._sources = Sources(parts.store, KeyMemory(), parts.low_space)
+        self._sources = Sources(parts.store, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self.listeners: list[Callable[[Note], None]] = []
+        self.listeners: list[Callable[[Note], None]] = [parts.site.hear, parts.forecasts.hear]
         self.ready = False
+
+    @property
+    def forecasts(self) -> Forecasts:
+        """The start-time estimates."""
+        return self._parts.forecasts
+
+    @property
+    def site(self) -> SiteAnswers:
+        """The answers about the site's rules."""
+        return self._parts.site
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -94,11 +111,32 @@ class Answers:
     ) -> Document:
         def finish(state: State, ids: Sequence[str], done: bool) -> Document:
             document = self._document(state, caller, job_id)
-            return document if done else document | {"note": "already finished: nothing to cancel"}
+            if not done:
+                return document | {"note": "already finished: nothing to cancel"}
+            if index is not None and state.jobs[job_id].gang:
+                return document | {"note": "cancelled whole: the tasks of a gang end together"}
+            return document
 
         answer: Document = await self._engine.change(
             commands.cancel(caller, job_id, index, grace_s, self._store, finish)
         )
+        return answer
+
+    async def hold(self, caller: Caller, job_id: str, on: bool) -> Document:
+        return await self._change(caller, changes.hold, job_id, on)
+
+    async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> Document:
+        return await self._change(caller, changes.requeue, job_id, index)
+
+    async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
+        return await self._change(caller, changes.edit, job_id, wanted)
+
+    async def _change(self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any) -> Document:
+        def finish(state: State, _: str, note: str) -> Document:
+            document = self._document(state, caller, job_id)
+            return document | {"note": note} if note else document
+
+        answer: Document = await self._engine.change(make(caller, job_id, what, self._store, finish))
         return answer
 
     async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
@@ -120,9 +158,12 @@ class Answers:
         await self._engine.settle()
         rows = self._store.list_jobs(wanted)
 
+        if any(row.state is JobState.PENDING for row in rows):
+            self.forecasts.want()
+
         def look(state: State) -> list[Document]:
-            reasons: dict[int, str] = {}
-            return [self._listed(state, state.jobs.get(row.id, row), reasons) for row in rows]
+            view = View(state)
+            return [self._listed(state, state.jobs.get(row.id, row), view) for row in rows]
 
         shown = await self._engine.read(look)
         cursor = str(rows[-1].seq) if len(rows) == wanted.limit else None
@@ -148,58 +189,50 @@ class Answers:
     async def job_events(self, caller: Caller, job_id: str) -> Document:
         def look(state: State) -> Document:
             job = owned(caller, find_job(state, self._store, job_id), job_id)
-            return {"events": job_history(job, self.attempts_of(state, job, None))}
+            attempts = self.attempts_of(state, job, None)
+            return {"events": job_history(job, attempts, receipts_about(state, job.id))}
 
         return await self._engine.read(look)
 
-    async def why(self, caller: Caller, job_id: str) -> Document:
-        def look(state: State) -> Document:
-            job = owned(caller, find_job(state, self._store, job_id), job_id)
-            answer = explain(state, job)
-            blockers = [
-                {
-                    "kind": item.kind,
-                    "need": item.need,
-                    "have": item.have,
-                    "workers": item.workers,
-                    "message": item.message,
-                }
-                for item in answer.blockers
-            ]
-            workers = [
-                {
-                    "id": worker,
-                    "rejections": [
-                        {"kind": no.kind, "need": no.need, "have": no.have, "message": message_of(no)}
-                        for no in found
-                    ],
-                }
-                for worker, found in answer.workers
-            ]
-            summary = (
-                answer.summary
-                if not job.state.final
-                else f"{answer.summary}{f' ({job.error})' if job.error else ''}"
-            )
-            return {
-                "state": job.state.value,
-                "summary": summary,
-                "blockers": blockers,
-                "workers": workers,
-                "fix": answer.fix,
-            }
+    async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> Document:
+        def find(state: State) -> Job:
+            return owned(caller, find_job(state, self._store, job_id), job_id)
 
-        return await self._engine.read(look)
+        answer = await work_off(self._engine, lambda state: why_steps(state, find, caller.sees, fix))
+        if answer["place"] is not None:
+            self.forecasts.want()
+            if eta_s:
+                await self.forecasts.wait(job_id, eta_s)
+            answer["estimate"] = self.forecasts.document(job_id)
+        return answer
 
-    async def plan(self, caller: Caller, spec: Any) -> Document:
+    async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:
         checked = commands.read_specs(caller, [spec], 1)[0]
-        return await self._engine.read(lambda state: plan_document(state, checked))
+
+        def begin(state: State) -> Iterator[Document]:
+            clock = Clock(state.now_ms, self._engine.clock_ms())
+            commands.check_queues(state.policy, [checked])
+            changes.check_deadlines([checked], clock)
+            return plan_steps(state, checked, clock, caller.sees)
+
+        answer = await work_off(self._engine, begin)
+        if eta_s and not answer["starts_now"] and answer["place"] is not None:
+            at_ms = self._engine.clock_ms()
+            guest = await self._engine.read(
+                lambda state: make_guest(state, checked, Clock(state.now_ms, at_ms))
+            )
+            answer["estimate"] = await self.forecasts.foresee(guest, eta_s)
+        return answer
+
+    async def estimates(self, caller: Caller) -> Document:
+        """How good start-time estimates have been."""
+        return self.forecasts.record()
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
         async for piece in self._logs.read(caller, request):
             yield piece
 
-    # --- workers, queues, the hub itself ------------------------------------------------------------------------------
+    # --- workers, the hub itself --------------------------------------------------------------------------------------
 
     async def workers(self, caller: Caller, backend: str = "") -> Document:
         def look(state: State) -> Document:
@@ -214,16 +247,6 @@ class Answers:
                 raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
             jobs = [line for line in worker_tasks(state, worker_id) if caller.sees(line["user"])]
             return worker_document(state, worker_id) | {"jobs": jobs}
-
-        return await self._engine.read(look)
-
-    async def queues(self, caller: Caller, name: str = "") -> Document:
-        def look(state: State) -> Document:
-            depth = {"default": 0, **state.backlog.depth}
-            if name and name not in depth:
-                raise NotFound(f"no job has waited in a queue {name!r} yet")
-            shown = [_queue_document(state, queue) for queue in sorted(depth) if not name or queue == name]
-            return shown[0] if name else {"queues": shown}
 
         return await self._engine.read(look)
 
@@ -337,12 +360,13 @@ class Answers:
 
     def whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None = None) -> Document:
         """A job's whole document, for whoever has settled that it may be shown; `attempts` where they are at hand."""
-        reason = explain(state, job).summary if job.state is JobState.PENDING and job.waiting else ""
+        waits = job.state is JobState.PENDING and job.waiting
+        reason = headline(state, job, View(state)) if waits else ""
         if job.numbered:
             return job_document(job, None, [], reason)
         task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
         known = self.attempts_of(state, job, 0) if attempts is None else attempts
-        return job_document(job, task, known, reason)
+        return job_document(job, task, known, reason, state.progress)
 
     def _brief(self, state: State, job_id: str) -> Document:
         """A submit's answer: a new job has no history, so nothing is looked up for it."""
@@ -357,23 +381,26 @@ class Answers:
             return self.whole(state, job)
         return job_document(job, None, [])
 
-    def _listed(self, state: State, job: Job, reasons: dict[int, str]) -> Document:
+    def _listed(self, state: State, job: Job, view: View) -> Document:
         reason = ""
         if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
-            reason = reasons.get(job.shape, "")
-            if not reason or job.limit:
-                reason = reasons[job.shape] = explain(state, job).summary
+            reason = headline(state, job, view)
+        document = self._brief_document(state, job, reason)
+        document["estimate"] = self.forecasts.document(job.id) if reason else None
+        return document
+
+    def _brief_document(self, state: State, job: Job, reason: str) -> Document:
         if job.numbered:
             return job_document(job, None, [], reason)
         untouched = not job.cursor and not job.rest.final
         task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
         attempts = [] if untouched else self.attempts_of(state, job, 0)
-        return job_document(job, task, attempts, reason)
+        return job_document(job, task, attempts, reason, state.progress)
 
     def _task_document(self, state: State, job: Job, index: int) -> Document:
         task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
         attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
-        return task_document(job, index, task, attempts)
+        return task_document(job, index, task, attempts, state.progress)
 
     def _indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> list[int]:
         if not states:
@@ -424,18 +451,6 @@ def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str
         return attempt
 
     return look
-
-
-def _queue_document(state: State, queue: str) -> Document:
-    keys = [key for key in state.backlog.buckets if key.queue == queue]
-    running = sum(
-        1
-        for attempt in state.attempts.values()
-        if attempt.phase.live and state.jobs[attempt.job_id].queue == queue
-    )
-    shapes = len({key.shape for key in keys})
-    waiting = state.backlog.depth.get(queue, 0)
-    return {"name": queue, "policy": "fifo", "waiting": waiting, "running": running, "shapes": shapes}
 
 
 def _replace_user(wanted: JobFilter, user: str) -> JobFilter:

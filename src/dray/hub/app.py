@@ -26,6 +26,7 @@ from dray.core.lifecycle.events import EpochStarted
 from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
+from dray.core.model.policy import DEFAULT_QUEUE
 from dray.errors import DrayError, StoreError
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, write_private
@@ -44,23 +45,30 @@ from dray.hub.clock import HubClock
 from dray.hub.effect_runner import Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
+from dray.hub.forecasts import Forecasts
 from dray.hub.housekeeping import keep_house
 from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.logs import set_up_logging
 from dray.hub.metrics import Gauges, Metrics
 from dray.hub.outputs import Outputs
+from dray.hub.policy_changes import settle_at_start
+from dray.hub.policy_file import find_policy_file
 from dray.hub.projection import Projector
 from dray.hub.questions import Questions
+from dray.hub.queue_statistics import QueueStatistics
 from dray.hub.recovery import recover
 from dray.hub.server import HttpServer, bind
 from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
-from dray.hub.store.base import AuditRecord, TokenRow
+from dray.hub.site_answers import SiteAnswers, SiteParts
+from dray.hub.store.base import AuditRecord, Store, TokenRow
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
+from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.turns import Decision
 from dray.wire.client_messages import CLIENT_PATH
 
+RECALLED_RUNS = 2_000
 logger = logging.getLogger("dray.hub")
 
 
@@ -94,6 +102,8 @@ def run_hub(config: HubConfig) -> int:
             return asyncio.run(_serve(config))
     except DrayError as fault:
         print(f"dray hub: {fault.message}", file=sys.stderr)
+        for problem in fault.problems:
+            print(f"  {problem.where}: {problem.what}", file=sys.stderr)
         return 1
 
 
@@ -122,17 +132,21 @@ def _holder(file: IO[str]) -> str:
 
 async def start_hub(config: HubConfig) -> Hub:
     """Open the store, recover, listen. Everything that can go wrong does so before the first answer."""
+    policy_file = find_policy_file(config.home)
     tls = _tls_files(config)
     check_bind(config.host, tls is not None)
     bound = bind(config.host, config.port)
     store = SqliteStore.open(config.home / "hub.sqlite", reserve_bytes=config.reserve_bytes)
     recovered = recover(store, _rules(config))
     state, seq = recovered.state, recovered.seq
+    policy_change = settle_at_start(state, policy_file)
     clock = HubClock(recovered.now_ms, recovered.clock_base)
     epoch = store.begin_epoch()
     now = clock.read()
     store.save_clock(now.now_ms, now.at_ms, clock.base)
     wake_up(state, now)
+    for name, span_ms, limit_ms in store.recent_runs(RECALLED_RUNS):
+        state.experience.spans.learn(name, span_ms, limit_ms)
     gc.collect()
     gc.freeze()
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
@@ -140,6 +154,8 @@ async def start_hub(config: HubConfig) -> Hub:
     hub.writer.start()
     hub.feed.start(seq)
     _fold_epoch(hub.engine, epoch)
+    if policy_change is not None:
+        hub.engine.post(policy_change)
     await hub.server.start()
     hub.answers.ready = True
     return hub
@@ -186,8 +202,8 @@ def _wire(
     def low_space() -> bool:
         return store.low_space(config.min_free_bytes)
 
-    parts = Parts(engine, store, feed, outputs, metrics, low_space, config.batch_specs, clock.read().at_ms)
-    answers = Answers(parts)
+    most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
+    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
         await writer.run(lambda target: target.save_token(row))
@@ -221,6 +237,14 @@ def _wire(
     )
 
 
+def _make_more(
+    config: HubConfig, engine: Engine, clock: HubClock, store: Store
+) -> tuple[SiteAnswers, Forecasts]:
+    statistics = QueueStatistics(clock.read().now_ms)
+    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, store))
+    return site, Forecasts(engine, clock, config.estimate_every_s)
+
+
 def _make_channels(
     config: HubConfig, answers: Answers, engine: Engine, store: SqliteStore, tokens: Tokens
 ) -> ClientChannels:
@@ -246,7 +270,9 @@ def _gauges(state: State, sessions: Sessions) -> Gauges:
             else "ready"
         )
         status["suspect" if presence.suspect and kind == "ready" else kind] += 1
-    return Gauges(dict(state.backlog.depth), status, len(sessions.open), len(state.touched))
+    waiting = {name: depth for name, depth in state.backlog.depth.items() if depth}
+    depths = dict.fromkeys([DEFAULT_QUEUE, *state.policy.queues], 0) | waiting
+    return Gauges(depths, status, len(sessions.open), len(state.touched))
 
 
 async def stop_hub(hub: Hub) -> None:
@@ -268,10 +294,12 @@ async def _serve(config: HubConfig) -> int:
         loop.add_signal_handler(number, told.set)
     engine = asyncio.create_task(hub.engine.run())
     house = asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs))
+    foresight = asyncio.create_task(hub.answers.forecasts.run())
     await _announce(hub)
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait({engine, waiting}, return_when=asyncio.FIRST_COMPLETED)
     house.cancel()
+    foresight.cancel()
     failed = engine.done()
     if not failed:
         await stop_hub(hub)

@@ -20,7 +20,7 @@ from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
 from dray.hub.channel_answers import ChannelAnswers
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.http_answers import error_document, internal_error
-from dray.hub.service import Caller, Document, HubService
+from dray.hub.service import Caller, Document, HubService, ReceiptFilter
 from dray.hub.store.base import JobFilter
 from dray.wire import client_messages as wire
 
@@ -307,6 +307,22 @@ class Channel:
         self.need("submit")
         return await self._desk.service.cancel(self.caller, body.id, body.task, body.grace_s)
 
+    async def hold(self, body: wire.Hold) -> Document:
+        self.need("submit")
+        return await self._desk.service.hold(self.caller, body.id, True)
+
+    async def release(self, body: wire.Release) -> Document:
+        self.need("submit")
+        return await self._desk.service.hold(self.caller, body.id, False)
+
+    async def requeue(self, body: wire.Requeue) -> Document:
+        self.need("submit")
+        return await self._desk.service.requeue(self.caller, body.id, body.task)
+
+    async def edit(self, body: wire.Edit) -> Document:
+        self.need("submit")
+        return await self._desk.service.edit(self.caller, body.id, body.changes)
+
     async def why(self, body: wire.Why) -> Document:
         return await self._desk.service.why(self.caller, body.id)
 
@@ -335,6 +351,14 @@ class Channel:
         states = tuple(dict.fromkeys(body.states))
         return await self._desk.service.tasks(self.caller, body.id, states, body.cursor, body.limit)
 
+    async def preemptions(self, body: wire.Preemptions) -> Document:
+        _check_cursor(body.cursor)
+        wanted = ReceiptFilter(body.job, body.user, body.limit, int(body.cursor or 0), body.window_s)
+        return await self._desk.service.site.preemptions(self.caller, wanted)
+
+    async def preemption(self, body: wire.Preemption) -> Document:
+        return await self._desk.service.site.preemption(self.caller, body.id)
+
     async def ping(self, body: wire.Ping) -> Document:
         return await self._desk.service.hub(self.caller)
 
@@ -361,9 +385,15 @@ _CALLS: dict[type[msgspec.Struct], Callable[[Channel, Any], Any]] = {
     wire.Result: Channel.result,
     wire.Values: Channel.values,
     wire.Cancel: Channel.cancel,
+    wire.Hold: Channel.hold,
+    wire.Release: Channel.release,
+    wire.Requeue: Channel.requeue,
+    wire.Edit: Channel.edit,
     wire.Why: Channel.why,
     wire.Plan: Channel.plan,
     wire.Jobs: Channel.jobs,
     wire.Tasks: Channel.tasks,
     wire.Ping: Channel.ping,
+    wire.Preemptions: Channel.preemptions,
+    wire.Preemption: Channel.preemption,
 }

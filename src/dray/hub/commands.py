@@ -15,12 +15,17 @@ import msgspec
 
 from dray.core.lifecycle.events import CancelRequested, Clock, JobsSubmitted, NewJob, WorkerDrained
 from dray.core.lifecycle.state import State
+from dray.core.model.policy import Policy
 from dray.core.model.records import Job
 from dray.core.model.spec import JobSpec, pack_spec, unpack_spec
 from dray.core.model.spec_check import MAX_PROBLEMS, check_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
+from dray.hub.changes import check_deadlines
+from dray.hub.needs import Open, resolve
+from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, KeyRow, Store
+from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.turns import Decision
 from dray.wire.codec import MAX_DEPTH, depth_of
 
@@ -67,6 +72,7 @@ class Sources(NamedTuple):
     keys: KeyMemory
     low_space: Callable[[], bool]
     draw: Callable[[int], list[str]] = draw_ids
+    pacing: SubmitPacing | None = None
 
 
 def read_specs(caller: Caller, raws: Sequence[Any], most: int) -> list[JobSpec]:
@@ -111,6 +117,19 @@ def _check_ids(specs: Sequence[JobSpec]) -> None:
         seen[spec.id] = place
 
 
+def check_queues(policy: Policy, specs: Sequence[JobSpec]) -> None:
+    """Refuse jobs for queues that the policy does not have."""
+    faults = {queue: check_queue(policy, queue) for queue in dict.fromkeys(spec.queue for spec in specs)}
+    problems = [
+        Problem(f"[{place}].queue" if len(specs) > 1 else "queue", faults[spec.queue])
+        for place, spec in enumerate(specs)
+        if faults[spec.queue]
+    ]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems[:MAX_PROBLEMS])
+
+
 def submit(
     caller: Caller,
     specs: Sequence[JobSpec],
@@ -127,12 +146,21 @@ def submit(
         if known is not None:
             ids = known
             return Decision(answer=lambda after: finish(after, ids, False))
+        check_queues(state.policy, specs)
         if sources.low_space():
             raise NoSpace(
                 "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
             )
+        check_deadlines(specs, clock)
+        needs = resolve(state, sources.store, caller, specs)
+        if sources.pacing is not None:
+            # Last of all checks: what is refused for another reason has cost nothing.
+            sources.pacing.take(state.policy, specs, clock)
         drawn = sources.draw(len(specs))
-        new = tuple(_new_job(state, spec, job_id) for spec, job_id in zip(specs, drawn, strict=True))
+        new = tuple(
+            _new_job(state, spec, job_id, need)
+            for spec, job_id, need in zip(specs, drawn, needs, strict=True)
+        )
         ids = tuple(job.id for job in new)
         keys = (KeyRow(caller.user, key, clock.at_ms, ids),) if key else ()
         if key:
@@ -143,11 +171,12 @@ def submit(
     return decide
 
 
-def _new_job(state: State, spec: JobSpec, drawn: str) -> NewJob:
+def _new_job(state: State, spec: JobSpec, drawn: str, need: Open) -> NewJob:
     job_id = spec.id or drawn
     while not spec.id and job_id in state.jobs:
         (job_id,) = draw_ids(1)
-    return NewJob(job_id, spec.user_id, pack_spec(msgspec.structs.replace(spec, id="")))
+    packed = pack_spec(msgspec.structs.replace(spec, id=""))
+    return NewJob(job_id, spec.user_id, packed, need.after, need.broken)
 
 
 def _known_by_key(
@@ -192,7 +221,9 @@ def _known_by_ids(
 
 
 def _same(job: Job, spec: JobSpec) -> bool:
-    return unpack_spec(job.spec) == msgspec.structs.replace(spec, id="") and job.user == spec.user_id
+    """Whether a submit says what an earlier one said; what was edited since is not its business."""
+    submitted = unpack_spec(job.original or job.spec)
+    return submitted == msgspec.structs.replace(spec, id="") and job.user == spec.user_id
 
 
 def find_job(state: State, store: Store, job_id: str) -> Job | None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.spec import spec_document, unpack_spec
+from dray.core.model.worker import Progress
 from dray.core.scheduling.rooms import Rooms
 
 Document = dict[str, Any]
+_NOTHING_SAID: Mapping[str, Progress] = MappingProxyType({})
 
 
 def moment(at_ms: int) -> str | None:
@@ -23,8 +26,9 @@ def moment(at_ms: int) -> str | None:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
 
 
-def attempt_document(attempt: Attempt, numbered: bool) -> Document:
+def attempt_document(attempt: Attempt, job: Job) -> Document:
     """One try of a task."""
+    numbered, variants = job.numbered, unpack_spec(job.spec).variants
     return {
         "no": attempt.no,
         "uid": attempt.uid,
@@ -33,6 +37,7 @@ def attempt_document(attempt: Attempt, numbered: bool) -> Document:
         "worker": attempt.worker,
         "phase": attempt.phase.value,
         "devices": list(attempt.devices),
+        "variant": (variants[attempt.variant].name or str(attempt.variant)) if variants else "",
         "assigned_at": moment(attempt.assigned_at_ms),
         "accepted_at": moment(attempt.accepted_at_ms),
         "started_at": moment(attempt.started_at_ms),
@@ -43,10 +48,30 @@ def attempt_document(attempt: Attempt, numbered: bool) -> Document:
         "error": attempt.error,
         "usage": {"wall_s": attempt.wall_s, "cpu_s": attempt.cpu_s, "max_rss_bytes": attempt.max_rss_bytes},
         "cancel_reason": attempt.cancel,
+        "saved_step": attempt.saved_step if attempt.saved_ms else None,
+        "saved_run_s": attempt.saved_ms / 1000,
     }
 
 
-def job_document(job: Job, task: Task | None, attempts: Sequence[Attempt], reason: str = "") -> Document:
+def progress_document(progress: Progress | None) -> Document | None:
+    """The last a running task said of itself; None where it said nothing, or nothing runs."""
+    if progress is None:
+        return None
+    return {
+        "step": progress.step,
+        "fraction": progress.fraction,
+        "note": progress.note,
+        "at": moment(progress.at_ms),
+    }
+
+
+def job_document(
+    job: Job,
+    task: Task | None,
+    attempts: Sequence[Attempt],
+    reason: str = "",
+    progress: Mapping[str, Progress] = _NOTHING_SAID,
+) -> Document:
     """One job; `task` and `attempts` are those of its only task, None and empty for an array."""
     spec = unpack_spec(job.spec)
     shown = spec_document(spec)
@@ -70,9 +95,14 @@ def job_document(job: Job, task: Task | None, attempts: Sequence[Attempt], reaso
         "ended_at": moment(job.ended_at_ms),
         "worker": newest.worker if newest else "",
         "tasks": task_counts(job),
-        "attempts": [attempt_document(attempt, job.numbered) for attempt in attempts],
+        "attempts": [attempt_document(attempt, job) for attempt in attempts],
         "attempt_count": task.attempts if task else len(attempts),
         "cancel_requested": job.cancelled,
+        "progress": progress_document(progress.get(newest.uid)) if newest else None,
+        "held": job.held,
+        "held_by": job.held_by,
+        "after": list(job.after),
+        "edited": bool(job.original),
         "spec": shown,
     }
     return document | _ending(job, task)
@@ -103,7 +133,8 @@ def _ending(job: Job, task: Task | None) -> Document:
             "preemptions": 0,
         }
         if job.rest.final and not job.numbered:
-            empty["exit_class"] = "cancelled" if job.rest is JobState.KILLED else job.rest.value
+            usual = "cancelled" if job.rest is JobState.KILLED else job.rest.value
+            empty["exit_class"] = job.rest_class or usual
         return {**empty, "error": job.error}
     return {
         "exit_code": task.exit_code,
@@ -122,9 +153,21 @@ def _phase(job: Job, newest: Attempt | None) -> str:
     return "queued" if job.waiting and not job.state.final else ""
 
 
-def task_document(job: Job, index: int, task: Task | None, attempts: Sequence[Attempt]) -> Document:
+def task_document(
+    job: Job,
+    index: int,
+    task: Task | None,
+    attempts: Sequence[Attempt],
+    progress: Mapping[str, Progress] = _NOTHING_SAID,
+) -> Document:
     """One task; one that was never placed has no record and shares the state of the job's rest."""
-    task = task or Task(job_id=job.id, index=index, state=job.rest, error=job.error if job.rest.final else "")
+    task = task or Task(
+        job_id=job.id,
+        index=index,
+        state=job.rest,
+        exit_class=job.rest_class,
+        error=job.error if job.rest.final else "",
+    )
     array = unpack_spec(job.spec).array
     newest = max(attempts, key=lambda attempt: attempt.no, default=None)
     waiting = not task.state.final and not task.current
@@ -135,7 +178,7 @@ def task_document(job: Job, index: int, task: Task | None, attempts: Sequence[At
         "state": task.state.value,
         "phase": newest.phase.value if newest and newest.phase.live else "queued" if waiting else "",
         "worker": newest.worker if newest else "",
-        "attempts": [attempt_document(attempt, job.numbered) for attempt in attempts],
+        "attempts": [attempt_document(attempt, job) for attempt in attempts],
         "failures": task.failures,
         "losses": task.losses,
         "preemptions": task.preemptions,
@@ -145,6 +188,7 @@ def task_document(job: Job, index: int, task: Task | None, attempts: Sequence[At
         "error": task.error,
         "started_at": moment(task.started_at_ms),
         "ended_at": moment(task.ended_at_ms),
+        "progress": progress_document(progress.get(newest.uid)) if newest else None,
     }
 
 
@@ -200,6 +244,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         "hostname": worker.capability.hostname,
         "draining": worker.draining,
         "labels": worker.labels,
+        "resources": worker.resources,
         "devices": [
             {
                 "index": card.index,

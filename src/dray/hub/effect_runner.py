@@ -16,22 +16,27 @@ from dray.core.lifecycle.effects import (
     Cancel,
     CloseSession,
     Effect,
+    Go,
     LookUp,
     Note,
     NoWork,
     Refuse,
 )
 from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.gangs import members, waits_for_go
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
-from dray.core.model.records import Phase
-from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec
+from dray.core.model.records import Attempt, Phase
+from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
 from dray.hub.feed import Feed
 from dray.hub.sessions import Session, Sessions
 from dray.hub.store.base import Store
 from dray.wire.codec import message
 
 logger = logging.getLogger("dray.hub")
+# The protocol's list of reasons is closed, and an agent that does not know one leaves its task running: what a worker
+# must do about a requeue is what it does about any user's cancel.
+_PEER_REASONS = {"requeued": "user"}
 
 
 class Runner:
@@ -48,9 +53,11 @@ class Runner:
     ) -> None:
         self._state, self._sessions, self._store, self._feed = state, sessions, store, feed
         self._notice, self._heartbeat_s = notice, heartbeat_s
-        self._specs: dict[str, dict[str, Any]] = {}
+        self._specs: dict[tuple[str, int], dict[str, Any]] = {}
+        self._peers: dict[str, list[dict[str, Any]]] = {}
         self._send: dict[type[Any], Callable[[Any], None]] = {
             Assign: self._assign,
+            Go: self._go,
             NoWork: self._no_work,
             Cancel: self._cancel,
             Ack: self._ack,
@@ -70,6 +77,7 @@ class Runner:
             else:
                 self._send[type(effect)](effect)
         self._specs.clear()
+        self._peers.clear()
         self._feed.publish(seq, clock.at_ms, notes)
 
     def _session(self, worker: str) -> Session | None:
@@ -82,10 +90,10 @@ class Runner:
         if session is None or attempt is None or attempt.phase is not Phase.ASSIGNED:
             return
         job = self._state.jobs[attempt.job_id]
-        document = self._specs.get(job.id)
+        document = self._specs.get((job.id, attempt.variant))
         if document is None:
-            spec = unpack_spec(job.spec)
-            document = self._specs[job.id] = spec_document(spec) | {"user_id": job.user}
+            spec = with_variant(unpack_spec(job.spec), attempt.variant)
+            document = self._specs[job.id, attempt.variant] = spec_document(spec) | {"user_id": job.user}
         payload: dict[str, Any] = {
             "spec": document | {"id": self._state.spell(attempt)},
             "remaining_time": attempt.limit_ms * 1_000_000 if attempt.limit_ms else FOREVER_NS,
@@ -94,7 +102,29 @@ class Runner:
         }
         if document.get("overlap") == "fenced":
             payload["lease_s"] = attempt.lost_after_ms / 1000
+        if job.gang:
+            payload["gang"] = {"generation": attempt.generation, "rank": attempt.index, "size": job.total}
         session.push(message("job_assign", payload))
+
+    def _go(self, effect: Go) -> None:
+        session, attempt = self._session(effect.worker), self._state.attempts.get(effect.uid)
+        if session is None or attempt is None or not waits_for_go(attempt):
+            return
+        job = self._state.jobs[attempt.job_id]
+        peers = self._peers.get(job.id)
+        if peers is None:
+            peers = self._peers[job.id] = [self._peer(member) for member in members(self._state, job)]
+        payload = {
+            "task_id": self._state.spell(attempt),
+            "generation": attempt.generation,
+            "attempt": attempt.uid,
+            "peers": peers,
+        }
+        session.push(message("job_go", payload))
+
+    def _peer(self, member: Attempt) -> dict[str, Any]:
+        address = member.address or self._state.workers[member.worker].address
+        return {"rank": member.index, "address": address, "ports": list(member.ports)}
 
     def _no_work(self, effect: NoWork) -> None:
         if session := self._session(effect.worker):
@@ -105,7 +135,7 @@ class Runner:
             payload = {
                 "task_id": effect.task_id,
                 "attempt": effect.uid,
-                "reason": effect.reason,
+                "reason": _PEER_REASONS.get(effect.reason, effect.reason),
                 "grace_s": effect.grace_s,
             }
             session.push(message("job_cancel", payload))

@@ -66,7 +66,11 @@ def status_of(error: errors.DrayError) -> int:
 def error_document(error: errors.DrayError) -> dict[str, Any]:
     """Spell an error in the documented shape."""
     problems = [{"where": problem.where, "what": problem.what} for problem in error.problems]
-    return {"error": {"code": error.code, "message": error.message, "problems": problems}}
+    body: dict[str, Any] = {"code": error.code, "message": error.message, "problems": problems}
+    if isinstance(error, errors.TooManyRequests):
+        # The client channel has no headers to say it in.
+        body["retry_after_s"] = round(error.retry_after_s, 3)
+    return {"error": body}
 
 
 def internal_error() -> errors.DrayError:

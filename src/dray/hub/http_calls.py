@@ -18,16 +18,14 @@ from dray.core.model.spec_check import MAX_PROBLEMS, suggest
 from dray.errors import InvalidInput, NotReady, Problem, TooLarge
 from dray.hub.auth import Tokens
 from dray.hub.http_answers import Answer, Text
-from dray.hub.http_routes import Param, Request, Route
+from dray.hub.http_routes import ADMIN, API, READ, SUBMIT, Param, Request, Route
 from dray.hub.http_streams import Stream, Streams, feed_lines
 from dray.hub.service import HubService, LogRequest
+from dray.hub.site_calls import SITE_ROUTES
 from dray.hub.store.base import JobFilter
 from dray.wire import api_schemas as shapes
+from dray.wire import reason_schemas as reason_shapes
 
-API = "/api/v1"
-READ = ("read", "submit")
-SUBMIT = ("submit",)
-ADMIN = ("admin",)
 ANY = ("read", "submit", "worker")
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
 MAX_WAIT_S = 300
@@ -112,7 +110,8 @@ async def list_job_events(desk: Desk, request: Request) -> Answer:
 
 
 async def explain_job(desk: Desk, request: Request) -> Answer:
-    return Answer(await desk.service.why(request.caller, request.path["id"]))
+    asked = request.query
+    return Answer(await desk.service.why(request.caller, request.path["id"], asked["fix"], asked["eta_s"]))
 
 
 async def read_logs(desk: Desk, request: Request) -> Stream:
@@ -135,10 +134,35 @@ async def cancel_job(desk: Desk, request: Request) -> Answer:
     return Answer(job)
 
 
+async def hold_job(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.service.hold(request.caller, request.path["id"], True))
+
+
+async def release_job(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.service.hold(request.caller, request.path["id"], False))
+
+
+async def requeue_job(desk: Desk, request: Request) -> Answer:
+    asked = read_struct(shapes.RequeueRequest, request.body)
+    return Answer(await desk.service.requeue(request.caller, request.path["id"], asked.task))
+
+
+async def edit_job(desk: Desk, request: Request) -> Answer:
+    if not isinstance(request.body, dict):
+        raise InvalidInput(
+            f"the body must be the fields to change, a JSON object, and is {_kind(request.body)}"
+        )
+    return Answer(await desk.service.edit(request.caller, request.path["id"], request.body))
+
+
 async def plan_job(desk: Desk, request: Request) -> Answer:
     if not isinstance(request.body, dict):
         raise InvalidInput(f"the body must be one job, a JSON object, and is {_kind(request.body)}")
-    return Answer(await desk.service.plan(request.caller, request.body))
+    return Answer(await desk.service.plan(request.caller, request.body, request.query["eta_s"]))
+
+
+async def show_estimates(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.service.estimates(request.caller))
 
 
 async def list_workers(desk: Desk, request: Request) -> Answer:
@@ -155,14 +179,6 @@ async def drain_worker(desk: Desk, request: Request) -> Answer:
 
 async def resume_worker(desk: Desk, request: Request) -> Answer:
     return Answer(await desk.service.drain(request.caller, request.path["id"], False))
-
-
-async def list_queues(desk: Desk, request: Request) -> Answer:
-    return Answer(await desk.service.queues(request.caller))
-
-
-async def show_queue(desk: Desk, request: Request) -> Answer:
-    return Answer(await desk.service.queues(request.caller, request.path["name"]))
 
 
 async def stream_events(desk: Desk, request: Request) -> Stream:
@@ -299,6 +315,10 @@ _LOG_PARAMS = (
     Param("skip", "bytes of the text that were received before", kind="whole", default=0, low=0, high=2**53),
 )
 _WAIT = Param("wait_s", "wait this long for the job to end", kind="number", default=0, low=0, high=MAX_WAIT_S)
+_ETA = Param(
+    "eta_s", "wait this long for a start-time estimate", kind="number", default=0, low=0, high=MAX_WAIT_S
+)
+_FIX = Param("fix", "look for the smallest change that would start it", kind="flag", default=True)
 _SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="")
 _BACKENDS = ("cpu", "nvidia", "metal", "vulkan")
 _BACKEND = Param("backend", "only workers with this backend", default="", choices=_BACKENDS)
@@ -328,13 +348,24 @@ _JOB_ROUTES = (
     _get("/jobs/{id}/tasks", "list_tasks", "List the tasks of a job", list_tasks, shapes.TaskList,
          params=(_STATE, _LIMIT, _CURSOR)),
     _get("/jobs/{id}/events", "list_job_events", "List what happened to a job", list_job_events, shapes.JobEvents),
-    _get("/jobs/{id}/why", "explain_job", "Explain why a job waits", explain_job, shapes.Why),
+    _get("/jobs/{id}/why", "explain_job", "Explain why a job waits", explain_job, reason_shapes.Why,
+         params=(_FIX, _ETA)),
     _get("/jobs/{id}/logs", "read_logs", "Read or follow the output of a task", read_logs, str,
          params=_LOG_PARAMS, media="text/plain"),
     _post("/jobs/{id}/cancel", "cancel_job", "Cancel a job or one of its tasks", cancel_job, SUBMIT,
           body=shapes.CancelRequest, body_optional=True, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
+    _post("/jobs/{id}/hold", "hold_job", "Keep a job from starting until it is released", hold_job, SUBMIT,
+          answers={200: shapes.JobDocument}, errors=(409,)),
+    _post("/jobs/{id}/release", "release_job", "Let a held job start", release_job, SUBMIT,
+          answers={200: shapes.JobDocument}, errors=(409,)),
+    _post("/jobs/{id}/requeue", "requeue_job", "Stop what runs of a job and queue it again", requeue_job, SUBMIT,
+          body=shapes.RequeueRequest, body_optional=True, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
+    Route("PATCH", f"{API}/jobs/{{id}}", "edit_job", "Change a job that waits", edit_job, SUBMIT,
+          body=JobSpec, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
     _post("/plan", "plan_job", "Tell where a job would run; nothing is written", plan_job, READ,
-          body=JobSpec, answers={200: dict[str, Any]}, errors=(413, 415)),
+          body=JobSpec, answers={200: reason_shapes.PlanAnswer}, errors=(413, 415), params=(_ETA,)),
+    _get("/estimates", "show_estimates", "Tell how good start-time estimates were", show_estimates,
+         reason_shapes.EstimateRecord),
 )  # fmt: skip
 _CLUSTER_ROUTES = (
     _get("/workers", "list_workers", "List workers", list_workers, shapes.WorkerList, params=(_BACKEND,)),
@@ -343,8 +374,6 @@ _CLUSTER_ROUTES = (
           answers={200: shapes.WorkerDocument}),
     _post("/workers/{id}/resume", "resume_worker", "Give a drained worker work again", resume_worker, ADMIN,
           answers={200: shapes.WorkerDocument}),
-    _get("/queues", "list_queues", "List queues", list_queues, shapes.QueueList),
-    _get("/queues/{name}", "show_queue", "Show a queue", show_queue, shapes.QueueDocument),
     _get("/events", "stream_events", "Follow all that is committed, as server-sent events", stream_events, str,
          params=(_SINCE,), headers=("Last-Event-ID",), media="text/event-stream"),
     _get("/hub", "show_hub", "Show the hub itself", show_hub, shapes.HubDocument),
@@ -369,4 +398,4 @@ _PLAIN_ROUTES = (
     Route("GET", "/openapi.json", "show_openapi", "This description", show_openapi, ANY,
           answers={200: dict[str, Any]}, needs_ready=False),
 )  # fmt: skip
-ROUTES: tuple[Route, ...] = (*_JOB_ROUTES, *_CLUSTER_ROUTES, *_ADMIN_ROUTES, *_PLAIN_ROUTES)
+ROUTES: tuple[Route, ...] = (*_JOB_ROUTES, *_CLUSTER_ROUTES, *SITE_ROUTES, *_ADMIN_ROUTES, *_PLAIN_ROUTES)

@@ -19,6 +19,10 @@ from dray.core.model.ids import ID_PATTERN, ID_RULE, is_id
 from dray.core.model.spec_check import suggest
 from dray.errors import DrayError, InvalidInput, NotFound, Problem
 
+API = "/api/v1"
+READ = ("read", "submit")
+SUBMIT = ("submit",)
+ADMIN = ("admin",)
 MAX_QUERY_FIELDS = 64
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}

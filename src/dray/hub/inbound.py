@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dray.core.lifecycle.checkpoints import is_news
 from dray.core.lifecycle.effects import Ack, Effect, LookUp, Refuse
 from dray.core.lifecycle.events import (
     Activity,
     AttemptAccepted,
     AttemptEnded,
+    AttemptSaved,
     AttemptStarted,
     CreditSet,
     Event,
     Heard,
     Outcome,
+    Progressed,
     SessionOpened,
     SlotsSeen,
     WorkerChanged,
@@ -31,6 +34,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.ids import split_task_id
 from dray.hub.store.base import Store
 from dray.wire.worker_messages import (
+    MAX_NOTE,
     Heartbeat,
     JobAccepted,
     JobLog,
@@ -97,6 +101,7 @@ def register(state: State, store: Store, session: int, body: Register) -> Iterat
         ),
         finished=tuple(outcome_of(result) for result in body.finished_unacked or ()),
         again=again,
+        resources=body.resources or {},
     )
 
 
@@ -170,6 +175,20 @@ def _result(state: State, worker: str, body: JobResult) -> Iterator[Event | Effe
         yield AttemptEnded(worker, outcome)
 
 
+def _progress(state: State, worker: str, body: JobProgress) -> Iterator[Event | Effect]:
+    """A word about an attempt that is not this worker's, or one too many, is left unread: nobody waits for it."""
+    job_id, index = split_task_id(body.task_id) or (body.task_id, -1)
+    attempt = find(state, worker, job_id, index, body.attempt or "")
+    if attempt is None:
+        return
+    note = None if body.note is None else body.note[:MAX_NOTE]
+    yield Progressed(worker, attempt.uid, body.step, body.fraction, note)
+    if body.saved_step is None or state.presence[worker].flooding or not is_news(attempt, body.saved_step):
+        return
+    age_ms = round(1000 * (body.saved_age_s or 0))
+    yield AttemptSaved(worker, job_id, index, attempt.uid, body.saved_step, age_ms)
+
+
 def _health(state: State, worker: str, body: ServiceHealth) -> Iterator[Event | Effect]:
     job_id, index = split_task_id(body.task_id) or (body.task_id, -1)
     if find(state, worker, job_id, index, body.attempt or "") is None:
@@ -189,7 +208,7 @@ _STEPS: dict[type[Any], Callable[[State, str, Any], Iterator[Event | Effect]]] =
     JobStarted: _started,
     JobResult: _result,
     ServiceHealth: _health,
-    JobProgress: _nothing,
+    JobProgress: _progress,
     JobLog: _nothing,
     MetricsRequest: _nothing,
     WorkerListRequest: _nothing,

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dray import __version__
+from dray.core.model.policy import ORDERS, PREEMPTION_RULES, STRATEGIES
 from dray.hub.http_calls import ROUTES
 from dray.hub.http_routes import Route, id_schema
 from dray.wire.api_schemas import ErrorAnswer
@@ -34,6 +35,11 @@ _ABOUT = {
     429: "slow down: see Retry-After",
     503: "the hub is starting or stopping",
     507: "no room on the hub's disk",
+}
+_WORDS = {
+    ("Queue", "order"): ORDERS,
+    ("PlacementPolicy", "strategy"): STRATEGIES,
+    ("PreemptionPolicy", "strategy"): PREEMPTION_RULES,
 }
 _HEADERS = {
     "Idempotency-Key": (
@@ -89,6 +95,8 @@ class _Schemas:
             self.components[name]["additionalProperties"] = False
         if "JobSpec" in self.components:
             _describe_spec(self.components)
+        if "Policy" in self.components:
+            _describe_policy(self.components)
 
     def of(self, kind: Any) -> dict[str, Any]:
         return next(schema for known, schema in self._made if known == kind)
@@ -132,6 +140,42 @@ def _describe_spec(components: dict[str, Any]) -> None:
         "minItems": 1,
     }
     spec["required"] = ["command"]
+
+
+def _describe_policy(components: dict[str, Any]) -> None:
+    """Say of a policy what its types do not: spans may be text, names are known, and null stands for "left out"."""
+    names = ["Policy"]
+    for name in names:
+        found = dict.fromkeys(re.findall(r"schemas/(\w+)", json.dumps(components[name])))
+        names += [other for other in found if other not in names]
+    for name in names:
+        for key, field in components[name]["properties"].items():
+            if (name, key) in _WORDS:
+                field["enum"] = list(_WORDS[name, key])
+            if key.endswith("_s"):
+                span = {"type": "string", "description": "a span of time, such as 90s, 15m, 2h, 7d"}
+                field["anyOf"] = [{"type": field.pop("type")}, span]
+            if key not in components[name].get("required", ()):
+                _allow_null(field)
+    # Its "no bound" has no spelling: whoever means it leaves the key out.
+    del components["Quota"]["properties"]["gpus"]["default"]
+    for key in ("queues", "providers"):
+        # A name with nothing after it is an entry with all its defaults.
+        _allow_null(components["Policy"]["properties"][key]["additionalProperties"])
+
+
+def _allow_null(field: dict[str, Any]) -> None:
+    nothing: dict[str, Any] = {"type": "null"}
+    if "enum" in field:
+        field["enum"].append(None)
+    if "type" in field:
+        field["type"] = [field["type"], "null"]
+    elif "anyOf" in field:
+        field["anyOf"] += [] if nothing in field["anyOf"] else [nothing]
+    elif "$ref" in field:
+        field["anyOf"] = [{"$ref": field.pop("$ref")}, nothing]
+    elif "allOf" in field:
+        field["anyOf"] = [*field.pop("allOf"), nothing]
 
 
 def _responses(route: Route, schemas: _Schemas) -> dict[str, Any]:

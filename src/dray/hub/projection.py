@@ -16,11 +16,12 @@ import msgspec
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.recovery import release
 from dray.core.lifecycle.state import State, Touched
+from dray.core.model.ledger import LedgerKey, pack_record
 from dray.core.model.records import Attempt, Job
 from dray.core.model.resources import Ask
 from dray.core.model.spec import unpack_spec
 from dray.errors import NotReady
-from dray.hub.store.base import AttemptRow, JobRow, Projection
+from dray.hub.store.base import AttemptRow, JobRow, LedgerRow, Projection
 from dray.hub.store.writer import StoreWriter
 
 # A commit waits behind the rows that are being written: few at a time keep it short.
@@ -121,7 +122,13 @@ def build_projection(state: State, touched: Touched, seq: int, clock: Clock) -> 
         ],
         workers=[msgspec.structs.replace(worker) for worker in workers],
         gone_workers=[worker_id for worker_id in touched.workers if worker_id not in state.workers],
+        ledger=[_ledger_row(state, key) for key in touched.ledger],
     )
+
+
+def _ledger_row(state: State, key: LedgerKey) -> LedgerRow:
+    record = state.ledger.get(key)
+    return LedgerRow(*key, None if record is None else pack_record(record))
 
 
 def _job_row(job: Job) -> JobRow:
@@ -132,7 +139,7 @@ def _attempt_row(state: State, attempt: Attempt) -> AttemptRow:
     job, worker = state.jobs[attempt.job_id], state.workers.get(attempt.worker)
     gpu_type = worker.capability.gpu_type if worker and attempt.devices else ""
     return AttemptRow(
-        msgspec.structs.replace(attempt), job.name, job.user, shape_name(state.ask(job.shape)), gpu_type
+        msgspec.structs.replace(attempt), job.name, job.user, shape_name(state.ask(attempt)), gpu_type
     )
 
 

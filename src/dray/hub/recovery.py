@@ -11,7 +11,7 @@ import msgspec
 
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.events import Clock, unpack_facts
-from dray.core.lifecycle.recovery import load, recall
+from dray.core.lifecycle.recovery import load, read_ledger, recall
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import Counters, State
 from dray.hub.store.base import Store
@@ -32,10 +32,12 @@ def recover(store: Store, rules: Rules) -> Recovered:
     """Load what is live and fold in what the rows do not show yet."""
     snapshot = store.load()
     state = State(rules)
+    state.now_ms = snapshot.now_ms
     counters = msgspec.msgpack.decode(snapshot.counters, type=Counters) if snapshot.counters else Counters()
+    read_ledger(state, snapshot.ledger)
     load(state, counters, (snapshot.jobs, snapshot.tasks, snapshot.attempts, snapshot.workers))
     for task in list(state.tasks.values()):
-        if task.queued and task.last_uid and task.last_uid not in state.attempts:
+        if (task.queued or task.current) and task.last_uid and task.last_uid not in state.attempts:
             attempt = store.find_attempt(task.last_uid)
             if attempt is not None:
                 recall(state, attempt)

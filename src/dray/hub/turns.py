@@ -17,7 +17,7 @@ from dray.core.lifecycle.effects import Alarm, Effect, Note, NoWork
 from dray.core.lifecycle.events import Clock, Event, Fact, PlanDecided, is_fact, pack_facts
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due
-from dray.core.scheduling.explain import explain
+from dray.core.scheduling.explain import View, headline
 from dray.core.scheduling.pass_ import plan, settle_plan
 from dray.errors import BrokenInvariant, DrayError
 from dray.hub.store.base import AuditRecord, KeyRow, Turn
@@ -94,6 +94,7 @@ class Conductor:
     def turn(self, requests: Iterable[Request], first: Iterable[Fact], clock: Clock) -> Iterator[Step]:
         """Take requests, timers and the pass, then commit, deliver and answer. `first` comes before everything."""
         gathered = Gathered(self.state, clock)
+        self.state.now_ms = clock.now_ms
         for fact in first:
             gathered.fold(fact)
         for request in requests:
@@ -116,20 +117,20 @@ class Conductor:
 
     def _pass(self, gathered: Gathered) -> bool:
         state = self.state
-        if not (state.backlog.awake or state.columns.roomier or state.polls):
+        if not (state.backlog.awake or state.columns.roomier or state.polls or state.unprotected):
             return False
         decided = plan(state)
-        if decided.placements:
-            gathered.fold(PlanDecided(decided.placements))
-        settle_plan(state, decided)
+        if decided.placements or decided.preemptions:
+            gathered.fold(PlanDecided(decided.placements, decided.preemptions))
+        again = settle_plan(state, decided)
         served = Counter(placement.worker for placement in decided.placements)
         for worker, polls in state.polls.items():
             gathered.effects += [NoWork(worker)] * (polls - served[worker])
         state.polls.clear()
-        return decided.cut
+        return again
 
     def _reason(self, job_id: str) -> str:
-        return explain(self.state, self.state.jobs[job_id]).summary
+        return headline(self.state, self.state.jobs[job_id], View(self.state))
 
 
 class Gathered:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from dray.core.model.ids import ID_PATTERN
+from dray.wire.reason_schemas import EstimateDocument
 
 Id = Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")]
 Time = Annotated[
@@ -34,6 +35,9 @@ class ErrorBody(msgspec.Struct):
     code: Annotated[str, Meta(description="stable: programs may rely on it")]
     message: str
     problems: list[ProblemEntry] = []
+    retry_after_s: Annotated[float, Meta(description="with too_many_requests: when to try again")] | None = (
+        None
+    )
 
 
 class ErrorAnswer(msgspec.Struct):
@@ -70,6 +74,23 @@ class AttemptDocument(msgspec.Struct):
     error: str = ""
     usage: Usage | None = None
     cancel_reason: str = ""
+    saved_step: Annotated[int | None, Meta(description="the last step that the task said it had saved")] = (
+        None
+    )
+    saved_run_s: Annotated[float, Meta(description="run time up to that save")] = 0
+    variant: Annotated[
+        str,
+        Meta(description="name or number of the alternative by which it runs; empty where the job has none"),
+    ] = ""
+
+
+class ProgressDocument(msgspec.Struct):
+    """The last that a running task said of itself."""
+
+    step: int | None = None
+    fraction: float | None = None
+    note: str = ""
+    at: Time | None = None
 
 
 class TaskCounts(msgspec.Struct):
@@ -115,8 +136,18 @@ class JobDocument(msgspec.Struct):
     losses: int = 0
     preemptions: int = 0
     cancel_requested: bool = False
+    progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (
+        None
+    )
+    held: bool = False
+    held_by: str = ""
+    after: Annotated[list[str], Meta(description="conditions on other jobs that are still open")] = []
+    edited: Annotated[bool, Meta(description="whether `spec` was changed since the submit")] = False
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
+    estimate: Annotated[
+        EstimateDocument | None, Meta(description="in lists: when a pending job starts, where that is known")
+    ] = None
 
 
 class JobList(msgspec.Struct):
@@ -145,6 +176,9 @@ class TaskDocument(msgspec.Struct):
     error: str = ""
     started_at: Time | None = None
     ended_at: Time | None = None
+    progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (
+        None
+    )
 
 
 class TaskList(msgspec.Struct):
@@ -169,42 +203,6 @@ class JobEvents(msgspec.Struct):
     """Events of one job, oldest first."""
 
     events: list[JobEvent]
-
-
-class RejectionDocument(msgspec.Struct):
-    """Why one worker cannot take a task."""
-
-    kind: str
-    message: str
-    need: Any = None
-    have: Any = None
-
-
-class Blocker(msgspec.Struct):
-    """One reason why a job waits, over all workers that give it."""
-
-    kind: str
-    message: str
-    need: Any = None
-    have: Any = None
-    workers: int = 0
-
-
-class WorkerRejections(msgspec.Struct):
-    """What stands in the way on one worker."""
-
-    id: str
-    rejections: list[RejectionDocument] = []
-
-
-class Why(msgspec.Struct):
-    """Why a job is where it is, and what would help."""
-
-    state: str
-    summary: str
-    blockers: list[Blocker] = []
-    workers: list[WorkerRejections] = []
-    fix: str = ""
 
 
 class Slots(msgspec.Struct):
@@ -234,6 +232,7 @@ class WorkerDocument(msgspec.Struct):
     last_heartbeat: Time | None = None
     draining: bool = False
     labels: dict[str, str] = {}
+    resources: dict[str, int] = {}
     devices: list[Any] = []
     features: list[str] = []
     address: str = ""
@@ -265,28 +264,17 @@ class WorkerDetail(WorkerDocument):
     jobs: list[WorkerJob] = []
 
 
-class QueueDocument(msgspec.Struct):
-    """One queue."""
-
-    name: str
-    policy: str = ""
-    waiting: int = 0
-    running: int = 0
-    oldest_wait_s: float | None = None
-    shapes: Any = None
-
-
-class QueueList(msgspec.Struct):
-    """Every queue."""
-
-    queues: list[QueueDocument]
-
-
 class CancelRequest(msgspec.Struct):
     """What to cancel; without `task` the whole job."""
 
     task: Annotated[int, Meta(ge=0, le=10**9, description="index of one task")] | None = None
     grace_s: Annotated[float, Meta(ge=0, le=86400, description="between TERM and KILL")] | None = None
+
+
+class RequeueRequest(msgspec.Struct):
+    """What to queue again; without `task` all that runs of the job."""
+
+    task: Annotated[int, Meta(ge=0, le=10**9, description="index of one task")] | None = None
 
 
 class TokenRequest(msgspec.Struct):

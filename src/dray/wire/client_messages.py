@@ -8,7 +8,7 @@ that neither can drift from the other.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -72,6 +72,32 @@ class Cancel(msgspec.Struct, forbid_unknown_fields=True):
     grace_s: float | None = None
 
 
+class Hold(msgspec.Struct, forbid_unknown_fields=True):
+    """Keep a job from starting; what runs goes on."""
+
+    id: str
+
+
+class Release(msgspec.Struct, forbid_unknown_fields=True):
+    """Let a held job start."""
+
+    id: str
+
+
+class Requeue(msgspec.Struct, forbid_unknown_fields=True):
+    """Stop what runs of a job, or one task of it, and queue it again."""
+
+    id: str
+    task: int | None = None
+
+
+class Edit(msgspec.Struct, forbid_unknown_fields=True):
+    """Change a job that waits: fields of its spec, null for a default."""
+
+    id: str
+    changes: dict[str, Any]
+
+
 class Why(msgspec.Struct, forbid_unknown_fields=True):
     """Why a job waits."""
 
@@ -109,6 +135,22 @@ class Ping(msgspec.Struct, forbid_unknown_fields=True):
     """Ask for a sign of life: the hub's version and epoch."""
 
 
+class Preemptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Receipts of preemptions, newest first; filters as in `GET /preemptions`."""
+
+    job: str = ""
+    user: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 50
+    cursor: str = ""
+    window_s: Annotated[float, msgspec.Meta(ge=1, le=366 * 86400)] = 86400
+
+
+class Preemption(msgspec.Struct, forbid_unknown_fields=True):
+    """The receipt of one preemption."""
+
+    id: str
+
+
 CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "submit": Submit,
     "watch": Watch,
@@ -117,11 +159,17 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "result": Result,
     "values": Values,
     "cancel": Cancel,
+    "hold": Hold,
+    "release": Release,
+    "requeue": Requeue,
+    "edit": Edit,
     "why": Why,
     "plan": Plan,
     "jobs": Jobs,
     "tasks": Tasks,
     "ping": Ping,
+    "preemptions": Preemptions,
+    "preemption": Preemption,
 }
 ANSWER, ERROR, CHANGED = "answer", "error", "changed"
 RequestId = int | str | None
@@ -240,15 +288,15 @@ def _problem(body: Any) -> Problem | None:
         return Problem("limit", f"must be 1 to {MAX_ROWS}, got {limit}")
     if isinstance(body, Values) and not 0 <= body.first < 1 << 31:
         return Problem("first", f"must be 0 or more, got {body.first}")
-    return _cancel_problem(body) if isinstance(body, Cancel) else None
+    return _change_problem(body) if isinstance(body, (Cancel, Hold, Release, Requeue, Edit)) else None
 
 
-def _cancel_problem(body: Cancel) -> Problem | None:
+def _change_problem(body: Cancel | Hold | Release | Requeue | Edit) -> Problem | None:
     if split_task_id(body.id) is None:
         return Problem("id", f"{body.id[:160]!r} is no id of a job")
-    if body.task is not None and body.task < 0:
+    if isinstance(body, (Cancel, Requeue)) and body.task is not None and body.task < 0:
         return Problem("task", f"must be 0 or more, got {body.task}")
-    if body.grace_s is not None and not 0 <= body.grace_s <= 86400:
+    if isinstance(body, Cancel) and body.grace_s is not None and not 0 <= body.grace_s <= 86400:
         return Problem("grace_s", f"must be 0 to 86400, got {body.grace_s}")
     return None
 

@@ -34,6 +34,14 @@ class Ack(msgspec.Struct):
     log_offsets: dict[str, dict[str, int]] = {}
 
 
+class GangPlace(msgspec.Struct):
+    """Which try of a gang an assignment belongs to, and which of its members it is."""
+
+    generation: int
+    rank: int
+    size: int
+
+
 class JobAssign(msgspec.Struct):
     """A task to run; `spec.id` is the task id."""
 
@@ -42,6 +50,24 @@ class JobAssign(msgspec.Struct):
     attempt: AttemptRef
     devices: list[int] = []
     lease_s: float = 0
+    gang: GangPlace | None = None
+
+
+class Peer(msgspec.Struct):
+    """Where one member of a gang can be met."""
+
+    rank: int
+    address: str = ""
+    ports: list[int] = []
+
+
+class JobGo(msgspec.Struct):
+    """Every member of a gang is prepared: start."""
+
+    task_id: str
+    generation: int
+    attempt: str
+    peers: list[Peer]
 
 
 class NoWork(msgspec.Struct):
@@ -74,6 +100,7 @@ class ErrorReply(msgspec.Struct):
 HUB_PAYLOADS: dict[str, type[Any]] = {
     "ack": Ack,
     "job_assign": JobAssign,
+    "job_go": JobGo,
     "no_work": NoWork,
     "job_cancel": JobCancel,
     "prewarm_hint": PrewarmHint,

@@ -20,6 +20,9 @@ SUBPROTOCOL_MSGPACK = "dray.v2.msgpack"
 SUBPROTOCOL_JSON = "dray.v2.json"
 MAX_COUNT = 1 << 20
 MAX_AMOUNT = 1 << 60
+MAX_STEP = (1 << 53) - 1
+MAX_AGE_S = 1 << 31
+MAX_NOTE = 256
 # An attempt's number is its epoch above 40 bits of count, in 63 bits: a later epoch has no room there.
 LAST_EPOCH = (1 << 23) - 1
 # The furthest that one worker's word may raise a hub. Half of all epochs stay above it, or the worker that raised the
@@ -72,6 +75,7 @@ class Register(msgspec.Struct):
     devices: list[Device] | None = None
     address: str | None = None
     features: list[str] | None = None
+    resources: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=64)] | None = None
 
 
 class Heartbeat(msgspec.Struct):
@@ -114,7 +118,7 @@ class JobStarted(msgspec.Struct):
 
 
 class JobProgress(msgspec.Struct):
-    """How far a task has come, by its own word."""
+    """How far a task has come, by its own word. `saved_age_s`: how long ago it saved its work, as its agent knows."""
 
     task_id: str
     attempt: str | None = None
@@ -122,6 +126,7 @@ class JobProgress(msgspec.Struct):
     saved_step: int | None = None
     fraction: float | None = None
     note: str | None = None
+    saved_age_s: float | None = None
 
 
 class JobLog(msgspec.Struct):
@@ -231,10 +236,26 @@ def _faults(body: Any) -> list[tuple[str, str]]:
         faults.append(("state", f"must be one of {', '.join(RESULT_STATES)}, got {body.state[:64]!r}"))
     if isinstance(body, (Heartbeat, JobResult)):
         faults += _usage_faults(body.usage)
+    if isinstance(body, JobProgress):
+        faults += _progress_faults(body)
     if isinstance(body, JobLog):
         if body.stream not in STREAMS:
             faults.append(("stream", f"must be one of {', '.join(STREAMS)}, got {body.stream[:64]!r}"))
         faults += _count_faults("offset", body.offset, 1 << 62)
+    return faults
+
+
+def _progress_faults(body: JobProgress) -> list[tuple[str, str]]:
+    faults = []
+    for name, high in (
+        ("step", MAX_STEP),
+        ("saved_step", MAX_STEP),
+        ("fraction", 1),
+        ("saved_age_s", MAX_AGE_S),
+    ):
+        value = getattr(body, name)
+        if value is not None and not 0 <= value <= high:
+            faults.append((name, f"must be 0 to {high}, got {value}"))
     return faults
 
 

@@ -52,7 +52,13 @@ def test_asks(fields: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def test_what_differs_from_job_to_job_is_no_part_of_the_shape() -> None:
-    other = {"name": "x", "deadline": "soon", "expected_runtime_s": 5, "priority": 9, "env": {"A": "1"}}
+    other = {
+        "name": "x",
+        "deadline": "2100-01-01T00:00:00Z",
+        "expected_runtime_s": 5,
+        "priority": 9,
+        "env": {"A": "1"},
+    }
     assert ask(max_runtime_s=100) == ask(max_runtime_s=101, **other)
     assert ask(max_runtime_s=100) != ask(max_runtime_s=1000)
     assert hash(ask(require=["a", "b"])) == hash(ask(require=["b", "a"]))

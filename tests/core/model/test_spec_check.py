@@ -45,6 +45,7 @@ CHOICES = "type job_tier slot_pool gpu_backend overlap".split()
 
 def test_every_field_is_in_one_of_the_groups_below() -> None:
     groups = [*WHOLE, *REAL, *TEXTS, *IDS, *LISTS, *MAPS, *CHOICES, "at_most_once", "function"]
+    groups += ["variants", "after", "hold", "mixed_backends"]
     assert sorted(groups) == sorted(FIELDS)
     assert sorted(FIELDS) == sorted(JobSpec.__struct_fields__)
 
@@ -140,7 +141,18 @@ def test_choices(field: str, value: Any) -> None:
         ({"type": "bacth"}, "type", "did you mean 'batch'?"),
         ({"gpu_cuont": 1}, "gpu_cuont", "is not a field of a job; did you mean 'gpu_count'?"),
         ({"zzz": 1}, "zzz", "is not a field of a job"),
-        ({"after": ["x"]}, "after", "dependencies are not available in this version"),
+        ({"after": ["when:x"]}, "after", "'when:x' must begin with ok:, any: or fail:"),
+        ({"after": ["ok:"]}, "after", "'ok:' names no job"),
+        ({"after": ["a", "fail:a"]}, "after", "names job a twice"),
+        ({"after": ["b"] * 1025}, "after", "names 1025 jobs, the limit is 1024"),
+        ({"id": "me", "after": ["any:me"]}, "after", "job me would wait for itself"),
+        ({"deadline": "soon"}, "deadline", "'soon' is not a moment: write it as RFC 3339 does"),
+        ({"deadline": "2030-01-31T18:00:00"}, "deadline", "with its offset"),
+        ({"deadline": "2030-02-31T18:00:00Z"}, "deadline", "is not a moment"),
+        ({"priority": 2**31}, "priority", "must be 2147483647 or less, got 2147483648"),
+        ({"priority": -(2**31) - 1}, "priority", "must be -2.14748e+09 or more"),
+        ({"gpu_count": 1.5}, "gpu_count", "must be whole cards, got 1.5"),
+        ({"gpu_count": 2, "gpu_milli": 500}, "gpu_milli", "a share of a card goes with one card"),
         ({"metadata": {"a": [math.nan]}}, "metadata", "holds nan, which JSON cannot spell"),
         ({"metadata": {"a": {"b": 2**64}}}, "metadata", "does not fit into 64 bits"),
         ({"metadata": {"a": "\ud800"}}, "metadata", "lone surrogate"),

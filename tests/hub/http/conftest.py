@@ -17,7 +17,7 @@ from dray.errors import NotFound
 from dray.hub.auth import Tokens, make_token
 from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.server import HttpServer, bind, new_loop
-from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.service import Caller, FeedEvent, LogRequest, ReceiptFilter, Submitted
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 
 NOW_MS = 1_800_000_000_000
@@ -77,8 +77,8 @@ class FakeHub:
         self.note("job_events", caller, job_id)
         return {"events": []}
 
-    async def why(self, caller: Caller, job_id: str) -> dict[str, Any]:
-        self.note("why", caller, job_id)
+    async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> dict[str, Any]:
+        self.note("why", caller, job_id, fix, eta_s)
         return {"state": "pending", "summary": "", "blockers": [], "workers": [], "fix": ""}
 
     async def cancel(
@@ -87,8 +87,20 @@ class FakeHub:
         self.note("cancel", caller, job_id, index, grace_s)
         return {"id": job_id, "state": "killed"}
 
-    async def plan(self, caller: Caller, spec: Any) -> dict[str, Any]:
-        self.note("plan", caller, spec)
+    async def hold(self, caller: Caller, job_id: str, on: bool) -> dict[str, Any]:
+        self.note("hold", caller, job_id, on)
+        return {"id": job_id, "state": "pending", "held": on}
+
+    async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> dict[str, Any]:
+        self.note("requeue", caller, job_id, index)
+        return {"id": job_id, "state": "running"}
+
+    async def edit(self, caller: Caller, job_id: str, changes: Any) -> dict[str, Any]:
+        self.note("edit", caller, job_id, changes)
+        return {"id": job_id, "state": "pending"}
+
+    async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> dict[str, Any]:
+        self.note("plan", caller, spec, eta_s)
         return {"fits": True}
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
@@ -111,9 +123,47 @@ class FakeHub:
         self.note("drain", caller, worker_id, on)
         return {"id": worker_id, "draining": on}
 
-    async def queues(self, caller: Caller, name: str = "") -> dict[str, Any]:
-        self.note("queues", caller, name)
-        return {"name": name} if name else {"queues": []}
+    @property
+    def site(self) -> FakeHub:
+        return self
+
+    async def queues(self, caller: Caller) -> dict[str, Any]:
+        self.note("queues", caller)
+        return {"queues": []}
+
+    async def queue(self, caller: Caller, name: str, limit: int) -> dict[str, Any]:
+        self.note("queue", caller, name, limit)
+        return {"name": name}
+
+    async def quotas(self, caller: Caller) -> dict[str, Any]:
+        self.note("quotas", caller)
+        return {"quotas": []}
+
+    async def paces(self, caller: Caller) -> dict[str, Any]:
+        self.note("paces", caller)
+        return {"submits": [], "starts": [], "running": []}
+
+    async def preemptions(self, caller: Caller, wanted: ReceiptFilter) -> dict[str, Any]:
+        self.note("preemptions", caller, *wanted)
+        return {"preemptions": [], "statistics": {"window_s": wanted.window_s}}
+
+    async def preemption(self, caller: Caller, receipt_id: str) -> dict[str, Any]:
+        self.note("preemption", caller, receipt_id)
+        return {"id": receipt_id, "status": "open", "rule": "priority"}
+
+    async def policy(self, caller: Caller) -> dict[str, Any]:
+        self.note("policy", caller)
+        return {"policy": {}, "values": [], "origin": "default"}
+
+    async def apply(
+        self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False
+    ) -> dict[str, Any]:
+        self.note("apply", caller, raw, dry_run, force)
+        return {"policy": raw, "values": [], "origin": "applied"}
+
+    async def settings(self, caller: Caller) -> dict[str, Any]:
+        self.note("settings", caller)
+        return {"values": []}
 
     async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
         self.note("feed", caller, after)
@@ -127,6 +177,10 @@ class FakeHub:
                 await asyncio.sleep(0.005)
         finally:
             self.open_feeds -= 1
+
+    async def estimates(self, caller: Caller) -> dict[str, Any]:
+        self.note("estimates", caller)
+        return {"every_s": 10, "judged": 0}
 
     async def doctor(self, caller: Caller) -> dict[str, Any]:
         self.note("doctor", caller)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dray.hub.http_calls import ROUTES
@@ -103,7 +105,8 @@ def test_the_calls_of_one_job(site):
         "/jobs/j/tasks": ("tasks", ("j", (), "", 100)),
         "/jobs/j/tasks?state=failed&cursor=17&limit=5": ("tasks", ("j", ("failed",), "17", 5)),
         "/jobs/j/events": ("job_events", ("j",)),
-        "/jobs/j/why": ("why", ("j",)),
+        "/jobs/j/why": ("why", ("j", True, 0)),
+        "/jobs/j/why?fix=false&eta_s=2": ("why", ("j", False, 2)),
     }
     for path, asked in expected.items():
         assert site.ask("GET", f"/api/v1{path}", token="read").status == 200
@@ -119,20 +122,37 @@ def test_cancel_takes_an_optional_body(site):
 
 
 def test_the_calls_of_the_cluster(site):
-    expected = {
-        ("POST", "/plan"): ("plan", ({},)),
+    expected: dict[tuple[str, str], tuple[str, Any]] = {
+        ("POST", "/plan"): ("plan", ({}, 0)),
+        ("POST", "/plan?eta_s=1.5"): ("plan", ({}, 1.5)),
+        ("GET", "/estimates"): ("estimates", ()),
         ("GET", "/workers"): ("workers", ("",)),
         ("GET", "/workers?backend=nvidia"): ("workers", ("nvidia",)),
         ("GET", "/workers/gpu-1.lan"): ("worker", ("gpu-1.lan",)),
-        ("GET", "/queues"): ("queues", ("",)),
-        ("GET", "/queues/q"): ("queues", ("q",)),
+        ("GET", "/queues"): ("queues", ()),
+        ("GET", "/queues/q"): ("queue", ("q", 20)),
+        ("GET", "/queues/q?limit=3"): ("queue", ("q", 3)),
+        ("GET", "/quotas"): ("quotas", ()),
+        ("GET", "/paces"): ("paces", ()),
+        ("GET", "/preemptions"): ("preemptions", ("", "", 50, 0, 86400)),
+        ("GET", "/preemptions?job=j&user=u&limit=2&cursor=7&window_s=60"): (
+            "preemptions",
+            ("j", "u", 2, 7, 60),
+        ),
+        ("GET", "/preemptions/p3"): ("preemption", ("p3",)),
+        ("GET", "/policy"): ("policy", ()),
+        ("PUT", "/policy"): ("apply", ({}, False, False)),
+        ("PUT", "/policy?dry_run=1&force=true"): ("apply", ({}, True, True)),
+        ("GET", "/config"): ("settings", ()),
         ("GET", "/doctor"): ("doctor", ()),
         ("GET", "/audit?limit=5"): ("audit", (5,)),
         ("GET", "/hub"): ("hub", ()),
     }
     for (method, path), asked in expected.items():
-        assert site.ask(method, f"/api/v1{path}", {} if method == "POST" else None).status == 200
+        assert site.ask(method, f"/api/v1{path}", None if method == "GET" else {}).status == 200
         assert last(site) == asked
+    # Nothing sent is not "no rules at all".
+    assert site.ask("PUT", "/api/v1/policy").status == 400
 
 
 def test_tokens_over_http(site):
@@ -181,13 +201,38 @@ def test_paths_that_are_not_there(site):
 
 
 def test_what_this_version_lacks_is_said(site):
-    for verb in ("hold", "release", "requeue"):
-        reply = site.ask("POST", f"/api/v1/jobs/j/{verb}")
-        assert (reply.status, reply.code) == (404, "not_found")
-        assert f"this version of dray has no call POST /api/v1/jobs/j/{verb}" in reply.message
-    reply = site.ask("PATCH", "/api/v1/jobs/j", {"priority": 3})
-    assert (reply.status, reply.code, reply.headers["allow"]) == (405, "method_not_allowed", "GET, HEAD")
-    assert "this version of dray has no PATCH" in reply.message
+    reply = site.ask("POST", "/api/v1/jobs/j/freeze")
+    assert (reply.status, reply.code) == (404, "not_found")
+    assert "this version of dray has no call POST /api/v1/jobs/j/freeze" in reply.message
+    reply = site.ask("DELETE", "/api/v1/jobs/j")
+    assert (reply.status, reply.code) == (405, "method_not_allowed")
+    assert reply.headers["allow"] == "GET, HEAD, PATCH"
+    assert "this version of dray has no DELETE" in reply.message
+
+
+def test_jobs_are_held_released_requeued_and_edited(site):
+    assert site.ask("POST", "/api/v1/jobs/j/hold").json["held"] is True
+    assert site.ask("POST", "/api/v1/jobs/j/release").json["held"] is False
+    assert site.ask("POST", "/api/v1/jobs/j/requeue").status == 200
+    assert site.ask("POST", "/api/v1/jobs/j/requeue", {"task": 3}).status == 200
+    assert site.ask("PATCH", "/api/v1/jobs/j", {"priority": 3}).status == 200
+    asked = [(name, *given[1:]) for name, given in site.hub.calls]
+    assert asked == [
+        ("hold", "j", True),
+        ("hold", "j", False),
+        ("requeue", "j", None),
+        ("requeue", "j", 3),
+        ("edit", "j", {"priority": 3}),
+    ]
+
+
+def test_bad_changes_are_refused_before_the_hub_hears_of_them(site):
+    assert "must be the fields to change" in site.ask("PATCH", "/api/v1/jobs/j", [1]).message
+    assert "did you mean 'task'?" in site.ask("POST", "/api/v1/jobs/j/requeue", {"tasks": 1}).message
+    assert site.ask("POST", "/api/v1/jobs/j/requeue", {"task": -1}).status == 400
+    for verb, path in (("POST", "/jobs/j/hold"), ("POST", "/jobs/j/requeue"), ("PATCH", "/jobs/j")):
+        assert site.ask(verb, f"/api/v1{path}", {"priority": 1}, token="read").status == 403
+    assert site.hub.calls == []
 
 
 def test_other_methods_are_told_which_there_are(site):

@@ -227,6 +227,23 @@ def test_attempts_are_found_by_task_uid_and_worker(store: Store, make: Any) -> N
     assert store.newest_attempt("w2", "j1", 1) is None
 
 
+def test_recent_runs_are_those_that_came_to_their_own_end(store: Store, make: Any) -> None:
+    def run(uid: str, phase: Phase, **fields: Any) -> Any:
+        return make.attempt(uid, "j1", int(uid[2:]), phase=phase, started=True, limit_ms=9000, **fields)
+
+    rows = [
+        run("1-1", Phase.SUCCEEDED, wall_s=2.5),
+        run("1-2", Phase.LOST, wall_s=1.0),
+        run("1-3", Phase.FAILED, started_at_ms=1000, ended_at_ms=1750),
+        run("1-4", Phase.RUNNING),
+        run("1-5", Phase.SUCCEEDED, wall_s=4.0),
+    ]
+    unnamed = run("1-6", Phase.SUCCEEDED, wall_s=9.0)._replace(name="")
+    store.project(make.projection(1, attempts=[*(row._replace(name="train") for row in rows), unnamed]))
+    assert store.recent_runs(100) == [("train", 2500, 9000), ("train", 750, 9000), ("train", 4000, 9000)]
+    assert store.recent_runs(2) == [("train", 4000, 9000)]
+
+
 def test_tokens_are_saved_and_changed(open_store: Open, store: Store) -> None:
     token = TokenRow(id="t1", hash=b"\x00hash", user="ana", scopes=("submit", "read"), created_at_ms=1)
     revoked = TokenRow(

@@ -1,8 +1,8 @@
 """One attempt: its stages (prolog, command, epilog), what was asked of it meanwhile, and the verdict at its end.
 
-Holds state and draws conclusions; starts, signals and reaps nothing (runner.py does). Surprising rule: once TERM has
-been sent for a reason, the reason decides the result, whatever the program makes of the signal; a program that ended
-before is reported as it ended.
+Holds state and draws conclusions; starts, signals and reaps nothing (runner.py does). Surprising rule: once an attempt
+was asked to end for a reason (by TERM, or through its session where it heeds that), the reason decides the result,
+whatever the program makes of it; a program that ended before is reported as it ended.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ NO_EXIT_CODE = -1
 
 
 class Stop:
-    """A request to end: TERM at once, KILL at `kill_at`.
+    """A request to end: TERM at once, KILL at `kill_at`. An attempt that heeds its session is `told` first, and TERM
+    comes later.
 
     `known` are the processes seen below the leader while it lived: those that left its session can be recognised as its
     descendants only as long as their parents are there.
     """
 
-    __slots__ = ("kill_at", "known", "reason", "term_sent", "timer")
+    __slots__ = ("kill_at", "known", "reason", "term_sent", "term_timer", "timer", "told")
 
     def __init__(self, reason: str, kill_at: float) -> None:
         self.reason = reason
         self.kill_at = kill_at
         self.term_sent = False
+        self.told = False
         self.known: dict[int, ProcessInfo] = {}
         self.timer: Timer | None = None
+        self.term_timer: Timer | None = None
 
 
 class Attempt:
@@ -52,6 +55,7 @@ class Attempt:
         "drain_timer",
         "exited",
         "group",
+        "heeds",
         "identity",
         "lease_timer",
         "limit_timer",
@@ -79,6 +83,7 @@ class Attempt:
         self.identity: Identity | None = None
         self.group: Group | None = None
         self.stop: Stop | None = None
+        self.heeds = False
         self.limit_timer: Timer | None = None
         self.lease_timer: Timer | None = None
         self.drain_timer: Timer | None = None
@@ -114,7 +119,7 @@ class Attempt:
         """The verdict over the stage that just ended, `status` as wait gives it."""
         signaled = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + signaled if signaled else os.WEXITSTATUS(status)
-        if self.stop is not None and (self.stop.term_sent or self.stage == "prolog"):
+        if self.stop is not None and (self.stop.term_sent or self.stop.told or self.stage == "prolog"):
             return judge_stopped(self.stop.reason, code, signaled, self.spec.limit_s)
         if failure is not None:
             exit_class, code, error = describe_failure(failure, self.argv, self.spec.env, self.spec.cwd)

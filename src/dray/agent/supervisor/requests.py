@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING
 
 from .ledger import Entry
-from .spec import REASONS, TaskSpec, read_seconds, read_uid
+from .spec import REASONS, TaskSpec, read_env, read_seconds, read_uid
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .attempt import Stop
     from .connection import Connection
     from .journal import Record
     from .server import Server
 
 RECORDS_PER_TASK_BYTES = 1024
+
+
+def describe_stop(stop: Stop) -> Record:
+    """Why an attempt was asked to end, and how long it has until KILL."""
+    return {"reason": stop.reason, "grace_s": round(max(0.0, stop.kill_at - time.monotonic()), 3)}
 
 
 class Requests:
@@ -27,10 +36,14 @@ class Requests:
         self._line_bytes = 0
         self._handlers = {
             "run": self._run,
+            "prepare": self._prepare,
+            "go": self._go,
             "cancel": self._cancel,
             "acked": self._acked,
             "renew": self._renew,
             "epoch": self._epoch,
+            "heed": self._heed,
+            "hasten": self._hasten,
             "stop": self._stop,
         }
 
@@ -78,14 +91,27 @@ class Requests:
         }
         attempt = self._server.runner.attempts.get(entry.uid)
         item["out"] = attempt.out() if attempt is not None else {"stdout": 0, "stderr": 0}
+        if attempt is not None and attempt.stop is not None:
+            item["stop"] = describe_stop(attempt.stop)
         if entry.exit is not None:
             item.update(entry.exit)
         return item
 
     def _run(self, message: Record) -> None:
+        self._take(message, self._server.take_on)
+
+    def _prepare(self, message: Record) -> None:
+        self._take(message, self._server.prepared.hold)
+
+    def _go(self, message: Record) -> None:
+        uid = read_uid(message)
+        if not self._server.prepared.start(uid, read_env(message)) and not self._answer_known(uid):
+            raise ValueError(f"attempt {uid} is not known here: nothing to start")
+
+    def _take(self, message: Record, take_on: Callable[[TaskSpec], None]) -> None:
         tasks = message.get("tasks")
         if not isinstance(tasks, list):
-            raise ValueError("run needs a list of tasks")
+            raise ValueError(f"{message['op']} needs a list of tasks")
         # What is recorded of a task is what was said of it, at most, and how it went.
         refusal = self._server.refusal(self._line_bytes + RECORDS_PER_TASK_BYTES * len(tasks))
         for raw in tasks:
@@ -96,7 +122,7 @@ class Requests:
                     continue
                 if refusal:
                     raise ValueError(refusal)
-                self._server.take_on(TaskSpec(raw))
+                take_on(TaskSpec(raw))
             except ValueError as error:
                 self._refuse(raw, str(error))
 
@@ -106,6 +132,8 @@ class Requests:
 
     def _answer_known(self, uid: str) -> bool:
         """A uid that is known already is never started twice: its present phase is told again."""
+        if self._server.prepared.tell(uid):
+            return True
         ledger, outbox = self._server.ledger, self._server.outbox
         phase = ledger.phase_of(uid)
         if phase == "accepted":
@@ -123,6 +151,8 @@ class Requests:
         if reason not in REASONS:
             raise ValueError(f"unknown reason {reason!r}: known are {', '.join(REASONS)}")
         grace_s = read_seconds(message, "grace_s")
+        if self._server.prepared.cancel(uid, reason):
+            return
         attempt = self._server.runner.attempts.get(uid)
         if attempt is not None:
             self._server.runner.cancel(uid, reason, attempt.spec.grace_s if grace_s is None else grace_s)
@@ -138,7 +168,15 @@ class Requests:
         self._server.acknowledge(uids)
 
     def _renew(self, message: Record) -> None:
-        self._server.runner.renew_leases(read_seconds(message, "age_s") or 0.0)
+        age_s = read_seconds(message, "age_s") or 0.0
+        self._server.runner.renew_leases(age_s)
+        self._server.prepared.renew_leases(age_s)
+
+    def _heed(self, message: Record) -> None:
+        self._server.runner.heed(read_uid(message))
+
+    def _hasten(self, message: Record) -> None:
+        self._server.runner.hasten(read_uid(message))
 
     def _epoch(self, message: Record) -> None:
         value = message.get("value")

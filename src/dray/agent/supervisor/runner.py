@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SPAWNS_PER_TURN = 64
 DRAIN_S = 1.0
+TOLD_SHARE = 0.5
 SURVIVOR_POLL_S = 0.05
 TABLE_FRESH_S = 0.03
 GROUP_REMOVAL_S = 0.2
@@ -45,6 +46,9 @@ class Report:
         raise NotImplementedError
 
     def process_started(self, attempt: Attempt, process: Process, first: bool) -> None:
+        raise NotImplementedError
+
+    def attempt_stopping(self, attempt: Attempt, stop: Stop) -> None:
         raise NotImplementedError
 
     def attempt_ended(self, attempt: Attempt, result: Record) -> None:
@@ -81,13 +85,13 @@ class Runner:
     def wants_turn(self) -> bool:
         return bool(self._queue)
 
-    def accept(self, spec: TaskSpec) -> None:
+    def accept(self, spec: TaskSpec, lease_ends_at: float | None = None) -> None:
         attempt = Attempt(spec, os.path.join(self._directory, spec.uid), self._limits)
         self.attempts[spec.uid] = attempt
         self._queue.append(attempt)
         if spec.lease_s is not None:
             self._leases += 1
-            self._arm_lease(attempt, time.monotonic() + spec.lease_s)
+            self._arm_lease(attempt, lease_ends_at or time.monotonic() + spec.lease_s)
 
     # --- launching ---------------------------------------------------------------------------------------------------
 
@@ -406,6 +410,7 @@ class Runner:
     def _drop_stop(self, attempt: Attempt) -> None:
         if attempt.stop is not None:
             self._timers.cancel(attempt.stop.timer)
+            self._timers.cancel(attempt.stop.term_timer)
             attempt.stop = None
 
     def _end(self, attempt: Attempt, result: Record) -> None:
@@ -444,16 +449,46 @@ class Runner:
             return
         if attempt.stop is not None:
             if now + grace_s < attempt.stop.kill_at:
-                self._arm_kill(attempt, attempt.stop, now + grace_s)
+                self._arm_stop(attempt, attempt.stop, now, grace_s)
             return
         attempt.stop = Stop(reason, now + grace_s)
         if attempt.exited:
             return
-        attempt.stop.term_sent = True
-        self._find_members(attempt, attempt.stop, attempt.process)
-        attempt.process.signal_group(signal.SIGTERM)
-        attempt.process.signal_group(signal.SIGCONT)  # a stopped process would sit out its grace
-        self._arm_kill(attempt, attempt.stop, now + grace_s)
+        attempt.stop.told = attempt.heeds
+        self._arm_stop(attempt, attempt.stop, now, grace_s)
+        self._report.attempt_stopping(attempt, attempt.stop)
+
+    def _arm_stop(self, attempt: Attempt, stop: Stop, now: float, grace_s: float) -> None:
+        """TERM and KILL in their time: what was told has half of its grace to save its work undisturbed."""
+        self._arm_kill(attempt, stop, now + grace_s)
+        if not (stop.told and grace_s):
+            self._terminate(attempt, stop)
+        elif not stop.term_sent:
+            self._timers.cancel(stop.term_timer)
+            late = functools.partial(self._terminate, attempt, stop)
+            stop.term_timer = self._timers.at(now + grace_s * TOLD_SHARE, late)
+
+    def _terminate(self, attempt: Attempt, stop: Stop) -> None:
+        self._timers.cancel(stop.term_timer)
+        process = attempt.process
+        if stop.term_sent or process is None or attempt.exited or attempt.stop is not stop:
+            return
+        stop.term_sent = True
+        self._find_members(attempt, stop, process)
+        process.signal_group(signal.SIGTERM)
+        process.signal_group(signal.SIGCONT)  # a stopped process would sit out its grace
+
+    def heed(self, uid: str) -> None:
+        """This attempt listens to its session: it is told of a stop there before TERM comes."""
+        attempt = self.attempts.get(uid)
+        if attempt is not None:
+            attempt.heeds = True
+
+    def hasten(self, uid: str) -> None:
+        """An attempt that was told to stop has saved its work: nothing is gained by waiting."""
+        attempt = self.attempts.get(uid)
+        if attempt is not None and attempt.stop is not None:
+            self._terminate(attempt, attempt.stop)
 
     def _arm_kill(self, attempt: Attempt, stop: Stop, kill_at: float) -> None:
         self._timers.cancel(stop.timer)

@@ -24,8 +24,9 @@ from .journal import LAZY, SYNCED, WRITTEN, Journal
 from .ledger import KEEP_RECORDS, KEEP_S, Ledger
 from .marks import make_mark, make_token
 from .output import OutputLimits
+from .prepared import Prepared
 from .recovery import Recovery
-from .requests import Requests
+from .requests import Requests, describe_stop
 from .runner import Report, Runner
 from .spawn import Spawner, prepare_signals
 from .timers import Timers
@@ -33,7 +34,7 @@ from .timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .attempt import Attempt
+    from .attempt import Attempt, Stop
     from .home import Home
     from .journal import Record
     from .process import Process
@@ -108,6 +109,7 @@ class Server(Report):
         self.journal = Journal(home.directory)
         self.ledger = Ledger()
         self.outbox = Outbox()
+        self.prepared = Prepared(self)
         self._selector = selectors.DefaultSelector()
         self._timers = Timers()
         self._groups = Groups(home.tag)
@@ -315,7 +317,10 @@ class Server(Report):
         self.record({"k": "spec", "uid": spec.uid, "task_id": spec.task_id, "meta": spec.meta})
         self.outbox.accepted.append(spec.uid)
         self.outbox.prompt = self.outbox.prompt or spec.prompt
-        self.runner.accept(spec)
+        self.launch(spec)
+
+    def launch(self, spec: TaskSpec, lease_ends_at: float | None = None) -> None:
+        self.runner.accept(spec, lease_ends_at)
         if not self._ticking:
             self._tick()
 
@@ -371,6 +376,9 @@ class Server(Report):
             item = {"uid": attempt.uid, "pid": process.pid, "started_at": attempt.started_at}
             self.outbox.started.append(item)
             self.outbox.prompt = self.outbox.prompt or attempt.spec.prompt
+
+    def attempt_stopping(self, attempt: Attempt, stop: Stop) -> None:
+        self.outbox.others.append({"ev": "stopping", "uid": attempt.uid, **describe_stop(stop)})
 
     def attempt_ended(self, attempt: Attempt, result: Record) -> None:
         exit_ = {**result, "usage": attempt.usage(time.monotonic()), "out": attempt.out()}

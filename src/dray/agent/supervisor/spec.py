@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_GRACE_S = 30.0
 EPILOG_LIMIT_S = 60.0
-REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang", "lease")
+REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang", "lease", "requeued")
 
 
 class TaskSpec:
@@ -45,7 +45,7 @@ class TaskSpec:
             raise ValueError("argv is empty: name the program to run")
         self.prolog = _read_argv(raw, "prolog")
         self.epilog = _read_argv(raw, "epilog")
-        self.env = _read_env(raw)
+        self.env = read_env(raw)
         self.cwd = _read_text(raw, "cwd")
         self.user = _read_text(raw, "user")
         self.limit_s = read_seconds(raw, "limit_s")
@@ -103,7 +103,7 @@ def _read_argv(raw: Record, name: str) -> list[str] | None:
     return value
 
 
-def _read_env(raw: Record) -> dict[str, str]:
+def read_env(raw: Record) -> dict[str, str]:
     env = raw.get("env")
     if env is None:
         return {}

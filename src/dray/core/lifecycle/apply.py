@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle import events, jobs, results, workers
+from dray.core.lifecycle import checkpoints, control, events, jobs, preemptions, regime, results, workers
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state import State
@@ -26,7 +26,7 @@ def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effe
 RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.JobsSubmitted: jobs.submitted,
     events.ArrayExtended: jobs.extended,
-    events.PlanDecided: jobs.planned,
+    events.PlanDecided: preemptions.planned,
     events.CancelRequested: jobs.cancelled,
     events.WaitTimedOut: jobs.timed_out,
     events.AttemptAccepted: results.accepted,
@@ -43,6 +43,11 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.WorkerLeft: workers.left,
     events.WorkerForgotten: workers.forgotten,
     events.EpochStarted: _epoch_started,
+    events.PolicyChanged: regime.policy_changed,
+    events.AttemptSaved: checkpoints.saved,
+    events.HoldChanged: control.hold_changed,
+    events.JobEdited: control.edited,
+    events.RequeueRequested: control.requeue_requested,
     events.Heard: workers.heard,
     events.SlotsSeen: workers.slots_seen,
     events.CreditSet: workers.credit_set,
@@ -51,9 +56,15 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.Suspected: workers.suspected,
     events.ResendDue: workers.resend_due,
     events.StopDue: workers.stop_due,
+    events.GateDue: regime.gate_due,
+    events.ProtectDue: regime.protect_due,
+    events.LookDue: regime.look_due,
+    events.GoDue: workers.go_due,
+    events.Progressed: checkpoints.progressed,
 }
 
 
 def apply(state: State, event: Event, clock: Clock) -> list[Effect]:
     """Fold one event in and say what must be done about it once it is committed."""
+    state.now_ms = clock.now_ms
     return RULES[type(event)](state, event, clock)

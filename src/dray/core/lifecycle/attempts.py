@@ -6,9 +6,11 @@ changes nothing: it is a duplicate, or comes from an attempt whose time is over.
 
 from __future__ import annotations
 
+from dray.core.lifecycle.parties import Party, QuotaGate, cost_of, decayed, gpus_of
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Attempt, Phase
-from dray.core.model.resources import WHOLE
+from dray.core.model.ledger import Meter
+from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.resources import WHOLE, Ask
 
 ACCEPT, START, STOP, SILENCE, RETURN = "accepted", "started", "stop", "silent", "returned"
 SUCCEED, FAIL, KILL, PREEMPT, LOSE, REVOKE, ADOPT = (
@@ -67,24 +69,88 @@ def move(state: State, attempt: Attempt, trigger: str) -> bool:
 
 def may_return(state: State, attempt: Attempt) -> bool:
     """Whether a lost attempt could hold its place again: its cards were not given away meanwhile."""
-    share = state.ask(attempt.shape).gpu_milli
+    share = state.ask(attempt).gpu_milli
     used = state.columns.card_used[state.columns.row_of[attempt.worker]]
     return all(used.get(index, 0) + share <= WHOLE for index in attempt.devices)
 
 
-def hold(state: State, attempt: Attempt, sign: int) -> None:
-    """Book or give back what an attempt holds on its worker."""
-    job = state.jobs[attempt.job_id]
+def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None:
+    """Book or give back what an attempt holds on its worker. `start`: it was placed just now."""
+    job_id, touched = attempt.job_id, state.touched
+    job = state.jobs[job_id]
     job.live += sign
-    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = None
-    held, live = state.held.setdefault(attempt.worker, {}), state.live_of.setdefault(attempt.job_id, {})
+    touched.jobs[job_id] = touched.tasks[job_id, attempt.index] = None
+    held, live = state.held.get(attempt.worker), state.live_of.get(job_id)
+    if held is None:
+        held = state.held[attempt.worker] = {}
+    if live is None:
+        live = state.live_of[job_id] = {}
     if sign > 0:
         held[attempt.uid] = live[attempt.uid] = None
     else:
         del held[attempt.uid], live[attempt.uid]
+        state.progress.pop(attempt.uid, None)
         if not live:
             del state.live_of[attempt.job_id]
         if job.limit:
             # The array's own cap held it back, not a lack of room: no worker need gain any for the next one to start.
             state.backlog.wake(job.shape)
-    state.columns.hold(attempt.worker, state.ask(attempt.shape), attempt.devices, sign)
+    ask = state.ask(attempt)
+    account(state, job, attempt, ask, sign, start)
+    state.columns.hold(attempt.worker, ask, attempt.devices, sign)
+
+
+def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start: bool) -> None:
+    """Count an attempt for its party: what it holds, and at its end what it has used."""
+    party, now_ms = state.parties.all[job.party], state.now_ms
+    begin_ms, cost = _count(state, party, attempt, ask, sign)
+    if sign < 0 and attempt.started:
+        used = decayed(state.policy, state.ledger, job.user, now_ms) + cost * max(0, now_ms - begin_ms)
+        state.enter("meter", f"usage {job.user}", Meter(since_ms=now_ms, decayed=used))
+    for gate in party.gates:
+        charge = gate.hold(sign, gpus_of(ask), attempt.assigned_ms, now_ms)
+        if start:
+            gate.start(now_ms)
+        if charge and isinstance(gate, QuotaGate):
+            state.enter("meter", gate.key, gate.meter_after(charge, now_ms))
+        if sign < 0:
+            state.backlog.open(gate.key)
+
+
+def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> tuple[int, int]:
+    cost = cost_of(state.policy, ask)
+    begin_ms = attempt.assigned_ms - round(state.policy.fair_share.entry_charge_s * 1000)
+    party.live += sign
+    party.of_queue.add(sign * cost, begin_ms)
+    party.of_user.add(sign * cost, begin_ms)
+    return begin_ms, cost
+
+
+def count_anew(state: State, attempt: Attempt) -> None:
+    """Count an attempt from this moment on: it is sent again."""
+    job, ask, now_ms = state.jobs[attempt.job_id], state.ask(attempt), state.now_ms
+    party = state.parties.all[job.party]
+    for sign in (-1, 1):
+        _count(state, party, attempt, ask, sign)
+        for gate in party.gates:
+            gate.hold(sign, gpus_of(ask), attempt.assigned_ms, now_ms)
+        attempt.assigned_ms = now_ms
+    state.touched.attempts[attempt.uid] = None
+
+
+def change_party(state: State, job: Job) -> None:
+    """A job was edited: what runs of it is counted where it belongs from now on."""
+    before = state.parties.all[job.party]
+    state.join_party(job)
+    after = state.parties.all[job.party]
+    if before is after:
+        return
+    for uid in state.live_of.get(job.id, ()):
+        attempt = state.attempts[uid]
+        ask = state.ask(attempt)
+        for party, sign in ((before, -1), (after, 1)):
+            _count(state, party, attempt, ask, sign)
+            for gate in party.gates:
+                gate.hold(sign, gpus_of(ask), attempt.assigned_ms, state.now_ms)
+    for gate in before.gates:
+        state.backlog.open(gate.key)

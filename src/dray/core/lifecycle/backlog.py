@@ -11,24 +11,28 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dray.core.model.records import Job
-from dray.core.model.resources import Ask
+from dray.core.model.resources import Asks
 
 RANGE = 1 << 40
 
 
 class BucketKey(NamedTuple):
-    """Tasks that only differ in their place in the line."""
+    """Tasks that only differ in their place in the line. The party is their queue, user and what rules tell apart."""
 
-    queue: str
-    user: str
+    party: int
     priority: int
     shape: int
 
 
 class Entry(NamedTuple):
-    """A job's range of tasks never placed (position RANGE), or one task queued again, which goes before it."""
+    """A job's range of tasks never placed (position RANGE), or one task queued again, which goes before it.
 
+    `ahead` is -1 for a task that was preempted, else 0; `order` is what the queue's policy sorts by before the
+    number.
+    """
+
+    ahead: int
+    order: int
     seq: int
     position: int
     job_id: str
@@ -41,14 +45,16 @@ class Bucket:
         self.entries: list[Entry] = []
         self.head = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> bool:
+        """Put an entry in its place; gives whether that is the first."""
         if not self.entries or self.entries[-1] < entry:
             self.entries.append(entry)
-            return
+            return len(self.entries) - self.head == 1
         place = bisect_left(self.entries, entry, lo=self.head)
         # An entry that went stale in place stands again by itself; a second one would place its tasks twice.
         if place == len(self.entries) or self.entries[place] != entry:
             self.entries.insert(place, entry)
+        return place == self.head
 
     def drop_head(self) -> None:
         """Forget the first entry, which must be stale."""
@@ -59,25 +65,25 @@ class Bucket:
 
 
 class Shapes:
-    """Numbers for distinct asks, reused when the last job of a shape has gone."""
+    """Numbers for distinct asks (one per alternative of a job), reused when the last job of a shape has gone."""
 
     def __init__(self) -> None:
-        self.asks: list[Ask] = []
+        self.asks: list[Asks] = []
         self.refs: list[int] = []
-        self._index: dict[Ask, int] = {}
+        self._index: dict[Asks, int] = {}
         self._free: list[int] = []
 
-    def take(self, ask: Ask) -> int:
-        shape = self._index.get(ask)
+    def take(self, asks: Asks) -> int:
+        shape = self._index.get(asks)
         if shape is None:
             if self._free:
                 shape = self._free.pop()
-                self.asks[shape], self.refs[shape] = ask, 0
+                self.asks[shape], self.refs[shape] = asks, 0
             else:
                 shape = len(self.asks)
-                self.asks.append(ask)
+                self.asks.append(asks)
                 self.refs.append(0)
-            self._index[ask] = shape
+            self._index[asks] = shape
         self.refs[shape] += 1
         return shape
 
@@ -100,22 +106,40 @@ class Backlog:
         self.awake: dict[int, None] = {}
         self.parked: dict[int, bool] = {}
         self.depth: dict[str, int] = {}
+        self.eager = False
+        self.gated: dict[BucketKey, str] = {}
+        self.behind: dict[str, dict[BucketKey, None]] = {}
+        self.opens: dict[str, int] = {}
 
     def count(self, queue: str, change: int) -> None:
         """Keep the number of waiting tasks per queue."""
         self.depth[queue] = self.depth.get(queue, 0) + change
 
-    def add(self, job: Job, position: int = RANGE) -> None:
+    def add(self, key: BucketKey, entry: Entry) -> None:
         """Queue a job's range, or one of its tasks again; its shape is looked at in the next pass."""
-        key = BucketKey(job.queue, job.user, job.priority, job.shape)
         bucket = self.buckets.get(key)
         if bucket is None:
             bucket = self.buckets[key] = Bucket()
-            self.of_shape.setdefault(job.shape, {})[key] = None
-        bucket.add(Entry(job.seq, position, job.id))
-        if not self.parked.get(job.shape, False):
-            self.parked.pop(job.shape, None)
-            self.awake[job.shape] = None
+            self.of_shape.setdefault(key.shape, {})[key] = None
+        first = bucket.add(entry)
+        # Where work may be stopped for other work, the first of a line may have what others of its shape have not: a
+        # band above what runs, a share of its own, less service.
+        if (first and self.eager) or not self.parked.get(key.shape, False):
+            self.parked.pop(key.shape, None)
+            self.awake[key.shape] = None
+
+    def shut(self, key: BucketKey, gate: str) -> None:
+        """Leave a line out of passes until a gate opens."""
+        self.gated[key] = gate
+        self.behind.setdefault(gate, {})[key] = None
+
+    def open(self, gate: str) -> None:
+        """Look again at the lines behind a gate."""
+        self.opens.pop(gate, None)
+        for key in self.behind.pop(gate, ()):
+            del self.gated[key]
+            if not self.parked.get(key.shape, False):
+                self.wake(key.shape)
 
     def park(self, shape: int, full: bool) -> None:
         """Leave a shape out of passes until a worker it could use gains room.
@@ -134,6 +158,11 @@ class Backlog:
     def remove_bucket(self, key: BucketKey) -> None:
         """Forget a line in which nobody waits."""
         del self.buckets[key]
+        gate = self.gated.pop(key, "")
+        if gate:
+            del self.behind[gate][key]
+            if not self.behind[gate]:
+                del self.behind[gate]
         keys = self.of_shape[key.shape]
         del keys[key]
         if not keys:

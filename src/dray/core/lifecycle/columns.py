@@ -25,6 +25,8 @@ NAMES = (
     "used_mem",
     "total_gpu",
     "free_gpu",
+    "free_milli",
+    "best_milli",
     "batch_total",
     "batch_in_use",
     "batch_live",
@@ -36,6 +38,9 @@ NAMES = (
     "offer",
     "rank",
 )
+MOST_CHANGES = 1 << 16
+_LIVE = {"batch": "batch_live", "service": "service_live"}
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -49,7 +54,12 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Columns:
-    """One row per worker. Rows of forgotten workers are reused."""
+    """One row per worker. Rows of forgotten workers are reused.
+
+    `device_free` and `device_vram` have one column per card, in the order of `cards`; a card that is not there or not
+    healthy has 0 free and VRAM -1. `classes` keeps which offers match which kind of ask: filled by the pass. `changes`
+    lists the rows whose room changed, for caches of scores that remember how far they have read.
+    """
 
     def __init__(self) -> None:
         self.capacity = 0
@@ -59,12 +69,20 @@ class Columns:
         self.cards: list[tuple[Device, ...]] = []
         self.card_used: list[dict[int, int]] = []
         self.offers: list[Offer] = []
+        self.named_total: list[dict[str, int]] = []
+        self.named_used: list[dict[str, int]] = []
+        self.named: dict[str, None] = {}
+        self.changes: list[int] = []
+        self.changes_dropped = 0
+        self.classes: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.bool_]]] = {}
         self.roomier: dict[int, None] = {}
         self.ranks_stale = False
         self._offer_index: dict[Offer, int] = {}
         self._free_rows: list[int] = []
         self._data: dict[str, array[int]] = {}
-        self.view: dict[str, np.ndarray[Any, np.dtype[np.int64]]] = {}
+        self.view: dict[str, Numbers] = {}
+        self.device_free: Numbers = np.zeros((0, 0), dtype=np.int64)
+        self.device_vram: Numbers = np.zeros((0, 0), dtype=np.int64)
         self._grow(16)
 
     def get(self, name: str, row: int) -> int:
@@ -87,7 +105,11 @@ class Columns:
         data["total_mem"][row] = round(capability.memory_gb * GB)
         data["total_gpu"][row] = sum(1 for card in cards if card.healthy)
         data["offer"][row] = self._offer(offer_of(worker, cards))
+        self.named_total[row] = {name: amount for name, amount in worker.resources.items() if amount > 0}
+        self._lay_out(row)
         self._count_cards(row)
+        self._count_named(row)
+        self._note_change(row)
         self.set_presence(row, worker, presence)
         return row
 
@@ -110,25 +132,30 @@ class Columns:
         data = self._data
         data["used_cpu"][row] += sign * ask.cpu_milli
         data["used_mem"][row] += sign * ask.memory_bytes
-        data[f"{ask.pool}_live"][row] += sign
+        data[_LIVE[ask.pool]][row] += sign
         if devices:
             used = self.card_used[row]
             for index in devices:
-                left = used.get(index, 0) + sign * ask.gpu_milli
-                if left:
-                    used[index] = left
-                else:
-                    del used[index]
+                _add(used, index, sign * ask.gpu_milli)
             self._count_cards(row)
+        if ask.resources:
+            for name, amount in ask.resources:
+                _add(self.named_used[row], name, sign * amount)
+            self._count_named(row)
+        self._note_change(row)
         if sign < 0:
             self.roomier[row] = None
 
     def forget(self, worker_id: str) -> None:
         """Free a row for the next new worker."""
         row = self.row_of.pop(worker_id)
-        for name in NAMES:
-            self._data[name][row] = 0
+        for column in self._data.values():
+            column[row] = 0
         self.worker_of[row], self.cards[row], self.card_used[row] = "", (), {}
+        self.named_total[row], self.named_used[row] = {}, {}
+        self._lay_out(row)
+        self._count_named(row)
+        self._note_change(row)
         self.roomier.pop(row, None)
         self._free_rows.append(row)
 
@@ -140,10 +167,44 @@ class Columns:
             self.ranks_stale = False
 
     def _count_cards(self, row: int) -> None:
-        used = self.card_used[row]
-        self._data["free_gpu"][row] = sum(
-            1 for card in self.cards[row] if card.healthy and card.index not in used
-        )
+        used, free, whole = self.card_used[row], self.device_free, 0
+        left = [WHOLE - used.get(card.index, 0) if card.healthy else 0 for card in self.cards[row]]
+        for place, milli in enumerate(left):
+            free[row, place] = milli
+            whole += milli == WHOLE
+        data = self._data
+        data["free_gpu"][row] = whole
+        data["free_milli"][row] = sum(left)
+        data["best_milli"][row] = max(left, default=0)
+
+    def _count_named(self, row: int) -> None:
+        total, used = self.named_total[row], self.named_used[row]
+        for name in total:
+            if name not in self.named:
+                self.named[name] = None
+                self._add_column(name_column(name), self.capacity)
+        for name in self.named:
+            self._data[name_column(name)][row] = total.get(name, 0) - used.get(name, 0)
+
+    def _note_change(self, row: int) -> None:
+        changes = self.changes
+        if len(changes) >= MOST_CHANGES:
+            self.changes_dropped += len(changes)
+            changes.clear()
+        changes.append(row)
+
+    def _lay_out(self, row: int) -> None:
+        """Make a row's cards stand where the device columns expect them."""
+        cards = self.cards[row]
+        missing = len(cards) - self.device_free.shape[1]
+        if missing > 0:
+            shape = ((0, 0), (0, missing))
+            self.device_free = np.pad(self.device_free, shape)
+            self.device_vram = np.pad(self.device_vram, shape, constant_values=-1)
+        self.device_free[row], self.device_vram[row] = 0, -1
+        for place, card in enumerate(cards):
+            if card.healthy:
+                self.device_vram[row, place] = card.vram_bytes
 
     def _offer(self, offer: Offer) -> int:
         index = self._offer_index.get(offer)
@@ -156,6 +217,7 @@ class Columns:
         if self._free_rows:
             row = self._free_rows.pop()
             self.worker_of[row], self.card_used[row] = worker_id, {}
+            self.named_total[row], self.named_used[row] = {}, {}
         else:
             if self.count == self.capacity:
                 self._grow(self.capacity * 2)
@@ -163,16 +225,42 @@ class Columns:
             self.worker_of.append(worker_id)
             self.cards.append(())
             self.card_used.append({})
+            self.named_total.append({})
+            self.named_used.append({})
         self.row_of[worker_id] = row
         self.ranks_stale = True
         return row
 
     def _grow(self, capacity: int) -> None:
-        for name in NAMES:
-            old = self._data.get(name, array("q"))
-            self._data[name] = old + array("q", bytes(8 * (capacity - len(old))))
-            self.view[name] = np.frombuffer(self._data[name], dtype=np.int64)
+        for name in (*NAMES, *map(name_column, self.named)):
+            self._add_column(name, capacity)
+        more = ((0, capacity - self.capacity), (0, 0))
+        self.device_free = np.pad(self.device_free, more)
+        self.device_vram = np.pad(self.device_vram, more, constant_values=-1)
         self.capacity = capacity
+
+    def _add_column(self, name: str, capacity: int) -> None:
+        old = self._data.get(name, array("q"))
+        self._data[name] = old + array("q", bytes(8 * (capacity - len(old))))
+        self.view[name] = np.frombuffer(self._data[name], dtype=np.int64)
+
+
+def name_column(name: str) -> str:
+    """The column that says how much of a named resource is free."""
+    return f"named {name}"
+
+
+def _add(used: dict[Any, int], key: int | str, amount: int) -> None:
+    left = used.get(key, 0) + amount
+    if left:
+        used[key] = left
+    else:
+        used.pop(key, None)
+
+
+def kind_of(offer: Offer) -> str:
+    """What a class of worker computes on, in one word."""
+    return offer.gpu_words[0] if offer.gpu_words else "cpu"
 
 
 def offer_of(worker: Worker, cards: tuple[Device, ...]) -> Offer:

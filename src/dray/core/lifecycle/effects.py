@@ -19,6 +19,13 @@ class Assign(NamedTuple):
     uid: str
 
 
+class Go(NamedTuple):
+    """Tell a prepared member of a gang that all of them are, and where they meet."""
+
+    worker: str
+    uid: str
+
+
 class NoWork(NamedTuple):
     """Answer a poll that got nothing."""
 
@@ -86,4 +93,4 @@ class Alarm(NamedTuple):
     text: str
 
 
-Effect = Assign | NoWork | Cancel | Ack | Refuse | LookUp | CloseSession | Note | Alarm
+Effect = Assign | Go | NoWork | Cancel | Ack | Refuse | LookUp | CloseSession | Note | Alarm

@@ -21,14 +21,19 @@ class Clock(NamedTuple):
 
 
 class NewJob(msgspec.Struct, frozen=True, array_like=True):
-    """One job of a submit, its id drawn and its spec complete."""
+    """One job of a submit, its id drawn and its spec complete.
+
+    `after` names those conditions of the spec that are still open; `broken` says which one can never be met.
+    """
 
     id: str
     user: str
     spec: bytes
+    after: tuple[str, ...] = ()
+    broken: str = ""
 
 
-class Placement(msgspec.Struct, frozen=True, array_like=True):
+class Placement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One task given to one worker by a plan."""
 
     job_id: str
@@ -36,6 +41,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     uid: str
     worker: str
     devices: tuple[int, ...] = ()
+    variant: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -70,8 +76,22 @@ class JobsSubmitted(msgspec.Struct, frozen=True, array_like=True, tag=1):
     jobs: tuple[NewJob, ...]
 
 
+class Preemption(msgspec.Struct, frozen=True, array_like=True):
+    """Attempts to be stopped so that one task (or gang) can start on these workers with these cards."""
+
+    job_id: str
+    index: int
+    rule: str
+    kind: str
+    workers: tuple[str, ...]
+    devices: tuple[tuple[int, ...], ...]
+    variant: int
+    victims: tuple[str, ...]
+
+
 class PlanDecided(msgspec.Struct, frozen=True, array_like=True, tag=2):
     placements: tuple[Placement, ...]
+    preemptions: tuple[Preemption, ...] = ()
 
 
 class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -90,6 +110,7 @@ class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
     active: tuple[Activity, ...] = ()
     finished: tuple[Outcome, ...] = ()
     again: bool = False
+    resources: dict[str, int] = {}
 
 
 class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -183,6 +204,49 @@ class ArrayExtended(msgspec.Struct, frozen=True, array_like=True, tag=19):
     close: bool = False
 
 
+class PolicyChanged(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """The site's policy was replaced whole. `origin` says where it came from, `digest` names the file's content."""
+
+    policy: bytes
+    origin: str = ""
+    user: str = ""
+    digest: str = ""
+
+
+class AttemptSaved(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """A task saved its work up to `step`, `age_ms` before its worker could say so."""
+
+    worker: str
+    job_id: str
+    index: int
+    uid: str
+    step: int
+    age_ms: int = 0
+
+
+class HoldChanged(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    job_id: str
+    on: bool
+    user: str = ""
+
+
+class JobEdited(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """A job's spec was replaced while it waited. `after` names those of its conditions that are still open."""
+
+    job_id: str
+    spec: bytes
+    user: str = ""
+    after: tuple[str, ...] = ()
+
+
+class RequeueRequested(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """`index` -1 means every task that runs."""
+
+    job_id: str
+    index: int = -1
+    user: str = ""
+
+
 Fact = (
     JobsSubmitted
     | PlanDecided
@@ -203,6 +267,11 @@ Fact = (
     | EpochStarted
     | WorkerForgotten
     | ArrayExtended
+    | PolicyChanged
+    | AttemptSaved
+    | HoldChanged
+    | JobEdited
+    | RequeueRequested
 )
 
 
@@ -260,7 +329,55 @@ class ResendDue(NamedTuple):
     uid: str
 
 
-Signal = Heard | SlotsSeen | CreditSet | SessionOpened | SessionClosed | Suspected | ResendDue | StopDue
+class GoDue(NamedTuple):
+    """A member of a gang may start and has not said that it did: tell it again."""
+
+    uid: str
+
+
+class ProtectDue(NamedTuple):
+    """The first task of a blocked job has waited long enough to be protected."""
+
+    job_id: str
+
+
+class LookDue(NamedTuple):
+    """A blocked job may have victims now that were out of reach before."""
+
+    job_id: str
+
+
+class GateDue(NamedTuple):
+    """Time alone may have opened a gate: tokens have come in, or a period has ended."""
+
+    gate: str
+
+
+class Progressed(NamedTuple):
+    """How far an attempt has come, by its own word; None where it did not say."""
+
+    worker: str
+    uid: str
+    step: int | None = None
+    fraction: float | None = None
+    note: str | None = None
+
+
+Signal = (
+    Heard
+    | SlotsSeen
+    | CreditSet
+    | SessionOpened
+    | SessionClosed
+    | Suspected
+    | ResendDue
+    | StopDue
+    | GateDue
+    | ProtectDue
+    | LookDue
+    | GoDue
+    | Progressed
+)
 Event = Fact | Signal
 
 _encoder = msgspec.msgpack.Encoder()

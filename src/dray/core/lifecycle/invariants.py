@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dray.core.lifecycle import gangs
 from dray.core.lifecycle.backlog import RANGE
+from dray.core.lifecycle.parties import Gate, Holding, QuotaGate, cost_of, gpus_of
 from dray.core.lifecycle.state import State
+from dray.core.model.dependency import read_need
+from dray.core.model.ledger import Receipt
 from dray.core.model.records import Job, JobState, Task
 from dray.core.model.resources import WHOLE
 
 
 def problems(state: State) -> list[str]:
     """Every invariant that does not hold, in words; empty when all is well."""
-    checks = (_tasks, _jobs, _attempts, _columns, _capacity, _backlog)
+    checks = (_tasks, _jobs, _attempts, _columns, _capacity, _backlog, _parties, _gates, _receipts)
     return [problem for check in checks for problem in check(state)]
 
 
@@ -37,7 +41,8 @@ def _tasks(state: State) -> Iterator[str]:
             yield f"{name} is in {sum(places)} places: current={task.current!r} queued={task.queued} state={task.state}"
         if task.current:
             attempt = state.attempts.get(task.current)
-            if attempt is None or not attempt.phase.live:
+            ended = attempt is None or not attempt.phase.live
+            if ended and (attempt is None or not state.jobs[job_id].gang):
                 yield f"{name} names {task.current} as current, which is not live"
         if task.queued != (index in state.requeued_of.get(job_id, ())):
             yield f"{name}: queued={task.queued} disagrees with the list of tasks queued again"
@@ -70,6 +75,33 @@ def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
         yield f"job {job.id} is {job.state} with {job.ended} of {job.total} tasks ended"
     if job.limit and job.live > job.limit and not job.cancelled:
         yield f"job {job.id} has {job.live} live attempts, its cap is {job.limit}"
+    if job.gang and not job.state.final:
+        yield from _gang(state, job)
+
+
+def _gang(state: State, job: Job) -> Iterator[str]:
+    """A gang is placed, started, queued again and ended whole; a generation is concluded as soon as it is over."""
+    members = gangs.members(state, job)
+    if members and len(members) != job.total:
+        yield f"gang {job.id} has {len(members)} of {job.total} members placed"
+    if job.requeued not in (0, job.total):
+        yield f"gang {job.id} has {job.requeued} of {job.total} members queued again"
+    mixed = {member.generation for member in members} - {job.generation}
+    if mixed:
+        yield f"gang {job.id} is in generation {job.generation} and has members of {sorted(mixed)}"
+    if len({member.worker for member in members}) < len(members):
+        yield f"gang {job.id} has two members on one worker"
+    gone = sum(1 for member in members if member.go)
+    if gone not in (0, len(members)):
+        yield f"gang {job.id}: {gone} of {len(members)} members may start"
+    if not gone and not job.broken and any(member.started for member in members):
+        yield f"gang {job.id} has a member that started while others may not"
+    if members and not job.live:
+        yield f"gang {job.id} is over and generation {job.generation} was not concluded"
+    if job.broken and any(member.phase.live and not member.cancel for member in members):
+        yield f"gang {job.id} is broken ({job.broken}) and a member was not asked to stop"
+    if job.broken and not members:
+        yield f"gang {job.id} is broken ({job.broken}) and has no members"
 
 
 def _attempts(state: State) -> Iterator[str]:
@@ -91,7 +123,7 @@ def _attempts(state: State) -> Iterator[str]:
 def _columns(state: State) -> Iterator[str]:
     for worker_id, row in state.columns.row_of.items():
         held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
-        asks = [state.ask(attempt.shape) for attempt in held]
+        asks = [state.ask(attempt) for attempt in held]
         sums = {
             "used_cpu": sum(ask.cpu_milli for ask in asks),
             "used_mem": sum(ask.memory_bytes for ask in asks),
@@ -108,6 +140,14 @@ def _columns(state: State) -> Iterator[str]:
                 cards[index] = cards.get(index, 0) + ask.gpu_milli
         if cards != state.columns.card_used[row]:
             yield f"worker {worker_id}: cards in use are {state.columns.card_used[row]}, its attempts hold {cards}"
+        idle = [WHOLE - cards.get(card.index, 0) if card.healthy else 0 for card in state.columns.cards[row]]
+        if state.columns.device_free[row].tolist()[: len(idle)] != idle:
+            yield f"worker {worker_id}: columns of idle cards disagree with {idle}"
+        named: dict[str, int] = {}
+        for name, amount in (pair for ask in asks for pair in ask.resources if pair[1]):
+            named[name] = named.get(name, 0) + amount
+        if named != state.columns.named_used[row]:
+            yield f"worker {worker_id}: named resources in use are {state.columns.named_used[row]}, held are {named}"
 
 
 def _capacity(state: State) -> Iterator[str]:
@@ -117,15 +157,30 @@ def _capacity(state: State) -> Iterator[str]:
                 yield f"worker {worker_id}: card {index} is held {used} of {WHOLE}"
 
 
+def _dependents(state: State, job: Job) -> Iterator[str]:
+    for need in map(read_need, job.after):
+        other = state.jobs.get(need.job_id)
+        if other is None or other.state.final:
+            yield f"job {job.id} waits for {need.job_id}, which has ended"
+        if job.id not in state.dependents.get(need.job_id, ()):
+            yield f"job {job.id} waits for {need.job_id} and would not hear of its end"
+
+
 def _backlog(state: State) -> Iterator[str]:
     entries = {
         (entry.job_id, entry.position)
-        for bucket in state.backlog.buckets.values()
+        for key, bucket in state.backlog.buckets.items()
         for entry in bucket.entries[bucket.head :]
+        if (job := state.jobs.get(entry.job_id)) is not None
+        and state.line_of(job) == key
+        and state.place_of(job, entry.position) == (entry.ahead, entry.order)
     }
     depth: dict[str, int] = {}
     for job in state.jobs.values():
         depth[job.queue] = depth.get(job.queue, 0) + job.waiting
+        if job.barred:
+            yield from _dependents(state, job)
+            continue
         if job.untouched and (job.id, RANGE) not in entries:
             yield f"job {job.id} has {job.untouched} waiting tasks and no place in the line"
         for index in state.requeued_of.get(job.id, ()):
@@ -137,3 +192,75 @@ def _backlog(state: State) -> Iterator[str]:
     for shape in state.backlog.of_shape:
         if (shape in state.backlog.awake) == (shape in state.backlog.parked):
             yield f"shape {shape} is neither awake nor parked, or both"
+    for gate, lines in state.backlog.behind.items():
+        if gate not in state.parties.gates:
+            yield f"{len(lines)} lines wait for {gate}, and there is no such gate"
+        for line in lines:
+            if state.backlog.gated.get(line) != gate or line not in state.backlog.buckets:
+                yield f"line {line} stands behind {gate} and is not held back by it"
+    standing = sum(len(lines) for lines in state.backlog.behind.values())
+    if standing != len(state.backlog.gated):
+        yield f"{len(state.backlog.gated)} lines are held back, {standing} stand behind gates"
+
+
+def _parties(state: State) -> Iterator[str]:
+    """What parties, queues and users hold is the sum over live attempts."""
+    live = [0] * len(state.parties.all)
+    sums: dict[tuple[str, str], Holding] = {}
+    charge_ms = round(state.policy.fair_share.entry_charge_s * 1000)
+    for uids in state.held.values():
+        for uid in uids:
+            attempt = state.attempts[uid]
+            job = state.jobs[attempt.job_id]
+            live[job.party] += 1
+            for whose in (("queue", job.queue), ("user", job.user)):
+                cost = cost_of(state.policy, state.ask(attempt))
+                sums.setdefault(whose, Holding()).add(cost, attempt.assigned_ms - charge_ms)
+    for party, number in zip(state.parties.all, live, strict=True):
+        if party.live != number:
+            yield f"{party.user} in {party.queue} counts {party.live} live attempts, there are {number}"
+    for kind, holdings in (("queue", state.parties.queues), ("user", state.parties.users)):
+        for name, holding in holdings.items():
+            derived = sums.get((kind, name), Holding())
+            if (holding.cost, holding.cost_starts) != (derived.cost, derived.cost_starts):
+                sums_to = f"{derived.cost} since {derived.cost_starts}"
+                yield f"{kind} {name} holds {holding.cost} since {holding.cost_starts}, not {sums_to}"
+
+
+def _gates(state: State) -> Iterator[str]:
+    """What a gate counts is the sum over the live attempts that passed it."""
+    sums: dict[str, list[int]] = {key: [0, 0, 0] for key in state.parties.gates}
+    for uids in state.held.values():
+        for uid in uids:
+            attempt = state.attempts[uid]
+            milli = gpus_of(state.ask(attempt))
+            for gate in state.parties.all[state.jobs[attempt.job_id].party].gates:
+                found = sums[gate.key]
+                found[0] += 1
+                found[1] += milli
+                found[2] += milli * max(attempt.assigned_ms, _since_ms(gate))
+    for key, gate in state.parties.gates.items():
+        live, milli, starts = sums[key]
+        if (gate.live, gate.gpu_milli) != (live, milli):
+            yield f"{key} counts {gate.live} tasks and {gate.gpu_milli} milli-GPUs, there are {live} and {milli}"
+        if isinstance(gate, QuotaGate) and gate.per_ms and gate.starts != starts:
+            yield f"{key} counts beginnings of {gate.starts}, its attempts sum to {starts}"
+
+
+def _since_ms(gate: Gate) -> int:
+    return gate.period * gate.per_ms if isinstance(gate, QuotaGate) and gate.per_ms else 0
+
+
+def _receipts(state: State) -> Iterator[str]:
+    """Room is kept for whoever waits, once, and for nobody else."""
+    open_ones = {
+        record.id
+        for record in state.ledger.values()
+        if isinstance(record, Receipt) and record.status == "open"
+    }
+    if open_ones != {receipt.id for receipt in state.receipts.values()}:
+        yield f"receipts {sorted(open_ones)} are open, kept in mind are {sorted(state.receipts)}"
+    for job_id, receipt in state.receipts.items():
+        job = state.jobs.get(job_id)
+        if job is None or not job.waiting or job.barred:
+            yield f"receipt {receipt.id} keeps room for job {job_id}, which does not wait"

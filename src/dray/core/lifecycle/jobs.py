@@ -6,7 +6,10 @@ failure uses up `retries`, only a loss after user code may have run uses up `los
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts
+from collections import deque
+from itertools import groupby
+
+from dray.core.lifecycle import attempts, dependencies, receipts
 from dray.core.lifecycle.attempts import ADOPT, STOP
 from dray.core.lifecycle.effects import Assign, Cancel, Effect, Note
 from dray.core.lifecycle.events import (
@@ -21,9 +24,11 @@ from dray.core.lifecycle.events import (
 )
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_number, task_id
-from dray.core.model.records import Attempt, Job, JobState, Task
-from dray.core.model.resources import ask_of_packed
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
+from dray.core.model.units import parse_moment
+from dray.core.model.worker import Worker
 
 _FINAL_ORDER = (
     (JobState.FAILED, "failed"),
@@ -36,35 +41,52 @@ _FINAL_ORDER = (
 def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
     """Queue new jobs. An id that is there already is left alone: the shell has compared the two."""
     notes: list[Effect] = []
+    broken: list[tuple[Job, str]] = []
     for new in event.jobs:
         if new.id in state.jobs:
             continue
         job = make_job(state, new, clock)
+        state.join_party(job)
         state.jobs[job.id] = job
         state.touched.jobs[job.id] = None
         if job.total:
-            state.backlog.add(job)
             state.backlog.count(job.queue, job.total)
+        if new.broken:
+            broken.append((job, new.broken))
+        elif job.barred:
+            dependencies.register(state, job)
+        elif job.total:
+            state.queue_up(job)
         arm_wait(state, job)
         data = {"name": job.name, "user": job.user, "tasks": job.total, "queue": job.queue}
         notes.append(Note("job_submitted", job.id, data=data))
+    # Last, when all of the batch are known: one of them may wait for another that ends here.
+    for job, why in broken:
+        notes += end_waiting(state, job, JobState.KILLED, clock, "dependency", why)
+        notes += settle(state, job, clock)
     return notes
 
 
 def make_job(state: State, new: NewJob, clock: Clock) -> Job:
     """Build the record of a new job; its place in every queue is its number."""
+    job = draft_job(state, new, clock)
+    job.shape = state.shapes.take(asks_of_packed(new.spec))
+    state.counters.next_job += 1
+    return job
+
+
+def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
+    """The record that a job would get if it were submitted now; it has no shape yet and changes nothing."""
     spec = unpack_spec(new.spec)
-    seq, state.counters.next_job = state.counters.next_job, state.counters.next_job + 1
     array = spec.array
     return Job(
         id=new.id,
-        seq=seq,
+        seq=state.counters.next_job,
         user=new.user,
         name=spec.name,
         queue=spec.queue,
         priority=spec.priority,
         tier=spec.job_tier,
-        shape=state.shapes.take(ask_of_packed(new.spec)),
         spec=new.spec,
         numbered=spec.numbered,
         total=spec.task_count,
@@ -74,9 +96,17 @@ def make_job(state: State, new: NewJob, clock: Clock) -> Job:
         losses_allowed=spec.losses,
         timeout_ms=round(spec.scheduling_timeout_s * 1000),
         limit_ms=round(spec.limit_s * 1000),
-        lost_after_ms=round(spec.lost_after_s * 1000) or _lost_after_ms(state, spec),
+        lost_after_ms=round(spec.lost_after_s * 1000) or default_lost_after_ms(state, spec),
         waiting_since_ms=clock.now_ms,
         submitted_at_ms=clock.at_ms,
+        gang=spec.node_count > 1,
+        plugin=spec.plugin,
+        ranked=spec.priority != TIERS[spec.job_tier].priority,
+        expected_ms=round(spec.expected_runtime_s * 1000),
+        deadline_ms=parse_moment(spec.deadline) if spec.deadline else 0,
+        held=spec.hold,
+        held_by=new.user if spec.hold else "",
+        after=new.after,
     )
 
 
@@ -92,30 +122,67 @@ def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
     state.touched.jobs[job.id] = None
     if event.count and not was_waiting:
         job.waiting_since_ms = clock.now_ms
-        state.backlog.add(job)
+        state.queue_up(job)
         arm_wait(state, job)
     return settle(state, job, clock)
 
 
+def join_all(state: State, job: Job, clock: Clock) -> None:
+    """Put all that waits of a job in line, which was barred or stood elsewhere; its scheduling timeout starts anew."""
+    job.waiting_since_ms = clock.now_ms
+    if job.untouched:
+        state.queue_up(job)
+    for index in state.requeued_of.get(job.id, ()):
+        state.queue_up(job, index)
+    arm_wait(state, job)
+    state.touched.jobs[job.id] = None
+
+
 def arm_wait(state: State, job: Job) -> None:
-    """Look at the job when its scheduling timeout may have run out."""
-    if job.timeout_ms and job.waiting:
+    """Look at the job when its scheduling timeout may have run out; while it is barred the timeout does not run."""
+    if job.timeout_ms and job.waiting and not job.barred:
         state.set_timer(job.waiting_since_ms + job.timeout_ms, "wait", job.id)
 
 
 def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
-    for placement in event.placements:
-        effects += place(state, placement, clock)
+    placed: dict[int, int] = {}
+    for job_id, group in groupby(event.placements, key=lambda placement: placement.job_id):
+        job, placements = state.jobs.get(job_id), tuple(group)
+        if job is None:
+            continue
+        if job.gang:
+            if not _is_whole(state, job, placements):
+                continue
+            job.generation += 1
+        for placement in placements:
+            done = place(state, placement, clock)
+            effects += done
+            placed[job.shape] = placed.get(job.shape, 0) + bool(done)
+    for shape, count in placed.items():
+        state.experience.learn_placed(state.asks(shape), count)
     return effects
+
+
+def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool:
+    """Whether every member of a gang can still be taken, each on a worker of its own: if one cannot, none is."""
+    workers = {placement.worker for placement in placements}
+    return (
+        [placement.index for placement in placements] == list(range(job.total))
+        and job.waiting == job.total
+        and len(workers) == job.total
+        and all("gang" in state.workers[name].features for name in workers if name in state.workers)
+        and all(name in state.workers for name in workers)
+        and not any(placement.uid in state.attempts for placement in placements)
+    )
 
 
 def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     """Give one waiting task a new attempt on one worker."""
     job = state.jobs.get(placement.job_id)
     worker = state.workers.get(placement.worker)
-    if job is None or worker is None or placement.uid in state.attempts:
+    if job is None or job.barred or worker is None or placement.uid in state.attempts:
         return []
     task = take_waiting(state, job, placement.index)
     if task is None:
@@ -128,29 +195,45 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
         fence=attempt_number(placement.uid),
         worker=placement.worker,
         shape=job.shape,
+        generation=job.generation,
         devices=placement.devices,
+        variant=placement.variant,
         assigned_ms=clock.now_ms,
         assigned_at_ms=clock.at_ms,
         limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,
         lost_after_ms=job.lost_after_ms,
     )
+    uid, counters = placement.uid, state.counters
     number = (attempt.fence & (1 << 40) - 1) + 1
-    state.counters.next_attempt = max(state.counters.next_attempt, number)
-    task.attempts, task.current, task.last_uid = attempt.no, attempt.uid, attempt.uid
+    counters.next_attempt = max(counters.next_attempt, number)
+    task.attempts, task.current, task.last_uid = attempt.no, uid, uid
+    task.ahead = False
+    served = receipts.close(state, job, "served", clock) if job.id in state.receipts else []
     job.waiting_since_ms = clock.now_ms
-    state.attempts[attempt.uid] = attempt
-    state.newest[attempt.worker, job.id, attempt.index] = attempt.uid
-    attempts.hold(state, attempt, 1)
-    _spend_credit(state, attempt.worker)
-    state.touched.jobs[job.id] = state.touched.tasks[job.id, attempt.index] = state.touched.attempts[
-        attempt.uid
-    ] = None
-    state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+    state.attempts[uid] = attempt
+    state.newest[placement.worker, job.id, placement.index] = uid
+    attempts.hold(state, attempt, 1, start=True)
+    _spend_credit(state, placement.worker)
+    state.touched.attempts[uid] = None
+    arm_accept(state, attempt, worker, clock)
+    note = Note(
+        "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
+    )
+    return [Assign(placement.worker, uid), note, *served]
+
+
+def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
+    """Look at a new assignment when it is to be sent again, else when its time to be accepted is over.
+
+    One timer at a time: a look that finds it unanswered asks for the next one.
+    """
+    waited_ms, rules = clock.now_ms - attempt.assigned_ms, state.rules
     if "resend" in worker.features:
-        for delay_ms in state.rules.resend_ms:
-            state.set_timer(clock.now_ms + delay_ms, "resend", attempt.uid)
-    note = Note("task_assigned", job.id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
-    return [Assign(attempt.worker, attempt.uid), note]
+        for delay_ms in rules.resend_ms:
+            if waited_ms < delay_ms < rules.accept_ms:
+                state.set_timer(attempt.assigned_ms + delay_ms, "resend", attempt.uid)
+                return
+    state.set_timer(attempt.assigned_ms + rules.accept_ms, "accept", attempt.uid)
 
 
 def take_waiting(state: State, job: Job, index: int) -> Task | None:
@@ -191,18 +274,23 @@ def next_index(state: State, job: Job) -> int:
     return index
 
 
-def requeue(state: State, job: Job, task: Task, clock: Clock, why: str) -> list[Effect]:
-    """Put a task back in its old place in the line."""
+def requeue(state: State, job: Job, task: Task, clock: Clock, why: str, afresh: bool = False) -> list[Effect]:
+    """Put a task back in its old place in the line; `afresh`: with the whole time limit, whatever was saved so far."""
     if job.cancelled:
         return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
     if task.state is JobState.RUNNING:
         job.running -= 1
+    if (attempt := state.attempts.get(task.last_uid)) is not None:
+        # The next attempt goes on from what this one saved, and has that much less of the time limit left.
+        task.used_ms += attempt.saved_ms
+    if afresh:
+        task.used_ms = 0
     task.state, task.current, task.queued = JobState.PENDING, "", True
     job.requeued += 1
     state.backlog.count(job.queue, 1)
     job.waiting_since_ms = clock.now_ms
     state.requeued_of.setdefault(job.id, {})[task.index] = None
-    state.backlog.add(job, task.index)
+    state.queue_up(job, task.index)
     arm_wait(state, job)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
     note = Note(
@@ -226,6 +314,13 @@ def end_task(
     state: State, job: Job, task: Task, final: JobState, clock: Clock, exit_class: str, error: str
 ) -> list[Effect]:
     """Record a task's one result."""
+    note = _mark_ended(state, job, task, final, clock, exit_class, error)
+    return [note, *settle(state, job, clock)]
+
+
+def _mark_ended(
+    state: State, job: Job, task: Task, final: JobState, clock: Clock, exit_class: str, error: str
+) -> Note:
     if task.state is JobState.RUNNING:
         job.running -= 1
     if task.queued:
@@ -235,22 +330,70 @@ def end_task(
     setattr(job, final.value, getattr(job, final.value) + 1)
     state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
     data = {"state": final.value, "exit_code": task.exit_code, "exit_class": exit_class, "error": error}
-    return [Note("task_ended", job.id, _spell(job, task.index), data=data), *settle(state, job, clock)]
+    return Note("task_ended", job.id, _spell(job, task.index), data=data)
+
+
+def end_waiting(
+    state: State, job: Job, final: JobState, clock: Clock, exit_class: str, why: str
+) -> list[Effect]:
+    """End all that waits of a job, without looking at the job as a whole: what runs goes on."""
+    effects: list[Effect] = [
+        _mark_ended(state, job, state.tasks[job.id, index], final, clock, exit_class, why)
+        for index in list(state.requeued_of.get(job.id, ()))
+    ]
+    if job.untouched or (job.open and final is JobState.KILLED):
+        setattr(job, final.value, getattr(job, final.value) + job.untouched)
+        state.backlog.count(job.queue, -job.untouched)
+        job.rest, job.rest_class, job.error = final, exit_class, why
+        job.open = False
+    state.touched.jobs[job.id] = None
+    return effects
 
 
 def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
-    """Derive the job's state from its tasks'; a job ends when all of them have and no more may come."""
+    """Derive the job's state from its tasks', and see to the jobs that waited for its end.
+
+    Those that can never start end here too, and others wait for them: a loop, since a chain may be thousands long.
+    """
     if job.state.final:
         return []
+    if not _derive(state, job, clock):
+        return [] if job.waiting else receipts.close(state, job, "rolled_back", clock)
+    effects = _ended(state, job, clock)
+    ended = deque([job])
+    while ended:
+        for waiting, broken in dependencies.followers(state, ended.popleft()):
+            if not broken:
+                if not waiting.barred:
+                    join_all(state, waiting, clock)
+                continue
+            effects += end_waiting(state, waiting, JobState.KILLED, clock, "dependency", broken)
+            if _derive(state, waiting, clock):
+                effects += _ended(state, waiting, clock)
+                ended.append(waiting)
+    return effects
+
+
+def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
+    data = {"state": job.state.value, "name": job.name, "user": job.user}
+    if job.id in state.watched:
+        # Whoever is next in its line may be in for protection too, and is found by a look at the shape.
+        state.backlog.wake(job.shape)
+    return [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
+
+
+def _derive(state: State, job: Job, clock: Clock) -> bool:
+    """Derive the job's state from its tasks'; True when it has ended: all of them have and no more may come."""
     if job.ended < job.total or job.open:
-        going = job.running > 0 or (job.numbered and job.started_at_ms > 0)
+        going = job.running > 0 or (job.numbered and not job.gang and job.started_at_ms > 0)
         job.state = JobState.RUNNING if going else JobState.PENDING
-        return []
+        return False
     job.state = next((final for final, count in _FINAL_ORDER if getattr(job, count)), JobState.SUCCEEDED)
-    if job.cancelled and (job.killed or not job.total):
+    if (job.cancelled and (job.killed or not job.total)) or (not job.total and job.rest is JobState.KILLED):
         job.state = JobState.KILLED
     job.ended_at_ms = clock.at_ms
-    return [Note("job_ended", job.id, data={"state": job.state.value, "name": job.name, "user": job.user})]
+    dependencies.withdraw(state, job)
+    return True
 
 
 def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect]:
@@ -262,13 +405,15 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
         Note("cancel_requested", job.id, data={"user": event.user, "index": event.index})
     ]
     state.touched.jobs[job.id] = None
-    if event.index >= 0:
+    if event.index >= 0 and not job.gang:
         return effects + _cancel_task(state, job, event.index, event, clock)
     job.cancelled, job.open = True, False
     for index in list(state.requeued_of.get(job.id, ())):
         effects += _cancel_task(state, job, index, event, clock)
-    for uid in list(state.live_of.get(job.id, ())):
-        effects += _cancel_task(state, job, state.attempts[uid].index, event, clock)
+    # Of a gang also those that have ended and wait for the others' end.
+    live = [state.attempts[uid].index for uid in state.live_of.get(job.id, ())]
+    for index in range(job.cursor) if job.gang else live:
+        effects += _cancel_task(state, job, index, event, clock)
     if job.untouched:
         job.killed += job.untouched
         state.backlog.count(job.queue, -job.untouched)
@@ -292,6 +437,7 @@ def _cancel_task(state: State, job: Job, index: int, event: CancelRequested, clo
     if attempt is not None:
         grace_s = event.grace_s if event.grace_s >= 0 else TIERS[job.tier].grace_s
         effects += stop_attempt(state, attempt, "user", grace_s, clock)
+        state.touched.attempts[attempt.uid] = None
     who = f"cancelled by {event.user}" if event.user else "cancelled"
     return effects + end_task(state, job, task, JobState.KILLED, clock, "cancelled", who)
 
@@ -308,29 +454,30 @@ def stop_attempt(state: State, attempt: Attempt, reason: str, grace_s: float, cl
 def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
     """End what has waited longer than its scheduling timeout."""
     job = state.jobs.get(event.job_id)
-    if job is None or job.state.final or not job.waiting:
+    if job is None or job.state.final or not job.waiting or job.barred:
         return []
-    effects: list[Effect] = []
-    for index in list(state.requeued_of.get(job.id, ())):
-        task = state.tasks[job.id, index]
-        effects += end_task(state, job, task, JobState.UNSCHEDULABLE, clock, "unschedulable", event.reason)
-    if job.untouched:
-        job.unschedulable += job.untouched
-        state.backlog.count(job.queue, -job.untouched)
-        job.rest = JobState.UNSCHEDULABLE
-        job.error = event.reason
-        job.open = False
-    state.touched.jobs[job.id] = None
+    effects = end_waiting(state, job, JobState.UNSCHEDULABLE, clock, "unschedulable", event.reason)
     return effects + settle(state, job, clock)
 
 
-def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
-    """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile."""
-    if task.last_uid != attempt.uid or not task.queued or not attempts.move(state, attempt, ADOPT):
+def adopt(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> bool:
+    """Make a lost attempt current again: its task still waits and no other attempt was made meanwhile.
+
+    Never a member of a gang: its generation broke with it.
+    """
+    if job.gang:
         return False
+    if task.last_uid != attempt.uid or not task.queued or attempt.phase is not Phase.LOST:
+        return False
+    # What it used before it was given up is in the meters: it counts from here on, or that would count twice.
+    attempt.assigned_ms = state.now_ms
+    attempts.move(state, attempt, ADOPT)
     take_waiting(state, job, task.index)
+    if not job.waiting:
+        receipts.close(state, job, "rolled_back", clock)
     if attempt.started:
         task.losses -= 1
+    task.used_ms -= attempt.saved_ms
     attempt.ended_at_ms, attempt.exit_class, attempt.error = 0, "", ""
     task.current, task.state = attempt.uid, JobState.RUNNING
     job.running += 1
@@ -339,7 +486,8 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt) -> bool:
     return True
 
 
-def _lost_after_ms(state: State, spec: JobSpec) -> int:
+def default_lost_after_ms(state: State, spec: JobSpec) -> int:
+    """How long a silent worker keeps a job that does not say so itself."""
     return state.rules.lost_service_ms if spec.type == "service" else state.rules.lost_ms
 
 

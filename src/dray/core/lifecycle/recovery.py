@@ -8,13 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle import attempts, dependencies, gangs, jobs, receipts
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
+from dray.core.model.ledger import PolicyRecord, unpack_record
+from dray.core.model.policy import unpack_policy
 from dray.core.model.records import Attempt, Job, Phase, Task
-from dray.core.model.resources import ask_of_packed
+from dray.core.model.resources import asks_of_packed
 from dray.core.model.worker import Presence, Worker
+
+
+def read_ledger(state: State, rows: Iterable[tuple[str, str, bytes | None]]) -> None:
+    """Fill an empty state's ledger, before the jobs that the policy has a say in."""
+    for kind, key, packed in rows:
+        if packed is not None:
+            state.ledger[kind, key] = unpack_record(kind, packed)
+    record = state.ledger.get(("policy", ""))
+    if isinstance(record, PolicyRecord):
+        state.policy = unpack_policy(record.policy)
+    state.parties.begin(state.policy)
+    state.backlog.eager = state.policy.preempts
 
 
 def load(
@@ -31,10 +45,12 @@ def load(
         state.touch_worker(worker.id)
     for job in job_rows:
         job.live = 0
-        job.shape = state.shapes.take(ask_of_packed(job.spec))
+        job.shape = state.shapes.take(asks_of_packed(job.spec))
         state.jobs[job.id] = job
+        state.join_party(job)
+        dependencies.register(state, job)
         if job.untouched:
-            state.backlog.add(job)
+            state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)
     live = list(attempt_rows)
     wanted = {(attempt.job_id, attempt.index) for attempt in live}
@@ -42,6 +58,7 @@ def load(
         _load_task(state, task, wanted)
     for attempt in live:
         recall(state, attempt)
+    receipts.recall(state)
 
 
 def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
@@ -51,7 +68,7 @@ def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
     state.tasks[task.job_id, task.index] = task
     if task.queued:
         state.requeued_of.setdefault(job.id, {})[task.index] = None
-        state.backlog.add(job, task.index)
+        state.queue_up(job, task.index)
 
 
 def recall(state: State, attempt: Attempt) -> None:
@@ -77,6 +94,7 @@ def wake_up(state: State, clock: Clock) -> None:
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
     for attempt in state.attempts.values():
+        gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[0])
         if unanswered(attempt):
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
         elif attempt.phase is Phase.STOPPING:
@@ -96,7 +114,9 @@ def release(
     """Let ended entities go whose rows are written. Live ones stay, and so does what they hang on."""
     for uid in uids:
         attempt = state.attempts.get(uid)
-        if attempt is not None and not attempt.phase.live and not adoptable(state, attempt):
+        if attempt is None or gangs.is_member(state, attempt):
+            continue
+        if not attempt.phase.live and not adoptable(state, attempt):
             del state.attempts[uid]
             place = (attempt.worker, attempt.job_id, attempt.index)
             if state.newest.get(place) == uid:
@@ -120,7 +140,8 @@ def release(
 def adoptable(state: State, attempt: Attempt) -> bool:
     """A lost attempt may still be adopted while its task waits and no newer one was made."""
     task = state.tasks.get((attempt.job_id, attempt.index))
-    return attempt.phase is Phase.LOST and task is not None and task.queued and task.last_uid == attempt.uid
+    waits = task is not None and task.queued and task.last_uid == attempt.uid
+    return attempt.phase is Phase.LOST and waits and not state.jobs[attempt.job_id].gang
 
 
 def _stopping(state: State, task: Task) -> bool:

@@ -6,8 +6,9 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle import attempts, gangs, jobs, receipts
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
+from dray.core.lifecycle.columns import kind_of
 from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
     AttemptAccepted,
@@ -61,6 +62,8 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
         Note("task_accepted", attempt.job_id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
     )
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    if job.gang:
+        return effects + gangs.accepted(state, job, attempt, clock)
     jobs.started(state, job, task, attempt, clock)
     if not says_started(state, attempt.worker):
         mark_started(state, attempt, clock)
@@ -103,8 +106,9 @@ def started(state: State, event: AttemptStarted, clock: Clock) -> list[Effect]:
     mark_started(state, attempt, clock)
     attempts.move(state, attempt, START)
     state.touched.attempts[attempt.uid] = None
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    gangs.saw_running(state, job, attempt, clock)
     if first:
-        job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
         jobs.started(state, job, task, attempt, clock)
         effects.append(_started_note(state, job, attempt, clock))
     return effects
@@ -128,8 +132,9 @@ def ended(state: State, event: AttemptEnded, clock: Clock) -> list[Effect]:
 def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tuple[str, list[Effect]]:
     """Give the verdict on a result: recorded, duplicate or superseded."""
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    assigned_ms = attempt.assigned_ms
     if attempt.phase is Phase.LOST:
-        jobs.adopt(state, job, task, attempt)
+        jobs.adopt(state, job, task, attempt, clock)
     if not attempt.phase.live:
         return ("superseded" if attempt.phase in (Phase.LOST, Phase.REVOKED) else "duplicate"), []
     _fill(attempt, outcome, clock)
@@ -138,13 +143,20 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
     effects: list[Effect] = []
     if ran and not attempt.started:
         # The result was quicker than the word of its start, or the worker never says it.
-        ran_ms = min(round(outcome.wall_s * 1000), max(0, clock.now_ms - attempt.assigned_ms))
+        ran_ms = min(round(outcome.wall_s * 1000), max(0, clock.now_ms - assigned_ms))
         since = Clock(clock.now_ms - ran_ms, clock.at_ms - ran_ms)
         mark_started(state, attempt, since)
         jobs.started(state, job, task, attempt, since)
         effects.append(_started_note(state, job, attempt, since))
+    if outcome.state == "succeeded":
+        gangs.saw_running(state, job, attempt, clock)
     trigger = LOSE if outcome.exit_class in LOST_CLASSES else _TRIGGER[outcome.state]
+    if attempt.cancel == "preempted" and trigger in (FAIL, KILL):
+        # A peer that does not know the word says how its process ended; it ended because it was asked to.
+        trigger = PREEMPT
     attempts.move(state, attempt, trigger)
+    receipts.victim_gone(state, attempt)
+    learn_end(state, attempt)
     if task.current != attempt.uid:
         return "superseded", effects
     return "recorded", effects + conclude(state, job, task, attempt, clock)
@@ -152,17 +164,23 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
 
 def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:
     """Decide what the end of its current attempt means for a task."""
+    if job.gang:
+        return gangs.member_ended(state, job, attempt, clock)
     task.exit_code, task.signal = attempt.exit_code, attempt.signal
     phase = attempt.phase
     if phase is Phase.SUCCEEDED:
         return jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, attempt.exit_class or "ok", "")
     if phase is Phase.PREEMPTED:
         task.preemptions += 1
+        task.ahead = attempt.cancel == "preempted"
         return _hand_back(state, job, task, attempt, clock, attempt.error or "preempted")
     if phase is Phase.LOST:
         return _conclude_loss(state, job, task, attempt, clock)
     if phase is Phase.KILLED and attempt.cancel == "revoked":
         return _hand_back(state, job, task, attempt, clock, "taken back before it was accepted")
+    if phase in (Phase.KILLED, Phase.FAILED) and attempt.cancel == "requeued":
+        # Whatever the program made of the signal: it was asked to go, and that is nobody's failure.
+        return _hand_back(state, job, task, attempt, clock, "requeued on request")
     if phase is Phase.KILLED and attempt.cancel != "time_limit":
         error = attempt.error or "stopped on its worker"
         return jobs.end_task(
@@ -172,9 +190,8 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         attempt.exit_class = "time_limit"
     task.failures += 1
     if task.failures <= job.retries:
-        return jobs.requeue(
-            state, job, task, clock, f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
-        )
+        why = f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
+        return jobs.requeue(state, job, task, clock, why, afresh=True)
     return jobs.end_task(
         state, job, task, JobState.FAILED, clock, attempt.exit_class or "code", attempt.error
     )
@@ -205,8 +222,17 @@ def lose(state: State, attempt: Attempt, reason: str, clock: Clock) -> list[Effe
     if not attempts.move(state, attempt, LOSE):
         return []
     attempt.ended_at_ms, attempt.exit_class, attempt.error = clock.at_ms, "lost", reason
+    receipts.victim_gone(state, attempt)
+    learn_end(state, attempt)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     return conclude(state, job, task, attempt, clock) if task.current == attempt.uid else []
+
+
+def learn_end(state: State, attempt: Attempt) -> None:
+    """Let later placements know how it went here."""
+    columns = state.columns
+    offer = columns.offers[columns.get("offer", columns.row_of[attempt.worker])]
+    state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind_of(offer))
 
 
 def lost(state: State, event: AttemptsLost, clock: Clock) -> list[Effect]:
@@ -237,22 +263,29 @@ def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
     attempt = state.attempts.get(event.uid)
     if attempt is None:
         return []
+    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    if job.gang and attempt.phase is Phase.ASSIGNED:
+        attempt.error = event.reason
+        return gangs.release(state, job, attempt, clock)
     if is_fenced(state, attempt):
         # It may have been accepted and run all the same: the next attempt waits until this one is surely gone.
         return jobs.stop_attempt(state, attempt, "revoked", 0, clock)
     if not attempts.move(state, attempt, REVOKE):
         return []
     attempt.ended_at_ms, attempt.error = clock.at_ms, event.reason
-    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     effects: list[Effect] = [Cancel(attempt.worker, state.spell(attempt), attempt.uid, "revoked", 0)]
     if task.current == attempt.uid:
-        effects += jobs.requeue(state, job, task, clock, event.reason)
+        effects += (
+            gangs.member_ended(state, job, attempt, clock)
+            if job.gang
+            else jobs.requeue(state, job, task, clock, event.reason)
+        )
     return effects
 
 
 def is_fenced(state: State, attempt: Attempt) -> bool:
     """Whether two attempts of its task must never run at the same time."""
-    return "lease" in state.ask(attempt.shape).features
+    return "lease" in state.ask(attempt).features
 
 
 def limit_passed(state: State, event: LimitPassed, clock: Clock) -> list[Effect]:

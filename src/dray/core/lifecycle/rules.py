@@ -24,3 +24,4 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     flap_takeovers: int = 4
     flap_refuse_ms: int = 60_000
     pass_placements: int = 2_000
+    progress_per_s: int = 200

@@ -1,25 +1,46 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
-Durable: jobs, tasks, attempts, workers, counters. Everything else is either a signal (presence, polls) or a cache
-that can be derived (columns, backlog, held, live_of, requeued_of, newest, timers). Memory holds live work: ended
-entities leave once their rows are written.
+Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
+signal (presence, progress, polls), was learnt in passing (experience) or is a cache that can be derived (columns,
+backlog, needs, parties, held, live_of, requeued_of, dependents, newest, timers, reservations, first_missing: up to
+which rank a gang is accepted). Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.backlog import Backlog, Shapes
+from dray.core.lifecycle.backlog import RANGE, Backlog, BucketKey, Entry, Shapes
 from dray.core.lifecycle.columns import Columns
+from dray.core.lifecycle.experience import Experience
+from dray.core.lifecycle.needs import Needs
+from dray.core.lifecycle.parties import Parties, gpus_of
 from dray.core.lifecycle.rules import Rules
 from dray.core.model.ids import task_id
+from dray.core.model.ledger import LedgerKey, LedgerRecord, Receipt
+from dray.core.model.policy import Policy
 from dray.core.model.records import Attempt, Job, Task
-from dray.core.model.resources import Ask
-from dray.core.model.worker import Presence, Worker
+from dray.core.model.resources import Ask, Asks
+from dray.core.model.worker import Presence, Progress, Worker
 
 TaskKey = tuple[str, int]
+NEVER = 1 << 60
+
+
+class Reservation(NamedTuple):
+    """Room kept for the first task of a job, or its whole gang: (moment, row, alternative, cards) for each member.
+
+    `promised_ms` is the first start it was given, `since_ms` from when on the job has waited for it.
+    """
+
+    job_id: str
+    start_ms: int
+    promised_ms: int
+    since_ms: int
+    spots: tuple[tuple[int, int, int, tuple[int, ...]], ...]
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -28,6 +49,7 @@ class Counters(msgspec.Struct, array_like=True):
     epoch: int = 0
     next_job: int = 1
     next_attempt: int = 1
+    next_receipt: int = 1
 
 
 class Touched:
@@ -38,38 +60,59 @@ class Touched:
         self.tasks: dict[TaskKey, None] = {}
         self.attempts: dict[str, None] = {}
         self.workers: dict[str, None] = {}
+        self.ledger: dict[LedgerKey, None] = {}
 
     def __len__(self) -> int:
-        return len(self.jobs) + len(self.tasks) + len(self.attempts) + len(self.workers)
+        return len(self.jobs) + len(self.tasks) + len(self.attempts) + len(self.workers) + len(self.ledger)
 
 
 class State:
-    """All of it. `started_ms` is the hub's start in hub time: no loss is decided for a while after it."""
+    """All of it. `started_ms` is the hub's start in hub time: no loss is decided for a while after it. `now_ms` is when
+    the newest event happened, or the turn in which a pass is made began.
+    """
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
+        self.policy = Policy()
         self.counters = Counters()
         self.jobs: dict[str, Job] = {}
         self.tasks: dict[TaskKey, Task] = {}
         self.attempts: dict[str, Attempt] = {}
         self.workers: dict[str, Worker] = {}
+        self.ledger: dict[LedgerKey, LedgerRecord] = {}
         self.presence: dict[str, Presence] = {}
+        self.progress: dict[str, Progress] = {}
         self.held: dict[str, dict[str, None]] = {}
         self.live_of: dict[str, dict[str, None]] = {}
         self.requeued_of: dict[str, dict[int, None]] = {}
+        self.dependents: dict[str, dict[str, None]] = {}
         self.newest: dict[tuple[str, str, int], str] = {}
         self.shapes = Shapes()
         self.columns = Columns()
+        self.parties = Parties()
         self.backlog = Backlog()
+        self.reservations: dict[str, Reservation] = {}
+        self.unprotected: dict[str, None] = {}
+        self.watched: dict[str, None] = {}
+        self.looking: dict[str, int] = {}
+        self.receipts: dict[str, Receipt] = {}
+        self.needs = Needs()
+        self.experience = Experience()
         self.touched = Touched()
         self.polls: dict[str, int] = {}
+        self.first_missing: dict[str, int] = {}
         self.timers: list[tuple[int, str, str]] = []
         self.started_ms = 0
+        self.now_ms = 0
         self.braked = False
 
-    def ask(self, shape: int) -> Ask:
-        """The ask behind a shape's number."""
+    def asks(self, shape: int) -> Asks:
+        """The alternatives behind a shape's number."""
         return self.shapes.asks[shape]
+
+    def ask(self, attempt: Attempt) -> Ask:
+        """What an attempt holds: the alternative by which it runs."""
+        return self.shapes.asks[attempt.shape][attempt.variant]
 
     def set_timer(self, at_ms: int, kind: str, key: str) -> None:
         """Ask for a look at `key` at `at_ms`; a look finds out by itself whether there is anything to do."""
@@ -79,8 +122,60 @@ class State:
         """Bring a worker's columns in line after any change to it or its presence."""
         self.columns.update(self.workers[worker_id], self.presence[worker_id])
 
+    def join_party(self, job: Job) -> None:
+        """Find the party that a job belongs to under the present policy."""
+        job.party = self.parties.take(self.policy, job, self.ledger)
+
+    def queue_up(self, job: Job, position: int = RANGE) -> None:
+        """Put a job's range, or one task again, into its line; a job that is held or waits for others is in none."""
+        if job.held or job.after:
+            return
+        ahead, rank = self.place_of(job, position)
+        self.backlog.add(self.line_of(job), Entry(ahead, rank, job.seq, position, job.id))
+
+    def place_of(self, job: Job, position: int) -> tuple[int, int]:
+        """Where in its line a job's range, or one task, belongs now: an edit or another run may have moved it."""
+        task = None if position == RANGE else self.tasks.get((job.id, position))
+        order = _ORDERS.get(self.parties.all[job.party].rules.order)
+        ahead = -1 if task is not None and task.ahead else 0
+        return ahead, order(job, task, self.shapes.asks[job.shape][0]) if order else 0
+
+    def line_of(self, job: Job) -> BucketKey:
+        """The line that a job's tasks wait in."""
+        return BucketKey(job.party, job.priority, job.shape)
+
+    def enter(self, kind: str, key: str, record: LedgerRecord | None) -> None:
+        """Set a record of the ledger, or strike it out."""
+        if record is None:
+            self.ledger.pop((kind, key), None)
+        else:
+            self.ledger[kind, key] = record
+        self.touched.ledger[kind, key] = None
+
     def spell(self, attempt: Attempt) -> str:
         """The task id of an attempt, as peers and people know it."""
         job = self.jobs.get(attempt.job_id)
         numbered = job is None or job.numbered
         return task_id(attempt.job_id, attempt.index if numbered else -1)
+
+
+def _expected_ms(job: Job, task: Task | None) -> int:
+    """How long a task will still run: as told, else by its time limit; what checkpoints have saved is over."""
+    whole = job.expected_ms or job.limit_ms or NEVER
+    return max(1, whole - (task.used_ms if task is not None else 0))
+
+
+def _sjf(job: Job, task: Task | None, ask: Ask) -> int:
+    return _expected_ms(job, task)
+
+
+def _edf(job: Job, task: Task | None, ask: Ask) -> int:
+    return job.deadline_ms or NEVER
+
+
+def _srsf(job: Job, task: Task | None, ask: Ask) -> int:
+    return _expected_ms(job, task) * max(1, gpus_of(ask)) * ask.nodes
+
+
+# What a queue's policy sorts by before the job's number; the other policies need nothing that a job brings along.
+_ORDERS = {"sjf": _sjf, "edf": _edf, "srsf": _srsf}

@@ -9,12 +9,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from dray.core.lifecycle import gangs, jobs
 from dray.core.lifecycle.events import (
     AttemptRevoked,
     AttemptsLost,
     Clock,
     Event,
+    GateDue,
+    GoDue,
     LimitPassed,
+    LookDue,
+    ProtectDue,
     ResendDue,
     StopDue,
     Suspected,
@@ -121,7 +126,7 @@ def unanswered(attempt: Attempt) -> bool:
 
 def _wait(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     job = state.jobs.get(job_id)
-    if job is None or job.state.final or not job.waiting or not job.timeout_ms:
+    if job is None or job.state.final or not job.waiting or not job.timeout_ms or job.barred:
         return []
     due_ms = job.waiting_since_ms + job.timeout_ms
     if job.live:
@@ -140,7 +145,10 @@ def _limit(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event
 
 def _resend(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
     attempt = state.attempts.get(uid)
-    return [ResendDue(uid)] if attempt is not None and attempt.phase is Phase.ASSIGNED else []
+    if attempt is None or not unanswered(attempt):
+        return []
+    jobs.arm_accept(state, attempt, state.workers[attempt.worker], clock)
+    return [ResendDue(uid)] if attempt.phase is Phase.ASSIGNED else []
 
 
 def _stop(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
@@ -151,6 +159,43 @@ def _stop(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]
     return [StopDue(uid)]
 
 
+def _gate(state: State, gate: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    return [GateDue(gate)] if gate in state.backlog.behind else []
+
+
+def _protect(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    job = state.jobs.get(job_id)
+    if job_id not in state.watched:
+        # Another policy came meanwhile, and whoever it is about is watched anew.
+        return []
+    del state.watched[job_id]
+    if job is None or not job.waiting:
+        return []
+    after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)
+    if not after_ms:
+        return []
+    due_ms = job.waiting_since_ms + after_ms
+    if clock.now_ms < due_ms:
+        state.watched[job_id] = None
+        state.set_timer(due_ms, "protect", job_id)
+        return []
+    return [ProtectDue(job_id)]
+
+
+def _look(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    state.looking.pop(job_id, None)
+    job = state.jobs.get(job_id)
+    return [LookDue(job_id)] if job is not None and job.waiting else []
+
+
+def _go(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    attempt = state.attempts.get(uid)
+    if attempt is None or not gangs.waits_for_go(attempt):
+        return []
+    gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[-1])
+    return [GoDue(uid)]
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -158,4 +203,8 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "limit": _limit,
     "resend": _resend,
     "stop": _stop,
+    "gate": _gate,
+    "protect": _protect,
+    "look": _look,
+    "go": _go,
 }

@@ -6,14 +6,15 @@ a new session under an id takes over from the old one, and two machines that kee
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, jobs, results
+from dray.core.lifecycle import attempts, gangs, jobs, results
 from dray.core.lifecycle.attempts import ACCEPT, RETURN, SILENCE
-from dray.core.lifecycle.effects import Ack, Alarm, Assign, Cancel, CloseSession, Effect, Note
+from dray.core.lifecycle.effects import Ack, Alarm, Assign, Cancel, CloseSession, Effect, Go, Note
 from dray.core.lifecycle.events import (
     Activity,
     AttemptRevoked,
     Clock,
     CreditSet,
+    GoDue,
     Heard,
     ResendDue,
     SessionClosed,
@@ -57,6 +58,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
         boot_id=event.boot_id,
         draining=before.draining if before else False,
         registered_at_ms=clock.at_ms,
+        resources=event.resources,
     )
     state.workers[event.worker] = worker
     presence.session, presence.credit, presence.suspect = event.session, 0, False
@@ -131,10 +133,10 @@ def _reconcile(
             action = STOP
         if action == KEEP and attempt is not None:
             keep.append(attempt.uid)
-            _keep(state, attempt, reports[decision.key][1].running, clock)
+            messages += _keep(state, attempt, reports[decision.key][1].running, clock)
         elif action == ADOPT and attempt is not None:
             job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
-            jobs.adopt(state, job, task, attempt)
+            jobs.adopt(state, job, task, attempt, clock)
             if reports[decision.key][1].running:
                 results.mark_started(state, attempt, clock)
             results.arm_limit(state, attempt)
@@ -148,8 +150,7 @@ def _reconcile(
         elif action == RESEND and attempt is not None:
             messages.append(Assign(event.worker, attempt.uid))
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
-            attempt.assigned_ms = clock.now_ms
-            state.touched.attempts[attempt.uid] = None
+            attempts.count_anew(state, attempt)
         elif action == LOSE and attempt is not None:
             why = (
                 "its worker came back without it"
@@ -172,19 +173,24 @@ def _report(state: State, event: WorkerRegistered, activity: Activity) -> Report
     if attempt is None:
         return Reported(task_id(activity.job_id, activity.index), False)
     task = state.tasks[attempt.job_id, attempt.index]
-    adoptable = task.queued and task.last_uid == attempt.uid
+    adoptable = task.queued and task.last_uid == attempt.uid and not state.jobs[attempt.job_id].gang
     return Reported(attempt.uid, True, attempt.phase, bool(attempt.cancel), adoptable)
 
 
-def _keep(state: State, attempt: Attempt, running: bool, clock: Clock) -> None:
+def _keep(state: State, attempt: Attempt, running: bool, clock: Clock) -> list[Effect]:
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    if job.gang and attempt.phase is Phase.ASSIGNED and not running:
+        # Its acceptance carries where it can be met, and a registration does not: let it be said again.
+        return [Assign(attempt.worker, attempt.uid)]
     if attempts.move(state, attempt, ACCEPT):
         attempt.accepted_at_ms = clock.at_ms
         jobs.started(state, job, task, attempt, clock)
     if running:
         results.mark_started(state, attempt, clock)
+        gangs.saw_running(state, job, attempt, clock)
     attempts.move(state, attempt, RETURN)
     state.touched.attempts[attempt.uid] = None
+    return [Go(attempt.worker, attempt.uid)] if gangs.waits_for_go(attempt) else []
 
 
 def _stop(state: State, worker: str, activity: Activity, attempt: Attempt | None, clock: Clock) -> Cancel:
@@ -269,6 +275,13 @@ def stop_due(state: State, event: StopDue, clock: Clock) -> list[Effect]:
     return [Cancel(attempt.worker, state.spell(attempt), attempt.uid, attempt.cancel, max(0.0, left_s))]
 
 
+def go_due(state: State, event: GoDue, clock: Clock) -> list[Effect]:
+    """Tell a member of a gang again that it may start."""
+    attempt = state.attempts.get(event.uid)
+    due = attempt is not None and gangs.waits_for_go(attempt)
+    return [Go(attempt.worker, attempt.uid)] if due and attempt is not None else []
+
+
 def changed(state: State, event: WorkerChanged, clock: Clock) -> list[Effect]:
     """Capabilities may change at any heartbeat."""
     worker = state.workers[event.worker]
@@ -330,5 +343,6 @@ def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect
         state.presence.pop(event.worker, None)
         state.held.pop(event.worker, None)
         state.columns.forget(event.worker)
+        state.experience.forget_worker(event.worker)
         state.touched.workers[event.worker] = None
     return []

@@ -11,7 +11,6 @@ ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 ID_RULE = "1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
 _ID = re.compile(ID_PATTERN)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-_UID = re.compile(r"([0-9]{1,7})-([0-9]{1,13})")
 _MAX_EPOCH, _MAX_SEQ = (1 << 23) - 1, (1 << 40) - 1
 
 
@@ -47,10 +46,11 @@ def attempt_number(uid: str) -> int:
 
     Peers send uids: one that would not fit into the 63 bits of a row id was never drawn here and is no uid.
     """
-    match = _UID.fullmatch(uid)
-    if match is None:
+    # Asked for each placement: taking it apart by hand takes half as long as the pattern would.
+    first, _, last = uid.partition("-")
+    if not (first.isdigit() and last.isdigit() and uid.isascii() and len(first) <= 7 and len(last) <= 13):
         return -1
-    epoch, seq = int(match.group(1)), int(match.group(2))
+    epoch, seq = int(first), int(last)
     return epoch << 40 | seq if epoch <= _MAX_EPOCH and seq <= _MAX_SEQ else -1
 
 

@@ -26,7 +26,11 @@ class JobState(StrEnum):
     @property
     def final(self) -> bool:
         """Whether it never changes again."""
-        return self not in (JobState.PENDING, JobState.RUNNING)
+        return self not in OPEN_STATES
+
+
+# Named once: looking a member up by its name takes longer than the comparison.
+OPEN_STATES = (JobState.PENDING, JobState.RUNNING)
 
 
 class Phase(StrEnum):
@@ -56,9 +60,13 @@ LIVE_PHASES = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, Ph
 class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     """One submitted job. Tasks that were never placed have no record of their own: they are the range [cursor, total).
 
-    `rest` is the state that this range shares: pending, or how it ended without being placed. `holes` counts tasks
-    inside the range that ended by themselves (cancelled one by one) and do have a record. `waiting_since_ms`
-    restarts with each placement: an array that moves on does not time out.
+    `rest` is the state that this range shares: pending, or how it ended without being placed (`rest_class` where that
+    has an exit class of its own). `holes` counts tasks inside the range that ended by themselves (cancelled one by one)
+    and do have a record. `waiting_since_ms` restarts with each placement: an array that moves on does not time out.
+    `held` by a person (`held_by`), or while `after` names jobs that have not ended: it is in no line. `original` is the
+    spec as submitted, where an edit changed it. A gang counts its tries in `generation`; `broken` says how the present
+    one came to its end while members are still stopping, `breaker` by which attempt, `blamed` which worker is avoided.
+    `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time.
     """
 
     id: str
@@ -97,6 +105,26 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     started_at_ms: int = 0
     ended_at_ms: int = 0
     error: str = ""
+    held: bool = False
+    after: tuple[str, ...] = ()
+    gang: bool = False
+    generation: int = 0
+    blamed: str = ""
+    broken: str = ""
+    plugin: str = ""
+    ranked: bool = False
+    expected_ms: int = 0
+    deadline_ms: int = 0
+    party: int = -1
+    breaker: str = ""
+    held_by: str = ""
+    original: bytes = b""
+    rest_class: str = ""
+
+    @property
+    def barred(self) -> bool:
+        """Whether it stands in no line: held, or waiting for other jobs."""
+        return self.held or bool(self.after)
 
     @property
     def waiting(self) -> int:
@@ -118,7 +146,8 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     """One task that was placed at least once, or ended by itself without it. `index` counts from 0 within its job.
 
     Exactly one of these holds: `current` names its live attempt; `queued`; `state` is final. A final task may
-    still have an attempt that is stopping: "killed" and "the process is gone" are two facts.
+    still have an attempt that is stopping: "killed" and "the process is gone" are two facts. `ahead`: it was preempted
+    and heads its band.
     """
 
     job_id: str
@@ -138,13 +167,15 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     error: str = ""
     started_at_ms: int = 0
     ended_at_ms: int = 0
+    ahead: bool = False
 
 
 class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     """One try of a task on one worker. Times ending in `_ms` are hub time; `_at_ms` are wall time for people.
 
     `cancel` is the reason it was asked to stop ("" for none). `started` stays True once user code may have run: it
-    decides whether a loss is charged.
+    decides whether a loss is charged. `variant` is the alternative by which it runs. `go`: its gang passed the start
+    barrier. `saved_ms` is how much of its run time its last checkpoint covers.
     """
 
     uid: str
@@ -181,3 +212,7 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     max_rss_bytes: int = 0
     value: bytes = b""
     digest: str = ""
+    variant: int = 0
+    go: bool = False
+    saved_step: int = 0
+    saved_ms: int = 0

@@ -1,8 +1,8 @@
 """What one task asks for, in integers: millicores, bytes, milli-GPUs.
 
-An `Ask` is the shape key: all tasks with an equal ask are one class to the scheduler, so it holds the whole ask,
-the node count and a bucket of the time limit, and leaves out what differs from job to job (deadline, expected run
-time, name).
+The asks of a job's alternatives are its shape: all tasks with equal ones are one class to the scheduler, so an `Ask`
+holds everything that is matched, the node count and a bucket of the time limit, and leaves out what differs from job to
+job (deadline, expected run time, name).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from dray.core.model.spec import JobSpec, unpack_spec
+from dray.core.model.spec import JobSpec, unpack_spec, with_variant
 from dray.core.model.units import GB
 
 WHOLE = 1000
@@ -36,6 +36,8 @@ class Ask(msgspec.Struct, frozen=True):
     nodes: int = 1
     features: tuple[str, ...] = ()
     limit_bucket: int = 0
+    prefer: tuple[str, ...] = ()
+    mixed_backends: bool = False
 
 
 def ask_of(spec: JobSpec) -> Ask:
@@ -66,13 +68,25 @@ def ask_of(spec: JobSpec) -> Ask:
         nodes=spec.node_count,
         features=tuple(name for name, needed in needs if needed),
         limit_bucket=round(spec.limit_s).bit_length(),
+        prefer=tuple(sorted(spec.prefer)),
+        mixed_backends=spec.mixed_backends,
     )
 
 
+Asks = tuple[Ask, ...]
+
+
+def asks_of(spec: JobSpec) -> Asks:
+    """The asks of a job's alternatives in order; most jobs have one."""
+    if not spec.variants:
+        return (ask_of(spec),)
+    return tuple(ask_of(with_variant(spec, number)) for number in range(len(spec.variants)))
+
+
 @lru_cache(maxsize=1024)
-def ask_of_packed(packed: bytes) -> Ask:
+def asks_of_packed(packed: bytes) -> Asks:
     """The same of a packed spec."""
-    return ask_of(unpack_spec(packed))
+    return asks_of(unpack_spec(packed))
 
 
 class Rejection(msgspec.Struct, frozen=True):

@@ -68,6 +68,28 @@ class ArraySpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(0, (self.last - self.first) // self.step + 1)
 
 
+class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One alternative way to run a job: what it gives replaces the job's own, `env` is laid over it."""
+
+    name: str = ""
+    gpu_count: int | None = None
+    gpu_type: str | None = None
+    gpu_backend: str | None = None
+    min_vram_gb: float | None = None
+    min_cpu_cores: float | None = None
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    gpu_milli: int | None = None
+    vram_per_gpu_bytes: int | None = None
+    device: DeviceAsk | None = None
+    resources: dict[str, int] | None = None
+    require: list[str] | None = None
+    prefer: list[str] | None = None
+    expected_runtime_s: float | None = None
+    command: list[str] | None = None
+    env: dict[str, str] = {}
+
+
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One job as submitted, after defaults."""
 
@@ -119,6 +141,10 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     workdir: str = ""
     checkpoint: str = ""
     function: bytes = b""
+    variants: list[Variant] = []
+    after: list[str] = []
+    hold: bool = False
+    mixed_backends: bool = False
 
     @property
     def limit_s(self) -> float:
@@ -137,6 +163,19 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def numbered(self) -> bool:
         """Whether its task ids carry an index: a job with one task shares its id with it."""
         return self.task_count != 1 or (self.array is not None and self.array.open)
+
+
+def with_variant(spec: JobSpec, number: int) -> JobSpec:
+    """The job as it runs by one of its alternatives; a job without any has only number 0, itself."""
+    if not spec.variants:
+        return spec
+    variant = spec.variants[number]
+    given = {
+        name: value
+        for name in Variant.__struct_fields__
+        if name not in ("name", "env") and (value := getattr(variant, name)) is not None
+    }
+    return msgspec.structs.replace(spec, variants=[], env=spec.env | variant.env, **given)
 
 
 ALWAYS_SENT = {"type": "batch", "slot_pool": "", "gpu_count": 0, "node_count": 1, "command": [], "env": {}}

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dray.core.model.capability import BACKENDS
+from dray.core.model.dependency import MAX_NEEDS, need_problem, read_need
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
 from dray.core.model.spec import (
@@ -29,7 +30,14 @@ from dray.core.model.spec import (
     HealthCheck,
     JobSpec,
 )
-from dray.errors import InvalidSpec, Problem
+from dray.core.model.units import parse_moment
+from dray.core.model.variant_check import (
+    VARIANT_FIELDS,
+    complete_variants,
+    laid_problems,
+    list_problems,
+)
+from dray.errors import InvalidInput, InvalidSpec, Problem
 
 INT32 = 2**31 - 1
 LARGE = 2**53
@@ -41,12 +49,8 @@ MAX_PROBLEMS = 200
 MAX_SUGGESTIONS = 20
 MAX_SUGGEST_LENGTH = 64
 Check = Callable[[Any], str]
+_CARD_ASKS = ("gpu_count", "gpu_type", "min_vram_gb", "vram_per_gpu_bytes", "gpu_milli")
 FLOATS = frozenset(field.name for field in msgspec.structs.fields(JobSpec) if field.type is float)
-NOT_YET = {
-    "variants": "alternatives are not available in this version: submit one job per alternative",
-    "after": "dependencies are not available in this version: wait for the first job, then submit",
-    "hold": "holding a job is not available in this version: submit it when it may start",
-}
 
 
 def _number(low: float, high: float, whole: bool) -> Check:
@@ -184,6 +188,41 @@ def _blob(value: Any) -> str:
     )
 
 
+def _cards(value: Any) -> str:
+    if isinstance(value, float) and math.isfinite(value) and not value.is_integer():
+        return f"must be whole cards, got {value:g}: a share of one card is asked for by gpu_milli, 1 to 999"
+    return _number(0, 65536, whole=True)(value)
+
+
+def _moment(value: Any) -> str:
+    if fault := _text(64)(value):
+        return fault
+    try:
+        parse_moment(value or "1970-01-01T00:00:00Z")
+    except InvalidInput as error:
+        return error.message
+    return ""
+
+
+def _needs(value: Any) -> str:
+    if fault := _texts(value):
+        return fault
+    if len(value) > MAX_NEEDS:
+        return f"names {len(value)} jobs, the limit is {MAX_NEEDS}"
+    if fault := next((problem for item in value if (problem := need_problem(item))), ""):
+        return fault
+    seen: dict[str, None] = {}
+    for need in map(read_need, value):
+        if need.job_id in seen:
+            return f"names job {need.job_id} twice: give one condition for it"
+        seen[need.job_id] = None
+    return ""
+
+
+def _objects(value: Any) -> str:
+    return "" if isinstance(value, list) else f"must be a list of objects, got {_quote(value)}"
+
+
 _ARRAY: dict[str, Check] = {
     "first": _number(0, LARGE, whole=True),
     "last": _number(-1, LARGE, whole=True),
@@ -208,7 +247,7 @@ FIELDS: dict[str, Check] = {
     "job_tier": _one_of(tuple(TIERS), empty=True),
     "slot_pool": _one_of(POOLS, empty=True),
     "user_id": _id,
-    "gpu_count": _number(0, 65536, whole=True),
+    "gpu_count": _cards,
     "gpu_type": _text(128),
     "gpu_backend": _one_of(BACKENDS, empty=True),
     "min_vram_gb": _number(0, 10**9, whole=False),
@@ -239,7 +278,7 @@ FIELDS: dict[str, Check] = {
     "workload": _id,
     "plugin": _id,
     "expected_runtime_s": _number(0, 10**12, whole=False),
-    "deadline": _text(64),
+    "deadline": _moment,
     "scheduling_timeout_s": _number(0, 10**10, whole=False),
     "retries": _number(0, 10**6, whole=True),
     "losses": _number(0, 10**6, whole=True),
@@ -250,19 +289,36 @@ FIELDS: dict[str, Check] = {
     "workdir": _text(),
     "checkpoint": _text(),
     "function": _blob,
+    "variants": _objects,
+    "after": _needs,
+    "hold": _flag,
+    "mixed_backends": _flag,
 }
+_VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
 
 
 def check_spec(raw: Mapping[str, Any]) -> JobSpec:
     """Give the complete spec, or raise `InvalidSpec` with every problem found."""
+    variants = raw.get("variants")
     problems = [*_field_problems(raw, FIELDS, ""), *_nested_problems(raw)]
+    if isinstance(variants, list):
+        problems += _variant_problems(variants)
     if not problems:
-        problems = list(_joint_problems(raw))
+        problems = _joint_problems(raw) if not variants else laid_problems(raw, variants, _laid_problems)
+    _refuse(problems)
+    spec = _complete({name: value for name, value in raw.items() if name != "variants"})
+    if not variants:
+        return spec
+    made, problems = complete_variants(raw, spec, variants, _complete)
+    _refuse(problems)
+    return msgspec.structs.replace(spec, variants=made)
+
+
+def _refuse(problems: list[Problem]) -> None:
     if problems:
         first = f"{problems[0].where}: {problems[0].what}"
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidSpec(f"the job cannot be accepted: {first}{more}", problems)
-    return _complete(raw)
 
 
 def suggest(word: Any, known: tuple[str, ...] | list[str]) -> str:
@@ -273,7 +329,23 @@ def suggest(word: Any, known: tuple[str, ...] | list[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _field_problems(raw: Mapping[str, Any], fields: Mapping[str, Check], prefix: str) -> list[Problem]:
+def _variant_problems(variants: list[Any]) -> list[Problem]:
+    problems = list_problems(variants)
+    for number, variant in enumerate(variants):
+        if isinstance(variant, dict):
+            prefix = f"variants[{number}]."
+            problems += _field_problems(variant, _VARIANT, prefix, "an alternative")
+            device = variant.get("device")
+            if isinstance(device, dict):
+                problems += _field_problems(device, _DEVICE, f"{prefix}device.")
+        if len(problems) >= MAX_PROBLEMS:
+            break
+    return problems
+
+
+def _field_problems(
+    raw: Mapping[str, Any], fields: Mapping[str, Check], prefix: str, what: str = "a job"
+) -> list[Problem]:
     problems: list[Problem] = []
     for field, value in raw.items():
         if len(problems) == MAX_PROBLEMS:
@@ -281,8 +353,7 @@ def _field_problems(raw: Mapping[str, Any], fields: Mapping[str, Check], prefix:
         check = fields.get(field)
         if check is None:
             near = suggest(field, list(fields)) if len(problems) < MAX_SUGGESTIONS else ""
-            what = NOT_YET.get(field) or f"is not a field of a job{near}"
-            problems.append(Problem(f"{prefix}{_field_name(field)}", what))
+            problems.append(Problem(f"{prefix}{_field_name(field)}", f"is not a field of {what}{near}"))
         elif value is not None and (fault := check(value)):
             problems.append(Problem(f"{prefix}{field}", fault))
     return problems
@@ -295,6 +366,15 @@ def _nested_problems(raw: Mapping[str, Any]) -> list[Problem]:
         if isinstance(value, dict):
             problems += _field_problems(value, fields, f"{field}.")
     return problems
+
+
+def _laid_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    """Faults of a job as one of its alternatives makes it: that one could never be chosen."""
+    card_ask = next((name for name in _CARD_ASKS if raw.get(name)), "")
+    if raw.get("gpu_backend") != "cpu" or not card_ask:
+        return _joint_problems(raw)
+    what = f"is cpu, but {card_ask} asks for {_quote(raw[card_ask])}"
+    return [*_joint_problems(raw), Problem("gpu_backend", what)]
 
 
 def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
@@ -320,6 +400,8 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         )
     if raw.get("device") and (raw["device"].get("kind") == "cpu") and (raw.get("gpu_count") or 0) > 0:
         problems.append(Problem("device.kind", f"is cpu, but gpu_count asks for {raw['gpu_count']}"))
+    if raw.get("id") and raw["id"] in [read_need(text).job_id for text in raw.get("after") or ()]:
+        problems.append(Problem("after", f"job {raw['id']} would wait for itself"))
     if raw.get("overlap") == "fenced" and 0 < (raw.get("lost_after_s") or 0) < MIN_LEASE_S:
         what = f"must be {MIN_LEASE_S} or more with overlap fenced, or heartbeats come too late to renew the lease"
         problems.append(Problem("lost_after_s", what))
@@ -367,6 +449,8 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
         given["gpu_count"] = 1
     if given.get("gpu_milli") == 1000:
         del given["gpu_milli"]
+    if "after" in given:
+        given["after"] = [str(read_need(text)) for text in given["after"]]
     if given.get("at_most_once"):
         given["retries"] = given["losses"] = 0
     return JobSpec(**given)

@@ -19,9 +19,15 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(?:i?b)?|b)?\s*", re
 _CLOCK = re.compile(r"(?:([0-9]{1,12})-)?([0-9]{1,12})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
 _SPAN = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,40})?)\s*(ms|s|m|h|d)")
 _SPAN_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOMENT = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(\.[0-9]{1,9})?"
+    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"
+)
+_MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _ARRAY = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([0-9]{1,18}))?(?:%([0-9]{1,18}))?")
-_GPUS = re.compile(r"(?:(.+):)?([0-9]{1,9})", re.DOTALL)
+_GPUS = re.compile(r"(?:(.+):)?([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.DOTALL)
 MAX_BYTES = 1 << 62
+DAYS_BEFORE_1970 = 719_162
 
 
 def parse_bytes(text: str | int, base: int = 1024) -> int:
@@ -75,6 +81,36 @@ def parse_seconds(text: str | float) -> float:
     return value
 
 
+def parse_moment(text: str) -> int:
+    """Read a moment as RFC 3339 spells it, in milliseconds of wall time."""
+    match = _MOMENT.fullmatch(text)
+    at_ms = _moment_ms(match) if match is not None else None
+    if at_ms is None:
+        raise InvalidInput(
+            f"{_quote(text)} is not a moment: write it as RFC 3339 does, with its offset, such as "
+            "2030-01-31T18:00:00Z"
+        )
+    return at_ms
+
+
+def _moment_ms(match: re.Match[str]) -> int | None:
+    """Count from the civil calendar: core may not import anything that can read a clock."""
+    year, month, day, hour, minute, second = (int(match.group(number)) for number in range(1, 7))
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    most = _MONTH_DAYS[month - 1] + (month == 2 and leap) if 1 <= month <= 12 else 0
+    offset_h, offset_m = int(match.group(9) or 0), int(match.group(10) or 0)
+    if not (year and 1 <= day <= most and hour < 24 and minute < 60 and second < 60):
+        return None
+    if offset_h > 23 or offset_m > 59:
+        return None
+    past = year - 1
+    days = 365 * past + past // 4 - past // 100 + past // 400
+    days += sum(_MONTH_DAYS[: month - 1]) + (month > 2 and leap) + day - 1 - DAYS_BEFORE_1970
+    sign = -1 if match.group(8) == "-" else 1
+    minutes = (days * 24 + hour) * 60 + minute - sign * (offset_h * 60 + offset_m)
+    return (minutes * 60 + second) * 1000 + round(float(match.group(7) or 0) * 1000)
+
+
 class ArrayRange(NamedTuple):
     """`0-9:2%3` read: first and last index, step, and how many may run at once (0: no cap)."""
 
@@ -100,18 +136,33 @@ def parse_array(text: str) -> ArrayRange:
 
 
 class GpuAsk(NamedTuple):
-    """`A100:2` read: a type (empty: any) and a count."""
+    """`A100:2` read: a type (empty: any) and a count. `milli` is the share of one card where less was asked for."""
 
     type: str
     number: int
+    milli: int = 0
 
 
 def parse_gpus(text: str) -> GpuAsk:
-    """Read `-G [TYPE:]N`."""
+    """Read `-G [TYPE:]N`; N is a number of whole cards, or a share of a single one such as 0.5."""
     match = _GPUS.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(f"{_quote(text)} is not a GPU ask: write a number, or TYPE:NUMBER such as A100:2")
-    return GpuAsk(match.group(1) or "", int(match.group(2)))
+    kind, number = match.group(1) or "", match.group(2)
+    if number.isdigit():
+        return GpuAsk(kind, int(number))
+    milli = round(float(number) * 1000)
+    if milli % 1000 == 0 and milli:
+        return GpuAsk(kind, milli // 1000)
+    if milli > 1000:
+        whole = milli // 1000
+        raise InvalidInput(
+            f"{_quote(text)} asks for parts of several cards: a task shares one card (such as 0.5), or has whole ones "
+            f"({whole} or {whole + 1})"
+        )
+    if not milli:
+        raise InvalidInput(f"{_quote(text)} is too small a share: 0.001 of a card is the least")
+    return GpuAsk(kind, 1, milli)
 
 
 def format_bytes(value: int) -> str:

@@ -30,10 +30,14 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     left: bool = False
     quarantined: tuple[str, ...] = ()
     registered_at_ms: int = 0
+    resources: dict[str, int] = {}
 
 
 class Presence(msgspec.Struct, kw_only=True):
-    """The live side of a worker: its session, when it was last heard, and how much work it asked for."""
+    """The live side of a worker: its session, when it was last heard, and how much work it asked for.
+
+    `told` counts what it said of its tasks' progress since `told_since_ms`; `flooding`: more than its share.
+    """
 
     session: int = 0
     seen_ms: int = 0
@@ -44,6 +48,18 @@ class Presence(msgspec.Struct, kw_only=True):
     takeovers: tuple[int, ...] = ()
     refused_until_ms: int = 0
     loss_timer_ms: int = 0
+    told: int = 0
+    told_since_ms: int = 0
+    flooding: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """The last a running task said of itself; None and "" where it did not say. A signal too."""
+
+    step: int | None = None
+    fraction: float | None = None
+    note: str = ""
+    at_ms: int = 0
 
 
 def card_table(capability: Capability, devices: tuple[Device, ...]) -> tuple[Device, ...]:

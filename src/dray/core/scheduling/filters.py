@@ -6,7 +6,8 @@ only leave out workers that these rules would refuse anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dray.core.lifecycle.columns import Offer, pick_cards
@@ -33,6 +34,8 @@ class Room(NamedTuple):
     present: bool
     suspect: bool
     draining: bool
+    named_total: Mapping[str, int] = MappingProxyType({})
+    named_free: Mapping[str, int] = MappingProxyType({})
 
 
 def backend(ask: Ask, room: Room) -> Rejection | None:
@@ -75,8 +78,11 @@ def features(ask: Ask, room: Room) -> Rejection | None:
 
 def named(ask: Ask, room: Room) -> Rejection | None:
     for name, amount in ask.resources:
-        if amount > 0:
-            return Rejection("resource", f"{amount} {name}", f"0 {name}", ever=True)
+        total, free = room.named_total.get(name, 0), room.named_free.get(name, 0)
+        if amount > total:
+            return Rejection("resource", f"{amount} {name}", f"{total} {name}", ever=True, amount=total)
+        if amount > max(free, 0):
+            return Rejection("resource", f"{amount} {name}", f"{free} free of {total} {name}", amount=free)
     return None
 
 
@@ -148,8 +154,8 @@ def credit(ask: Ask, room: Room) -> Rejection | None:
 
 
 Filter = Callable[[Ask, Room], Rejection | None]
-CLASS_FILTERS: tuple[Filter, ...] = (backend, device, gpu_type, labels, features, named)
-ROOM_FILTERS: tuple[Filter, ...] = (gpus, vram, cpu, memory, presence, slots, credit)
+CLASS_FILTERS: tuple[Filter, ...] = (backend, device, gpu_type, labels, features)
+ROOM_FILTERS: tuple[Filter, ...] = (named, gpus, vram, cpu, memory, presence, slots, credit)
 FILTERS = CLASS_FILTERS + ROOM_FILTERS
 
 

@@ -1,165 +1,272 @@
-"""One scheduling pass: the order of the queues, walked once, skipping what does not fit.
+"""One scheduling pass: turns are taken, and whoever's turn it is starts where it fits best, or is passed by.
 
 Costs in proportion to the shapes that are awake and the tasks it places. A shape that found no room is parked; a
-worker that gained room wakes the shapes that could use it. Parking is a cache: a dry run leaves it alone.
+worker that gained room wakes the shapes that could use it. A line that a gate holds back (quota, pace, cap) waits for
+that gate. Both are caches: a dry run leaves them alone.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
-from dray.core.lifecycle.events import Placement
+from dray.core.lifecycle.events import Placement, Preemption
 from dray.core.lifecycle.jobs import next_index
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.parties import cost_of
+from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
-from dray.core.model.spec import POOLS
-from dray.core.scheduling.filters import FILTERS, Room, fits
-from dray.core.scheduling.placement import Walk
+from dray.core.scheduling.ordering import Head, Turns, stands
+from dray.core.scheduling.overlay import Overlay
+from dray.core.scheduling.preemption import gives_up_ms, lapsed
+from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
 from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.waking import note_parked, wake
+from dray.core.scheduling.walks import Spot
 
 
 class Plan(NamedTuple):
-    """What one pass decided. `cut`: the limit of one pass was reached and the next is due at once."""
+    """What one pass decided. `gated` names lines and the gates they wait for, `blocked` the jobs that found no room and
+    `looks` when some of them are to be looked at again. `cut`: the limit of one pass was reached and the next is due at
+    once.
+    """
 
     placements: tuple[Placement, ...]
+    preemptions: tuple[Preemption, ...]
     parked: tuple[int, ...]
+    gated: tuple[tuple[BucketKey, str], ...]
+    blocked: tuple[str, ...]
+    looks: tuple[tuple[str, int], ...]
     cut: bool
 
 
 def plan(state: State) -> Plan:
     """Decide who starts where now. Reads the state; only `settle_plan` and `apply` change it."""
-    hints = wake(state)
-    rooms = Rooms(state)
-    walks: dict[int, Walk] = {}
-    taken: dict[str, int] = {}
-    lines = _Lines(state)
-    placements: list[Placement] = []
-    parked: dict[int, None] = {}
-    limit, number = state.rules.pass_placements, state.counters.next_attempt
-    while lines.heap and len(placements) < limit:
-        _, key, job, entry = lines.pop()
-        if key.shape in parked:
-            continue  # another line of a shape that found no room: it asks for the same
-        walk = walks.get(key.shape)
-        if walk is None:
-            walk = walks[key.shape] = Walk(state, rooms, key.shape, hints.get(key.shape))
-        for index in _waiting(state, job, entry, limit - len(placements), taken.get(job.id, 0)):
-            spot = walk.next()
-            if spot is None:
-                parked[key.shape] = None
-                break
-            row, devices = spot
-            uid = attempt_uid(state.counters.epoch, number)
-            number += 1
-            taken[job.id] = taken.get(job.id, 0) + 1
-            placements.append(Placement(job.id, index, uid, state.columns.worker_of[row], devices))
-        if key.shape not in parked:
-            lines.push_next(key)
-    # Not `bool(lines.heap)`: the last line may be an array of which only a part was placed.
-    return Plan(tuple(placements), tuple(parked), len(placements) >= limit)
+    return _Pass(state).run()
 
 
-def settle_plan(state: State, decided: Plan) -> None:
-    """Bring the caches in line once the plan was folded in: park what found no room, forget empty lines."""
-    for shape in decided.parked:
-        state.backlog.park(shape, full=True)
-    for shape in list(state.backlog.awake):
-        for key in list(state.backlog.of_shape.get(shape, ())):
-            prune(state, key)
-        if not decided.cut:
-            state.backlog.park(shape, full=False)
-
-
-def prune(state: State, key: BucketKey) -> None:
-    """Drop stale entries at the head of a line, and the line when nothing is left."""
-    bucket = state.backlog.buckets[key]
-    while bucket.head < len(bucket.entries) and not _stands(state, bucket.entries[bucket.head]):
-        bucket.drop_head()
-    if bucket.head >= len(bucket.entries):
-        state.backlog.remove_bucket(key)
-
-
-def wake(state: State) -> dict[int, list[int]]:
-    """Look at parked shapes again that could use a worker which gained room since the last pass.
-
-    Gives the rows that woke a shape which had found every worker full: no others need be looked at for it.
-    """
-    hints: dict[int, list[int]] = {}
-    backlog, columns = state.backlog, state.columns
-    if backlog.parked and columns.roomier:
-        rooms = Rooms(state)
-        fresh = [(row, *pair) for row in columns.roomier for pair in _usable(state, rooms, row)]
-        for shape, full in list(backlog.parked.items()) if fresh else ():
-            ask = state.ask(shape)
-            rows = [row for row, pool, room in fresh if pool == ask.pool and fits(ask, room, FILTERS)]
-            if rows:
-                backlog.wake(shape)
-                if full:
-                    hints[shape] = rows
-    columns.roomier.clear()
-    return hints
-
-
-def _usable(state: State, rooms: Rooms, row: int) -> list[tuple[str, Room]]:
-    if not (state.columns.get("open", row) and state.columns.get("credit", row)):
-        return []
-    pairs = [(pool, rooms.room(row, pool)) for pool in POOLS]
-    return [(pool, room) for pool, room in pairs if room.slots_free > 0]
-
-
-class _Lines:
-    """The heads of all awake lines, first come first."""
+class _Pass:
+    """One pass under way: the overlay of what it has given out."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.heap: list[tuple[tuple[int, int], BucketKey, Job, Entry]] = []
-        self._walks: dict[BucketKey, Iterator[tuple[Job, Entry]]] = {}
-        for shape in state.backlog.awake:
-            for key in state.backlog.of_shape.get(shape, ()):
-                self._walks[key] = _standing(state, key)
-                self.push_next(key)
+        roomier = list(state.columns.roomier)
+        drop_stale(state)
+        hints = {shape: rows for shape, rows in wake(state).items() if state.asks(shape)[0].nodes == 1}
+        rooms, window = Rooms(state), Window()
+        watch = Watch(state, rooms, window)
+        renew(state, rooms, roomier, watch)
+        self._overlay = overlay = Overlay(state, rooms, window, watch, hints)
+        self._rooms, self._placer = overlay.rooms, overlay.placer
+        self._gates, self._search = overlay.gates, overlay.search
+        self._taken: dict[str, int] = {}
+        self._ranges: dict[str, Iterator[int]] = {}
+        self._placements: list[Placement] = []
+        self._preemptions = lapsed(state)
+        self._served: set[tuple[str, int]] = set()
+        self._parked: dict[int, None] = {}
+        self._gated: dict[BucketKey, str] = {}
+        self._blocked: dict[str, None] = {}
+        self._looks: dict[str, int] = {}
+        self._turns = Turns(state, _awake_lines(state))
+        self._weighs = not self._turns.alone or state.policy.preempts
+        self._number = state.counters.next_attempt
 
-    def push_next(self, key: BucketKey) -> None:
-        found = next(self._walks[key], None)
+    def run(self) -> Plan:
+        limit = self._state.rules.pass_placements
+        self._serve_owners()
+        while len(self._placements) < limit and (head := self._turns.pop()) is not None:
+            self._serve(head, limit - len(self._placements))
+        return Plan(
+            tuple(self._placements),
+            tuple(self._preemptions),
+            tuple(self._parked),
+            tuple(self._gated.items()),
+            tuple(self._blocked),
+            tuple(self._looks.items()),
+            # Not whether heads are left: the last line may be an array of which only a part was placed.
+            len(self._placements) >= limit,
+        )
+
+    def _serve_owners(self) -> None:
+        """Let those into their room for whom it is kept: whoever stands before them in line would be refused it."""
+        state, row_of = self._state, self._state.columns.row_of
+        owners = [
+            (kept.job_id, [(row, variant) for _, row, variant, _ in kept.spots])
+            for kept in state.reservations.values()
+        ]
+        owners += [
+            (
+                receipt.job_id,
+                [(row_of[worker], receipt.variant) for worker in receipt.workers if worker in row_of],
+            )
+            for receipt in state.receipts.values()
+        ]
+        for job_id, rows in owners:
+            job = state.jobs.get(job_id)
+            if job is not None and job.waiting and not job.barred and job_id not in self._taken:
+                self._serve_owner(job, rows)
+
+    def _serve_owner(self, job: Job, rows: list[tuple[int, int]]) -> None:
+        state = self._state
+        position = min(state.requeued_of.get(job.id, ()), default=RANGE)
+        entry = Entry(*state.place_of(job, position), job.seq, position, job.id)
+        head = Head((0, 0, entry), state.line_of(job), job)
+        asks = state.asks(job.shape)
+        spots = []
+        for row, variant in rows:
+            if self._rooms.class_mask(asks[variant])[state.columns.get("offer", row)]:
+                devices = self._placer.fit(row, asks[variant], job.id)
+                if devices is not None:
+                    spots.append(Spot(row, variant, devices))
+        if len(spots) < asks[0].nodes:
+            return
+        room, gate = self._gates.room(head)
+        if room <= 0:
+            self._gated[head.line] = gate
+        elif wanted := self._wanted(job, entry, 1):
+            for spot in spots:
+                self._placer.claim(spot, asks[spot.variant], job.id)
+            self._take(head, wanted, spots)
+
+    def _serve(self, head: Head, most: int) -> None:
+        """Give whoever's turn it is as much as may be: everything, or one task while others take turns with it."""
+        line, job = head.line, head.job
+        room, gate = self._gates.room(head)
+        if room <= 0:
+            self._gated[line] = gate
+            return
+        if line.shape in self._parked:
+            self._pass_by(head)
+            return
+        wanted = self._wanted(job, head.rank[2], 1 if self._turns.is_contended(head) else min(most, room))
+        if not wanted:
+            self._turns.push_next(line)
+            return
+        spots = self._overlay.find(job, len(wanted))
+        if spots:
+            self._take(head, wanted, spots)
+        if len(spots) < len(wanted):
+            self._block(head, wanted[len(spots)])
+        elif head.rank[2].position == RANGE and not job.gang and self._has_more(job, wanted[-1]):
+            self._turns.push(head)
+        else:
+            self._turns.push_next(line)
+
+    def _pass_by(self, head: Head) -> None:
+        """Another line of its shape found no room, and it asks for the same: only victims may it find for itself."""
+        job, position = head.job, head.rank[2].position
+        if job.limit and job.live + self._taken.get(job.id, 0) >= job.limit:
+            self._turns.push_next(head.line)
+        elif job.id not in self._taken:
+            self._seek(job, next_index(self._state, job) if position == RANGE else position)
+
+    def _wanted(self, job: Job, entry: Entry, most: int) -> Sequence[int]:
+        """The tasks behind an entry in order, as many as the array's own cap allows; of a gang all or none."""
+        if job.gang:
+            return () if job.id in self._taken else range(job.total)
+        if job.limit:
+            most = min(most, job.limit - job.live - self._taken.get(job.id, 0))
+        if most <= 0:
+            return ()
+        if entry.position != RANGE:
+            return () if (job.id, entry.position) in self._served else (entry.position,)
+        walk = self._ranges.get(job.id)
+        if walk is None:
+            walk = self._ranges[job.id] = _range(self._state, job, next_index(self._state, job))
+        return list(islice(walk, most))
+
+    def _has_more(self, job: Job, last: int) -> bool:
+        return last + 1 < job.total and not (job.limit and job.live + self._taken[job.id] >= job.limit)
+
+    def _take(self, head: Head, wanted: Sequence[int], spots: list[Spot]) -> None:
+        state, job = self._state, head.job
+        epoch, worker_of = state.counters.epoch, state.columns.worker_of
+        for index, (row, variant, devices) in zip(wanted, spots, strict=False):
+            uid = attempt_uid(epoch, self._number)
+            self._number += 1
+            self._placements.append(Placement(job.id, index, uid, worker_of[row], devices, variant))
+            if head.rank[2].position != RANGE:
+                self._served.add((job.id, index))
+        self._taken[job.id] = self._taken.get(job.id, 0) + len(spots)
+        self._gates.take(head, len(spots))
+        if self._weighs:
+            cost = len(spots) * cost_of(state.policy, state.asks(head.line.shape)[0])
+            self._turns.charge(head, cost)
+            self._search.give(job.user, cost)
+
+    def _block(self, head: Head, index: int) -> None:
+        """It found no room: whoever else asks for the same is passed by, and victims are looked for where it may."""
+        self._parked[head.line.shape] = None
+        self._seek(head.job, index)
+
+    def _seek(self, job: Job, index: int) -> None:
+        self._blocked[job.id] = None
+        if not self._search.is_new(job):
+            return
+        found, look_ms = self._search.seek(job, index)
         if found is not None:
-            job, entry = found
-            heapq.heappush(self.heap, ((entry.seq, entry.position), key, job, entry))
-
-    def pop(self) -> tuple[tuple[int, int], BucketKey, Job, Entry]:
-        return heapq.heappop(self.heap)
-
-
-def _standing(state: State, key: BucketKey) -> Iterator[tuple[Job, Entry]]:
-    for entry in state.backlog.entries(key):
-        if _stands(state, entry):
-            yield state.jobs[entry.job_id], entry
+            self._preemptions.append(found)
+            self._overlay.keep(job, found)
+            look_ms = gives_up_ms(self._state, found)
+        if look_ms:
+            self._looks[job.id] = look_ms
 
 
-def _stands(state: State, entry: Entry) -> bool:
-    """Whether an entry still means work: its job waits with a range, or this very task is queued again."""
-    job = state.jobs.get(entry.job_id)
-    if job is None or job.seq != entry.seq:
-        return False
-    if entry.position == RANGE:
-        return job.untouched > 0
-    return entry.position in state.requeued_of.get(job.id, ())
+def settle_plan(state: State, decided: Plan) -> bool:
+    """Bring the caches in line once the plan was folded in: park what found no room, forget empty lines.
+
+    Gives whether another pass is due at once: this one was cut, or what it decided has left room to others.
+    """
+    for shape in decided.parked:
+        note_parked(state, shape)
+        state.backlog.park(shape, full=True)
+    for line, gate in decided.gated:
+        # Also where others stand behind it already: they may wait for an end, and this line for a moment.
+        opens_ms = state.parties.gates[gate].opens_ms(state.now_ms)
+        if opens_ms and opens_ms < state.backlog.opens.get(gate, NEVER):
+            state.backlog.opens[gate] = opens_ms
+            state.set_timer(opens_ms, "gate", gate)
+        state.backlog.shut(line, gate)
+    for job_id in decided.blocked:
+        watch_line(state, state.jobs[job_id])
+    for job_id, at_ms in decided.looks:
+        if at_ms < state.looking.get(job_id, NEVER):
+            state.looking[job_id] = at_ms
+            state.set_timer(at_ms, "look", job_id)
+    for shape in list(state.backlog.awake):
+        for line in list(state.backlog.of_shape.get(shape, ())):
+            prune(state, line)
+        if not decided.cut:
+            if shape in state.backlog.of_shape:
+                note_parked(state, shape)
+            state.backlog.park(shape, full=False)
+    drop_stale(state)
+    return decided.cut or bool(state.columns.roomier)
 
 
-def _waiting(state: State, job: Job, entry: Entry, most: int, taken: int) -> Iterator[int]:
-    """The tasks behind an entry in order, as many as the array's own cap and the pass allow."""
-    room = job.limit - job.live - taken if job.limit else most
-    if room <= 0:
-        return
-    if entry.position != RANGE:
-        yield entry.position
-        return
-    index, left = next_index(state, job), min(room, most, job.untouched)
-    while left > 0:
+def prune(state: State, line: BucketKey) -> None:
+    """Drop stale entries at the head of a line, and the line when nothing is left."""
+    bucket = state.backlog.buckets[line]
+    while bucket.head < len(bucket.entries) and not stands(state, line, bucket.entries[bucket.head]):
+        bucket.drop_head()
+    if bucket.head >= len(bucket.entries):
+        state.backlog.remove_bucket(line)
+
+
+def _awake_lines(state: State) -> Iterator[BucketKey]:
+    backlog = state.backlog
+    for shape in backlog.awake:
+        for line in backlog.of_shape.get(shape, ()):
+            if line not in backlog.gated:
+                yield line
+
+
+def _range(state: State, job: Job, index: int) -> Iterator[int]:
+    """The tasks of a job's range from an index on, past those that ended by themselves."""
+    while index < job.total:
         if not job.holes or (job.id, index) not in state.tasks:
             yield index
-            left -= 1
         index += 1

@@ -64,6 +64,14 @@ class AttemptRow(NamedTuple):
     gpu_type: str
 
 
+class LedgerRow(NamedTuple):
+    """One record of the ledger; None strikes it out."""
+
+    kind: str
+    key: str
+    record: bytes | None
+
+
 class Projection(NamedTuple):
     """Rows as they stand after turn `applied_seq`, and the counters to go on from."""
 
@@ -75,6 +83,7 @@ class Projection(NamedTuple):
     attempts: Sequence[AttemptRow] = ()
     workers: Sequence[Worker] = ()
     gone_workers: Sequence[str] = ()
+    ledger: Sequence[LedgerRow] = ()
 
 
 class Snapshot(NamedTuple):
@@ -89,6 +98,7 @@ class Snapshot(NamedTuple):
     tasks: Iterator[Task]
     attempts: Iterator[Attempt]
     workers: Iterator[Worker]
+    ledger: Iterator[LedgerRow]
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +171,7 @@ class Store(Protocol):
     def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]: ...
     def find_attempt(self, uid: str) -> Attempt | None: ...
     def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None: ...
+    def recent_runs(self, limit: int) -> list[tuple[str, int, int]]: ...
     def find_key(self, user: str, key: str) -> KeyRow | None: ...
     def tokens(self) -> list[TokenRow]: ...
     def save_token(self, token: TokenRow) -> None: ...

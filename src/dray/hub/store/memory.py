@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from dray.core.model.ids import attempt_number
-from dray.core.model.records import Attempt, Job, Task
+from dray.core.model.records import Attempt, Job, Phase, Task
 from dray.core.model.worker import Worker
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store.base import (
@@ -21,6 +21,7 @@ from dray.hub.store.base import (
     JobFilter,
     JobRow,
     KeyRow,
+    LedgerRow,
     LogEntry,
     Projection,
     Retention,
@@ -43,6 +44,7 @@ class MemoryFile:
         self.at_ms = 0
         self.clock_base = b""
         self.counters = b""
+        self.ledger: dict[tuple[str, str], bytes] = {}
         self.log: dict[int, LogEntry] = {}
         self.keys: dict[tuple[str, str], KeyRow] = {}
         self.audit: list[AuditRecord] = []
@@ -109,6 +111,11 @@ class MemoryStore:
             file.workers[worker.id] = copy.deepcopy(worker)
         for worker_id in projection.gone_workers:
             file.workers.pop(worker_id, None)
+        for kind, key, record in projection.ledger:
+            if record is None:
+                file.ledger.pop((kind, key), None)
+            else:
+                file.ledger[kind, key] = record
         file.applied_seq = seq
         file.now_ms = max(file.now_ms, projection.now_ms)
         file.counters = projection.counters
@@ -188,6 +195,7 @@ class MemoryStore:
             tasks=_copies(tasks),
             attempts=_copies(attempts),
             workers=(copy.deepcopy(worker) for _, worker in sorted(file.workers.items())),
+            ledger=(LedgerRow(*key, record) for key, record in sorted(file.ledger.items())),
         )
 
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
@@ -227,6 +235,17 @@ class MemoryStore:
         rows = sorted((self.file.attempts[number].attempt.index, number) for number in numbers)
         found = [self.file.attempts[number].attempt for at, number in rows if index is None or at == index]
         return list(_copies(found[:limit]))
+
+    def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
+        """Give name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
+        found = []
+        for number in sorted(self.file.attempts)[-limit:]:
+            row = self.file.attempts[number]
+            attempt = row.attempt
+            if row.name and attempt.started and attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
+                ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
+                found.append((row.name, max(1, ran_ms), attempt.limit_ms))
+        return found
 
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""

@@ -17,7 +17,7 @@ import msgspec
 from dray.core.model.ids import attempt_number
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.worker import Worker
-from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, LogEntry, Snapshot, TokenRow
+from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, LedgerRow, LogEntry, Snapshot, TokenRow
 from dray.hub.store.faults import translate, translated
 from dray.hub.store.opening import connect
 from dray.hub.store.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
@@ -96,7 +96,13 @@ class Reader:
             tasks=self._stream(_LIVE_TASKS, _TASK),
             attempts=self._stream(_LIVE_ATTEMPTS, _ATTEMPT),
             workers=self._stream("SELECT record FROM workers ORDER BY id", _WORKER),
+            ledger=self._ledger(),
         )
+
+    def _ledger(self) -> Iterator[LedgerRow]:
+        with translated(self._path, "load"):
+            for row in self._connection.execute("SELECT kind, key, record FROM ledger ORDER BY kind, key"):
+                yield LedgerRow(*row)
 
     def _stream(self, query: str, decoder: msgspec.msgpack.Decoder[Record]) -> Iterator[Record]:
         decode = decoder.decode
@@ -186,6 +192,17 @@ class Reader:
             query = "SELECT record FROM attempts WHERE job_id = ? AND idx = ? ORDER BY number LIMIT ?"
             values = (job_id, index, limit)
         return [_ATTEMPT.decode(record) for (record,) in self._all("find attempts", query, values)]
+
+    def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
+        """Name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
+        query = "SELECT name, phase, record FROM attempts ORDER BY number DESC LIMIT ?"
+        found = []
+        for name, phase, record in self._all("recent runs", query, (limit,)):
+            attempt = _ATTEMPT.decode(record) if phase in ("succeeded", "failed") else None
+            if attempt is not None and attempt.started and name:
+                ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
+                found.append((name, max(1, ran_ms), attempt.limit_ms))
+        return found[::-1]
 
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""

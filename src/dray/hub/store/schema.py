@@ -116,7 +116,16 @@ _FIRST = (
     )""",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+_LEDGER = (
+    """CREATE TABLE ledger (
+        kind TEXT NOT NULL,
+        key TEXT NOT NULL,
+        record BLOB NOT NULL,
+        PRIMARY KEY (kind, key)
+    ) WITHOUT ROWID""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

@@ -269,6 +269,10 @@ class SqliteStore:
         """Give the attempts of a task, or of a whole job."""
         return self._reader.find_attempts(job_id, index, limit)
 
+    def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
+        """Give name, run time and limit of the last attempts that came to their own end."""
+        return self._reader.recent_runs(limit)
+
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""
         return self._reader.find_attempt(uid)

@@ -74,6 +74,7 @@ ATTEMPTS = Upsert(
     ("phase", "exit_class", "exit_code", "started_at_ms", "ended_at_ms", "wall_s", "record"),
 )
 WORKERS = Upsert("workers", "id", ("id", "record"), ("record",))
+LEDGER = Upsert("ledger", "kind, key", ("kind", "key", "record"), ("record",))
 
 
 def _job_values(row: JobRow) -> tuple[Any, ...]:
@@ -122,6 +123,10 @@ def write_rows(connection: sqlite3.Connection, projection: Projection) -> None:
     _write(connection, WORKERS, projection.workers, _worker_values)
     for worker_id in projection.gone_workers:
         connection.execute("DELETE FROM workers WHERE id = ?", (worker_id,))
+    _write(connection, LEDGER, [row for row in projection.ledger if row.record is not None], tuple)
+    for row in projection.ledger:
+        if row.record is None:
+            connection.execute("DELETE FROM ledger WHERE kind = ? AND key = ?", (row.kind, row.key))
 
 
 def _write(

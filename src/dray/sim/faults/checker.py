@@ -10,29 +10,44 @@ from typing import Protocol
 
 import msgspec
 
+from dray.core.lifecycle.backlog import BucketKey
+from dray.core.lifecycle.events import Fact, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Attempt, Phase
+from dray.core.model.dependency import read_need
+from dray.core.model.records import Attempt, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.ordering import stands
+from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Message
 from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked
+from dray.sim.faults.policy_watch import PolicyWatch
+from dray.sim.faults.room_watch import RoomWatch
 from dray.sim.faults.runs import Runs
+from dray.sim.faults.wake_ups import find_overlooked
 from dray.sim.faults.world import World
 
 FULL_EVERY = 50
+# Hub time gains a moment at each restart.
+CLOCK_SLACK_MS = 1000
+MARK = "EDIT"
 
 
 class Account(msgspec.Struct):
-    """What peers were told and what was recorded: all of it must still be so at the end."""
+    """What peers were told and what was recorded: all of it must still be so at the end. `tries`: how each attempt of
+    a task, by its number, came out, and how much of its run time was saved.
+    """
 
     acknowledged: dict[str, None] = {}
     cancelled: dict[str, None] = {}
     grown: dict[str, int] = {}
     results: dict[tuple[str, int], str] = {}
     recorded: dict[str, None] = {}
+    tries: dict[tuple[str, int, int], tuple[str, int]] = {}
+    held: dict[str, None] = {}
+    edited: dict[str, int] = {}
 
     def copy(self) -> Account:
         """As it stands now, for a backup."""
@@ -54,6 +69,7 @@ class Checker:
         self._world, self._hub, self._runs = world, hub, runs
         self._turns = 0
         self.account = Account()
+        self.cancel_asked: dict[str, None] = {}
         self.shared_names: dict[str, None] = {}
         self.machines: Sequence[Holder] = ()
         self._placed: dict[str, None] = {}
@@ -61,6 +77,9 @@ class Checker:
         self._revoked: dict[str, None] = {}
         self._taken_back: dict[str, None] = {}
         self._asked_to_stop: dict[str, None] = {}
+        self.gangs = GangWatch(world, runs)
+        self.gangs.shared_names = self.shared_names
+        self._policy, self._rooms = PolicyWatch(world), RoomWatch(world)
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
         hub.witness = self
@@ -74,6 +93,9 @@ class Checker:
             uid = payload["attempt"]["uid"]
             if uid not in self._placed:
                 self._world.fail(f"attempt {uid} was sent to {session.worker} and is not committed")
+            self._check_spec(life.state, life.state.attempts[uid], payload["spec"])
+        elif envelope["type"] == "job_go":
+            self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
             self._asked_to_stop[payload["attempt"]] = None
             life.stop_asked_ms[payload["attempt"]] = self._world.now_ms
@@ -91,6 +113,16 @@ class Checker:
 
     # --- what is committed ------------------------------------------------------------------------------------------
 
+    def logged(self, life: HubLife, facts: list[Fact]) -> None:
+        """A plan that is folded in at once holds nothing that is dropped; a held job does not time out."""
+        for fact in facts:
+            if isinstance(fact, PlanDecided):
+                for placement in fact.placements:
+                    if placement.uid not in life.state.attempts:
+                        self._world.fail(f"the plan holds {placement}, which was dropped at once")
+            elif isinstance(fact, WaitTimedOut) and fact.job_id in self.account.held:
+                self._world.fail(f"job {fact.job_id} is held, and its scheduling timeout ran out")
+
     def committed(self, life: HubLife) -> None:
         """A result that was recorded once stays as it is, whoever dies in between."""
         state, results = life.state, self.account.results
@@ -100,12 +132,53 @@ class Checker:
                 result = f"{task.state} {task.exit_class} {task.last_uid} {task.failures} {task.losses}"
                 if results.setdefault(key, result) != result:
                     self._world.fail(f"task {key} was {results[key]!r} and is now {result!r}")
-        for uid in state.touched.attempts:
-            attempt = state.attempts.get(uid)
-            if attempt is not None:
-                self._look_at(life, attempt)
+        touched = [state.attempts[uid] for uid in state.touched.attempts if uid in state.attempts]
+        for attempt in touched:
+            # What was asked to go and queued again has not failed, whatever its program made of the signal.
+            how = {"time_limit": "failed", "requeued": "requeued"}.get(attempt.cancel, attempt.phase.value)
+            how = how if attempt.phase is not Phase.LOST else "lost"
+            self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
+        fresh = [a for a in touched if a.uid not in self._placed and a.phase is Phase.ASSIGNED]
+        self._policy.committed(life, touched, fresh)
+        self._rooms.committed(life, fresh)
+        for attempt in touched:
+            self._look_at(life, attempt)
+            self._check_save(state, attempt)
+        for key in state.touched.tasks:
+            task = state.tasks.get(key)
+            if task is not None and task.current and not state.jobs[task.job_id].gang:
+                self._check_budget(state, task)
+
+    def _check_save(self, state: State, attempt: Attempt) -> None:
+        """What is recorded as saved was saved, by that very attempt, within the time that it truly ran."""
+        if not attempt.saved_ms and not attempt.saved_step:
+            return
+        runs = [run for run in self._runs.of_task.get(state.spell(attempt), ()) if run.uid == attempt.uid]
+        if not any(attempt.saved_step in run.saves for run in runs):
+            self._world.fail(f"attempt {attempt.uid} is said to have saved step {attempt.saved_step}: {runs}")
+        longest_ms = max(self._world.now_ms - run.began_ms for run in runs)
+        if not 0 <= attempt.saved_ms <= longest_ms + CLOCK_SLACK_MS:
+            self._world.fail(f"attempt {attempt.uid} saved {attempt.saved_ms} ms of {longest_ms} ms")
+
+    def _check_budget(self, state: State, task: Task) -> None:
+        """An attempt may run for the limit less what was saved before it; a failure starts the count anew."""
+        attempt, job = state.attempts[task.current], state.jobs[task.job_id]
+        used_ms = 0
+        for number in range(attempt.no - 1, 0, -1):
+            how, saved_ms = self.account.tries[attempt.job_id, attempt.index, number]
+            if how == "failed":
+                break
+            used_ms += saved_ms
+        left_ms = max(1000, job.limit_ms - used_ms)
+        if task.used_ms != used_ms or (job.limit_ms and attempt.limit_ms != left_ms):
+            self._world.fail(
+                f"attempt {attempt.uid} may run {attempt.limit_ms} ms: {used_ms} ms of {job.limit_ms} ms were "
+                f"saved before it, and its task counts {task.used_ms} ms"
+            )
 
     def _look_at(self, life: HubLife, attempt: Attempt) -> None:
+        if attempt.generation:
+            self.gangs.committed(life, attempt)
         if attempt.uid not in self._placed:
             self._placed[attempt.uid] = None
             self._check_placement(life.state, attempt)
@@ -124,14 +197,15 @@ class Checker:
         """A new attempt goes where there is room, on a worker that takes work, and not against a cancel."""
         if attempt.job_id in self.account.cancelled:
             self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which was cancelled")
+        self._check_steering(state, attempt)
         if attempt.phase is not Phase.ASSIGNED:
             return
         worker, presence = state.workers[attempt.worker], state.presence[attempt.worker]
         if worker.draining:
             self._world.fail(f"attempt {attempt.uid} was placed on {worker.id}, which is drained")
-        asks = [state.ask(state.attempts[uid].shape) for uid in state.held[worker.id]]
+        asks = [state.ask(state.attempts[uid]) for uid in state.held[worker.id]]
         slots = {"batch": presence.slots.batch_total, "service": presence.slots.service_total}
-        pool = state.ask(attempt.shape).pool
+        pool = state.ask(attempt).pool
         taken = sum(1 for ask in asks if ask.pool == pool)
         cpu = sum(ask.cpu_milli for ask in asks)
         if taken > slots[pool] > 0 or cpu > round(worker.capability.cpu_count * 1000):
@@ -139,6 +213,32 @@ class Checker:
                 f"attempt {attempt.uid} makes {taken} {pool} tasks and {cpu} millicores on {worker.id}, which has "
                 f"{slots[pool]} slots and {worker.capability.cpu_count} cores"
             )
+
+    def _check_steering(self, state: State, attempt: Attempt) -> None:
+        """Nothing starts against a hold that was answered, or before what it waits for has ended as it must."""
+        if attempt.job_id in self.account.held:
+            self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which is held")
+        for need in map(read_need, unpack_spec(state.jobs[attempt.job_id].spec).after):
+            other = state.jobs.get(need.job_id) or self._hub.store.find_job(need.job_id)
+            succeeded = other is not None and other.state is JobState.SUCCEEDED
+            ended = other is not None and other.state.final
+            if not {"ok": succeeded, "any": ended, "fail": ended and not succeeded}[need.kind]:
+                self._world.fail(
+                    f"attempt {attempt.uid} of job {attempt.job_id} was made before {need} was met: {other}"
+                )
+        if len(attempt.devices) != state.ask(attempt).gpus:
+            self._world.fail(f"attempt {attempt.uid} has cards {attempt.devices} for {state.ask(attempt)}")
+
+    def _check_spec(self, state: State, attempt: Attempt, sent: Message) -> None:
+        """A worker gets the spec as last edited, by the alternative that holds its place."""
+        marked = int(sent["env"].get(MARK, 0))
+        if marked < self.account.edited.get(attempt.job_id, 0):
+            self._world.fail(f"attempt {attempt.uid} was sent as of edit {marked}: {self.account.edited}")
+        ask = state.ask(attempt)
+        if (sent.get("cpu_milli", 0), sent["gpu_count"]) != (ask.cpu_milli, ask.gpus):
+            self._world.fail(f"attempt {attempt.uid} was sent as {sent} and holds {ask}")
+        if "BY" in sent["env"] and sent["env"]["BY"] != str(attempt.variant):
+            self._world.fail(f"attempt {attempt.uid} runs by alternative {attempt.variant}, sent was {sent}")
 
     def _check_missing(self, attempt: Attempt) -> None:
         """What a worker still has is not given up when it registers again; what it never accepted is sent again."""
@@ -190,13 +290,16 @@ class Checker:
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
         found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]
+        found += [*self._rooms.turned(life), *self._rooms.find_idle(life)]
+        if self._rooms.is_changed(state):
+            found += find_overlooked(life)
         for worker, presence in state.presence.items():
             # Each session asks for itself: what was asked on one before it is void.
             if presence.credit > (asked := life.asked.get(presence.session, 0)):
                 found.append(f"worker {worker} has a credit of {presence.credit} and asked for {asked}")
         if not found and self._turns % FULL_EVERY == 0:
-            found = problems(state) + find_overdue(life, self._runs)
-            self._check_wake_ups(life)
+            found = problems(state) + find_overdue(life, self._runs) + find_overlooked(life)
+            self._check_lines(state)
         if found:
             self._world.fail("; ".join(found[:5]))
 
@@ -232,20 +335,15 @@ class Checker:
                         f"two machines took {worker} from each other {len(recent)} times: {recent}"
                     )
 
-    def _check_wake_ups(self, life: HubLife) -> None:
-        """Fitting work and free credit never coexist after a pass."""
-        state = life.state
-        if life.conductor.cut:
-            return
-        for shape in list(state.backlog.parked):
-            state.backlog.wake(shape)
-        decided = plan(state)
-        settle_plan(state, decided)
-        if decided.placements:
-            first = decided.placements[0]
-            self._world.fail(
-                f"lost wake-up: {first.job_id}/{first.index} fits {first.worker} and was left waiting"
-            )
+    def _check_lines(self, state: State) -> None:
+        """A task stands in one line, at one place: an edit that moved it left nothing behind that counts."""
+        seen: dict[tuple[str, int], BucketKey] = {}
+        for line in state.backlog.buckets:
+            for entry in state.backlog.entries(line):
+                if stands(state, line, entry):
+                    first = seen.setdefault((entry.job_id, entry.position), line)
+                    if first != line:
+                        self._world.fail(f"job {entry.job_id} stands in two lines: {first} and {line}")
 
     def all_ended(self) -> bool:
         """Whether every job has reached its end."""
@@ -255,3 +353,6 @@ class Checker:
         """The hub was restored from a backup: what came after it is excused, and nothing else."""
         self.account = account.copy()
         self._runs.estrange()
+        self.gangs.rewind()
+        self._policy.rewind()
+        self._rooms.rewind()

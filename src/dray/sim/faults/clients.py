@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
 from typing import Any
 
 from dray.errors import NoSpace
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
+from dray.sim.faults.pending import Pending
+from dray.sim.faults.policies import Site
 from dray.sim.faults.runs import Behaviour
+from dray.sim.faults.steering import Steering
 from dray.sim.faults.world import World
 
 PATIENCE_MS = 4000
 DOOMED = "doomed"
-
-
-class Pending:
-    """A future for one answer."""
-
-    def __init__(self, heard: Callable[[Any, BaseException | None], None]) -> None:
-        self._heard, self._done = heard, False
-
-    def done(self) -> bool:
-        return self._done
-
-    def set_result(self, result: Any, /) -> None:
-        self._done = True
-        self._heard(result, None)
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self._done = True
-        self._heard(None, exception)
+GANG_WORLDS, GANG_SHARE = 0.5, 0.5
 
 
 class Clients:
@@ -38,10 +24,15 @@ class Clients:
 
     def __init__(self, world: World, hub: HubNode, checker: Checker) -> None:
         self._world, self._hub, self._checker = world, hub, checker
+        self._steering = Steering(world, hub, checker)
+        self.site = Site(world, hub)
         self.unanswered = world.size.jobs
         self._answered_keys: set[str] = set()
         self.still_open: dict[str, None] = {}
         self._arrays: dict[str, None] = {}
+        # Drawn apart, so that a world without gangs is what it always was.
+        self._gang_draw = random.Random(f"gangs of {world.seed}")
+        self._has_gangs = self._gang_draw.random() < GANG_WORLDS
         for number in range(world.size.jobs):
             world.at(
                 world.rng.randint(0, world.size.span_ms * 2 // 3),
@@ -56,6 +47,7 @@ class Clients:
         long_ones = 0.2 if self._world.faulty else 0.0
         duration = rng.randint(20_000, 400_000) if rng.random() < long_ones else rng.randint(1, 8000)
         failing = rng.random() < 0.2 or task_id.startswith(DOOMED)
+        duration = self.site.stretch(duration)
         return Behaviour(
             duration, "failed" if failing else "succeeded", 1 if failing else 0, rng.random() < 0.7
         )
@@ -84,10 +76,18 @@ class Clients:
         elif rng.random() < 0.25:
             spec["overlap"] = "fenced"
         self._draw_needs(spec)
+        if self._has_gangs and "array" not in spec and self._gang_draw.random() < GANG_SHARE:
+            self._draw_gang(spec)
         if rng.random() < 0.3:
             # Without an id of its own only the key keeps a retry from making a second job.
             spec["name"] = spec.pop("id")
         return spec
+
+    def _draw_gang(self, spec: dict[str, Any]) -> None:
+        """A world may have too few machines of one backend: then it ends as unschedulable."""
+        draw = self._gang_draw
+        spec["node_count"], spec["mixed_backends"] = draw.choice([2, 2, 2, 3]), draw.random() < 0.7
+        spec.setdefault("scheduling_timeout_s", 400)
 
     def _draw_needs(self, spec: dict[str, Any]) -> None:
         rng = self._world.rng
@@ -113,6 +113,8 @@ class Clients:
     def _submit(self, key: str, spec: dict[str, Any]) -> None:
         if key in self._answered_keys:
             return
+        self._steering.dress(key, spec)
+        self.site.dress(key, spec)
         if self._hub.up:
             self._hub.now.submit(
                 [spec], key, Pending(lambda got, fault: self._answered(key, spec, got, fault))
@@ -122,6 +124,8 @@ class Clients:
     def _answered(self, key: str, spec: dict[str, Any], got: Any, fault: BaseException | None) -> None:
         if isinstance(fault, NoSpace):
             self._world.counts["submit refused for space"] += 1
+            return
+        if fault is not None and self._steering.excused(spec, fault):
             return
         if fault is not None:
             self._world.fail(f"the submit under {key} was refused: {fault}")
@@ -134,6 +138,7 @@ class Clients:
         (job_id,) = ids
         self._checker.account.acknowledged[job_id] = None
         self.unanswered -= 1
+        self._steering.acknowledged(job_id, spec)
         rng = self._world.rng
         if self._world.faulty and rng.random() < 0.2:
             self._world.at(rng.randint(0, 60_000), self._cancel, job_id)
@@ -144,6 +149,7 @@ class Clients:
     def _cancel(self, job_id: str) -> None:
         if self._hub.up:
             self._world.counts["cancel"] += 1
+            self._checker.cancel_asked[job_id] = None
             index = 0 if self._world.rng.random() < 0.3 else None
 
             def heard(did: Any, fault: BaseException | None) -> None:

@@ -13,13 +13,22 @@ from typing import Any, Protocol
 import msgspec
 
 from dray.core.lifecycle.effects import Alarm, Effect, Note
-from dray.core.lifecycle.events import ArrayExtended, Clock, EpochStarted, Fact, SessionClosed, WorkerLeft
+from dray.core.lifecycle.events import (
+    ArrayExtended,
+    Clock,
+    EpochStarted,
+    Fact,
+    SessionClosed,
+    WorkerLeft,
+    unpack_facts,
+)
 from dray.core.lifecycle.recovery import release, wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State, Touched
 from dray.core.lifecycle.timers import next_due_ms
+from dray.core.model.policy import Policy
 from dray.errors import EpochLost, NotFound, StoreError
-from dray.hub import commands, inbound
+from dray.hub import changes, commands, inbound, policy_changes
 from dray.hub.commands import KeyMemory, Sources
 from dray.hub.effect_runner import Runner
 from dray.hub.housekeeping import note_lost_epoch
@@ -41,6 +50,7 @@ class Witness(Protocol):
     """Whoever judges what a hub does."""
 
     def sent(self, life: HubLife, session: SimSession, envelope: Message) -> None: ...
+    def logged(self, life: HubLife, facts: list[Fact]) -> None: ...
     def committed(self, life: HubLife) -> None: ...
     def turned(self, life: HubLife) -> None: ...
     def alarmed(self, life: HubLife, text: str) -> None: ...
@@ -192,6 +202,22 @@ class HubLife:
         """Cancel as a client would."""
         self.post(commands.cancel(USER, job_id, index, None, self.store, lambda state, ids, did: did), done)
 
+    def hold(self, job_id: str, on: bool, done: Any) -> None:
+        """Hold or release as a client would."""
+        self.post(changes.hold(USER, job_id, on, self.store, lambda state, job_id, note: note), done)
+
+    def requeue(self, job_id: str, index: int | None, done: Any) -> None:
+        """Queue again as a client would."""
+        self.post(changes.requeue(USER, job_id, index, self.store, lambda state, job_id, note: note), done)
+
+    def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
+        """Edit as a client would."""
+        self.post(changes.edit(USER, job_id, wanted, self.store, lambda state, job_id, note: note), done)
+
+    def apply_policy(self, policy: Policy, done: Any) -> None:
+        """Replace the policy as an operator would."""
+        self.post(policy_changes.apply_policy(USER, policy, True, lambda state, change: True), done)
+
     def drain(self, worker: str, on: bool) -> None:
         """Drain or resume as an operator would."""
         self.post(commands.drain(USER, worker, on, lambda state, worker_id: None))
@@ -306,6 +332,7 @@ class HubLife:
         except StoreError as failure:
             self._fall(failure)
             return
+        self.site.witness.logged(self, unpack_facts(step.turn.facts))
         self.site.witness.committed(self)
         self._go_on(steps)
 

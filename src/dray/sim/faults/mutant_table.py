@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dray.sim.faults.control_mutants import CONTROL
+from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.policy_mutants import POLICIES
+from dray.sim.faults.save_mutants import SAVES
 
 _TURN = "dray.hub.turns:Conductor.turn"
 _PASS = "dray.hub.turns:Conductor._pass"
@@ -14,6 +18,7 @@ _RESULTS = "dray.core.lifecycle.results:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _WORKERS = "dray.core.lifecycle.workers:"
 _TIMERS = "dray.core.lifecycle.timers:"
+_RECOVERY = "dray.core.lifecycle.recovery:"
 _COLUMNS = "dray.core.lifecycle.columns:Columns."
 _ROOMS = "dray.core.scheduling.rooms:Rooms."
 _MACHINE = "dray.agent.machine:Machine."
@@ -42,8 +47,9 @@ TURNS = (
         "plan-not-logged",
         "Placements change the state and are not among the facts.",
         _PASS,
-        "gathered.fold(PlanDecided(decided.placements))",
-        "gathered.effects += apply(state, PlanDecided(decided.placements), gathered.clock)",
+        "gathered.fold(PlanDecided(decided.placements, decided.preemptions))",
+        "gathered.effects += apply("
+        "state, PlanDecided(decided.placements, decided.preemptions), gathered.clock)",
     ),
     _one(
         "log-tail-not-folded",
@@ -254,7 +260,7 @@ JOBS = (
     _one(
         "open-array-ends",
         "An open array ends while it may still grow.",
-        _JOBS + "settle",
+        _JOBS + "_derive",
         "job.ended < job.total or job.open",
         "job.ended < job.total",
     ),
@@ -262,21 +268,22 @@ JOBS = (
         "growth-not-queued",
         "Members that join an open array later find no place in the line.",
         _JOBS + "extended",
-        "state.backlog.add(job)",
+        "state.queue_up(job)",
         "pass",
     ),
-    _one(
+    Mutant(
         "live-entity-released",
         "Memory lets go of attempts that still run.",
-        "dray.core.lifecycle.recovery:release",
-        "and not attempt.phase.live and not adoptable(state, attempt)",
-        "and not adoptable(state, attempt)",
+        (
+            Edit(_RECOVERY + "release", "or gangs.is_member(state, attempt)", ""),
+            Edit(_RECOVERY + "release", "not attempt.phase.live and not adoptable", "not adoptable"),
+        ),
     ),
     _one(
         "array-limit-ignored",
         "An array runs more tasks at once than its own limit.",
-        "dray.core.scheduling.pass_:_waiting",
-        "job.limit - job.live - taken if job.limit else most",
+        "dray.core.scheduling.pass_:_Pass._wanted",
+        "min(most, job.limit - job.live - self._taken.get(job.id, 0))",
         "most",
     ),
 )
@@ -354,14 +361,14 @@ ROOM = (
         "Free slots are what the worker last said, not what its live attempts leave.",
         (
             Edit(
-                _ROOMS + "room",
-                'total - max(get(f"{pool}_in_use", row), live)',
-                'total - get(f"{pool}_in_use", row)',
+                "dray.core.scheduling.rooms:_free_slots",
+                "total - live if in_use < total else 0",
+                "total - in_use",
             ),
             Edit(
-                _ROOMS + "candidates",
-                'np.maximum(view[f"{ask.pool}_in_use"][:count], view[f"{ask.pool}_live"][:count])',
-                'view[f"{ask.pool}_in_use"][:count]',
+                _ROOMS + "usable",
+                'np.maximum(view[f"{pool}_in_use"][:count], view[f"{pool}_live"][:count])',
+                'view[f"{pool}_in_use"][:count]',
             ),
         ),
     ),
@@ -369,14 +376,14 @@ ROOM = (
         "slots-counted-up-only",
         "A counter of live attempts never comes down again.",
         _COLUMNS + "hold",
-        '_live"][row] += sign',
-        '_live"][row] += max(sign, 0)',
+        "data[_LIVE[ask.pool]][row] += sign",
+        "data[_LIVE[ask.pool]][row] += max(sign, 0)",
     ),
     _one(
         "card-given-twice",
         "One pass gives the same card to two tasks.",
         _ROOMS + "claim",
-        "claim.cards[index] = claim.cards.get(index, 0) + ask.gpu_milli",
+        "left.used[index] = left.used.get(index, 0) + ask.gpu_milli",
         "pass",
     ),
 )
@@ -413,7 +420,7 @@ TIMERS = (
     _one(
         "service-timer-ignored",
         "A service is given up as late as a batch task, or a batch task as early.",
-        _JOBS + "_lost_after_ms",
+        _JOBS + "default_lost_after_ms",
         'if spec.type == "service"',
         'if spec.type == "batch"',
     ),
@@ -499,4 +506,16 @@ AGENT = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TURNS, *RESULTS, *JOBS, *WORKERS, *ROOM, *TIMERS, *AGENT)
+MUTANTS: tuple[Mutant, ...] = (
+    *TURNS,
+    *RESULTS,
+    *JOBS,
+    *WORKERS,
+    *ROOM,
+    *TIMERS,
+    *AGENT,
+    *GANGS,
+    *SAVES,
+    *CONTROL,
+    *POLICIES,
+)

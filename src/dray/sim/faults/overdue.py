@@ -76,7 +76,7 @@ def _waits(life: HubLife) -> Iterator[str]:
     """A job with a scheduling timeout does not wait beyond it, while nothing of it runs."""
     now_ms = life.world.now_ms
     for job in life.state.jobs.values():
-        if not job.timeout_ms or not job.waiting or job.live or job.state.final:
+        if not job.timeout_ms or not job.waiting or job.live or job.state.final or job.barred:
             life.waits_since.pop(job.id, None)
             continue
         began_ms, placed_ms = life.waits_since.get(job.id, (now_ms, job.waiting_since_ms))
@@ -110,7 +110,9 @@ def _unconfirmed(life: HubLife, runs: Runs) -> Iterator[str]:
         if attempt is None or attempt.phase is not Phase.STOPPING or state.workers[attempt.worker].base:
             continue
         session = life.sessions.open.get(state.presence[attempt.worker].session)
-        if session is None or asked_ms < session.connection.began_ms or now_ms - asked_ms < SHORT_SLACK_MS:
+        # What was never accepted may have gone with the worker's supervisor: the hub takes that back by its own timer.
+        patience_ms = SHORT_SLACK_MS + (0 if attempt.accepted_at_ms else state.rules.accept_ms)
+        if session is None or asked_ms < session.connection.began_ms or now_ms - asked_ms < patience_ms:
             continue
         ends = [run.ended_ms for run in runs.of_task.get(state.spell(attempt), ()) if run.uid == uid]
         busy = any(ended_ms < 0 or now_ms - ended_ms < SHORT_SLACK_MS for ended_ms in ends)

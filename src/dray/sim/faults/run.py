@@ -12,7 +12,7 @@ from dray.sim.faults.foreign_node import ForeignNode
 from dray.sim.faults.hub_node import Backup, HubNode
 from dray.sim.faults.runs import Runs
 from dray.sim.faults.settlement import Settlement
-from dray.sim.faults.troubles import FAULTS, HUB_ENDS, WEIGHTS
+from dray.sim.faults.troubles import ABSENCES, FAULTS, HUB_ENDS, WEIGHTS
 from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import CALM_MS, Size, World
 
@@ -72,7 +72,10 @@ class History:
         """Not everything goes wrong in every world: a hub that dies all the time never gives a worker up."""
         rng = self.world.rng
         share, steady = rng.choice([0.3, 0.6, 1.0]), rng.random() < 0.35
+        steady = steady or self.clients.site.steady
         kinds = [kind for kind in FAULTS if rng.random() < share and not (steady and kind in HUB_ENDS)]
+        if self.clients.site.steady:
+            kinds = [kind for kind in kinds if kind not in ABSENCES or rng.random() < 0.3]
         return kinds or ["partition"]
 
     def _fault(self, number: int, kind: str, draw: int) -> None:

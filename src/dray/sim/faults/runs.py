@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from dray.core.model.ids import split_task_id
+from dray.core.model.records import Attempt
 from dray.core.model.resources import WHOLE
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.world import World
 
 
 class Execution(msgspec.Struct):
-    """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it."""
+    """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it.
+
+    `generation` is that of a gang's member, 0 of any other task, -1 where its agent did not know it for one. `saves`
+    says when it saved which step.
+    """
 
     task_id: str
     uid: str
@@ -29,6 +35,13 @@ class Execution(msgspec.Struct):
     stranger: bool = False
     given_up_ms: int = -1
     pool: str = "batch"
+    generation: int = 0
+    saves: dict[int, int] = {}
+
+    @property
+    def job_id(self) -> str:
+        """The job it belongs to."""
+        return (split_task_id(self.task_id) or (self.task_id, -1))[0]
 
 
 class Behaviour(NamedTuple):
@@ -38,6 +51,12 @@ class Behaviour(NamedTuple):
     state: str
     exit_code: int
     heeds_term: bool
+
+
+class GangRuns(Protocol):
+    """Whoever judges how members of gangs run."""
+
+    def begin(self, run: Execution, others: list[tuple[Execution, Attempt | None]]) -> None: ...
 
 
 class Runs:
@@ -50,6 +69,7 @@ class Runs:
         self.going: dict[str, list[Execution]] = {}
         self.slots: dict[tuple[str, str], int] = {}
         self.refused: dict[str, int] = {}
+        self.gangs: GangRuns | None = None
 
     def begin(self, execution: Execution) -> None:
         """Note a start down; two current attempts never share more of a card than it has."""
@@ -61,7 +81,13 @@ class Runs:
             if self._is_current(execution) and sum(run.share for run in current) + execution.share > WHOLE:
                 self._world.fail(f"card {card} of {execution.machine} is used by {current} and {execution}")
         self._check_slots(execution, going)
+        if execution.generation and self.gangs is not None:
+            others = [run for runs in self.going.values() for run in runs if run.job_id == execution.job_id]
+            self.gangs.begin(execution, [(run, self._known(run.uid)) for run in others])
         going.append(execution)
+
+    def _known(self, uid: str) -> Attempt | None:
+        return self._hub.state.attempts.get(uid) or self._hub.store.find_attempt(uid)
 
     def _check_slots(self, execution: Execution, going: list[Execution]) -> None:
         """A machine never runs more current tasks than it has slots, whatever its hub was told by others."""

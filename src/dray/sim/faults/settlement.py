@@ -66,6 +66,8 @@ class Settlement:
         least = spec.task_count + self._checker.account.grown.get(job.id, 0)
         if job.total < least:
             self._world.fail(f"job {job.id} has {job.total} tasks, {least} were acknowledged")
+        if job.gang:
+            self._checker.gangs.settle(self._hub.store, job)
         for index in range(job.total):
             runs = self._runs.of_task.get(f"{job.id}/{index}" if job.numbered else job.id, [])
             attempts = self._hub.store.find_attempts(job.id, index)
@@ -85,13 +87,20 @@ class Settlement:
             good = [run for run in runs if run.outcome == "succeeded" and self._is_of(run, task.last_uid)]
             if not good:
                 self._world.fail(f"{name} succeeded by {task.last_uid}, which never did")
+        last = self._hub.store.find_attempt(task.last_uid)
+        asked_to_go = last is not None and last.phase is Phase.KILLED and last.cancel == "requeued"
+        killed = task.state is JobState.KILLED and task.exit_class != "dependency"
+        if asked_to_go and killed and task.job_id not in self._checker.cancel_asked:
+            self._world.fail(f"{name} was to be queued again and ended {task.state}: {last}")
         if task.state is JobState.FAILED and task.failures != spec.retries + 1:
             self._world.fail(f"{name} ended after {task.failures} failures with {spec.retries} retries")
         if task.failures > spec.retries + 1:
             self._world.fail(f"{name} failed {task.failures} times with {spec.retries} retries")
         if task.losses > spec.losses + 1:
             self._world.fail(f"{name} was lost {task.losses} times, {spec.losses} allowed")
-        if task.state is JobState.WORKER_FAILED and task.losses <= spec.losses:
+        # A gang that may start once and was taken back after its start ends so without a loss.
+        once = spec.node_count > 1 and spec.at_most_once
+        if task.state is JobState.WORKER_FAILED and task.losses <= spec.losses and not once:
             self._world.fail(f"{name} gave up after {task.losses} of {spec.losses} losses")
 
     def _is_of(self, run: Execution, uid: str) -> bool:
@@ -115,6 +124,10 @@ class Settlement:
                 self._world.fail(f"{name}: attempt {attempt.uid} is recorded as started and never ran")
             if attempt.phase is Phase.SUCCEEDED and not attempt.started:
                 self._world.fail(f"{name}: attempt {attempt.uid} succeeded and is not recorded as started")
+        if len(attempts) != task.attempts:
+            self._world.fail(f"{name} counts {task.attempts} attempts, there are {len(attempts)}")
+        if spec.node_count > 1:
+            return  # charged by generation, not by attempt
         failed = [a for a in attempts if a.phase is Phase.FAILED]
         limited = [a for a in attempts if a.phase is Phase.KILLED and a.cancel == "time_limit"]
         charged = [a for a in failed if not a.cancel]
@@ -123,8 +136,6 @@ class Settlement:
         lost = [a for a in attempts if a.phase is Phase.LOST and a.started]
         if not sum(1 for a in lost if not a.cancel) <= task.losses <= len(lost):
             self._world.fail(f"{name} is charged {task.losses} losses for {lost}")
-        if len(attempts) != task.attempts:
-            self._world.fail(f"{name} counts {task.attempts} attempts, there are {len(attempts)}")
 
     def _check_overlap(self, runs: list[Execution]) -> None:
         """A machine that shares its name with another speaks for it: no fence holds between the two."""
@@ -152,8 +163,8 @@ class Settlement:
             if row is None:
                 self._world.fail(f"job {job_id} is in the log and has no row")
                 return
-            if _encode(msgspec.structs.replace(row, shape=-1)) != _encode(
-                msgspec.structs.replace(job, shape=-1)
+            if _encode(msgspec.structs.replace(row, shape=-1, party=-1)) != _encode(
+                msgspec.structs.replace(job, shape=-1, party=-1)
             ):
                 self._world.fail(f"job {job_id}: the log folds to {job}, its row is {row}")
         for (job_id, index), task in fresh.tasks.items():

@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.machine import Launch
+from dray.agent.machine import Launch, gang_meta
 from dray.core.model.resources import WHOLE
 from dray.sim.faults.runs import Behaviour, Execution, Runs
 from dray.sim.faults.world import World
+
+PORT = 29_500
 
 
 class Record(msgspec.Struct):
@@ -43,7 +45,9 @@ class Process(msgspec.Struct):
 
 
 class Supervisor:
-    """The journal and the processes. `tell` reaches the agent while one is attached."""
+    """The journal and the processes. `tell` reaches the agent while one is attached, `hear` carries there what tasks
+    say.
+    """
 
     def __init__(
         self, world: World, name: str, machine: str, runs: Runs, behave: Callable[[str], Behaviour]
@@ -55,9 +59,11 @@ class Supervisor:
         self.max_epoch = 0
         self.records: dict[str, Record] = {}
         self.processes: dict[str, Process] = {}
+        self.prepared: dict[str, tuple[Launch, int]] = {}
         self.life = 1
         self.alive = True
         self.tell: Callable[[dict[str, Any]], None] = lambda event: None
+        self.hear: Callable[[str, dict[str, Any]], None] = lambda uid, words: None
 
     def state(self) -> dict[str, Any]:
         """What a newly attached agent is told."""
@@ -76,27 +82,58 @@ class Supervisor:
 
     def run(self, launch: Launch) -> None:
         """Journal it, start it, say both; an attempt that is known is only told of again."""
-        if not self.alive:
+        record = self._take_on(launch)
+        if record is not None:
+            self.tell({"ev": "accepted", "uids": [launch.uid]})
+            self._start_soon(record, launch)
+
+    def prepare(self, launch: Launch) -> None:
+        """Journal a member of a gang and hold it."""
+        record = self._take_on(launch)
+        if record is not None and launch.gang is not None:
+            record.meta["gang"] = gang_meta(launch.gang, [PORT])
+            self.prepared[launch.uid] = (launch, self._world.now_ms)
+            self._repeat(record)
+
+    def go(self, uid: str) -> None:
+        """Start a member that is held; one whose lease ran out meanwhile never will."""
+        record = self.records.get(uid)
+        if not self.alive or record is None:
             return
+        launch, renewed_ms = self.prepared.pop(uid, (None, 0))
+        if launch is None:
+            self._repeat(record)
+        elif launch.lease_s is not None and renewed_ms + 1000 * launch.lease_s <= self._world.now_ms:
+            self._record_exit(record, _lost("lost_unstarted"))
+        else:
+            self._start_soon(record, launch, renewed_ms)
+
+    def _take_on(self, launch: Launch) -> Record | None:
+        if not self.alive:
+            return None
         known = self.records.get(launch.uid)
         if known is not None:
             self._repeat(known)
-            return
+            return None
         if launch.uid in self.denied:
             self._world.fail(f"{self._machine} starts {launch.uid}, of which it said that it never will")
         if self.full:
             self._runs.refuse(launch.spec.id)
             self.tell({"ev": "refused", "uid": launch.uid, "error": "no space left on the worker"})
-            return
+            return None
         meta = {"pool": launch.spec.slot_pool or launch.spec.type, "devices": list(launch.devices)}
         record = self.records[launch.uid] = Record(launch.uid, launch.spec.id, meta)
-        self.tell({"ev": "accepted", "uids": [launch.uid]})
+        return record
+
+    def _start_soon(self, record: Record, launch: Launch, renewed_ms: int = 0) -> None:
         delay_ms = self._world.rng.randint(0, 4)
         self._world.at(max(0, delay_ms - 1), self._intend, self.life, record)
-        self._world.at(delay_ms, self._start, self.life, record, launch)
+        self._world.at(delay_ms, self._start, self.life, record, launch, renewed_ms)
 
     def _repeat(self, record: Record) -> None:
-        if record.phase == "exited":
+        if record.uid in self.prepared:
+            self.tell({"ev": "prepared", "items": [{"uid": record.uid, "meta": record.meta}]})
+        elif record.phase == "exited":
             self.tell({"ev": "exited", "items": [{"uid": record.uid, **(record.exit or {})}]})
         elif record.phase == "running":
             self.tell({"ev": "started", "items": [{"uid": record.uid, "pid": 1, "started_at": 1.0}]})
@@ -108,7 +145,7 @@ class Supervisor:
         if life == self.life and record.phase == "accepted":
             record.intended = True
 
-    def _start(self, life: int, record: Record, launch: Launch) -> None:
+    def _start(self, life: int, record: Record, launch: Launch, renewed_ms: int = 0) -> None:
         if life != self.life or record.phase != "accepted":
             return
         record.phase = "running"
@@ -126,9 +163,10 @@ class Supervisor:
             round(launch.spec.limit_s * 1000),
             grace,
             pool=launch.spec.slot_pool or launch.spec.type,
+            generation=launch.gang.generation if launch.gang else -(launch.spec.node_count > 1),
         )
         self._runs.begin(execution)
-        process = Process(execution, behaviour, limit, grace, lease, self._world.now_ms)
+        process = Process(execution, behaviour, limit, grace, lease, renewed_ms or self._world.now_ms)
         self.processes[launch.uid] = process
         self.tell({"ev": "started", "items": [{"uid": launch.uid, "pid": 1, "started_at": 1.0}]})
         self._world.at(behaviour.duration_ms, self._finish, process, behaviour.state, "")
@@ -136,6 +174,41 @@ class Supervisor:
             self._world.at(limit, self.cancel, launch.uid, "time_limit", grace)
         if lease is not None:
             self._world.at(lease, self._check_lease, process)
+        if self._world.rng.random() < 0.5:
+            self._world.at(self._world.rng.randint(1, behaviour.duration_ms), self._save, process)
+
+    def _save(self, process: Process) -> None:
+        """The task saves its work, says so, and goes on to the next step."""
+        execution = process.execution
+        if process.gone:
+            return
+        execution.saves[len(execution.saves)] = self._world.now_ms
+        self._speak(process)
+        if not process.stop:
+            self._world.at(self._world.rng.randint(100, 30_000), self._save, process)
+
+    def _speak(self, process: Process) -> None:
+        step = len(process.execution.saves) - 1
+        words: dict[str, Any] = {"watch": {}, "progress": {"step": step, "fraction": 0.5}}
+        self.hear(process.execution.uid, words | ({"saved": {"step": step}} if step >= 0 else {}))
+
+    def speak_again(self) -> None:
+        """A new agent listens: every task repeats its last words."""
+        for process in self.processes.values():
+            if not process.gone and process.execution.saves:
+                self._speak(process)
+
+    def warn(self, uid: str) -> None:
+        """A task is told that it is to end: it saves its work, if it is one that does."""
+        process = self.processes.get(uid)
+        if process is not None and process.execution.saves:
+            self._world.at(self._world.rng.randint(1, 300), self._save, process)
+
+    def hasten(self, uid: str) -> None:
+        """It has saved its work: its stop need not wait any longer."""
+        process = self.processes.get(uid)
+        if process is not None and process.stop:
+            self._world.at(self._world.rng.randint(1, 50), self._finish, process, "killed", process.stop)
 
     def _check_lease(self, process: Process) -> None:
         if process.gone or process.lease_ms is None or not self.alive:
@@ -152,6 +225,8 @@ class Supervisor:
         """The hub was heard so long ago."""
         for process in self.processes.values():
             process.renewed_ms = max(process.renewed_ms, self._world.now_ms - age_ms)
+        for uid, (launch, renewed_ms) in self.prepared.items():
+            self.prepared[uid] = (launch, max(renewed_ms, self._world.now_ms - age_ms))
 
     def cancel(self, uid: str, reason: str, grace_ms: int) -> None:
         """TERM now, KILL after the grace; what has not started never will."""
@@ -160,9 +235,11 @@ class Supervisor:
             return
         process = self.processes.get(uid)
         if record.phase == "accepted":
+            self.prepared.pop(uid, None)
             self._record_exit(record, _stopped(reason))
         elif process is not None and not process.gone and not process.stop:
             process.stop = reason
+            self.tell({"ev": "stopping", "uid": uid, "reason": reason, "grace_s": grace_ms / 1000})
             delay = self._world.rng.randint(1, 500) if process.behaviour.heeds_term else max(grace_ms, 0)
             self._world.at(min(delay, max(grace_ms, 0)), self._finish, process, "killed", reason)
         elif process is not None and not process.gone:
@@ -217,6 +294,7 @@ class Supervisor:
                 process.gone = True
                 self._runs.end(process.execution, "killed")
         self.processes.clear()
+        self.prepared.clear()
         for record in self.records.values():
             if record.phase != "exited":
                 begun = record.intended or record.phase == "running"

@@ -120,3 +120,15 @@ HUB_ENDS = (
     "second hub on the store",
     "hub restored from a backup",
 )
+# While these are common hardly anything waits for room: there is none, or nobody to use it.
+ABSENCES = (
+    "hub cut off from all",
+    "host rebooted",
+    "host reinstalled",
+    "supervisor killed",
+    "worker drained",
+    "twin under one name",
+    "partition",
+    "one-way loss up",
+    "one-way loss down",
+)

@@ -5,12 +5,13 @@ Agent, supervisor and host die separately.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from dray.agent.machine import Effect, Launch, Machine, Refuse, Supervise, Tell
+from dray.agent.machine import Effect, Launch, Machine, Refuse, Supervise, Tell, Warn
 from dray.core.model.capability import Capability, Device
 from dray.core.model.units import GB
 from dray.sim.faults.hub_node import HubNode
@@ -23,6 +24,7 @@ from dray.wire.hub_messages import HUB_PAYLOADS
 RESEND_MS = (1000, 2000, 4000, 8000, 16000, 30000)
 HEARTBEAT_MS = 10_000
 SILENCE_MS = 30_000
+NEVER_SAVED = 1 << 40
 
 
 class WorkerNode:
@@ -43,6 +45,7 @@ class WorkerNode:
         self.supervisor = Supervisor(world, name, self.machine_name, runs, behave)
         self.slots, self.service_slots = world.rng.randint(1, 3), world.rng.randint(0, 1)
         self.cards = world.rng.choice([0, 0, 1, 2, 4])
+        self.licences = random.Random(f"licences {world.seed} {name}").choice([0, 1, 2])  # chance, no secret
         runs.slots[self.machine_name, "batch"] = self.slots
         runs.slots[self.machine_name, "service"] = self.service_slots
         self.up = self.retired = False
@@ -65,6 +68,7 @@ class WorkerNode:
         incarnation = f"{self.machine_name}-{self.life}"
         self.machine = Machine(self.name, incarnation, self.slots, self.service_slots, RESEND_MS, {})
         self.machine.capability = capability_with(self.cards)
+        self.machine.resources = {"licence": self.licences}
         self.machine.devices = tuple(
             Device(index=index, model="H100", vram_bytes=80 * GB) for index in range(self.cards)
         )
@@ -75,9 +79,11 @@ class WorkerNode:
 
     def _attach(self) -> None:
         assert self.machine is not None
-        self.machine.attached(self.supervisor.state())
+        self.machine.attached(self.supervisor.state(), self.world.now_ms)
         life = self.life
         self.supervisor.tell = lambda event: self._later_supervised(life, event)
+        self.supervisor.hear = lambda uid, words: self._later_said(life, uid, words)
+        self.supervisor.speak_again()
 
     def _later_supervised(self, life: int, event: dict[str, Any]) -> None:
         self.world.at(self.world.rng.randint(0, 2), self._supervised, life, event)
@@ -86,12 +92,20 @@ class WorkerNode:
         if self.up and life == self.life and self.machine is not None:
             self._carry_out(self.machine.supervised(event, self.world.now_ms))
 
+    def _later_said(self, life: int, uid: str, words: dict[str, Any]) -> None:
+        self.world.at(self.world.rng.randint(0, 2), self._said, life, uid, words)
+
+    def _said(self, life: int, uid: str, words: dict[str, Any]) -> None:
+        if self.up and life == self.life and self.machine is not None:
+            self._carry_out(self.machine.task_said(uid, words, self.world.now_ms))
+
     def die(self) -> None:
         """kill -9 of the agent; its tasks go on."""
         if self.up:
             self.up = False
             self.life += 1
             self.supervisor.tell = lambda event: None
+            self.supervisor.hear = lambda uid, words: None
             if self.connection is not None:
                 self.connection.break_off()
             self.connection = None
@@ -122,6 +136,8 @@ class WorkerNode:
         if self.connection is not None:
             claim = {"task_id": run.task_id, "attempt": run.uid, "state": "succeeded", "exit_code": 0}
             self.connection.send_up({"type": "job_result", "payload": claim})
+            saved = {"task_id": run.task_id, "attempt": run.uid, "saved_step": NEVER_SAVED}
+            self.connection.send_up({"type": "job_progress", "payload": saved})
 
     @property
     def full(self) -> bool:
@@ -194,6 +210,8 @@ class WorkerNode:
             self._carry_out(self.machine.acked(body, self.world.now_ms))
         elif kind == "job_assign":
             self._carry_out(self.machine.assigned(body, self.world.now_ms))
+        elif kind == "job_go":
+            self._carry_out(self.machine.go(body, self.world.now_ms))
         elif kind == "job_cancel":
             self._carry_out(self.machine.cancelled(body))
 
@@ -225,10 +243,14 @@ class WorkerNode:
                     self.supervisor.denied.add(effect.payload["attempt"])
                 if self.connection is not None:
                     self.connection.send_up({"type": effect.type, "payload": _plain(effect.payload)})
+            elif isinstance(effect, Launch) and effect.gang is not None:
+                self.supervisor.prepare(effect)
             elif isinstance(effect, Launch):
                 self.supervisor.run(effect)
             elif isinstance(effect, Supervise):
                 self._supervise(effect.request)
+            elif isinstance(effect, Warn):
+                self.supervisor.warn(effect.uid)
             elif isinstance(effect, Refuse) and self.connection is not None:
                 self.connection.break_off(4400)
 
@@ -238,10 +260,14 @@ class WorkerNode:
             self.supervisor.stop_for_hub(
                 request["uid"], request["reason"], round(1000 * request.get("grace_s", 30))
             )
+        elif operation == "go":
+            self.supervisor.go(request["uid"])
         elif operation == "acked":
             self.supervisor.acked(request["uids"])
         elif operation == "epoch":
             self.supervisor.max_epoch = max(self.supervisor.max_epoch, request["value"])
+        elif operation == "hasten":
+            self.supervisor.hasten(request["uid"])
         elif operation == "renew":
             self.supervisor.renew(round(1000 * request["age_s"]))
 

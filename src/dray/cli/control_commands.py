@@ -1,0 +1,193 @@
+"""Commands that change a job after its submit: hold, release, requeue, set."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from dray.cli.connection import HubRefusal, job_path
+from dray.cli.job_commands import split_id
+from dray.cli.session import HubCommand, Session, pass_session
+
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_MAPS = ("labels", "env", "resources")
+_LISTS = ("require", "prefer")
+_SWITCHES = ("hold", "at_most_once", "mixed_backends")
+Ask = Callable[[str, int], Mapping[str, Any]]
+
+
+def _change_each(session: Session, jobs: tuple[str, ...], ask: Ask, done: str) -> int:
+    """Ask for each job; one that cannot be changed must not keep the others from it."""
+    wanted = [(text, *split_id(text)) for text in jobs]
+    documents, failed = [], 0
+    for text, job_id, index in wanted:
+        try:
+            document = dict(ask(job_id, index))
+        except HubRefusal as refusal:
+            print(f"dray: {text}: {refusal.message} ({refusal.code})", file=sys.stderr)
+            failed = 1
+            continue
+        documents.append(document)
+        if not session.json:
+            print(f"{text}: {document.get('note') or done}")
+    if session.json:
+        session.print_json(documents[0] if len(jobs) == 1 and documents else {"jobs": documents})
+    return failed
+
+
+def _whole(job_id: str, index: int, verb: str) -> str:
+    if index >= 0:
+        raise click.UsageError(f"a job is {verb} whole: write {job_id}, not {job_id}/{index}")
+    return job_id
+
+
+@click.command("hold", cls=HubCommand)
+@click.argument("jobs", nargs=-1, required=True, metavar="ID...")
+@pass_session
+def hold(session: Session, jobs: tuple[str, ...]) -> int:
+    """Keep jobs from starting until they are released. What runs already goes on."""
+
+    def ask(job_id: str, index: int) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = session.hub.call("POST", job_path(_whole(job_id, index, "held"), "/hold"))
+        return answer
+
+    return _change_each(session, jobs, ask, "held")
+
+
+@click.command("release", cls=HubCommand)
+@click.argument("jobs", nargs=-1, required=True, metavar="ID...")
+@pass_session
+def release(session: Session, jobs: tuple[str, ...]) -> int:
+    """Let held jobs start; they keep the place in the queue that they had."""
+
+    def ask(job_id: str, index: int) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = session.hub.call(
+            "POST", job_path(_whole(job_id, index, "released"), "/release")
+        )
+        return answer
+
+    return _change_each(session, jobs, ask, "released")
+
+
+@click.command("requeue", cls=HubCommand)
+@click.argument("jobs", nargs=-1, required=True, metavar="ID[/INDEX]...")
+@pass_session
+def requeue(session: Session, jobs: tuple[str, ...]) -> int:
+    """Stop what runs of jobs or single tasks (ID/INDEX) and queue it again, in its old place.
+
+    It uses up neither retries nor losses. A job that has ended stays as it is: `dray submit --from ID` runs it again.
+    """
+
+    def ask(job_id: str, index: int) -> Mapping[str, Any]:
+        body = {"task": index} if index >= 0 else {}
+        answer: Mapping[str, Any] = session.hub.call("POST", job_path(job_id, "/requeue"), body=body)
+        return answer
+
+    return _change_each(session, jobs, ask, "stopping; it is queued again once it is gone")
+
+
+@click.command("set", cls=HubCommand)
+@click.argument("job", metavar="ID")
+@click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE...")
+@pass_session
+def set_job(session: Session, job: str, changes: tuple[str, ...]) -> int:
+    """Change a job that waits. Keys are those of a job file; an empty value takes one back to its default.
+
+    \b
+      dray set ID priority=5 queue=night
+      dray set ID gpus=1 time=2h mem=16g
+      dray set ID after=ok:OTHER limit=4
+
+    Once a task of it was placed, only priority (higher wins), queue, name, labels, limit, queue_timeout, deadline,
+    expected_runtime_s, hold and after can be changed.
+    """
+    from dray.cli.asks import FIELD_OF, read_changes
+    from dray.errors import Problem
+
+    job_id = _whole(*split_id(job), "changed")
+    given, problems = _read_changes(changes)
+    nodes = 1
+    if "gpus" in given:
+        # The job's total: what each task gets depends on how many nodes the job has.
+        nodes = int((session.hub.get(job_path(job_id)).get("spec") or {}).get("node_count", 1))
+    asks = read_changes({key: value for key, value in given.items() if value is not None}, nodes)
+    problems += asks.problems
+    if problems:
+        raise click.UsageError("; ".join(f"{problem.where}: {problem.what}" for problem in problems))
+    fields = asks.spec | {FIELD_OF.get(key, key): None for key, value in given.items() if value is None}
+    try:
+        document = dict(session.hub.call("PATCH", job_path(job_id), body=fields))
+    except HubRefusal as refusal:
+        refusal.problems = tuple(
+            Problem(asks.sources.get(problem.where, problem.where), problem.what)
+            for problem in refusal.problems
+        )
+        raise
+    if session.json:
+        session.print_json(document)
+    else:
+        print(f"{job_id}: {document.get('note') or 'changed'}")
+    return 0
+
+
+def _read_changes(words: tuple[str, ...]) -> tuple[dict[str, Any], list[Any]]:
+    from dray.errors import Problem
+
+    given: dict[str, Any] = {}
+    problems: list[Any] = []
+    for word in words:
+        key, mark, text = word.partition("=")
+        key = key.replace("-", "_")
+        if not mark or not key:
+            problems.append(Problem(word, "is no change: write KEY=VALUE"))
+        elif key in given:
+            problems.append(Problem(key, "is given twice"))
+        else:
+            try:
+                key, value = _read_value(key, text)
+            except ValueError as fault:
+                problems.append(Problem(key, str(fault)))
+            else:
+                given[key] = value
+    return given, problems
+
+
+def _read_value(key: str, text: str) -> tuple[str, Any]:
+    """Read a value as a job file would; what is empty takes the key back to its default."""
+    if key == "limit":
+        return "array", {"limit": _number(text or "0")}
+    if not text:
+        return key, [] if key == "after" else None
+    if key in _SWITCHES:
+        if text.lower() not in _FLAGS:
+            raise ValueError(f"must be true or false, got {text!r}")
+        return key, _FLAGS[text.lower()]
+    if key in _LISTS:
+        return key, [part.strip() for part in text.split(",") if part.strip()]
+    if key in _MAPS:
+        pairs = [part.partition("=") for part in text.split(",")]
+        if not all(mark and name for name, mark, _ in pairs):
+            raise ValueError(f"must be K=V, several with commas, got {text!r}")
+        return key, {name: _number(value) if key == "resources" else value for name, _, value in pairs}
+    return key, _number(text) if _is_number(text) and key not in ("name", "queue", "time") else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        _number(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"must be a number, got {text!r}") from None

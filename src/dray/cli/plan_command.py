@@ -1,0 +1,46 @@
+"""The command `plan`: what would become of a job if it were submitted now. Nothing is submitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dray.cli.connection import HubRefusal
+from dray.cli.flags import job_options, name_flags
+from dray.cli.job_commands import ETA_S
+from dray.cli.session import Session, pass_session
+from dray.cli.submission import Submission, SubmitCommand, prepare
+
+
+@click.command("plan", cls=SubmitCommand)
+@job_options
+@click.option("--eta", is_flag=True, help="Also estimate its start; takes some seconds.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | -- COMMAND [ARGS]...")
+@pass_session
+def plan(session: Session, words: tuple[str, ...], eta: bool, **flags: Any) -> None:
+    """Run the real scheduler dry: where a job would go and why there, whom it would stop, or when it could start.
+
+    \b
+      dray plan -G 4 --gpu-type A100 -- python train.py
+      dray plan jobs.yaml
+    """
+    submission = prepare(click.get_current_context(), words, flags)
+    answers = [_ask(session, submission, spec, eta) for spec in submission.specs]
+    if session.json:
+        session.print_json(answers[0] if len(answers) == 1 else {"plans": answers})
+        return
+    from dray.cli.reason_views import draw_plan
+
+    names = [str(spec.get("id") or spec.get("name") or "job") for spec in submission.specs]
+    print("\n\n".join(draw_plan(name, answer) for name, answer in zip(names, answers, strict=True)))
+
+
+def _ask(session: Session, submission: Submission, spec: dict[str, Any], eta: bool) -> dict[str, Any]:
+    try:
+        query = {"eta_s": ETA_S} if eta else None
+        return dict(session.hub.call("POST", "/plan", query, body=spec, extra_s=ETA_S if eta else 0))
+    except HubRefusal as refusal:
+        if submission.asks is not None:
+            refusal.problems = tuple(name_flags(list(refusal.problems), submission.asks))
+        raise

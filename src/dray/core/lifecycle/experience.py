@@ -1,0 +1,170 @@
+"""What recent work has taught: which workers fail, where code is warm, how long jobs run where, what is usually asked.
+
+A cache in memory, bounded, empty after a restart, and no part of replay equality: placement reads it to choose among
+workers that fit, nothing else depends on it. The surprising rule: time here is the latest end that was heard of, so
+that reading needs no clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+from dray.core.lifecycle.histories import Spans
+from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.resources import Asks
+from dray.core.model.spec import unpack_spec
+
+TROUBLE_HALF_MS = 30 * 60_000
+MOST_WARM, MOST_RUNTIMES, MOST_SHAPES = 16, 4_096, 200
+COVERED = 0.95
+FULL_SHARE = 100_000
+_BLAMED = {Phase.FAILED: 0.25, Phase.LOST: 1.0}
+
+
+class Experience:
+    """All of it. `shapes` counts placed tasks by what they asked for; old counts fade as new ones come in."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.trouble: dict[str, tuple[float, int]] = {}
+        self.warm: dict[str, dict[str, None]] = {}
+        self._tokens_of: dict[str, dict[str, None]] = {}
+        self.runtimes: dict[tuple[str, str], tuple[float, int]] = {}
+        self.spans = Spans()
+        self.shapes: dict[Asks, int] = {}
+        self.fragments: object | None = None
+        self._placed = self._fresh = 0
+        self._typical: tuple[tuple[Asks, int], ...] = ()
+        self.typical_version = 0
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def learn_end(self, job: Job, attempt: Attempt, gpu_type: str) -> None:
+        """Take in how one attempt ended."""
+        self.now_ms = max(self.now_ms, attempt.ended_at_ms)
+        blame = _BLAMED.get(attempt.phase, 0.0)
+        if blame or attempt.worker in self.trouble:
+            self._blame(attempt.worker, blame)
+        if not attempt.started or attempt.phase is Phase.LOST:
+            return
+        self._warm_up(attempt.worker, token_of(job))
+        if attempt.phase is Phase.SUCCEEDED and attempt.wall_s > 0:
+            self._time(job.name, gpu_type, attempt.wall_s)
+        if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
+            ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
+            self.spans.learn(kind_of_work(job), max(1, ran_ms), attempt.limit_ms)
+
+    def learn_placed(self, asks: Asks, count: int) -> None:
+        """Count placed tasks of one shape."""
+        if count <= 0:
+            return
+        self.shapes[asks] = self.shapes.get(asks, 0) + count
+        self._placed += count
+        self._fresh += count
+        if len(self.shapes) > 2 * MOST_SHAPES:
+            kept = sorted(self.shapes.items(), key=lambda item: -item[1])[:MOST_SHAPES]
+            self.shapes = dict(kept)
+        if self._placed > FULL_SHARE:
+            self.shapes = {asks: half for asks, number in self.shapes.items() if (half := number // 2)}
+            self._placed = sum(self.shapes.values())
+
+    def forget_worker(self, worker: str) -> None:
+        """Drop what is known of a worker that is gone."""
+        self.trouble.pop(worker, None)
+        for token in self._tokens_of.pop(worker, ()):
+            self._cool(token, worker)
+
+    def _blame(self, worker: str, blame: float) -> None:
+        now = self.trouble_of(worker) + blame
+        if now < 0.02:
+            self.trouble.pop(worker, None)
+        else:
+            self.trouble[worker] = (now, self.now_ms)
+
+    def _warm_up(self, worker: str, token: str) -> None:
+        tokens = self._tokens_of.setdefault(worker, {})
+        tokens.pop(token, None)
+        tokens[token] = None
+        self.warm.setdefault(token, {})[worker] = None
+        if len(tokens) > MOST_WARM:
+            oldest = next(iter(tokens))
+            del tokens[oldest]
+            self._cool(oldest, worker)
+
+    def _cool(self, token: str, worker: str) -> None:
+        workers = self.warm.get(token)
+        if workers is not None:
+            workers.pop(worker, None)
+            if not workers:
+                del self.warm[token]
+
+    def _time(self, name: str, gpu_type: str, wall_s: float) -> None:
+        key = (name, gpu_type)
+        mean, count = self.runtimes.pop(key, (wall_s, 0))
+        count = min(count + 1, 20)
+        self.runtimes[key] = (mean + (wall_s - mean) / count, count)
+        if len(self.runtimes) > MOST_RUNTIMES:
+            del self.runtimes[next(iter(self.runtimes))]
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def trouble_of(self, worker: str) -> float:
+        """Failures and losses of a worker, older ones counting less: a failure is a quarter of a loss."""
+        value, at_ms = self.trouble.get(worker, (0.0, 0))
+        return float(value * 0.5 ** ((self.now_ms - at_ms) / TROUBLE_HALF_MS)) if value else 0.0
+
+    def runtime_of(self, name: str, gpu_type: str) -> float:
+        """The mean run time of jobs of this name on this kind of card; 0 where none is known."""
+        return self.runtimes.get((name, gpu_type), (0.0, 0))[0]
+
+    def typical(self) -> tuple[tuple[Asks, int], ...]:
+        """What is usually asked for, most frequent first, until most of it is covered, with its weight.
+
+        Made anew only now and then: everything computed from it hangs on `typical_version`.
+        """
+        if self._fresh > 64 + self._placed // 10 or (self._fresh and not self._typical):
+            self.set_typical(self.shapes)
+            self._fresh = 0
+        return self._typical
+
+    def set_typical(self, shapes: dict[Asks, int]) -> None:
+        """Say what is usually asked for; a trace is judged with its own."""
+        ranked = sorted(shapes.items(), key=lambda item: -item[1])
+        covered, total, chosen = 0, sum(shapes.values()), []
+        for asks, count in ranked:
+            chosen.append((asks, count))
+            covered += count
+            if covered >= COVERED * total:
+                break
+        if tuple(chosen) != self._typical:
+            self._typical = tuple(chosen)
+            self.typical_version += 1
+
+
+def kind_of_work(job: Job) -> str:
+    """What jobs have in common that run about as long: their name, else what they run."""
+    return job.name or _work(job.spec)
+
+
+@lru_cache(maxsize=1024)
+def _work(packed: bytes) -> str:
+    spec = unpack_spec(packed)
+    if spec.function or spec.snapshot_sha or spec.snapshot_id:
+        return _token(packed)
+    return f"command {' '.join(spec.command[:2])[:200]}"
+
+
+def token_of(job: Job) -> str:
+    """What a worker has warm once it ran a job: the snapshot, the function, or at least the name."""
+    return _token(job.spec)
+
+
+@lru_cache(maxsize=1024)
+def _token(packed: bytes) -> str:
+    spec = unpack_spec(packed)
+    if spec.snapshot_sha or spec.snapshot_id:
+        return f"snapshot {spec.snapshot_sha or spec.snapshot_id}"
+    if spec.function:
+        return f"function {hashlib.sha256(spec.function).hexdigest()}"
+    return f"name {spec.name}"

@@ -1,0 +1,225 @@
+"""Gangs: the tasks of a job with several nodes start together or not at all, and end together.
+
+One try of all of them is a generation. Accepted means prepared: when the last member's acceptance is folded in, the
+generation passes its start barrier (`go`), and only then may user code run. The first member that ends otherwise than
+with success breaks the generation; the others are stopped, and once none is live it is concluded, once, for the job as
+one. Until then a member that has ended stays its task's current attempt: a result is recorded when it is sure.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle import attempts, jobs
+from dray.core.lifecycle.attempts import REVOKE
+from dray.core.lifecycle.effects import Cancel, Effect, Go
+from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.spec import TIERS, unpack_spec
+
+FAILED, LOST, PREEMPTED, KILLED = "failed", "lost", "preempted", "killed"
+RELEASED, REQUEUED = "released", "requeued on request"
+_HOW = {Phase.FAILED: FAILED, Phase.LOST: LOST, Phase.PREEMPTED: PREEMPTED, Phase.KILLED: KILLED}
+
+
+def members(state: State, job: Job) -> list[Attempt]:
+    """The attempts of the present generation by rank; none while the gang waits or has ended."""
+    tasks = [state.tasks.get((job.id, index)) for index in range(job.total)]
+    uids = [task.current for task in tasks if task is not None and task.current]
+    return [state.attempts[uid] for uid in uids]
+
+
+def is_member(state: State, attempt: Attempt) -> bool:
+    """Whether an attempt belongs to a generation that is not concluded: then it is kept, also once it has ended."""
+    task = state.tasks.get((attempt.job_id, attempt.index))
+    return task is not None and task.current == attempt.uid
+
+
+# --- the start barrier ------------------------------------------------------------------------------------------------
+
+
+def accepted(state: State, job: Job, attempt: Attempt, clock: Clock) -> list[Effect]:
+    """A member is prepared; with the last one the generation passes its barrier."""
+    if attempt.go:
+        return [Go(attempt.worker, attempt.uid)]
+    if job.broken or not _all_accepted(state, job):
+        return []
+    ready = members(state, job)
+    if any(member.cancel for member in ready):
+        return []  # one was asked to stop meanwhile, and will break the generation by its end
+    _open_barrier(state, job, clock)
+    return [Go(member.worker, member.uid) for member in ready]
+
+
+def _all_accepted(state: State, job: Job) -> bool:
+    """Looks on from the first member that was missing the last time, so that a generation costs its size once."""
+    index = state.first_missing.get(job.id, 0)
+    while index < job.total:
+        attempt = state.attempts.get(state.tasks[job.id, index].current)
+        if attempt is None or not attempt.accepted_at_ms:
+            break
+        index += 1
+    state.first_missing[job.id] = index
+    return index == job.total
+
+
+def _open_barrier(state: State, job: Job, clock: Clock) -> None:
+    """From here on the tasks count as running; each member is told until it says that it has started."""
+    state.first_missing.pop(job.id, None)
+    for member in members(state, job):
+        member.go = True
+        state.touched.attempts[member.uid] = None
+        jobs.started(state, job, state.tasks[job.id, member.index], member, clock)
+        arm_go(state, member, clock.now_ms + state.rules.resend_ms[0])
+
+
+def arm_go(state: State, attempt: Attempt, at_ms: int) -> None:
+    """Tell a member again that it may start, unless it has said so by then."""
+    if waits_for_go(attempt):
+        state.set_timer(at_ms, "go", attempt.uid)
+
+
+def waits_for_go(attempt: Attempt) -> bool:
+    """Whether the hub has yet to hear that a member which may start has done so."""
+    return attempt.go and attempt.phase.live and not attempt.started and not attempt.cancel
+
+
+def saw_running(state: State, job: Job, attempt: Attempt, clock: Clock) -> None:
+    """A member that runs proves that its generation passed the barrier: this hub was restored from before that."""
+    if not job.gang or attempt.go or job.broken or not is_member(state, attempt):
+        return
+    _open_barrier(state, job, clock)
+    for member in members(state, job):
+        arm_go(state, member, clock.now_ms)
+
+
+# --- the end of a generation ------------------------------------------------------------------------------------------
+
+
+def release(state: State, job: Job, attempt: Attempt, clock: Clock) -> list[Effect]:
+    """A member was not accepted in time, or handed back before: nobody starts, all are queued again together."""
+    effects = [] if job.broken else _break(state, job, attempt, RELEASED, clock)
+    return effects + _conclude_if_over(state, job, clock)
+
+
+def member_ended(state: State, job: Job, attempt: Attempt, clock: Clock) -> list[Effect]:
+    """The current attempt of a member has ended: with success it waits for the others, else it breaks them up."""
+    effects: list[Effect] = []
+    if attempt.phase is not Phase.SUCCEEDED and not job.broken:
+        effects = _break(state, job, attempt, _how_ended(attempt), clock)
+    return effects + _conclude_if_over(state, job, clock)
+
+
+def _how_ended(attempt: Attempt) -> str:
+    how = _HOW.get(attempt.phase, RELEASED)
+    if how in (KILLED, FAILED) and attempt.cancel == "requeued":
+        return REQUEUED
+    if how == KILLED and attempt.cancel == "time_limit":
+        attempt.exit_class = "time_limit"
+        return FAILED
+    return RELEASED if how == KILLED and attempt.cancel == "revoked" else how
+
+
+def _break(state: State, job: Job, breaker: Attempt, how: str, clock: Clock) -> list[Effect]:
+    job.broken, job.breaker = how, breaker.uid
+    if how not in (PREEMPTED, REQUEUED):
+        job.blamed = breaker.worker
+    state.first_missing.pop(job.id, None)
+    state.touched.jobs[job.id] = None
+    effects: list[Effect] = []
+    for member in members(state, job):
+        if member.phase.live:
+            effects += _dismiss(state, job, member, clock)
+    return effects
+
+
+def _dismiss(state: State, job: Job, attempt: Attempt, clock: Clock) -> list[Effect]:
+    """Let a member go. Without `go` nothing of it runs; what was never accepted is taken back."""
+    fenced = "lease" in state.ask(attempt).features
+    if attempt.phase is Phase.ASSIGNED and not attempt.go and not fenced:
+        attempts.move(state, attempt, REVOKE)
+        attempt.ended_at_ms = clock.at_ms
+        attempt.error = attempt.error or "its gang was not accepted whole"
+        return [Cancel(attempt.worker, state.spell(attempt), attempt.uid, "revoked", 0)]
+    return jobs.stop_attempt(state, attempt, "gang", TIERS[job.tier].grace_s if attempt.go else 0, clock)
+
+
+def _conclude_if_over(state: State, job: Job, clock: Clock) -> list[Effect]:
+    """Conclude once every member is confirmed gone or lost: the next generation never meets this one."""
+    if job.live:
+        return []
+    ended = members(state, job)
+    tasks = [state.tasks[job.id, attempt.index] for attempt in ended]
+    for task, attempt in zip(tasks, ended, strict=True):
+        task.exit_code, task.signal = attempt.exit_code, attempt.signal
+        # Kept in memory until now; from here on it may be let go.
+        state.touched.attempts[attempt.uid] = None
+    if not job.broken:
+        effects: list[Effect] = []
+        for task, attempt in zip(tasks, ended, strict=True):
+            said = attempt.exit_class or "ok"
+            effects += jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, said, "")
+        return effects
+    how, breaker = job.broken, state.attempts[job.breaker]
+    job.broken = job.breaker = ""
+    return _judge(state, job, tasks, breaker, how, any(attempt.started for attempt in ended), clock)
+
+
+def _judge(
+    state: State, job: Job, tasks: list[Task], breaker: Attempt, how: str, ran: bool, clock: Clock
+) -> list[Effect]:
+    """Charge a broken generation once, and try again or end it, with every task alike."""
+    first, name = tasks[0], state.spell(breaker)
+    if how == KILLED:
+        said = breaker.exit_class or "cancelled"
+        return _end(state, job, tasks, breaker, JobState.KILLED, said, breaker.error, clock)
+    if how == FAILED:
+        for task in tasks:
+            task.failures += 1
+        said = breaker.exit_class or "code"
+        if first.failures > job.retries:
+            return _end(state, job, tasks, breaker, JobState.FAILED, said, breaker.error, clock)
+        why = f"{name} failed ({said}), retry {first.failures}"
+        return _try_again(state, job, tasks, why, clock, afresh=True)
+    if how == LOST and ran:
+        for task in tasks:
+            task.losses += 1
+        if first.losses > job.losses_allowed:
+            error = f"a worker was lost {first.losses} times, {job.losses_allowed} allowed"
+            return _end(state, job, tasks, breaker, JobState.WORKER_FAILED, LOST, error, clock)
+        why = f"{name} was lost with its worker {breaker.worker} (loss {first.losses})"
+        return _try_again(state, job, tasks, why, clock)
+    for task in tasks:
+        task.preemptions += how == PREEMPTED
+        task.ahead = how == PREEMPTED and breaker.cancel == "preempted"
+    why = f"{name} on {breaker.worker}: {breaker.error or how}"
+    if ran and unpack_spec(job.spec).at_most_once:
+        error = f"it had started and was taken back ({why}), and it may start once only"
+        return _end(state, job, tasks, breaker, JobState.WORKER_FAILED, how, error, clock)
+    return _try_again(state, job, tasks, why, clock)
+
+
+def _try_again(
+    state: State, job: Job, tasks: list[Task], why: str, clock: Clock, afresh: bool = False
+) -> list[Effect]:
+    return [effect for task in tasks for effect in jobs.requeue(state, job, task, clock, why, afresh)]
+
+
+def _end(
+    state: State,
+    job: Job,
+    tasks: list[Task],
+    breaker: Attempt,
+    final: JobState,
+    said: str,
+    error: str,
+    clock: Clock,
+) -> list[Effect]:
+    """End every task as the one that broke the generation did: what succeeded in it counts for nothing alone."""
+    job.error = f"{state.spell(breaker)} on {breaker.worker} ended its gang: {error or said}"
+    effects: list[Effect] = []
+    for task in tasks:
+        own = task.index == breaker.index
+        effects += jobs.end_task(
+            state, job, task, final, clock, said if own else "gang", error if own else job.error
+        )
+    return effects

@@ -1,0 +1,321 @@
+"""Whom work belongs to, as far as rules tell it apart, and what each party holds now.
+
+A party is (queue, user, marks); marks name the plugin and the labels that some rule speaks of. A gate is one rule for
+one principal: a quota, a pace, a cap. Everything here is derived from the policy and the live attempts, except what
+tokens a pace has left: that is a signal, full again after a restart. Usage that must outlive its attempts is kept in
+meters of the ledger. The surprising rule: nothing is counted per job, so a million jobs of one user cost one party.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dray.core.model.labels import holds
+from dray.core.model.ledger import LedgerKey, LedgerRecord, Meter
+from dray.core.model.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Queue, Quota
+from dray.core.model.records import Job
+from dray.core.model.resources import Ask
+from dray.core.model.spec import unpack_spec
+
+Ledger = Mapping[LedgerKey, LedgerRecord]
+PartyKey = tuple[str, str, tuple[str, ...]]
+ENDLESS = 1 << 40
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+
+
+class Gate:
+    """One rule for one principal, and what its work holds now. `key` is what reasons and wake-ups call it."""
+
+    def __init__(self, key: str, rule: Quota | Pace | Cap) -> None:
+        self.key, self.rule = key, rule
+        self.live = 0
+        self.gpu_milli = 0
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        """How many more tasks of this many milli-GPUs may start; `taken` is what the pass has given out already."""
+        raise NotImplementedError
+
+    def opens_ms(self, now_ms: int) -> int:
+        """When time alone opens it again; 0 where only an end of other work does."""
+        return 0
+
+    def hold(self, sign: int, gpu_milli: int, assigned_ms: int, now_ms: int) -> int:
+        """Follow an attempt that begins or ceases to hold; gives what its end adds to the gate's meter."""
+        self.live += sign
+        self.gpu_milli += sign * gpu_milli
+        return 0
+
+    def start(self, now_ms: int) -> None:
+        """Follow a start, as opposed to what is read back after a restart."""
+
+
+class QuotaGate(Gate):
+    """GPUs at once, and GPU-hours per period: the part that ended is in a meter, the part that runs is a sum here."""
+
+    rule: Quota
+
+    def __init__(self, key: str, rule: Quota, ledger: Ledger) -> None:
+        super().__init__(key, rule)
+        self.limit_milli = round(rule.gpus * 1000) if rule.gpus >= 0 else ENDLESS
+        budget = rule.gpu_hours
+        self.per_ms = round(budget.per_s * 1000) if budget else 0
+        self.soft_ms = round(budget.soft * HOUR_MS * 1000) if budget and budget.soft else 0
+        self.hard_ms = round(budget.hard * HOUR_MS * 1000) if budget and budget.hard else 0
+        self._ledger = ledger
+        self.starts = 0
+        self.period = -1
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        if not gpu_milli:
+            return ENDLESS
+        if self.hard_ms and self.used_ms(now_ms) >= self.hard_ms:
+            return 0
+        return max(0, self.limit_milli - self.gpu_milli - taken_milli) // gpu_milli
+
+    def opens_ms(self, now_ms: int) -> int:
+        over = self.hard_ms and self.used_ms(now_ms) >= self.hard_ms
+        return (now_ms // self.per_ms + 1) * self.per_ms if over else 0
+
+    def used_ms(self, now_ms: int) -> int:
+        """Milli-GPU milliseconds used in the present period, what still runs included."""
+        if not self.per_ms:
+            return 0
+        self._turn_over(now_ms)
+        meter = self._ledger.get(("meter", self.key))
+        ended = meter.gpu_ms if isinstance(meter, Meter) and meter.period == self.period else 0
+        return ended + self.gpu_milli * now_ms - self.starts
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether its work goes behind everybody else's."""
+        return bool(self.soft_ms) and self.used_ms(now_ms) >= self.soft_ms
+
+    def hold(self, sign: int, gpu_milli: int, assigned_ms: int, now_ms: int) -> int:
+        charge = 0
+        if self.per_ms and gpu_milli:
+            self._turn_over(now_ms)
+            begin_ms = max(assigned_ms, self.period * self.per_ms)
+            self.starts += sign * gpu_milli * begin_ms
+            charge = gpu_milli * max(0, now_ms - begin_ms) if sign < 0 else 0
+        super().hold(sign, gpu_milli, assigned_ms, now_ms)
+        return charge
+
+    def meter_after(self, charge: int, now_ms: int) -> Meter:
+        """Its meter with a charge of the present period added."""
+        period = now_ms // self.per_ms
+        known = self._ledger.get(("meter", self.key))
+        before = known.gpu_ms if isinstance(known, Meter) and known.period == period else 0
+        return Meter(since_ms=now_ms, period=period, gpu_ms=before + charge)
+
+    def _turn_over(self, now_ms: int) -> None:
+        period = now_ms // self.per_ms
+        if period > self.period:
+            # What began earlier counts from the period's first moment: its sum of beginnings is exactly that.
+            self.period, self.starts = period, self.gpu_milli * period * self.per_ms
+
+
+class PaceGate(Gate):
+    """A token bucket on starts."""
+
+    rule: Pace
+
+    def __init__(self, key: str, rule: Pace, before: PaceGate | None = None) -> None:
+        super().__init__(key, rule)
+        self._most_ms = rule.burst * self._token_ms
+        self.tokens_ms: int = before.tokens_ms if before else self._most_ms
+        self.since_ms: int = before.since_ms if before else 0
+
+    @property
+    def _token_ms(self) -> int:
+        return max(1, round(MINUTE_MS / self.rule.per_minute))
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        self._refill(now_ms)
+        return max(0, self.tokens_ms // self._token_ms - taken)
+
+    def opens_ms(self, now_ms: int) -> int:
+        self._refill(now_ms)
+        # The next token, also where one is there already: a gang may wait for several.
+        missing_ms = self._token_ms - self.tokens_ms
+        return now_ms + (missing_ms if missing_ms > 0 else self._token_ms - self.tokens_ms % self._token_ms)
+
+    def start(self, now_ms: int) -> None:
+        self._refill(now_ms)
+        self.tokens_ms -= self._token_ms
+
+    def _refill(self, now_ms: int) -> None:
+        if now_ms > self.since_ms:
+            self.tokens_ms = min(self._most_ms, self.tokens_ms + now_ms - self.since_ms)
+            self.since_ms = now_ms
+
+
+class CapGate(Gate):
+    """So many at once."""
+
+    rule: Cap
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        return max(0, self.rule.most - self.live - taken)
+
+
+class Holding:
+    """What a queue or a user holds now: the sum of costs, and of costs times their beginnings."""
+
+    __slots__ = ("cost", "cost_starts")
+
+    def __init__(self) -> None:
+        self.cost = self.cost_starts = 0
+
+    def add(self, cost: int, begin_ms: int) -> None:
+        self.cost += cost
+        self.cost_starts += cost * begin_ms
+
+    def used(self, now_ms: int) -> int:
+        """Cost-milliseconds of what is held, up to now."""
+        return self.cost * now_ms - self.cost_starts
+
+
+class Party:
+    """One owner of work: what it holds, and the gates that its work passes."""
+
+    def __init__(
+        self, key: PartyKey, rules: Queue, gates: tuple[Gate, ...], of_queue: Holding, of_user: Holding
+    ) -> None:
+        self.queue, self.user, self.marks = key
+        self.rules = rules
+        self.gates, self.of_queue, self.of_user = gates, of_queue, of_user
+        self.budgets = tuple(gate for gate in gates if isinstance(gate, QuotaGate) and gate.soft_ms)
+        self.live = 0
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether a soft budget is used up."""
+        return any(gate.is_late(now_ms) for gate in self.budgets)
+
+
+class Parties:
+    """All of them, numbered; made anew when the policy changes."""
+
+    def __init__(self) -> None:
+        self.all: list[Party] = []
+        self.gates: dict[str, Gate] = {}
+        self.queues: dict[str, Holding] = {}
+        self.users: dict[str, Holding] = {}
+        self._index: dict[PartyKey, int] = {}
+        self._labels: tuple[str, ...] = ()
+        self._plugins = False
+        self._before: dict[str, PaceGate] = {}
+
+    def begin(self, policy: Policy) -> None:
+        """Start over under a policy; whoever has work is taken in again by `take`. A pace that stays has its tokens."""
+        self._before = {key: gate for key, gate in self.gates.items() if isinstance(gate, PaceGate)}
+        self.all.clear()
+        self.gates.clear()
+        self.queues.clear()
+        self.users.clear()
+        self._index.clear()
+        labels = [pace.label for pace in policy.pacing.starts if pace.label]
+        self._labels = tuple(sorted({*labels, *(cap.label for cap in policy.pacing.running)}))
+        self._plugins = any(quota.plugin for quota in policy.quotas)
+
+    def take(self, policy: Policy, job: Job, ledger: Ledger) -> int:
+        """The number of a job's party."""
+        key = (job.queue, job.user, self._marks(job))
+        number = self._index.get(key)
+        if number is None:
+            number = self._index[key] = len(self.all)
+            of_queue = self.queues.setdefault(job.queue, Holding())
+            of_user = self.users.setdefault(job.user, Holding())
+            gates = tuple(self._gates_of(policy, key, ledger))
+            self.all.append(Party(key, policy.queue(job.queue), gates, of_queue, of_user))
+        return number
+
+    def mark(self) -> tuple[int, int, int, int]:
+        """How many there are of everything, for `forget_since`."""
+        return len(self.all), len(self.gates), len(self.queues), len(self.users)
+
+    def forget_since(self, mark: tuple[int, int, int, int]) -> None:
+        """Undo what was taken in since a mark: a dry run leaves nothing behind. Dicts remember their order."""
+        for party in self.all[mark[0] :]:
+            del self._index[party.queue, party.user, party.marks]
+        del self.all[mark[0] :]
+        known: tuple[dict[str, Any], ...] = (self.gates, self.queues, self.users)
+        for kept, size in zip(known, mark[1:], strict=True):
+            while len(kept) > size:
+                kept.popitem()
+
+    def _marks(self, job: Job) -> tuple[str, ...]:
+        marks = [f"plugin {job.plugin}"] if self._plugins and job.plugin else []
+        if self._labels:
+            given = unpack_spec(job.spec).labels
+            marks += [f"label {label}" for label in self._labels if holds(label, given)]
+        return tuple(marks)
+
+    def _gates_of(self, policy: Policy, key: PartyKey, ledger: Ledger) -> Iterator[Gate]:
+        queue, user, marks = key
+        mine = {("queue", queue), ("user", user)} | {tuple(mark.split(" ", 1)) for mark in marks}
+        names = dict.fromkeys(kind for kind, _ in sorted(mine))
+        own = {(kind, getattr(quota, kind)) for quota in policy.quotas for kind in PRINCIPALS}
+        for quota in policy.quotas:
+            for kind, wanted in (("user", quota.user), ("queue", quota.queue), ("plugin", quota.plugin)):
+                if wanted and kind in names:
+                    for name in _named(mine, own, kind, wanted):
+                        yield self._quota_gate(f"quota {kind} {name}", wanted, quota, ledger)
+        own = {("user", pace.user) for pace in policy.pacing.starts}
+        own |= {("queue", pace.queue) for pace in policy.pacing.starts}
+        for number, pace in enumerate(policy.pacing.starts):
+            for kind, wanted in (("user", pace.user), ("queue", pace.queue), ("label", pace.label)):
+                if wanted:
+                    for name in _named(mine, own, kind, wanted):
+                        yield self._pace_gate(f"pace {kind} {name} {number}", pace)
+        for cap in policy.pacing.running:
+            if ("label", cap.label) in mine:
+                gate_key = f"cap label {cap.label}"
+                yield self.gates.setdefault(gate_key, CapGate(gate_key, cap))
+
+    def _pace_gate(self, key: str, pace: Pace) -> Gate:
+        gate = self.gates.get(key)
+        if gate is None:
+            before = self._before.get(key)
+            gate = self.gates[key] = PaceGate(key, pace, before if before and before.rule == pace else None)
+        return gate
+
+    def _quota_gate(self, key: str, wanted: str, quota: Quota, ledger: Ledger) -> QuotaGate:
+        key = f"{key} {'each' if wanted == EACH else 'own'}"
+        gate = self.gates.get(key)
+        if not isinstance(gate, QuotaGate):
+            gate = self.gates[key] = QuotaGate(key, quota, ledger)
+        return gate
+
+
+def _named(mine: set[tuple[str, ...]], own: set[tuple[str, str]], kind: str, wanted: str) -> list[str]:
+    """Whom of a party a rule is about; a rule for a name goes before the one for each."""
+    found = sorted(pair[1] for pair in mine if pair[0] == kind)
+    if wanted == EACH:
+        return [name for name in found if (kind, name) not in own]
+    return [name for name in found if name == wanted]
+
+
+def gpus_of(ask: Ask) -> int:
+    """The milli-GPUs of one task."""
+    return ask.gpus * ask.gpu_milli
+
+
+def cost_of(policy: Policy, ask: Ask) -> int:
+    """What a task weighs in shares: millicores, a GPU counting as several cores."""
+    return max(1000, ask.cpu_milli) + round(gpus_of(ask) * policy.fair_share.gpu_cost)
+
+
+def usage_of(policy: Policy, ledger: Ledger, users: Mapping[str, Holding], user: str, now_ms: int) -> float:
+    """Fair share's measure of a user: what has ended halves with time, what runs counts in full."""
+    holding = users.get(user)
+    return decayed(policy, ledger, user, now_ms) + (holding.used(now_ms) if holding else 0)
+
+
+def decayed(policy: Policy, ledger: Ledger, user: str, now_ms: int) -> float:
+    """What is left of a user's ended work."""
+    meter = ledger.get(("meter", f"usage {user}"))
+    if not isinstance(meter, Meter):
+        return 0.0
+    halvings = max(0, now_ms - meter.since_ms) / (policy.fair_share.half_life_s * 1000)
+    return float(meter.decayed * 0.5**halvings)

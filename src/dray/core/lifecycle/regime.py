@@ -1,0 +1,63 @@
+"""A new policy comes into force: whom work belongs to, its lines and its gates are made anew.
+
+Costs in proportion to what waits and runs, once per change. Nothing that runs is touched.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle.attempts import account
+from dray.core.lifecycle.backlog import Backlog
+from dray.core.lifecycle.effects import Effect, Note
+from dray.core.lifecycle.events import Clock, GateDue, LookDue, PolicyChanged, ProtectDue
+from dray.core.lifecycle.state import State
+from dray.core.model.ledger import PolicyRecord
+from dray.core.model.policy import unpack_policy
+
+
+def policy_changed(state: State, event: PolicyChanged, clock: Clock) -> list[Effect]:
+    """Replace the policy whole."""
+    record = PolicyRecord(event.policy, event.origin, event.user, event.digest, clock.at_ms)
+    state.enter("policy", "", record)
+    state.policy = unpack_policy(event.policy)
+    regroup(state)
+    return [Note("policy_changed", data={"origin": event.origin, "user": event.user})]
+
+
+def gate_due(state: State, event: GateDue, clock: Clock) -> list[Effect]:
+    """Look again at the lines behind a gate."""
+    state.backlog.open(event.gate)
+    return []
+
+
+def protect_due(state: State, event: ProtectDue, clock: Clock) -> list[Effect]:
+    """The next pass gives this job a reservation."""
+    state.unprotected[event.job_id] = None
+    return []
+
+
+def look_due(state: State, event: LookDue, clock: Clock) -> list[Effect]:
+    """Look again for room, or for victims."""
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        state.backlog.wake(job.shape)
+    return []
+
+
+def regroup(state: State) -> None:
+    """Sort everything that waits and runs under the policy in force."""
+    state.parties.begin(state.policy)
+    state.reservations.clear()
+    state.unprotected.clear()
+    state.watched.clear()
+    depth, state.backlog = state.backlog.depth, Backlog()
+    state.backlog.depth, state.backlog.eager = depth, state.policy.preempts
+    for job in state.jobs.values():
+        state.join_party(job)
+        if job.untouched:
+            state.queue_up(job)
+        for index in state.requeued_of.get(job.id, ()):
+            state.queue_up(job, index)
+    for uids in state.held.values():
+        for uid in uids:
+            attempt = state.attempts[uid]
+            account(state, state.jobs[attempt.job_id], attempt, state.ask(attempt), 1, start=False)

@@ -1,0 +1,58 @@
+"""What a job may wait for: another job's success, its end, or its failure, written `ok:ID`, `any:ID` or `fail:ID`.
+
+Speaks of jobs by their ids and states alone. A bare id means `ok:ID`; an array or a gang counts as one job, which has
+succeeded when all of its tasks have.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dray.core.model.ids import ID_RULE, is_id
+from dray.core.model.records import JobState
+
+KINDS = ("ok", "any", "fail")
+MAX_NEEDS = 1024
+_WORDS = {"ok": "to succeed", "any": "to end", "fail": "to fail"}
+
+
+class Need(NamedTuple):
+    """One condition on one job."""
+
+    kind: str
+    job_id: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.job_id}"
+
+    @property
+    def words(self) -> str:
+        """For people: `job 7 to succeed`."""
+        return f"job {self.job_id} {_WORDS[self.kind]}"
+
+
+def read_need(text: str) -> Need:
+    """Read a condition that `need_problem` found nothing wrong with."""
+    kind, colon, job_id = text.partition(":")
+    return Need(kind, job_id) if colon else Need("ok", text)
+
+
+def need_problem(text: str) -> str:
+    """Say what is wrong with a condition as written; empty where it is sound."""
+    kind, colon, job_id = text.partition(":")
+    if colon and kind not in KINDS:
+        return f"{text[:160]!r} must begin with ok:, any: or fail:, followed by the id of a job"
+    name = job_id if colon else kind
+    return "" if is_id(name) else f"{text[:160]!r} names no job: an id is {ID_RULE}"
+
+
+def is_met(need: Need, ended: JobState) -> bool:
+    """Whether a job that ended so meets the condition; if not, nothing ever will."""
+    if need.kind == "any":
+        return True
+    return (ended is JobState.SUCCEEDED) == (need.kind == "ok")
+
+
+def broken_words(need: Need, ended: JobState) -> str:
+    """Say why a condition can no longer be met."""
+    return f"it waited for {need.words}, and that job ended {ended.value}"

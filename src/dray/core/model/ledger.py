@@ -1,0 +1,101 @@
+"""Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions.
+
+Few and small: each is one row of one table, found by (kind, key). Stored as arrays: fields are only ever appended, each
+with a default.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+LedgerKey = tuple[str, str]
+
+
+class PolicyRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The policy in force and where it came from; `digest` names the content of the file it was read from."""
+
+    policy: bytes = b""
+    origin: str = "default"
+    user: str = ""
+    digest: str = ""
+    at_ms: int = 0
+
+
+class Meter(msgspec.Struct, array_like=True, gc=False):
+    """What one user, queue or plugin has used, up to `since_ms`; what it holds now flows on from there.
+
+    `decayed` is fair share's usage in cost-milliseconds, halving as the policy says; `gpu_ms` counts milli-GPU
+    milliseconds of the present period.
+    """
+
+    since_ms: int = 0
+    decayed: float = 0.0
+    period: int = 0
+    gpu_ms: int = 0
+
+
+class Victim(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt that was stopped for another task, and what that cost it.
+
+    `members`: how many tasks went with it, itself included, since a gang goes whole; `lost_ms` is that of all of them.
+    0: it went with another victim of the same gang and is counted there.
+    """
+
+    uid: str
+    job_id: str
+    index: int
+    worker: str
+    user: str = ""
+    priority: int = 0
+    ran_ms: int = 0
+    lost_ms: int = 0
+    grace_s: float = 0
+    members: int = 1
+
+
+class Receipt(msgspec.Struct, array_like=True):
+    """One preemption: for whom, by which rule, whom it stopped, and how it went.
+
+    `open` holds the victims' room for the preemptor; then it was `served`, `rolled_back` (the preemptor no longer
+    waits) or `lapsed` (the room went with its worker). `uids` of victims that are confirmed gone move to `gone`.
+    """
+
+    id: str
+    at_ms: int
+    job_id: str
+    index: int
+    user: str
+    queue: str
+    priority: int
+    rule: str
+    workers: tuple[str, ...]
+    victims: tuple[Victim, ...]
+    kind: str = ""
+    need: str = ""
+    devices: tuple[tuple[int, ...], ...] = ()
+    variant: int = 0
+    status: str = "open"
+    gone: tuple[str, ...] = ()
+    now_ms: int = 0
+    served_at_ms: int = 0
+    ended_at_ms: int = 0
+
+
+LedgerRecord = PolicyRecord | Meter | Receipt
+KINDS: dict[str, type[PolicyRecord | Meter | Receipt]] = {
+    "policy": PolicyRecord,
+    "meter": Meter,
+    "receipt": Receipt,
+}
+_encode = msgspec.msgpack.Encoder().encode
+_DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}
+
+
+def pack_record(record: LedgerRecord) -> bytes:
+    """Encode one record for its row."""
+    return _encode(record)
+
+
+def unpack_record(kind: str, packed: bytes) -> LedgerRecord:
+    """Undo `pack_record`."""
+    return _DECODERS[kind].decode(packed)

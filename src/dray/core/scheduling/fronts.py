@@ -1,0 +1,153 @@
+"""The commonest way to place: tasks without cards, every worker filled before the next, over very many workers.
+
+Most of the work of a large pass is done here, so it looks at the most packed workers first and at the others only once
+these can no longer hold the best: a worker further back cannot score more than `ceiling` says. The choice is the same
+as that of a `Walk` over all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dray.core.lifecycle.columns import Numbers
+from dray.core.model.records import Job
+from dray.core.scheduling.rooms import Mask
+from dray.core.scheduling.scorers import Sight, Wish, to_integers
+from dray.core.scheduling.walks import RANK_BITS, Spot, score_all
+
+if TYPE_CHECKING:
+    from dray.core.scheduling.placement import Placer
+
+FIRST_REACH, STEP = 512, 8
+OUT = -(1 << 62)
+FEWEST_WORKERS = 2 * FIRST_REACH
+
+
+class Front:
+    """Workers with a free slot of a pool, most packed first, then by id. Shared by all shapes of a pass."""
+
+    def __init__(self, placer: Placer, pool: str) -> None:
+        self._rooms = placer.rooms
+        rows = np.flatnonzero(placer.rooms.usable(pool))
+        packed, ranks = placer.sight.packed_share()[rows], placer.inverse_rank()[rows]
+        order = np.argsort((to_integers(packed) << RANK_BITS) + ranks)[::-1]
+        self.rows = rows[order]
+        self.ranks = ranks[order]
+        place_of = np.full(placer.state.columns.count, len(rows), dtype=np.int64)
+        place_of[self.rows] = np.arange(len(rows))
+        self.place_of: list[int] = place_of.tolist()
+        # The best that is still to come behind each place.
+        self.packed_behind = np.maximum.accumulate(packed[order][::-1])[::-1]
+        self.rank_behind = np.maximum.accumulate(self.ranks[::-1])[::-1]
+        self.steepest_cpu = float(placer.sight.inverse("total_cpu").max(initial=0))
+        self.steepest_mem = float(placer.sight.inverse("total_mem").max(initial=0))
+        self._sights: dict[int, Sight] = {}
+        self._pool, self._read = pool, 0
+        self._spent = np.zeros(len(rows), dtype=np.int64)
+
+    def spent(self, reach: int) -> Numbers:
+        """What to add to keys so that workers without a free slot fall below all others: kept once for all shapes."""
+        listed, lefts = self._rooms.spent, self._rooms.lefts
+        if self._read < len(listed):
+            for row in listed[self._read :]:
+                left, place = lefts[row], self.place_of[row]
+                if place < len(self._spent) and not (left.credit and left.slots(self._pool)):
+                    self._spent[place] = OUT
+            self._read = len(listed)
+        return self._spent[:reach]
+
+    def sight(self, reach: int) -> Sight:
+        """The first so many workers."""
+        found = self._sights.get(reach)
+        if found is None:
+            found = self._sights[reach] = Sight(self._rooms, self.rows[:reach])
+        return found
+
+
+class PlainWalk:
+    """A shape with one alternative and no cards on its way through the workers; guards must be asked elsewhere."""
+
+    def __init__(self, placer: Placer, shape: int, job: Job | None) -> None:
+        self._placer, self._rooms = placer, placer.rooms
+        (self._ask,) = placer.state.asks(shape)
+        self._wish = Wish(placer.state, self._ask, job)
+        self._front = placer.front(self._ask.pool)
+        self._reach = FIRST_REACH
+        self._spot: Spot | None = None
+        self._build()
+
+    def take(self, most: int, owner: str = "") -> list[Spot]:
+        """Claim room for some tasks on the best worker: at least one, unless there is no room for any."""
+        ask, rooms, spot = self._ask, self._rooms, self._spot
+        left = None if spot is None else rooms.lefts[spot.row]
+        while left is None or not left.holds(ask):
+            place = self._best()
+            if place < 0:
+                self._spot = None
+                return []
+            row = place if self._front is None else int(self._front.rows[place])
+            left = rooms.left(row)
+            if left.holds(ask):
+                spot = self._spot = Spot(row, 0, ())
+            else:
+                self._keys[place] = -1
+                self._strike_full()
+        assert spot is not None  # its worker is the one that holds the ask
+        times = left.times(ask, most) if most > 1 else 1
+        rooms.claim(spot.row, ask, (), times)
+        return [spot] * times
+
+    def _build(self) -> None:
+        self._read = self._ceiling = 0
+        front = self._front
+        if front is None or self._reach >= len(front.rows):
+            self._front = None
+            self._keys = score_all(self._placer, self._wish)
+            return
+        sight, reach = front.sight(self._reach), self._reach
+        keys = self._placer.score(sight, self._wish) << RANK_BITS
+        keys += front.ranks[:reach]
+        keys[~self._mask(sight)] = -1
+        self._keys = keys
+        self._ceiling = (self._placer.ceiling(front, reach, self._wish) << RANK_BITS) + int(
+            front.rank_behind[reach]
+        )
+
+    def _mask(self, sight: Sight) -> Mask:
+        ask = self._ask
+        mask = self._rooms.class_mask(ask)[sight.column("offer")]
+        if ask.cpu_milli:
+            mask &= sight.free_cpu >= ask.cpu_milli
+        if ask.memory_bytes:
+            mask &= sight.free_mem >= ask.memory_bytes
+        return mask
+
+    def _best(self) -> int:
+        """The place of the best worker but for those whose slots are used up; what else is full shows when tried."""
+        while True:
+            keys, front = self._keys, self._front
+            if front is not None:
+                now = keys + front.spent(self._reach)
+                place = int(now.argmax())
+                if now[place] >= self._ceiling:
+                    return place
+                self._reach *= STEP
+                self._build()
+                continue
+            self._strike_full()
+            if not len(keys):
+                return -1
+            place = int(keys.argmax())
+            return place if keys[place] >= 0 else -1
+
+    def _strike_full(self) -> None:
+        """Strike out all that was claimed and has no room for this ask any more."""
+        claimed, lefts = self._rooms.claimed, self._rooms.lefts
+        place_of = None if self._front is None else self._front.place_of
+        for row in dict.fromkeys(claimed[self._read :]):
+            place = row if place_of is None else place_of[row]
+            if place < len(self._keys) and not lefts[row].holds(self._ask):
+                self._keys[place] = -1
+        self._read = len(claimed)

@@ -1,0 +1,364 @@
+"""Room that is kept for somebody: for a task that has waited too long, and for one whose victims are leaving.
+
+A protected task gets the earliest start that the time limits of what runs allow; work that ends before it may pass
+(EASY backfill), and so may work that leaves enough beside it. A preemptor's room is kept the same way from the moment
+its victims are asked to stop, for everybody but itself. Reservations are a cache: made anew from limits at any time,
+and never later than before while their worker stays, because nothing that would delay them was let in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dray.core.lifecycle.columns import pick_cards
+from dray.core.lifecycle.events import Preemption
+from dray.core.lifecycle.state import NEVER, Reservation, State
+from dray.core.model.capability import Device
+from dray.core.model.ledger import Receipt
+from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.resources import WHOLE, Ask
+from dray.core.scheduling.filters import CLASS_FILTERS, Room, fits
+from dray.core.scheduling.rooms import Devices, Rooms
+
+# Beyond these an earlier start is hardly to be found, and a pass must stay short.
+MOST_ROWS = 1024
+AGAIN_MS = 30_000
+
+
+class Window:
+    """Until when the task that is being placed would run; set by the pass before it asks for room."""
+
+    def __init__(self) -> None:
+        self.until_ms = NEVER
+
+
+class Spare:
+    """What one worker has free at some moment, as attempts end one after another."""
+
+    def __init__(
+        self, state: State, row: int, room: Room, pool: str, leaving: Iterable[Attempt] = ()
+    ) -> None:
+        self.cpu, self.memory, self.slots = room.free_cpu, room.free_mem, room.slots_free
+        self.cards: tuple[Device, ...] = room.cards
+        self.used = dict(room.card_used)
+        self.named = dict(room.named_free)
+        self._pool, self._state = pool, state
+        for attempt in leaving:
+            self.give_back(attempt)
+
+    def give_back(self, attempt: Attempt) -> None:
+        """An attempt has ended."""
+        ask = self._state.ask(attempt)
+        self.cpu += ask.cpu_milli
+        self.memory += ask.memory_bytes
+        self.slots += ask.pool == self._pool
+        for index in attempt.devices:
+            self.used[index] = self.used.get(index, 0) - ask.gpu_milli
+        for name, amount in ask.resources:
+            self.named[name] = self.named.get(name, 0) + amount
+
+    def take(self, ask: Ask, devices: Devices) -> None:
+        """Somebody has taken a part."""
+        self.cpu -= ask.cpu_milli
+        self.memory -= ask.memory_bytes
+        self.slots -= ask.pool == self._pool
+        for index in devices:
+            self.used[index] = self.used.get(index, 0) + ask.gpu_milli
+        for name, amount in ask.resources:
+            self.named[name] = self.named.get(name, 0) - amount
+
+    def cards_for(self, ask: Ask) -> Devices | None:
+        """The cards a task would get; None where anything is missing."""
+        if self.slots <= 0 or self.lacks(ask):
+            return None
+        return pick_cards(ask, self.cards, self.used)
+
+    def lacks(self, ask: Ask) -> bool:
+        """Whether anything but cards and slots is missing."""
+        return (
+            0 < ask.cpu_milli > self.cpu
+            or 0 < ask.memory_bytes > self.memory
+            or any(amount > self.named.get(name, 0) for name, amount in ask.resources)
+        )
+
+    def holds(self, ask: Ask, devices: Devices) -> bool:
+        """Whether these very cards and everything else are there."""
+        cards = all(self.used.get(index, 0) + ask.gpu_milli <= WHOLE for index in devices)
+        return cards and self.slots > 0 and not self.lacks(ask)
+
+
+class Keeper:
+    """Stands before one worker on behalf of one job. `leaving`: whose room is the job's, once they are gone."""
+
+    def __init__(
+        self, job_id: str, start_ms: int, ask: Ask, devices: Devices, spare: Spare, window: Window
+    ) -> None:
+        self.job_id, self._start_ms, self._ask, self._devices = job_id, start_ms, ask, devices
+        self._spare, self._window = spare, window
+        self.leaving: tuple[Attempt, ...] = ()
+
+    def admits(self, ask: Ask, devices: Devices, owner: str) -> bool:
+        """The owner may in, and so may what ends in time or leaves the owner's part alone."""
+        if owner == self.job_id or self._window.until_ms <= self._start_ms:
+            return True
+        if ask.pool != self._ask.pool:
+            spare, self._spare.slots = self._spare.slots, max(1, self._spare.slots)
+            admitted = self._spare.holds(ask, devices)
+            self._spare.slots = spare
+            return admitted
+        return self._spare.holds(ask, devices)
+
+    def took(self, ask: Ask, devices: Devices, owner: str) -> None:
+        """A task was let in: where it outlives the start it has taken from what is left beside the owner."""
+        if owner != self.job_id and self._window.until_ms > self._start_ms:
+            self._spare.take(ask, devices)
+
+    def withhold(self, spare: Spare) -> None:
+        """Take the owner's part off what others could make of a worker."""
+        for attempt in self.leaving:
+            spare.give_back(attempt)
+        spare.take(self._ask, self._devices)
+
+
+class Keepers:
+    """All who stand before one worker: each must agree, and each is told."""
+
+    def __init__(self) -> None:
+        self._all: list[Keeper] = []
+
+    def add(self, keeper: Keeper) -> None:
+        self._all.append(keeper)
+
+    def admits(self, ask: Ask, room: Room, devices: Devices, owner: str) -> bool:
+        """Whether a task may take the room all the same."""
+        return all(keeper.admits(ask, devices, owner) for keeper in self._all)
+
+    def took(self, ask: Ask, devices: Devices, owner: str) -> None:
+        """A task was let in."""
+        for keeper in self._all:
+            keeper.took(ask, devices, owner)
+
+    def withhold(self, spare: Spare, job_id: str) -> None:
+        """Take what is kept for other jobs off what this one could make of a worker."""
+        for keeper in self._all:
+            if keeper.job_id != job_id:
+                keeper.withhold(spare)
+
+
+class Watch:
+    """The keepers of one pass, by row."""
+
+    def __init__(self, state: State, rooms: Rooms, window: Window) -> None:
+        self._state, self._rooms, self._window = state, rooms, window
+        self.of_row: dict[int, Keepers] = {}
+
+    def stand_guard(self) -> None:
+        """Keep what is reserved now. Changes nothing else: a dry run asks for it too."""
+        state = self._state
+        for kept in state.reservations.values():
+            if _is_waiting(state, kept) and all(_is_open(state, spot[1]) for spot in kept.spots):
+                self.reserve(kept)
+        for receipt in state.receipts.values():
+            job = state.jobs.get(receipt.job_id)
+            if job is not None:
+                self.preempt(job, receipt)
+
+    def reserve(self, kept: Reservation) -> None:
+        """Keep what a protected task was promised, as of its start."""
+        state = self._state
+        asks = state.asks(state.jobs[kept.job_id].shape)
+        for _, row, variant, devices in kept.spots:
+            held = [state.attempts[uid] for uid in state.held.get(state.columns.worker_of[row], ())]
+            gone = [attempt for attempt in held if end_ms(state, attempt) <= kept.start_ms]
+            self._add(row, kept.job_id, kept.start_ms, asks[variant], devices, gone)
+
+    def preempt(self, job: Job, preemption: Preemption | Receipt) -> None:
+        """Keep the room of a preemptor's victims for it, on every worker that is there."""
+        state = self._state
+        ask = state.asks(job.shape)[preemption.variant]
+        victims = [one if isinstance(one, str) else one.uid for one in preemption.victims]
+        for worker, devices in zip(preemption.workers, preemption.devices, strict=True):
+            row = state.columns.row_of.get(worker)
+            if row is None or not _is_open(state, row):
+                continue
+            gone = tuple(state.attempts[uid] for uid in state.held.get(worker, ()) if uid in victims)
+            self._add(row, job.id, state.now_ms, ask, devices, gone).leaving = gone
+
+    def _add(
+        self, row: int, job_id: str, start_ms: int, ask: Ask, devices: Devices, gone: Iterable[Attempt]
+    ) -> Keeper:
+        spare = Spare(self._state, row, self._rooms.room(row, ask.pool), ask.pool, gone)
+        spare.take(ask, devices)
+        keeper = Keeper(job_id, start_ms, ask, devices, spare, self._window)
+        self.of_row.setdefault(row, Keepers()).add(keeper)
+        self._rooms.guards[row] = self.of_row[row]
+        return keeper
+
+
+class Start(NamedTuple):
+    """When one worker could take a task, and with which cards."""
+
+    at_ms: int
+    row: int
+    variant: int
+    devices: Devices
+
+
+def end_ms(state: State, attempt: Attempt) -> int:
+    """When an attempt is gone at the latest: by its time limit, or by the grace it was given."""
+    if attempt.phase is Phase.STOPPING:
+        return attempt.cancel_ms + round(attempt.grace_s * 1000)
+    if not attempt.limit_ms:
+        return NEVER
+    return (attempt.started_ms or attempt.assigned_ms) + attempt.limit_ms
+
+
+def row_start(state: State, rooms: Rooms, row: int, ask: Ask, variant: int) -> Start | None:
+    """The earliest moment at which a worker has room for a task, as what runs there comes to its limits."""
+    room = rooms.room(row, ask.pool)
+    if not room.present or room.draining or not fits(ask, room, CLASS_FILTERS):
+        return None
+    spare = Spare(state, row, room, ask.pool)
+    devices = spare.cards_for(ask)
+    if devices is not None:
+        return Start(state.now_ms, row, variant, devices)
+    held = [state.attempts[uid] for uid in state.held.get(room.worker, ())]
+    for at_ms, _, attempt in sorted((end_ms(state, one), one.fence, one) for one in held):
+        if at_ms >= NEVER:
+            break
+        spare.give_back(attempt)
+        devices = spare.cards_for(ask)
+        if devices is not None:
+            return Start(max(at_ms, state.now_ms), row, variant, devices)
+    return None
+
+
+def earliest(state: State, rooms: Rooms, asks: Sequence[Ask], rows: Sequence[int]) -> list[Start]:
+    """The first start of a task (or of all members of a gang) among these workers; empty where there is none."""
+    best: list[Start] = []
+    for variant, ask in enumerate(asks):
+        starts = sorted(
+            start for row in rows if (start := row_start(state, rooms, row, ask, variant)) is not None
+        )
+        for group in _by_backend(state, ask, starts):
+            chosen = group[: ask.nodes]
+            if len(chosen) == ask.nodes and (not best or chosen[-1].at_ms < best[-1].at_ms):
+                best = chosen
+    return best
+
+
+def _by_backend(state: State, ask: Ask, starts: list[Start]) -> list[list[Start]]:
+    if ask.nodes == 1 or ask.mixed_backends:
+        return [starts]
+    groups: dict[str, list[Start]] = {}
+    for start in starts:
+        offer = state.columns.offers[state.columns.get("offer", start.row)]
+        groups.setdefault(offer.backend, []).append(start)
+    return list(groups.values())
+
+
+def drop_stale(state: State) -> None:
+    """Let go of reservations whose job no longer waits or whose worker is away: their room is there for others."""
+    for queue, kept in list(state.reservations.items()):
+        waits, rows = _is_waiting(state, kept), [spot[1] for spot in kept.spots]
+        if waits and all(_is_open(state, row) for row in rows):
+            continue
+        del state.reservations[queue]
+        state.columns.roomier.update(dict.fromkeys(rows))
+        if waits:
+            state.unprotected[kept.job_id] = None
+
+
+def renew(state: State, rooms: Rooms, roomier: Sequence[int], watch: Watch) -> None:
+    """Bring reservations in line with what has changed, make due ones, and set the keepers of their workers."""
+    if roomier:
+        for queue, kept in list(state.reservations.items()):
+            _improve(state, rooms, queue, kept, roomier)
+    for job_id in list(state.unprotected):
+        _protect(state, rooms, job_id)
+    watch.stand_guard()
+
+
+def _taken(state: State, job_id: str) -> set[int]:
+    """Rows that are kept for others: two promises on one worker could not both be held."""
+    row_of = state.columns.row_of
+    rows = {spot[1] for kept in state.reservations.values() if kept.job_id != job_id for spot in kept.spots}
+    return rows | {
+        row_of[worker]
+        for receipt in state.receipts.values()
+        if receipt.job_id != job_id
+        for worker in receipt.workers
+        if worker in row_of
+    }
+
+
+def _protect(state: State, rooms: Rooms, job_id: str) -> None:
+    """Give a task that has waited too long its reservation, unless its queue has one; then it stays due."""
+    job = state.jobs.get(job_id)
+    if job is None or not _may_start(state, job):
+        del state.unprotected[job_id]
+        return
+    if job.queue in state.reservations:
+        return
+    del state.unprotected[job_id]
+    taken = _taken(state, job_id)
+    rows = [row for row in _rows(state) if row not in taken]
+    starts = earliest(state, rooms, state.asks(job.shape), rows)
+    if starts:
+        start_ms = max(start.at_ms for start in starts)
+        kept = Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, _spots(starts))
+        state.reservations[job.queue] = kept
+    else:
+        # Nobody may ever look at its shape again while others fill every gap: it is asked for by time.
+        watch_line(state, job)
+
+
+def _improve(state: State, rooms: Rooms, queue: str, kept: Reservation, roomier: Sequence[int]) -> None:
+    """Move a reservation to where it starts earlier: to its own workers anew, or to one that gained room."""
+    asks = state.asks(state.jobs[kept.job_id].shape)
+    taken = _taken(state, kept.job_id)
+    rows = list(dict.fromkeys([*(spot[1] for spot in kept.spots), *roomier]))[:MOST_ROWS]
+    rows = [row for row in rows if _is_open(state, row) and row not in taken]
+    starts = earliest(state, rooms, asks, rows)
+    if starts and (at_ms := max(start.at_ms for start in starts)) <= kept.start_ms:
+        spots = _spots(starts)
+        state.reservations[queue] = kept._replace(start_ms=at_ms, spots=spots)
+        # A worker that is no longer kept has room for others, and nobody else will say so.
+        left = {spot[1] for spot in kept.spots} - {spot[1] for spot in spots}
+        state.columns.roomier.update(dict.fromkeys(sorted(left)))
+
+
+def _spots(starts: Sequence[Start]) -> tuple[tuple[int, int, int, Devices], ...]:
+    return tuple((start.at_ms, start.row, start.variant, start.devices) for start in starts)
+
+
+def _is_waiting(state: State, kept: Reservation) -> bool:
+    job = state.jobs.get(kept.job_id)
+    return job is not None and _may_start(state, job) and job.waiting_since_ms == kept.since_ms
+
+
+def _may_start(state: State, job: Job) -> bool:
+    """Whether only room keeps a job from starting: nothing is kept idle for what a rule holds back anyway."""
+    capped = job.limit and job.live >= job.limit
+    return job.waiting > 0 and not (job.barred or capped) and state.line_of(job) not in state.backlog.gated
+
+
+def _is_open(state: State, row: int) -> bool:
+    return bool(state.columns.get("open", row))
+
+
+def _rows(state: State) -> list[int]:
+    columns = state.columns
+    found = [row for row in range(columns.count) if columns.get("open", row)]
+    return found[:MOST_ROWS]
+
+
+def watch_line(state: State, job: Job) -> None:
+    """Look at the first of a blocked line once it has waited long enough to be protected."""
+    after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)
+    if after_ms and job.id not in state.watched:
+        state.watched[job.id] = None
+        due_ms = job.waiting_since_ms + after_ms
+        # One that is due already found nowhere to be protected, or another has its queue's reservation.
+        state.set_timer(due_ms if due_ms > state.now_ms else state.now_ms + AGAIN_MS, "protect", job.id)

@@ -1,0 +1,103 @@
+"""What users, queues and plugins hold and have used, read off the state for those who ask.
+
+Reads and never counts along: an answer costs one look at every job that runs, and nobody pays for it in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from dray.core.lifecycle.parties import HOUR_MS, QuotaGate
+from dray.core.lifecycle.state import State
+from dray.core.model.policy import EACH, PRINCIPALS, Policy, Quota
+from dray.core.model.records import Job
+from dray.core.model.resources import WHOLE
+
+
+class Holding(NamedTuple):
+    """Tasks that are placed and not yet gone, and the milli-GPUs they hold."""
+
+    tasks: int = 0
+    gpu_milli: int = 0
+
+    def plus(self, other: Holding) -> Holding:
+        return Holding(self.tasks + other.tasks, self.gpu_milli + other.gpu_milli)
+
+
+Holdings = dict[str, dict[str, Holding]]
+
+
+def find_holdings(state: State) -> Holdings:
+    """What is held, by user, queue and plugin, and by name."""
+    found: Holdings = {kind: {} for kind in PRINCIPALS}
+    for job_id, uids in state.live_of.items():
+        job = state.jobs[job_id]
+        holding = _holding_of(state, job, uids)
+        for kind in PRINCIPALS:
+            name = getattr(job, kind)
+            if name:
+                found[kind][name] = found[kind].get(name, Holding()).plus(holding)
+    return found
+
+
+def _holding_of(state: State, job: Job, uids: Iterable[str]) -> Holding:
+    asks, listed = state.asks(job.shape), list(uids)
+    if len(asks) == 1:
+        # All its tasks hold the same: an array costs as much as a single job.
+        return Holding(len(listed), len(listed) * asks[0].gpus * asks[0].gpu_milli)
+    held = [state.ask(state.attempts[uid]) for uid in listed]
+    return Holding(len(held), sum(ask.gpus * ask.gpu_milli for ask in held))
+
+
+def whom(quota: Quota) -> tuple[str, str]:
+    """Whom a quota is about: (user, queue or plugin; the name)."""
+    return next((kind, getattr(quota, kind)) for kind in PRINCIPALS if getattr(quota, kind))
+
+
+def quotas_in_force(policy: Policy, names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], Quota]:
+    """The quota of each name; one for a name goes before the one for each. `names` are those known, by kind."""
+    found: dict[tuple[str, str], Quota] = {}
+    for quota in policy.quotas:
+        kind, name = whom(quota)
+        if name == EACH:
+            found |= {(kind, known): quota for known in names[kind] if (kind, known) not in found}
+    return found | {whom(quota): quota for quota in policy.quotas if whom(quota)[1] != EACH}
+
+
+def used_gpu_hours(state: State, kind: str, name: str, quota: Quota, now_ms: int) -> float:
+    """GPU-hours used in the present period, what is held now counted up to this moment."""
+    key = f"quota {kind} {name} {'each' if whom(quota)[1] == EACH else 'own'}"
+    gate = state.parties.gates.get(key)
+    if not isinstance(gate, QuotaGate):
+        # Nobody's work passes it now; what was used before is in its meter.
+        gate = QuotaGate(key, quota, state.ledger)
+    return gate.used_ms(now_ms) / HOUR_MS / WHOLE
+
+
+def known_names(state: State, held: Holdings) -> dict[str, set[str]]:
+    """Everybody a quota for each may be about: who has work, or has used something."""
+    names = {kind: set(found) for kind, found in held.items()}
+    names["queue"] |= set(state.policy.queues)
+    for party in state.parties.all:
+        names["user"].add(party.user)
+        names["queue"].add(party.queue)
+    for kind, key in state.ledger:
+        words = key.split(" ")
+        if kind == "meter" and words[0] == "quota" and words[1] in names:
+            names[words[1]].add(words[2])
+    return names
+
+
+def find_oldest(state: State, queues: Iterable[str]) -> dict[str, Job]:
+    """For each queue in which somebody waits the job that was submitted first; held ones wait for a person."""
+    wanted = {queue for queue in queues if state.backlog.depth.get(queue)}
+    found: dict[str, Job] = {}
+    # Jobs stand in the order of their submits: the first of each queue is all that is looked for.
+    for job in state.jobs.values() if wanted else ():
+        if job.queue in wanted and job.waiting and not job.held and not job.after:
+            found[job.queue] = job
+            wanted.discard(job.queue)
+            if not wanted:
+                break
+    return found

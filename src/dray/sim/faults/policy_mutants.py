@@ -1,0 +1,277 @@
+"""Deliberate bugs in whose turn it is, what rules hold back, whose room is kept and who is stopped for whom."""
+
+from __future__ import annotations
+
+from dray.sim.faults.mutants import Edit, Mutant
+
+_PASS = "dray.core.scheduling.pass_:"
+_GATES = "dray.core.scheduling.gates:Gates."
+_PARTIES = "dray.core.lifecycle.parties:"
+_ATTEMPTS = "dray.core.lifecycle.attempts:"
+_KEPT = "dray.core.scheduling.reservations:"
+_VICTIMS = "dray.core.scheduling.preemption:"
+_REGIME = "dray.core.lifecycle.regime:"
+_JOBS = "dray.core.lifecycle.jobs:"
+_RESULTS = "dray.core.lifecycle.results:"
+
+
+def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
+    return Mutant(name, sentence, (Edit(where, old, new),))
+
+
+RULES = (
+    _one(
+        "quota-forgets-the-pass",
+        "What a pass has given out itself does not count for quotas, paces and caps.",
+        _GATES + "_room_at",
+        "*self._taken.get(gate.key, (0, 0))",
+        "0, 0",
+    ),
+    _one(
+        "quota-counts-tasks",
+        "A quota counts what ends and not what begins.",
+        _PARTIES + "Gate.hold",
+        "self.gpu_milli += sign * gpu_milli",
+        "self.gpu_milli += min(sign, 0) * gpu_milli",
+    ),
+    _one(
+        "hard-budget-ignored",
+        "Work starts over a hard budget.",
+        _PARTIES + "QuotaGate.room",
+        "if self.hard_ms and",
+        "if False and",
+    ),
+    _one(
+        "budget-forgets-what-ended",
+        "Only what still runs counts for a budget.",
+        _ATTEMPTS + "account",
+        "if charge and isinstance",
+        "if False and isinstance",
+    ),
+    _one(
+        "gate-never-opens",
+        "Nobody looks at the lines behind a gate when what held it shut has ended.",
+        _ATTEMPTS + "account",
+        "state.backlog.open(gate.key)",
+        "pass",
+    ),
+    _one(
+        "gate-timer-not-set",
+        "Nobody looks at a gate that time alone opens.",
+        _PASS + "settle_plan",
+        'state.set_timer(opens_ms, "gate", gate)',
+        "pass",
+    ),
+    _one(
+        "token-not-taken",
+        "A start takes nothing from its pace.",
+        _PARTIES + "PaceGate.start",
+        "self.tokens_ms -= self._token_ms",
+        "pass",
+    ),
+    _one(
+        "pace-without-end",
+        "A pace that was not used saves up more than its burst.",
+        _PARTIES + "PaceGate._refill",
+        "min(self._most_ms, self.tokens_ms + now_ms - self.since_ms)",
+        "self.tokens_ms + now_ms - self.since_ms",
+    ),
+    _one(
+        "cap-one-too-many",
+        "One task more than a cap allows may run.",
+        _PARTIES + "CapGate.room",
+        "self.rule.most -",
+        "self.rule.most + 1 -",
+    ),
+    _one(
+        "regroup-forgets-running",
+        "A new policy counts what waits and forgets what runs.",
+        _REGIME + "regroup",
+        "for uids in state.held.values():",
+        "for uids in ():",
+    ),
+    _one(
+        "sent-again-counted-apart",
+        "What is sent again begins anew, and was counted from its first beginning.",
+        _ATTEMPTS + "count_anew",
+        "for sign in (-1, 1):",
+        "attempt.assigned_ms = now_ms\n    for sign in ():",
+    ),
+    _one(
+        "lines-of-a-shape-forgotten",
+        "A line behind a gate is parked with its shape and stays so when the gate opens.",
+        "dray.core.lifecycle.backlog:Backlog.open",
+        "del self.gated[key]",
+        "continue",
+    ),
+)
+
+KEPT = (
+    _one(
+        "keeper-admits-everybody",
+        "Room that is kept for one task is given to whoever asks.",
+        _KEPT + "Keeper.admits",
+        "return self._spare.holds(ask, devices)",
+        "return True",
+    ),
+    _one(
+        "reservation-ignores-limits",
+        "Work may pass a reservation however long it runs.",
+        _KEPT + "Keeper.admits",
+        "self._window.until_ms <= self._start_ms",
+        "self._window.until_ms <= self._start_ms + 10**9",
+    ),
+    _one(
+        "one-keeper-replaces-another",
+        "Two kept parts of one worker: only the last is guarded.",
+        _KEPT + "Keepers.admits",
+        "for keeper in self._all)",
+        "for keeper in self._all[-1:])",
+    ),
+    _one(
+        "keeper-not-told",
+        "A keeper lets in as if nobody had been let in before.",
+        _KEPT + "Keeper.took",
+        "self._spare.take(ask, devices)",
+        "pass",
+    ),
+    _one(
+        "reservation-outlives-its-job",
+        "Room stays kept for a job that no longer waits.",
+        _KEPT + "drop_stale",
+        "if waits and all(",
+        "if True or all(",
+    ),
+    _one(
+        "owner-waits-its-turn",
+        "Whoever stands before the owner of kept room is refused it, and so nobody gets it.",
+        _PASS + "_Pass.run",
+        "self._serve_owners()",
+        "pass",
+    ),
+    _one(
+        "promise-moved-back",
+        "A reservation moves to a later start.",
+        _KEPT + "_improve",
+        "<= kept.start_ms:",
+        "> 0:",
+    ),
+    _one(
+        "room-left-untold",
+        "Room that a pass leaves to others is not looked at until something else happens.",
+        _PASS + "settle_plan",
+        "return decided.cut or bool(state.columns.roomier)",
+        "return decided.cut",
+    ),
+)
+
+VICTIMS = (
+    _one(
+        "equal-band-stopped",
+        "A task may stop another of its own band.",
+        _VICTIMS + "_by_priority",
+        "other.priority < job.priority",
+        "other.priority <= job.priority",
+    ),
+    _one(
+        "longer-work-stops-shorter",
+        "Of two services the longer one may stop the shorter.",
+        _VICTIMS + "_by_service",
+        "> mine",
+        "!= mine",
+    ),
+    _one(
+        "share-not-left",
+        "A user is stopped below the share of whoever it is stopped for.",
+        _VICTIMS + "_by_share",
+        " and (whole - gone) / weight >= mine",
+        "",
+    ),
+    _one(
+        "min-run-ignored",
+        "A task may be stopped right after its start.",
+        _VICTIMS + "Search._may_fall",
+        "state.policy.preemption.min_run_s * 1000",
+        "0",
+    ),
+    _one(
+        "once-only-stopped",
+        "A task that may start once is stopped for another.",
+        _VICTIMS + "Search._may_fall",
+        "if unpack_spec(state.jobs[attempt.job_id].spec).at_most_once:",
+        "if False:",
+    ),
+    _one(
+        "limits-ignored",
+        "One job may be stopped any number of times.",
+        _VICTIMS + "Search._spares",
+        "of_job < limits.per_job and ",
+        "",
+    ),
+    _one(
+        "victim-room-given-away",
+        "The room that victims leave is anybody's.",
+        _KEPT + "Watch.preempt",
+        "if row is None or not _is_open(state, row):",
+        "if True:",
+    ),
+    _one(
+        "victim-frees-at-once",
+        "A victim's room counts as free as soon as it is asked to stop.",
+        _JOBS + "stop_attempt",
+        "attempt.cancel, attempt.grace_s, attempt.cancel_ms = reason, grace_s, clock.now_ms",
+        "attempt.cancel, attempt.grace_s, attempt.cancel_ms = reason, grace_s, clock.now_ms\n"
+        "    if reason == 'preempted': attempts.hold(state, attempt, -1)",
+    ),
+    _one(
+        "victim-charged",
+        "A task that was stopped for another is charged a failure.",
+        _RESULTS + "conclude",
+        "task.preemptions += 1",
+        "task.failures += 1",
+    ),
+    _one(
+        "victim-goes-last",
+        "A task that was stopped for another goes back to its old place.",
+        "dray.core.lifecycle.state:State.place_of",
+        "ahead = -1 if task is not None and task.ahead else 0",
+        "ahead = 0",
+    ),
+    _one(
+        "receipt-outlives-cancel",
+        "Room stays kept for a task that was cancelled.",
+        _JOBS + "_ended",
+        '*receipts.close(state, job, "rolled_back", clock), ',
+        "",
+    ),
+    _one(
+        "receipt-forgotten",
+        "A hub that starts again forgets whose room it keeps.",
+        "dray.core.lifecycle.receipts:recall",
+        'record.status == "open"',
+        "False",
+    ),
+    _one(
+        "shared-card-counted-whole",
+        "A shared card counts as a whole one while it is given back.",
+        "dray.core.lifecycle.columns:Columns.hold",
+        "_add(used, index, sign * ask.gpu_milli)",
+        "_add(used, index, sign * (ask.gpu_milli if sign > 0 else 1000))",
+    ),
+    _one(
+        "memory-not-counted",
+        "Memory is given out over and over.",
+        "dray.core.lifecycle.columns:Columns.hold",
+        'data["used_mem"][row] += sign * ask.memory_bytes',
+        "pass",
+    ),
+    _one(
+        "named-resource-not-claimed",
+        "One pass gives a named resource to several tasks.",
+        "dray.core.scheduling.rooms:Rooms.claim",
+        "if ask.resources:",
+        "if False:",
+    ),
+)
+
+POLICIES = (*RULES, *KEPT, *VICTIMS)

@@ -1,0 +1,312 @@
+"""Whether kept room stays kept and victims are chosen as the rules say: reservations, receipts, preemptions.
+
+Every sum is made anew from the attempts that a worker holds; of the hub's own reckoning only the promise is read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from dray.core.lifecycle.state import NEVER, Reservation, State
+from dray.core.model.ledger import Receipt, Victim
+from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.spec import unpack_spec
+from dray.core.model.units import GB
+from dray.core.scheduling.gates import Gates
+from dray.core.scheduling.rooms import Rooms
+from dray.sim.faults.hub_life import HubLife
+from dray.sim.faults.policy_watch import gpus_of
+from dray.sim.faults.world import World
+
+
+class RoomWatch:
+    """Watches one site through all its hubs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._seen: dict[str, None] = {}
+        self._hits: list[tuple[int, str, str]] = []
+        self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
+        self._promises: dict[tuple[int, bytes, str, int], Reservation] = {}
+        self._kept: frozenset[tuple[object, ...]] = frozenset()
+
+    def rewind(self) -> None:
+        """The hub was restored from a backup: it does not know what came after."""
+        self._seen.clear()
+        self._hits.clear()
+        self._pairs.clear()
+
+    def committed(self, life: HubLife, fresh: list[Attempt]) -> None:
+        """Judge where a turn has started work, and whom it has stopped for whom."""
+        state = life.state
+        for attempt in fresh:
+            self._check_capacity(state, attempt)
+            self._check_reserved(state, attempt)
+            self._check_receipts(state, attempt)
+            self._check_victims_first(state, attempt)
+        for kind, key in state.touched.ledger:
+            record = state.ledger.get((kind, key))
+            if isinstance(record, Receipt) and record.id not in self._seen:
+                self._seen[record.id] = None
+                self._check_preemption(state, record)
+
+    # --- room ---------------------------------------------------------------------------------------------------------
+
+    def _check_capacity(self, state: State, attempt: Attempt) -> None:
+        """A worker that gets a new task has what its tasks hold together."""
+        held = [state.attempts[uid] for uid in state.held[attempt.worker]]
+        if lack := _lacks(state, attempt.worker, held, state.ask(attempt), attempt.devices):
+            self._world.fail(
+                f"attempt {attempt.uid} is too much for {attempt.worker}: {lack}, held are {held}"
+            )
+
+    def _check_reserved(self, state: State, attempt: Attempt) -> None:
+        """Work that outlasts a promised start leaves the promised room alone."""
+        limit_ms = state.jobs[attempt.job_id].limit_ms
+        for kept in state.reservations.values():
+            job = state.jobs.get(kept.job_id)
+            waits = job is not None and job.waiting and job.waiting_since_ms == kept.since_ms
+            in_time = limit_ms and attempt.assigned_ms + limit_ms <= kept.start_ms
+            if not waits or job is None or in_time or attempt.job_id == kept.job_id:
+                continue
+            for _, row, variant, devices in kept.spots:
+                if state.columns.worker_of[row] == attempt.worker:
+                    held = [state.attempts[uid] for uid in state.held[attempt.worker]]
+                    lasting = [other for other in held if _end_ms(other) > kept.start_ms]
+                    self._check_beside(state, attempt, lasting, state.asks(job.shape)[variant], devices, kept)
+
+    def _check_receipts(self, state: State, attempt: Attempt) -> None:
+        """Room that victims leave is their preemptor's."""
+        for receipt in state.receipts.values():
+            job = state.jobs.get(receipt.job_id)
+            if job is None or attempt.job_id == receipt.job_id:
+                continue
+            leaving = {victim.uid for victim in receipt.victims}
+            for worker, devices in zip(receipt.workers, receipt.devices, strict=True):
+                if worker == attempt.worker:
+                    held = [state.attempts[uid] for uid in state.held[worker] if uid not in leaving]
+                    ask = state.asks(job.shape)[receipt.variant]
+                    self._check_beside(state, attempt, held, ask, devices, receipt)
+
+    def _check_beside(
+        self,
+        state: State,
+        attempt: Attempt,
+        held: list[Attempt],
+        ask: Ask,
+        devices: tuple[int, ...],
+        kept: Reservation | Receipt,
+    ) -> None:
+        """Of what a new attempt takes, enough must be left for whoever the room is kept for."""
+        mine = state.ask(attempt)
+        only = Ask(
+            pool=ask.pool if ask.pool == mine.pool else "",
+            cpu_milli=ask.cpu_milli if mine.cpu_milli else 0,
+            memory_bytes=ask.memory_bytes if mine.memory_bytes else 0,
+            gpus=ask.gpus,
+            gpu_milli=ask.gpu_milli,
+            resources=tuple(pair for pair in ask.resources if pair[0] in dict(mine.resources)),
+        )
+        shared = tuple(index for index in devices if index in attempt.devices)
+        if lack := _lacks(state, attempt.worker, held, only, shared, more=True):
+            self._world.fail(f"attempt {attempt.uid} takes kept room, {lack}: {kept}")
+
+    def _check_victims_first(self, state: State, attempt: Attempt) -> None:
+        """A task that was stopped for another goes before all others of its line."""
+        job = state.jobs[attempt.job_id]
+        line = state.line_of(job)
+        if attempt.no > 1 or job.id in {kept.job_id for kept in state.reservations.values()}:
+            return
+        for (job_id, index), task in state.tasks.items():
+            other = state.jobs[job_id]
+            if not task.queued or job_id == job.id or other.barred or state.line_of(other) != line:
+                continue
+            last = state.attempts.get(task.last_uid)
+            capped = other.limit and other.live >= other.limit
+            if (
+                last is not None
+                and last.phase is Phase.PREEMPTED
+                and last.cancel == "preempted"
+                and not capped
+            ):
+                self._world.fail(
+                    f"{attempt.job_id} starts before {job_id}/{index}, which was stopped for another"
+                )
+
+    # --- preemption ---------------------------------------------------------------------------------------------------
+
+    def _check_preemption(self, state: State, receipt: Receipt) -> None:
+        policy, job = state.policy.preemption, state.jobs.get(receipt.job_id)
+        if job is None or receipt.status != "open":
+            return
+        for victim in receipt.victims:
+            attempt, other = state.attempts[victim.uid], state.jobs[victim.job_id]
+            ran_ms = receipt.now_ms - attempt.started_ms if attempt.started else 0
+            if ran_ms < policy.min_run_s * 1000:
+                self._world.fail(f"{victim} had not run for {policy.min_run_s} s when {receipt} stopped it")
+            if unpack_spec(other.spec).at_most_once:
+                self._world.fail(f"{victim} may start once only, and {receipt} stopped it")
+            self._check_below(state, receipt, job, attempt, other)
+            self._check_cycle(receipt, victim)
+        if receipt.rule == "fair_share":
+            self._check_shares(state, receipt, job)
+        self._check_limits(state, receipt)
+
+    def _check_below(self, state: State, receipt: Receipt, job: Job, attempt: Attempt, other: Job) -> None:
+        if receipt.rule in ("priority", "pressure"):
+            below = other.priority < job.priority
+        elif receipt.rule == "srsf":
+            task = state.tasks[attempt.job_id, attempt.index]
+            ran_ms = receipt.now_ms - attempt.started_ms if attempt.started else 0
+            first = state.tasks.get((job.id, 0)) if not job.numbered else None
+            mine = _service(job, state.asks(job.shape)[0], first.used_ms if first is not None else 0)
+            below = (
+                other.queue == job.queue and _service(other, state.ask(attempt), task.used_ms + ran_ms) > mine
+            )
+        else:
+            below = other.queue == job.queue and other.user != job.user
+        if not below:
+            self._world.fail(f"{attempt.uid} of {other.id} does not sit below {job.id}: {receipt}")
+
+    def _check_shares(self, state: State, receipt: Receipt, job: Job) -> None:
+        """Each victim's user still has at least as much as the preemptor's once all of them are gone."""
+        weights = state.policy.fair_share.weights
+        ask = state.asks(job.shape)[0]
+        wanted = _cost(state, ask) * ask.nodes
+        mine = (self._holds(state, job.user, ()) + wanted) / weights.get(job.user, 1.0)
+        gone = [victim.uid for victim in receipt.victims]
+        for user in {victim.user for victim in receipt.victims}:
+            left = self._holds(state, user, gone) / weights.get(user, 1.0)
+            if left < mine:
+                self._world.fail(f"{user} is left with {left}, {job.user} has {mine}: {receipt}")
+
+    def _holds(self, state: State, user: str, without: Iterable[str]) -> float:
+        return sum(
+            _cost(state, state.ask(state.attempts[uid]))
+            for job_id, uids in state.live_of.items()
+            if state.jobs[job_id].user == user
+            for uid in uids
+            if uid not in without
+        )
+
+    def _check_cycle(self, receipt: Receipt, victim: Victim) -> None:
+        """Of two jobs only one ever stops the other, while their priorities stay what they are."""
+        bands = (receipt.priority, victim.priority)
+        before = self._pairs.get((victim.job_id, receipt.job_id))
+        if receipt.rule in ("priority", "pressure"):
+            if before == (victim.priority, receipt.priority):
+                self._world.fail(f"{receipt.job_id} and {victim.job_id} stop each other: {receipt}")
+            self._pairs[receipt.job_id, victim.job_id] = bands
+
+    def _check_limits(self, state: State, receipt: Receipt) -> None:
+        limits = state.policy.preemption.limits
+        self._hits += [(receipt.now_ms, victim.job_id, victim.user) for victim in receipt.victims]
+        recent = [hit for hit in self._hits if hit[0] >= receipt.now_ms - round(limits.window_s * 1000)]
+        for victim in receipt.victims:
+            of_job = sum(1 for _, job_id, _ in recent if job_id == victim.job_id)
+            of_user = sum(1 for _, _, user in recent if user == victim.user)
+            if of_job > limits.per_job or of_user > limits.per_user or len(recent) > limits.cluster:
+                self._world.fail(f"{victim} is hit beyond {limits}: {of_job}, {of_user}, {len(recent)}")
+
+    # --- promises -----------------------------------------------------------------------------------------------------
+
+    def turned(self, life: HubLife) -> list[str]:
+        """A promised start is never moved back, unless a worker it was promised on went away, or a rule stepped in."""
+        state = life.state
+        record = state.ledger.get(("policy", ""))
+        regime = getattr(record, "policy", b"")
+        found: list[str] = []
+        promises: dict[tuple[int, bytes, str, int], Reservation] = {}
+        for kept in state.reservations.values():
+            if kept.start_ms > kept.promised_ms:
+                found.append(f"{kept} is later than it was promised")
+            key = (life.number, regime, kept.job_id, kept.since_ms)
+            before = self._promises.pop(key, kept)
+            if kept.promised_ms > before.promised_ms and self._binds(state, before):
+                found.append(f"{kept} was promised for {before.promised_ms} before")
+            promises[key] = kept
+        # One that was let go for no good reason may not come back later than it was.
+        mine = {key: kept for key, kept in self._promises.items() if key[:2] == (life.number, regime)}
+        self._promises = promises | {key: kept for key, kept in mine.items() if self._binds(state, kept)}
+        return found
+
+    def find_idle(self, life: HubLife) -> list[str]:
+        """Room that is kept for somebody, and there, is taken: whoever it is kept for starts in the same turn."""
+        state = life.state
+        kept = [(one.job_id, [spot[1:3] for spot in one.spots]) for one in state.reservations.values()]
+        for receipt in state.receipts.values():
+            rows = [state.columns.row_of[name] for name in receipt.workers if name in state.columns.row_of]
+            kept.append((receipt.job_id, [(row, receipt.variant) for row in rows]))
+        if not kept or life.conductor.cut:
+            return []
+        taken = Counter(row for _, spots in kept for row, _ in spots)
+        rooms, gates = Rooms(state), Gates(state)
+        found = []
+        for job_id, spots in kept:
+            job = state.jobs.get(job_id)
+            if job is None or not job.waiting or job.barred or (job.limit and job.live >= job.limit):
+                continue
+            asks = state.asks(job.shape)
+            fitting = [row for row, variant in spots if rooms.fit(row, asks[variant]) is not None]
+            alone = all(taken[row] == 1 for row, _ in spots)
+            if alone and len(fitting) == asks[0].nodes and gates.room_for(job)[0] > 0:
+                found.append(f"room is kept for {job_id}, and there, and it was left waiting")
+        return found
+
+    def is_changed(self, state: State) -> bool:
+        """Whether anything is kept for others than a turn before: then somebody else may have gained room."""
+        kept = {(one.job_id, *(spot[1] for spot in one.spots)) for one in state.reservations.values()}
+        now = frozenset(kept | {(receipt.id,) for receipt in state.receipts.values()})
+        before, self._kept = self._kept, now
+        return not before <= now
+
+    def _binds(self, state: State, kept: Reservation) -> bool:
+        job = state.jobs.get(kept.job_id)
+        if job is None or job.barred or not job.waiting or job.waiting_since_ms != kept.since_ms:
+            return False
+        ruled_out = (job.limit and job.live >= job.limit) or state.line_of(job) in state.backlog.gated
+        return not ruled_out and all(state.columns.get("open", row) for _, row, _, _ in kept.spots)
+
+
+def _lacks(
+    state: State, worker_id: str, held: list[Attempt], ask: Ask, devices: tuple[int, ...], more: bool = False
+) -> str:
+    """What a worker has too little of for these attempts (and, with `more`, another ask), of all that is asked for."""
+    worker, slots = state.workers[worker_id], state.presence[worker_id].slots
+    asks = [state.ask(attempt) for attempt in held] + ([ask] if more else [])
+    cpu, memory = sum(one.cpu_milli for one in asks), sum(one.memory_bytes for one in asks)
+    if ask.cpu_milli and cpu > round(worker.capability.cpu_count * 1000):
+        return f"{cpu} millicores of {worker.capability.cpu_count} cores"
+    if ask.memory_bytes and memory > round(worker.capability.memory_gb * GB):
+        return f"{memory} bytes of {worker.capability.memory_gb} GB"
+    total = {"batch": slots.batch_total, "service": slots.service_total}.get(ask.pool, 0)
+    taken = sum(1 for one in asks if one.pool == ask.pool)
+    if taken > total > 0:
+        return f"{taken} {ask.pool} tasks of {total}"
+    for name, _ in ask.resources:
+        amount = sum(dict(one.resources).get(name, 0) for one in asks)
+        if amount > worker.resources.get(name, 0):
+            return f"{amount} {name} of {worker.resources.get(name, 0)}"
+    for card in devices:
+        share = sum(state.ask(one).gpu_milli for one in held if card in one.devices)
+        share += ask.gpu_milli if more else 0
+        if share > WHOLE:
+            return f"{share} milli of card {card}"
+    return ""
+
+
+def _end_ms(attempt: Attempt) -> int:
+    if attempt.phase is Phase.STOPPING:
+        return attempt.cancel_ms + round(attempt.grace_s * 1000)
+    return (attempt.started_ms or attempt.assigned_ms) + attempt.limit_ms if attempt.limit_ms else NEVER
+
+
+def _service(job: Job, ask: Ask, used_ms: int) -> int:
+    left_ms = (job.expected_ms or job.limit_ms or NEVER) - used_ms
+    return max(1, left_ms) * max(1, gpus_of(ask)) * ask.nodes
+
+
+def _cost(state: State, ask: Ask) -> int:
+    return max(1000, ask.cpu_milli) + round(gpus_of(ask) * state.policy.fair_share.gpu_cost)

@@ -1,0 +1,241 @@
+"""Documents of the HTTP API about the site's rules: policy, settings, queues, quotas, paces, preemptions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from dray.wire.api_schemas import ProblemEntry, Time
+
+
+class ValueEntry(msgspec.Struct):
+    """One value in force and where it came from: default, a file, a variable, a flag, or who applied it when."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+class Settings(msgspec.Struct):
+    """The hub's own settings."""
+
+    values: list[ValueEntry]
+
+
+class PolicyAnswer(msgspec.Struct):
+    """The policy in force, whole and value by value. `digest` names the policy file that was last read."""
+
+    policy: dict[str, Any]
+    values: list[ValueEntry]
+    origin: str
+    user: str = ""
+    changed_at: Time | None = None
+    digest: str = ""
+
+
+class ValueChange(msgspec.Struct):
+    """One value that differs; null where there is none."""
+
+    name: str
+    old: Any
+    new: Any
+
+
+class PolicyChange(PolicyAnswer):
+    """What applying a policy came to; after a dry run `problems` says what would stand in its way."""
+
+    changed: bool = False
+    changes: list[ValueChange] = []
+    problems: list[ProblemEntry] = []
+
+
+class QueueDocument(msgspec.Struct):
+    """One queue. Rates are per minute over the last five minutes and the last hour of this hub's life."""
+
+    name: str
+    policy: Annotated[str, Meta(description="the order of its line")] = ""
+    weight: float = 1
+    ageing_s: float = 0
+    protect_after_s: float = 0
+    listed: Annotated[bool, Meta(description="whether the policy names it")] = False
+    waiting: int = 0
+    running: int = 0
+    gpus_held: float = 0
+    gpus_limit: float | None = None
+    oldest_wait_s: float | None = None
+    starts_per_min_5m: float = 0
+    starts_per_min_1h: float = 0
+    ends_per_min_5m: float = 0
+    ends_per_min_1h: float = 0
+    wait_p50_s: float | None = None
+    wait_p90_s: float | None = None
+    shapes: Any = None
+
+
+class LineEntry(msgspec.Struct):
+    """One job in the line; `task` where a single task of an array was queued again."""
+
+    place: int
+    job_id: str
+    task: int | None = None
+    name: str = ""
+    user: str = ""
+    priority: int = 0
+    tasks: int = 0
+    submitted_at: Time | None = None
+
+
+class QueueDetail(QueueDocument):
+    """A queue and the first of those who wait in it, the caller's own with their places."""
+
+    line: list[LineEntry] = []
+
+
+class QueueList(msgspec.Struct):
+    """Every queue."""
+
+    queues: list[QueueDocument]
+
+
+class QuotaDocument(msgspec.Struct):
+    """What one user, queue or plugin holds and has used of its quota; `each`: by the quota for each of them."""
+
+    kind: str
+    name: str
+    each: bool = False
+    running: int = 0
+    gpus_held: float = 0
+    gpus_limit: float | None = None
+    gpu_hours_used: float | None = None
+    gpu_hours_soft: float | None = None
+    gpu_hours_hard: float | None = None
+    period_s: float | None = None
+    standing: Annotated[str, Meta(description="ok, full, over, over soft or over hard")] = "ok"
+
+
+class QuotaList(msgspec.Struct):
+    """Every quota by whom it is about."""
+
+    quotas: list[QuotaDocument]
+
+
+class PaceDocument(msgspec.Struct):
+    """One token bucket; `tokens` may be below 0 after a request larger than the burst."""
+
+    kind: str
+    name: str
+    per_minute: float
+    burst: int
+    tokens: float | None = None
+
+
+class CapDocument(msgspec.Struct):
+    """How many tasks with a label run, and how many may."""
+
+    label: str
+    most: int
+    running: int
+
+
+class PaceList(msgspec.Struct):
+    """Every bucket and cap."""
+
+    submits: list[PaceDocument]
+    starts: list[PaceDocument]
+    running: list[CapDocument]
+
+
+class VictimDocument(msgspec.Struct):
+    """One task that was stopped. What belongs to others is null; `lost_s` is run time that no checkpoint covers."""
+
+    worker: str
+    state: Annotated[
+        str,
+        Meta(
+            description="`stopping`, `waiting` (gone, and in line again), `starting` or `running` (again), "
+            "the state it ended in, or `gone` where more is not known or not the caller's business"
+        ),
+    ]
+    job_id: str | None = None
+    task_id: str | None = None
+    user: str | None = None
+    priority: int = 0
+    ran_s: float = 0
+    lost_s: float = 0
+    members: Annotated[
+        int,
+        Meta(
+            description="how many tasks went with it, itself included: a gang goes whole, and `lost_s` is that of all; "
+            "0: counted with another victim of the same gang"
+        ),
+    ] = 1
+    saved_step: Annotated[int | None, Meta(description="the step from which it goes on")] = None
+    grace_s: float = 0
+    gone_at: Annotated[Time | None, Meta(description="when its process was confirmed gone")] = None
+    back_at: Annotated[Time | None, Meta(description="when it ran again")] = None
+    back_on: str = ""
+    earliest_back_at: Annotated[
+        Time | None,
+        Meta(
+            description="when time limits leave room for it again; null where they do not tell, and in lists"
+        ),
+    ] = None
+
+
+class PreemptionDocument(msgspec.Struct):
+    """The receipt of one preemption: for whom, by which rule, whom it stopped, how it went."""
+
+    id: str
+    status: Annotated[
+        str,
+        Meta(
+            description="`open` (room is kept while the victims leave), `served`, "
+            "`rolled_back` (the preemptor no longer waits) or `lapsed` (the room did not come free in time)"
+        ),
+    ]
+    rule: Annotated[str, Meta(description="priority, pressure, fair_share or srsf")]
+    kind: Annotated[str, Meta(description="the scarce resource: gpu, cpu or memory")] = ""
+    job_id: str | None = None
+    task_id: str | None = None
+    user: str = ""
+    priority: int = 0
+    queue: str = ""
+    workers: list[str] = []
+    victims: list[VictimDocument] = []
+    lost_s: float = 0
+    decided_at: Time | None = None
+    served_at: Time | None = None
+    ended_at: Time | None = None
+    wait_s: Annotated[float | None, Meta(description="from the decision to the preemptor's start")] = None
+
+
+class PreemptionUser(msgspec.Struct):
+    """How often a user's tasks were stopped, what that cost, and how often others were stopped for theirs."""
+
+    user: str
+    stopped: int = 0
+    lost_s: float = 0
+    preempted: int = 0
+
+
+class PreemptionStatistics(msgspec.Struct):
+    """What the receipts of the window come to."""
+
+    window_s: float
+    receipts: int = 0
+    victims: int = 0
+    lost_s: float = 0
+    by_rule: dict[str, int] = {}
+    by_status: dict[str, int] = {}
+    serve_p50_s: float | None = None
+    users: Annotated[list[PreemptionUser], Meta(description="those who lost most, first")] = []
+
+
+class PreemptionList(msgspec.Struct):
+    """Receipts, newest first."""
+
+    preemptions: list[PreemptionDocument]
+    statistics: PreemptionStatistics
+    next_cursor: str | None = None

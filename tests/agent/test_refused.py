@@ -1,0 +1,20 @@
+"""An attempt that this worker could not take on is not started by a second copy of its assignment."""
+
+from __future__ import annotations
+
+from dray.agent.machine import Launch, Machine, Tell
+from dray.core.model.spec import JobSpec
+from dray.wire.hub_messages import Ack, AttemptRef, JobAssign
+
+ASSIGNMENT = JobAssign(JobSpec(id="job", command=["x"]), 1 << 62, AttemptRef(1, "1-1"))
+
+
+def test_a_late_copy_of_an_assignment_does_not_start_what_was_refused() -> None:
+    machine = Machine("w1", "i1", 4, 0, (1000,), {})
+    machine.acked(Ack(re="register"), 0)
+    assert isinstance(machine.assigned(ASSIGNMENT, 0)[0], Launch)
+    machine.supervised({"ev": "refused", "uid": "1-1", "error": "no space left"}, 0)
+    machine.acked(Ack(re="job_result", results={"1-1": "recorded"}), 0)
+    (answer,) = machine.assigned(ASSIGNMENT, 5)
+    assert isinstance(answer, Tell)
+    assert (answer.type, answer.payload["exit_class"]) == ("job_result", "lost_unstarted")

@@ -1,0 +1,252 @@
+"""docs/reference/policy.md: every key of a policy, its default and its meaning, from the structs that hold them.
+
+Names and defaults are read from `dray.core.model.policy`. Meanings stand here; a key without one stops the generator,
+so that none is added in silence.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dray.cli.policy_text import spell_value
+from dray.core.model import policy as rules
+
+EXAMPLE = """\
+queues:
+  default:
+  production:
+    order: priority
+    weight: 3
+  research:
+    order: fair_share
+    protect_after_s: 30m
+
+quotas:
+  - user: "*"
+    gpus: 8
+  - queue: research
+    gpu_hours: {soft: 400, hard: 500, per_s: 7d}
+
+pacing:
+  submits:
+    - user: "*"
+      per_minute: 120
+      burst: 50
+  running:
+    - label: license=matlab
+      most: 4
+
+fair_share:
+  half_life_s: 7d
+  weights: {ada: 2}
+
+preemption:
+  strategy: priority
+  kinds: {cpu: none}
+
+providers:
+  cloud: {price_per_hour: 2.5}
+"""
+INTRODUCTION = f"""# The policy
+
+What a site has decided about its queues, in one YAML file. The hub reads `policy.yaml` in its home when it starts;
+`dray config apply FILE` replaces the policy of a running hub, and that outlives restarts until `policy.yaml` itself is
+changed. A file is taken whole or not at all: what it does not say is the default, and every problem is told at once,
+with its line. `dray config show` prints each value in force and where it came from.
+
+```yaml
+{EXAMPLE}```
+
+Times are seconds, or text such as `90s`, `15m`, `2h`, `7d`. `*` stands for each user, queue or plugin by itself; an
+entry for a name goes before the one for each.
+
+A policy is refused, and nothing changes, while jobs wait or run in a queue that it no longer lists, or when a quota is
+below what runs already. `dray config apply --force` lets such a quota hold: what runs goes on, nothing new starts.
+"""
+
+
+class Section(NamedTuple):
+    """One table: where its keys stand, what holds them, and what each means."""
+
+    title: str
+    about: str
+    kind: type[msgspec.Struct]
+    meanings: dict[str, str]
+
+
+SECTIONS = (
+    Section(
+        "queues.NAME",
+        "Without this section every queue name is welcome and behaves like `default`. With it jobs go to the queues it "
+        "names, and to `default`; a job for any other is refused. A name is an id: letters, digits, `.`, `_` and `-`.",
+        rules.Queue,
+        {
+            "order": f"who comes first: {', '.join(f'`{name}`' for name in rules.ORDERS)}",
+            "weight": "its share of what runs while others wait too; above 0",
+            "ageing_s": "waiting that long counts as one more point of priority; 0: no ageing",
+            "protect_after_s": "a task that waited longer gets a reservation, and only work that ends before it may "
+            "pass; 0: nobody is protected",
+        },
+    ),
+    Section(
+        "quotas[]",
+        "A list. Each entry names exactly one of `user`, `queue` and `plugin`, and limits `gpus`, `gpu_hours` or both.",
+        rules.Quota,
+        {
+            "user": "whom it is about: a user, or `*`",
+            "queue": "or a queue, or `*`",
+            "plugin": "or a plugin, or `*`",
+            "gpus": "cards held at once, a shared card by its share; 0: none at all",
+            "gpu_hours": "GPU-hours per period, see below",
+        },
+    ),
+    Section(
+        "quotas[].gpu_hours",
+        "",
+        rules.Budget,
+        {
+            "soft": "over it, work goes behind everybody else's; 0: no such bound",
+            "hard": "over it, work waits for the next period; 0: no such bound; not below `soft`",
+            "per_s": "the period; above 0",
+        },
+    ),
+    Section(
+        "pacing",
+        "",
+        rules.Pacing,
+        {
+            "submits": "a list of paces: how fast jobs may come in; over it a submit is refused with 429 and "
+            "`Retry-After`, and clients wait by themselves",
+            "starts": "a list of paces: how fast tasks may start",
+            "running": "a list of caps: how many tasks with a label may run at once",
+        },
+    ),
+    Section(
+        "pacing.submits[], pacing.starts[]",
+        "A token bucket for exactly one of `queue`, `user` and `label`. A submit takes a token per job, all or none; "
+        "one that is larger than the burst goes through when the bucket is full, and the next waits the longer.",
+        rules.Pace,
+        {
+            "queue": "for the jobs of a queue, or `*`",
+            "user": "or those of a user, or `*`",
+            "label": "or those with a label, `NAME=VALUE`, or `NAME` with any value",
+            "per_minute": "tokens that flow in; above 0",
+            "burst": "tokens that may be saved up; 1 or more",
+        },
+    ),
+    Section(
+        "pacing.running[]",
+        "",
+        rules.Cap,
+        {
+            "label": "`NAME=VALUE`, or `NAME` with any value; required",
+            "most": "tasks at once; required",
+        },
+    ),
+    Section(
+        "fair_share",
+        "Read by queues whose order is `fair_share`, and by preemption where its rule is.",
+        rules.FairShare,
+        {
+            "half_life_s": "usage counts half after this time; above 0",
+            "entry_charge_s": "charged at each start at once, so that bursts count early",
+            "weights": "a user's share, by name; 1 for who is not named; above 0",
+            "gpu_cost": "as how many cores one GPU counts",
+        },
+    ),
+    Section(
+        "placement",
+        "",
+        rules.PlacementPolicy,
+        {
+            "strategy": f"how workers are chosen: {', '.join(f'`{name}`' for name in rules.STRATEGIES)}",
+            "weights": "how much each scorer counts, see below",
+            "spread_label": "keep a job's tasks apart by this worker label",
+        },
+    ),
+    Section(
+        "placement.weights",
+        "Every scorer gives 0 to 1; the weighted sum decides. 0 or more each.",
+        rules.Weights,
+        {
+            "leftover": "prefer the worker with the least room to spare, so that large holes stay whole",
+            "fragmentation": "prefer what leaves cards usable for the shapes that come here",
+            "gpu_avoidance": "keep tasks without a GPU off workers with one",
+            "warmth": "prefer where the snapshot or runner already is",
+            "reliability": "avoid workers with recent failures",
+            "cost": "prefer the cheaper provider",
+            "performance": "prefer where this kind of job has run faster",
+            "prefer": "the job's own `prefer`",
+            "spread": "keep a job's tasks apart by `spread_label`",
+        },
+    ),
+    Section(
+        "preemption",
+        "",
+        rules.PreemptionPolicy,
+        {
+            "strategy": f"who may be stopped for whom: {', '.join(f'`{name}`' for name in rules.PREEMPTION_RULES)}",
+            "kinds": f"another rule where this is scarce: {', '.join(f'`{name}`' for name in rules.RESOURCE_KINDS)}",
+            "by_tier": "a higher tier alone may preempt",
+            "min_run_s": "nothing is stopped before it has run this long",
+            "wait_s": "a task asks for victims only after waiting this long",
+            "pressure_share": "rule `pressure`: only while at least this share of the resource is held; 0 to 1",
+            "fair_margin": "rule `fair_share`: only work of a user with this many times the preemptor's share",
+            "limits": "how often it may happen, see below",
+        },
+    ),
+    Section(
+        "preemption.limits",
+        "",
+        rules.Limits,
+        {
+            "per_job": "to one job",
+            "per_user": "to one user's work",
+            "cluster": "in the whole cluster",
+            "window_s": "within this time; above 0",
+        },
+    ),
+    Section(
+        "providers.NAME",
+        "Where workers come from: the value of their label `provider`.",
+        rules.Provider,
+        {"price_per_hour": "what an hour of a worker costs, for the scorer `cost`"},
+    ),
+)
+
+
+def write_policy_page() -> str:
+    """docs/reference/policy.md."""
+    parts = [INTRODUCTION]
+    for section in SECTIONS:
+        parts.append(f"## {section.title}\n")
+        if section.about:
+            parts.append(f"{textwrap.fill(section.about, 120)}\n")
+        known = section.kind.__struct_fields__
+        if set(known) != set(section.meanings):
+            raise SystemExit(f"{section.title}: keys {known}, meanings {tuple(section.meanings)}")
+        rows = [(f"`{name}`", _default(section.kind, name), section.meanings[name]) for name in known]
+        parts.append(_table(("key", "default", "meaning"), rows))
+    return "\n".join(parts)
+
+
+def _default(kind: type[msgspec.Struct], name: str) -> str:
+    field = next(field for field in msgspec.structs.fields(kind) if field.name == name)
+    if field.required:
+        return "–"
+    value: Any = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    nothing = value in ("", None, (), {}) or (name == "gpus" and value < 0)
+    if nothing or isinstance(value, msgspec.Struct):
+        return "–"
+    return f"`{spell_value(name, value)}`"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(re.sub(r"\|", r"\\|", cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
