@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dray.core.lifecycle.columns import Columns, Offer
-from dray.core.scheduling.reason import WorkerClass, count, word_short
+from dray.core.scheduling.reason import WorkerClass, word_short
 from dray.core.scheduling.rooms import Rows
 from dray.core.scheduling.survey import Scan
 
@@ -69,8 +69,3 @@ def _tell(scan: Scan, members: Rows, name: str, variant: int) -> WorkerClass:
             blockers.append(word_short(rejection, len(refused), len(members), variant))
     blockers.sort(key=lambda blocker: (not blocker.ever, -blocker.workers))
     return WorkerClass(name, len(members), int(scan.fits[members].sum()), tuple(blockers), variant)
-
-
-def tell_number(groups: list[WorkerClass]) -> str:
-    """How many workers there are in all."""
-    return count(sum(group.workers for group in groups if group.variant == 0), "worker")

@@ -21,7 +21,7 @@ Kind = tuple[str, bool]
 class Standing:
     """How workers stand whatever is asked of them, by pool."""
 
-    def __init__(self, state: State, rooms: Rooms, pool: str) -> None:
+    def __init__(self, state: State, pool: str) -> None:
         columns = state.columns
         view, count = columns.view, columns.count
         self.refused: dict[Kind, Mask] = {}
@@ -70,7 +70,7 @@ class Survey:
     def standing(self, pool: str) -> Standing:
         found = self._standings.get(pool)
         if found is None:
-            found = self._standings[pool] = Standing(self.state, self.rooms, pool)
+            found = self._standings[pool] = Standing(self.state, pool)
         return found
 
     def wrong_classes(self, ask: Ask) -> dict[Kind, list[int]]:

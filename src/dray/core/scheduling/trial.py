@@ -52,7 +52,6 @@ class Guest:
 
 def try_out(overlay: Overlay, job: Job, most: int) -> Outcome:
     """Give a job what a pass would give it now, were it its turn."""
-    state = overlay.state
     room, gate = overlay.gates.room_for(job)
     if room <= 0:
         return Outcome([], gate, None)
@@ -63,7 +62,7 @@ def try_out(overlay: Overlay, job: Job, most: int) -> Outcome:
     found = None
     if len(spots) < wanted:
         found, _ = overlay.search.seek(job, len(spots))
-    return Outcome(spots, gate if state.parties.gates else "", found)
+    return Outcome(spots, gate, found)
 
 
 def fits_now(overlay: Overlay, job: Job) -> Spot | None:

@@ -46,6 +46,8 @@ class RoomWatch:
             self._check_reserved(state, attempt)
             self._check_receipts(state, attempt)
             self._check_victims_first(state, attempt)
+        for job_id, index in state.touched.tasks:
+            self._check_place(state, job_id, index)
         for kind, key in state.touched.ledger:
             record = state.ledger.get((kind, key))
             if isinstance(record, Receipt) and record.id not in self._seen:
@@ -134,6 +136,19 @@ class RoomWatch:
                 self._world.fail(
                     f"{attempt.job_id} starts before {job_id}/{index}, which was stopped for another"
                 )
+
+    def _check_place(self, state: State, job_id: str, index: int) -> None:
+        """A task that was stopped for another stands before all in its line that were not."""
+        task, job = state.tasks.get((job_id, index)), state.jobs.get(job_id)
+        if task is None or job is None or not task.queued or job.barred:
+            return
+        last = state.attempts.get(task.last_uid)
+        if last is None or last.phase is not Phase.PREEMPTED or last.cancel != "preempted":
+            return
+        for entry in state.backlog.entries(state.line_of(job)):
+            if (entry.job_id, entry.position) == (job_id, index) and entry.ahead < 0:
+                return
+        self._world.fail(f"task {job_id}/{index} was stopped for another and does not head its band")
 
     # --- preemption ---------------------------------------------------------------------------------------------------
 
