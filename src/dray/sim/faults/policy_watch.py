@@ -83,8 +83,9 @@ class PolicyWatch:
             if usage is None:
                 usage = self._usage[attempt.uid] = Usage(gpus_of(ask), principals(job))
             is_open = bool(usage.spells) and usage.spells[-1][1] < 0
-            if attempt.phase.live:
+            if attempt.phase.live or is_open:
                 usage.whose = principals(job)
+            if attempt.phase.live:
                 if not is_open:
                     usage.spells.append([attempt.assigned_ms, -1])
                 # One that is sent again, after its worker came back without it, has used nothing until then.
@@ -119,10 +120,16 @@ class PolicyWatch:
         used = sum(
             usage.within(first_ms, state.now_ms)
             for uid, usage in self._usage.items()
-            if uid not in new and whom in usage.whose
+            if uid not in new and whom in self._whose(state, uid, usage)
         )
         if used >= round(budget.hard * HOUR_MS * 1000):
             self._world.fail(f"attempt {attempt.uid} of {whom} starts over its budget, {used} used: {budget}")
+
+    def _whose(self, state: State, uid: str, usage: Usage) -> Principals:
+        """Whom it counts for: an edit moves what runs at once, and what has ended no more."""
+        attempt = state.attempts.get(uid)
+        live = attempt is not None and attempt.phase.live
+        return principals(state.jobs[attempt.job_id]) if live and attempt is not None else usage.whose
 
     # --- caps and paces -----------------------------------------------------------------------------------------------
 
