@@ -46,6 +46,7 @@ class Bucket:
         self.head = 0
 
     def add(self, entry: Entry) -> None:
+        """Put an entry in its place."""
         if not self.entries or self.entries[-1] < entry:
             self.entries.append(entry)
             return
@@ -121,8 +122,10 @@ class Backlog:
             self.of_shape.setdefault(key.shape, {})[key] = None
         bucket.add(entry)
         # Where work may be stopped for other work, a new line may have what others of its shape have not: a band above
-        # what runs, or a share of its own.
-        if (new and self.eager) or not self.parked.get(key.shape, False):
+        # what runs, or a share of its own. So may whoever comes first in a line from now on: less left to do.
+        if (self.eager and (new or bucket.entries[bucket.head] == entry)) or not self.parked.get(
+            key.shape, False
+        ):
             self.parked.pop(key.shape, None)
             self.awake[key.shape] = None
 

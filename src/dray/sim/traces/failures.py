@@ -25,7 +25,7 @@ def draw_failures(
     """Each worker fails on average once in `every_h` hours of being up and takes about `repair_h` hours to return."""
     found: list[Failure] = []
     for node in nodes:
-        draw = random.Random(f"{seed} {node.name}")  # noqa: S311 - a replay must be repeatable
+        draw = random.Random(f"{seed} {node.name}")
         at_ms = 0
         while True:
             at_ms += max(1, round(draw.expovariate(1 / every_h) * HOUR_MS))

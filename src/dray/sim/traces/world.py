@@ -70,7 +70,7 @@ class Run(NamedTuple):
 
 
 class World:
-    """One replay. `keep` False: a job that finds no room at its arrival is turned away."""
+    """One replay. `keep` False: what finds no room at its arrival is turned away, and the last arrival ends it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class World:
         place, idle, step = 0, 0, max(1, len(jobs) // 200)
         while True:
             now_ms = self._next_ms(place)
-            if now_ms is None or idle > IDLE_TURNS:
+            if now_ms is None or idle > IDLE_TURNS or (place == len(jobs) and not self._keep):
                 break
             clock = self._clock(now_ms)
             changed = self._happen(clock)
