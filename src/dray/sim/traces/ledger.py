@@ -59,6 +59,7 @@ class Ledger:
         self.jobs, self.nodes = jobs, nodes
         count = len(jobs)
         self.first_ms, self.last_ms, self.ended_ms = _column(count), _column(count), _column(count)
+        self.holds = bytearray(count)
         self.preempted, self.lost = array("q", bytes(8 * count)), array("q", bytes(8 * count))
         self.running = self.waiting = self.ended = 0
         self.held_ms = self.cpu_held_ms = self.wasted_ms = 0
@@ -71,6 +72,7 @@ class Ledger:
         if self.first_ms[number] < 0:
             self.first_ms[number] = at_ms
         self.last_ms[number] = at_ms
+        self.holds[number] = 1
         self.running += 1
         self.waiting -= 1
 
@@ -95,11 +97,16 @@ class Ledger:
         job, ran_ms = self.jobs[number], at_ms - self.last_ms[number]
         self.held_ms += ran_ms * job.gpus * job.gpu_milli // WHOLE
         self.cpu_held_ms += ran_ms * job.cpu_milli // 1000
+        self.holds[number] = 0
         self.running -= 1
 
     def close(self, at_ms: int) -> None:
         """The replay is over: what still runs has held its place until now."""
-        self.makespan_ms = max(self.makespan_ms, at_ms if self.running else 0)
+        if self.running:
+            self.makespan_ms = max(self.makespan_ms, at_ms)
+        for number, begun_ms in enumerate(self.last_ms):
+            if begun_ms >= 0 and self.ended_ms[number] < 0 and self.holds[number]:
+                self._give_back(number, at_ms)
 
     # --- pictures taken along the way ---------------------------------------------------------------------------------
 

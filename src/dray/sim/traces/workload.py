@@ -14,7 +14,7 @@ import msgspec
 from dray.core.lifecycle.events import WorkerRegistered
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.resources import WHOLE
-from dray.core.model.spec import JobSpec, Variant, pack_spec
+from dray.core.model.spec import JobSpec, Variant, pack_spec, unpack_spec
 from dray.core.model.units import GB
 from dray.errors import InvalidInput
 
@@ -22,7 +22,7 @@ EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 EPOCH_MS = int(EPOCH.timestamp()) * 1000
 MANY = 1 << 20
 CREDIT = 1 << 40
-FEATURES = ("gang", "shared_gpu", "functions")
+FEATURES = ("gang", "shared_gpu", "functions", "lease")
 LOSSES = 1_000_000
 
 
@@ -31,7 +31,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `duration_ms` is how long it truly runs once it holds everything, `restart_ms` what each start costs on top.
     `estimate_ms` is what its user believed: the order goes by it, and it becomes the time limit; without one the order
-    goes by the true run time. `deadline_ms` 0: none.
+    goes by the true run time. `deadline_ms` 0: none. `spec`: as a hub was given it; it then says all the rest.
     """
 
     id: str
@@ -48,16 +48,21 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     estimate_ms: int = 0
     deadline_ms: int = 0
     restart_ms: int = 0
+    spec: bytes = b""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker of the cluster."""
+    """One worker of the cluster; one that a hub knew also has what it registered."""
 
     name: str
     cpu_milli: int = 0
     memory_bytes: int = 0
     gpus: int = 0
     model: str = ""
+    capability: Capability | None = None
+    devices: tuple[Device, ...] = ()
+    labels: dict[str, str] = {}
+    resources: dict[str, int] = {}
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -69,6 +74,9 @@ class Shares(msgspec.Struct, frozen=True):
 
 def cut(job: TraceJob, most_gpus: int) -> Shares:
     """Spread a job over as few nodes as hold its cards."""
+    if job.spec:
+        spec = unpack_spec(job.spec)
+        return Shares(spec.node_count, spec.gpu_count)
     if job.gpus <= max(1, most_gpus):
         return Shares(1, job.gpus)
     nodes = -(-job.gpus // most_gpus)
@@ -77,6 +85,11 @@ def cut(job: TraceJob, most_gpus: int) -> Shares:
 
 def make_spec(job: TraceJob, shares: Shares) -> bytes:
     """The job as its user would have submitted it."""
+    if job.spec:
+        if not job.deadline_ms:
+            return job.spec
+        spec = unpack_spec(job.spec)
+        return pack_spec(msgspec.structs.replace(spec, deadline=_moment(job.deadline_ms)))
     models = [model.lower() for model in job.models]
     return pack_spec(
         JobSpec(
@@ -106,7 +119,7 @@ def _moment(at_ms: int) -> str:
 
 def register(node: Node, session: int) -> WorkerRegistered:
     """The node as its agent would have registered it."""
-    capability = Capability(
+    capability = node.capability or Capability(
         gpu_backend="nvidia" if node.gpus else "cpu",
         gpu_count=node.gpus,
         gpu_type=node.model,
@@ -114,9 +127,17 @@ def register(node: Node, session: int) -> WorkerRegistered:
         memory_gb=node.memory_bytes / GB,
         hostname=node.name,
     )
-    devices = tuple(Device(index=place, model=node.model) for place in range(node.gpus))
+    devices = node.devices or tuple(Device(index=place, model=node.model) for place in range(node.gpus))
     return WorkerRegistered(
-        node.name, session, capability, devices=devices, slots=slots(), features=FEATURES, base=False
+        node.name,
+        session,
+        capability,
+        devices=devices,
+        labels=node.labels,
+        slots=slots(),
+        features=FEATURES,
+        base=False,
+        resources=node.resources,
     )
 
 
