@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dray.cli.session import HomeCommand, Session, pass_session
+from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--repair", type=float, default=1, show_default=True, metavar="HOURS", help="And is away so long."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the failures.")
+@click.option("--turn", default="0", metavar="SPAN", help="Fold in together what happens within so long.")
 @click.option("--html", type=_FILE, metavar="FILE", help="Write one self-contained page with plots.")
 @pass_session
 def sim(session: Session, **given: Any) -> None:
@@ -61,7 +63,8 @@ def sim(session: Session, **given: Any) -> None:
     jobs, nodes = _read(session, given)
     named = _name(policies, given["compare"])
     failures = _draw(jobs, nodes, given)
-    replays = [_replay(name, policy, jobs, nodes, failures) for name, policy in named]
+    turn_ms = round(parse_seconds(given["turn"]) * 1000)
+    replays = [_replay(name, policy, jobs, nodes, (failures, turn_ms)) for name, policy in named]
     _write(session, given["html"], replays)
 
 
@@ -70,7 +73,6 @@ def _read(session: Session, given: dict[str, Any]) -> tuple[list[TraceJob], list
     from dray.sim.traces.workload import check_workload
 
     if given["history"]:
-        from dray.core.model.units import parse_seconds
         from dray.sim.traces.history import read_history
 
         since_ms = round((time.time() - parse_seconds(given["since"])) * 1000)
@@ -107,15 +109,20 @@ def _draw(jobs: Sequence[TraceJob], nodes: Sequence[Node], given: dict[str, Any]
 
 
 def _replay(
-    name: str, policy: Policy, jobs: list[TraceJob], nodes: list[Node], failures: list[Failure]
+    name: str,
+    policy: Policy,
+    jobs: list[TraceJob],
+    nodes: list[Node],
+    course: tuple[list[Failure], int],
 ) -> Replay:
+    failures, turn_ms = course
     from dray.sim.traces.figures import measure
     from dray.sim.traces.pages import Replay
     from dray.sim.traces.world import World
 
     bar = _Bar(name)
     try:
-        ledger = World(nodes, policy, failures=failures, progress=bar.show).run(jobs)
+        ledger = World(nodes, policy, failures=failures, turn_ms=turn_ms, progress=bar.show).run(jobs)
     finally:
         bar.clear()
     return Replay(name, measure(ledger), ledger)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.sim.traces.excerpts import storm
 
 from dray.core.lifecycle.invariants import problems
 from dray.core.model.policy_check import check_policy
@@ -14,7 +15,6 @@ from dray.sim.traces.figures import measure
 from dray.sim.traces.pages import Replay, draw_page, draw_table
 from dray.sim.traces.readers import parse_cluster, read_jobs
 from dray.sim.traces.world import World
-from tests.sim.traces.excerpts import storm
 
 GOLDEN = Path(__file__).with_name("golden.json")
 FREE = {"per_job": 1000, "per_user": 1000, "cluster": 1000}
@@ -70,7 +70,8 @@ def test_every_job_runs_as_long_as_it_takes_and_memory_is_let_go(jobs, name):
     if replay.figures["preemptions"] == 0:
         assert (columns["ended"] - columns["first"] == columns["duration"]).all()
     assert ledger.running == ledger.waiting == 0
-    assert not (world.state.jobs or world.state.tasks or world.state.attempts or world.runs)
+    left = (world.state.jobs, world.state.tasks, world.state.attempts, world.runs)
+    assert [len(one) for one in left] == [0, 0, 0, 0]
 
 
 def test_work_lost_with_a_worker_is_done_again(jobs):

@@ -70,7 +70,10 @@ class Run(NamedTuple):
 
 
 class World:
-    """One replay. `keep` False: what finds no room at its arrival is turned away, and the last arrival ends it."""
+    """One replay. `keep` False: what finds no room at its arrival is turned away, and the last arrival ends it.
+
+    `turn_ms`: what happens within so long is folded in together, at its end, as by a hub that is busy.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class World:
         *,
         failures: Sequence[Failure] = (),
         keep: bool = True,
+        turn_ms: int = 0,
         progress: Callable[[int, int], None] | None = None,
         watch: Callable[[World, int], None] | None = None,
     ) -> None:
@@ -86,6 +90,7 @@ class World:
         self.nodes = {node.name: node for node in nodes}
         self._most_gpus = max((node.gpus for node in nodes), default=0)
         self._keep, self._progress, self._watch = keep, progress, watch
+        self._turn_ms = max(1, turn_ms)
         self._heap: list[tuple[int, int, int, str]] = []
         self._sessions = 0
         self._numbers = 0
@@ -144,19 +149,21 @@ class World:
         due_ms = next_due_ms(self.state)
         if due_ms is not None and due_ms < NEVER_MS:
             moments.append(due_ms)
-        return max(min(moments), self.state.now_ms) if moments else None
+        if not moments:
+            return None
+        return max(-(-min(moments) // self._turn_ms) * self._turn_ms, self.state.now_ms)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def _happen(self, clock: Clock) -> bool:
         changed, heap = False, self._heap
         while heap and heap[0][0] <= clock.now_ms:
-            _, kind, number, name = heapq.heappop(heap)
+            at_ms, kind, number, name = heapq.heappop(heap)
             if kind == END:
                 run = self.runs.get(name)
                 if run is None or run.number != number:
                     continue
-                self._end(name, run, clock)
+                self._end(name, run, at_ms, clock)
             elif kind == DOWN:
                 self._fail(name, clock)
             elif name in self._down:
@@ -189,15 +196,15 @@ class World:
             self._watch(self, place - 1)
         return place
 
-    def _end(self, job_id: str, run: Run, clock: Clock) -> None:
-        wall_s = (clock.now_ms - run.began_ms) / 1000
+    def _end(self, job_id: str, run: Run, at_ms: int, clock: Clock) -> None:
+        wall_s = (at_ms - run.began_ms) / 1000
         many = len(run.placements) > 1
         for one in run.placements:
             outcome = Outcome(job_id, one.index if many else -1, one.uid, "succeeded", 0, wall_s=wall_s)
             apply(self.state, AttemptEnded(one.worker, outcome), clock)
         del self.runs[job_id]
         self._left_ms.pop(job_id, None)
-        self.ledger.end(self._jobs.pop(job_id), clock.now_ms - START_MS)
+        self.ledger.end(self._jobs.pop(job_id), at_ms - START_MS)
 
     def _fail(self, name: str, clock: Clock) -> None:
         """A worker dies with all that runs on it, and is known to."""
@@ -225,6 +232,8 @@ class World:
     def _decide(self, clock: Clock) -> int:
         """Passes until the core says that none is due."""
         state, placed = self.state, 0
+        if not state.backlog.buckets:
+            return 0  # nobody waits
         while True:
             decided = plan(state)
             effects: list[Effect] = []
