@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from dray.core.lifecycle.columns import Numbers
-from dray.core.lifecycle.state import State
-from dray.core.scheduling.placement import STRATEGIES, Hints, Placer
-from dray.core.scheduling.rooms import Rooms
+from dray.core.model.resources import WHOLE, Ask
+from dray.core.scheduling.placement import STRATEGIES, Placer
+from dray.core.scheduling.rooms import Devices
 from dray.core.scheduling.scorers import Sight, Wish
 
 CPU, GPU, SHIFT = 128_000, 8_000, 1 << 20
@@ -32,13 +32,20 @@ def make_random(seed: int) -> type[Placer]:
     draws = np.random.default_rng(seed)
 
     class Random(Placer):
-        """Another order of the workers for every ask."""
-
-        def __init__(self, state: State, rooms: Rooms, hints: Hints | None = None) -> None:
-            super().__init__(state, rooms, hints)
+        """Another order of the workers for every ask, and any of their cards that fits."""
 
         def score(self, sight: Sight, wish: Wish) -> Numbers:
             return draws.integers(0, 1 << 30, size=len(sight), dtype=np.int64)
+
+        def fit(self, row: int, ask: Ask, owner: str) -> Devices | None:
+            devices = self.rooms.fit(row, ask, owner)
+            if devices is None or not ask.gpus or ask.gpu_milli == WHOLE:
+                return devices
+            left = self.rooms.left(row)
+            open_cards = [
+                card.index for card in left.cards if WHOLE - left.used.get(card.index, 0) >= ask.gpu_milli
+            ]
+            return (open_cards[int(draws.integers(len(open_cards)))],)
 
     return Random
 

@@ -321,7 +321,8 @@ def _by_share(state: State, job: Job, ask: Ask, given: Given) -> Below:
 
 def _by_service(state: State, job: Job, ask: Ask, given: Given) -> Below:
     task = state.tasks.get((job.id, 0))
-    mine = _service(job, ask, task.used_ms if task is not None and not job.numbered else 0)
+    alone = task is not None and (job.gang or not job.numbered)
+    mine = _service(job, ask, task.used_ms if task is not None and alone else 0)
 
     def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
         other = state.jobs[attempt.job_id]
