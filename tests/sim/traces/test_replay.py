@@ -14,6 +14,7 @@ from dray.sim.traces.failures import draw_failures
 from dray.sim.traces.figures import measure
 from dray.sim.traces.pages import Replay, draw_page, draw_table
 from dray.sim.traces.readers import parse_cluster, read_jobs
+from dray.sim.traces.workload import TraceJob
 from dray.sim.traces.world import World
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -101,3 +102,37 @@ def test_the_report_is_one_page_with_every_policy(jobs):
     header, *rows = draw_table(replays).splitlines()
     assert header.split() == ["fifo", "sjf"]
     assert len(rows) == 19
+
+
+def _job(number, arrival_s, duration_s, gpus=1):
+    return TraceJob(
+        id=f"j{number}", arrival_ms=arrival_s * 1000, duration_ms=duration_s * 1000, gpus=gpus, user="ann"
+    )
+
+
+def test_shorter_work_is_served_at_once_though_others_of_its_shape_wait():
+    jobs = [_job(0, 0, 1000), _job(1, 5, 500), _job(2, 20, 10)]
+    ledger = World(parse_cluster("1x1"), check_policy(POLICIES["srsf"])).run(jobs)
+    assert list(ledger.first_ms) == [0, 5_000, 20_000]
+    assert list(ledger.ended_ms) == [1_510_000, 515_000, 30_000]
+    assert list(ledger.preempted) == [1, 1, 0]
+
+
+def test_wide_work_looks_for_victims_again_once_longer_work_has_slipped_in_before_it():
+    jobs = [_job(0, 0, 100), _job(1, 0, 150), _job(2, 10, 300, gpus=2), _job(3, 11, 50_000)]
+    world = World(parse_cluster("1x2"), check_policy(POLICIES["srsf"]))
+    ledger = world.run(jobs)
+    assert ledger.first_ms[3] == 100_000
+    assert 150_000 <= ledger.first_ms[2] <= 155_000
+    assert ledger.preempted[3] == 1
+    # It looks when something has changed, not every few seconds of the hours that the long one runs.
+    assert world.turns < 60
+
+
+def test_a_turn_of_some_length_changes_when_things_start_but_not_what_they_take(jobs):
+    fine = World(parse_cluster("2x8"), check_policy(POLICIES["sjf"])).run(jobs)
+    rough = World(parse_cluster("2x8"), check_policy(POLICIES["sjf"]), turn_ms=10_000).run(jobs)
+    assert rough.ended == fine.ended == len(jobs)
+    columns = rough.columns()
+    assert (columns["ended"] - columns["first"] == columns["duration"]).all()
+    assert all(first % 10_000 == 9_000 for first in rough.first_ms)

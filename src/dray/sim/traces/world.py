@@ -94,7 +94,7 @@ class World:
         self._heap: list[tuple[int, int, int, str]] = []
         self._sessions = 0
         self._numbers = 0
-        self._turns = 0
+        self.turns = 0
         self.runs: dict[str, Run] = {}
         self._left_ms: dict[str, int] = {}
         self._jobs: dict[str, int] = {}
@@ -314,8 +314,8 @@ class World:
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
     def _take_stock(self, now_ms: int) -> None:
-        self._turns += 1
-        if self._turns % LET_GO == 0 or len(self.state.touched) > 4 * LET_GO:
+        self.turns += 1
+        if self.turns % LET_GO == 0 or len(self.state.touched) > 4 * LET_GO:
             self._let_go()
         if self.ledger.is_due(now_ms - START_MS):
             self.ledger.sample(Shot.take(self.state, now_ms - START_MS, self.ledger))
