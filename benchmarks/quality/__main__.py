@@ -29,13 +29,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--variants", default=",".join(openb.VARIANTS))
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--label", default="", help="appended to the names of the result files")
     asked = parser.parse_args(argv)
     words = f"python -m benchmarks.quality {' '.join(_public(sys.argv[1:] if argv is None else argv))}"
     RESULTS.mkdir(parents=True, exist_ok=True)
     if asked.only != "q1":
-        _write("q2", words, *_order(asked))
+        _write(f"q2{asked.label}", words, *_order(asked))
     if asked.only != "q2":
-        _write("q1", words, *_placement(asked))
+        _write(f"q1{asked.label}", words, *_placement(asked))
     return 0
 
 
