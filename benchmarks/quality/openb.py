@@ -82,9 +82,10 @@ def inflate(pods: Sequence[TraceJob], capacity: int, seed: int) -> list[TraceJob
     chosen = list(pods)
     draw.shuffle(chosen)
     asked, target = sum(map(asked_of, chosen)), TARGET * capacity
+    enough = asked >= target
     while asked > target:
         asked -= asked_of(chosen.pop(draw.randrange(len(chosen))))
-    while True:
+    while not enough:
         pod = pods[draw.randrange(len(pods))]
         if asked + (pod.gpu_milli if pod.gpus else 0) > target:
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.sim.traces.excerpts import storm
@@ -19,7 +20,7 @@ from dray.sim.traces.world import World
 
 GOLDEN = Path(__file__).with_name("golden.json")
 FREE = {"per_job": 1000, "per_user": 1000, "cluster": 1000}
-POLICIES = {
+POLICIES: dict[str, dict[str, Any]] = {
     "fifo": {"queues": {"default": {"order": "fifo", "protect_after_s": 0}}},
     "backfill": {"queues": {"default": {"order": "fifo", "protect_after_s": 60}}},
     "sjf": {"queues": {"default": {"order": "sjf", "protect_after_s": 0}}},
