@@ -49,6 +49,7 @@ COMMANDS = {
         "List who was stopped for whom, or show the receipt.",
     ),
     "config": (f"{_SITE}:config", "Show what holds and where it came from; apply a policy."),
+    "sim": ("dray.cli.sim_commands:sim", "Replay a trace or this hub's history under other policies."),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),
     "version": (f"{_CLUSTER}:version", "Print the version of dray and of the hub."),

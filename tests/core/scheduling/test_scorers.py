@@ -144,7 +144,7 @@ def test_preferred_labels_count_by_their_share(cluster: Cluster) -> None:
 
 
 def test_placements_that_break_up_whole_cards_score_lower(cluster: Cluster) -> None:
-    cluster.state.experience.set_typical({(Ask(gpus=1),): 1})
+    cluster.state.experience.pin_typical({(Ask(gpus=1),): 1})
     cluster.join("whole", credit=9, gpus=1)
     cluster.join("used", credit=9, gpus=1)
     row = cluster.state.columns.row_of["used"]

@@ -186,6 +186,11 @@ class Columns:
         for name in self.named:
             self._data[name_column(name)][row] = total.get(name, 0) - used.get(name, 0)
 
+    @property
+    def change(self) -> int:
+        """How often the room of any worker has changed so far."""
+        return self.changes_dropped + len(self.changes)
+
     def _note_change(self, row: int) -> None:
         changes = self.changes
         if len(changes) >= MOST_CHANGES:

@@ -37,6 +37,7 @@ class Experience:
         self._placed = self._fresh = 0
         self._typical: tuple[tuple[Asks, int], ...] = ()
         self.typical_version = 0
+        self._pinned = False
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
@@ -123,13 +124,20 @@ class Experience:
 
         Made anew only now and then: everything computed from it hangs on `typical_version`.
         """
+        if self._pinned:
+            return self._typical
         if self._fresh > 64 + self._placed // 10 or (self._fresh and not self._typical):
             self.set_typical(self.shapes)
             self._fresh = 0
         return self._typical
 
+    def pin_typical(self, shapes: dict[Asks, int]) -> None:
+        """Say once and for all what is usually asked for: a published experiment is judged with its own."""
+        self.set_typical(shapes)
+        self._pinned = True
+
     def set_typical(self, shapes: dict[Asks, int]) -> None:
-        """Say what is usually asked for; a trace is judged with its own."""
+        """Say what is usually asked for."""
         ranked = sorted(shapes.items(), key=lambda item: -item[1])
         covered, total, chosen = 0, sum(shapes.values()), []
         for asks, count in ranked:

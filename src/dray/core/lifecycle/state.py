@@ -95,6 +95,8 @@ class State:
         self.unprotected: dict[str, None] = {}
         self.watched: dict[str, None] = {}
         self.looking: dict[str, int] = {}
+        self.vain: dict[str, None] = {}
+        self.vain_change = 0
         self.receipts: dict[str, Receipt] = {}
         self.needs = Needs()
         self.experience = Experience()
@@ -136,8 +138,10 @@ class State:
     def place_of(self, job: Job, position: int) -> tuple[int, int]:
         """Where in its line a job's range, or one task, belongs now: an edit or another run may have moved it."""
         task = None if position == RANGE else self.tasks.get((job.id, position))
-        order = _ORDERS.get(self.parties.all[job.party].rules.order)
-        ahead = -1 if task is not None and task.ahead else 0
+        name = self.parties.all[job.party].rules.order
+        order = _ORDERS.get(name)
+        # By service alone: a victim is one because more of it is left, and must not go before what it was stopped for.
+        ahead = -1 if task is not None and task.ahead and name != "srsf" else 0
         return ahead, order(job, task, self.shapes.asks[job.shape][0]) if order else 0
 
     def line_of(self, job: Job) -> BucketKey:

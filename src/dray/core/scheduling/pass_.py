@@ -20,7 +20,7 @@ from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
 from dray.core.scheduling.ordering import Head, Turns, stands
 from dray.core.scheduling.overlay import Overlay
-from dray.core.scheduling.preemption import gives_up_ms, lapsed
+from dray.core.scheduling.preemption import RETRY_MS, gives_up_ms, lapsed
 from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
 from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.waking import note_parked, wake
@@ -29,8 +29,8 @@ from dray.core.scheduling.walks import Spot
 
 class Plan(NamedTuple):
     """What one pass decided. `gated` names lines and the gates they wait for, `blocked` the jobs that found no room and
-    `looks` when some of them are to be looked at again. `cut`: the limit of one pass was reached and the next is due at
-    once.
+    `looks` when some of them are to be looked at again; `vain`: those that looked for victims and will not find any by
+    waiting alone. `cut`: the limit of one pass was reached and the next is due at once.
     """
 
     placements: tuple[Placement, ...]
@@ -40,6 +40,7 @@ class Plan(NamedTuple):
     blocked: tuple[str, ...]
     looks: tuple[tuple[str, int], ...]
     cut: bool
+    vain: tuple[str, ...] = ()
 
 
 def plan(state: State) -> Plan:
@@ -88,6 +89,7 @@ class _Pass:
             tuple(self._looks.items()),
             # Not whether heads are left: the last line may be an array of which only a part was placed.
             len(self._placements) >= limit,
+            tuple(self._search.vain),
         )
 
     def _serve_owners(self) -> None:
@@ -233,9 +235,8 @@ def settle_plan(state: State, decided: Plan) -> bool:
     for job_id in decided.blocked:
         watch_line(state, state.jobs[job_id])
     for job_id, at_ms in decided.looks:
-        if at_ms < state.looking.get(job_id, NEVER):
-            state.looking[job_id] = at_ms
-            state.set_timer(at_ms, "look", job_id)
+        _look_at(state, job_id, at_ms)
+    _remember_vain(state, decided)
     for shape in list(state.backlog.awake):
         for line in list(state.backlog.of_shape.get(shape, ())):
             prune(state, line)
@@ -245,6 +246,28 @@ def settle_plan(state: State, decided: Plan) -> bool:
             state.backlog.park(shape, full=False)
     drop_stale(state)
     return decided.cut or bool(state.columns.roomier)
+
+
+def _look_at(state: State, job_id: str, at_ms: int) -> None:
+    if at_ms < state.looking.get(job_id, NEVER):
+        state.looking[job_id] = at_ms
+        state.set_timer(at_ms, "look", job_id)
+
+
+def _remember_vain(state: State, decided: Plan) -> None:
+    """Look again for those who found no victims once something has changed, and no more often than now and then."""
+    change, again_ms = state.columns.change, state.now_ms + RETRY_MS
+    if state.vain and change != state.vain_change:
+        for job_id in state.vain:
+            _look_at(state, job_id, again_ms)
+        state.vain.clear()
+    state.vain_change = change
+    for job_id in decided.vain:
+        if decided.placements:
+            # What this very pass has placed may be stopped once it runs.
+            _look_at(state, job_id, again_ms)
+        else:
+            state.vain[job_id] = None
 
 
 def prune(state: State, line: BucketKey) -> None:

@@ -25,6 +25,7 @@ from dray.core.scheduling.rooms import Devices, Rooms
 
 RETRY_MS = 5_000
 STALE_MS = 60_000
+MOST_VAIN = 256
 NO_RULE = "none"
 Cost = tuple[int, int, int, int, int]
 
@@ -56,6 +57,7 @@ class Search:
         self._shares: dict[str, float] = {}
         self._sought: dict[tuple[str, str, int], int] = {}
         self._given: dict[str, int] = {}
+        self.vain: dict[str, None] = {}
 
     def give(self, user: str, cost: int) -> None:
         """The pass has given a user so much more, or less."""
@@ -91,11 +93,15 @@ class Search:
         if rule == "pressure" and self._share_held(kind) < state.policy.preemption.pressure_share:
             return None, state.now_ms + RETRY_MS
         is_below = _BELOW[rule](state, job, asks[0], self._given)
-        choices, below = self._choices(job, is_below, asks)
+        choices, spared = self._choices(job, is_below, asks)
         nodes = asks[0].nodes
         chosen = _cheapest(state, choices, asks, nodes)
         if len(chosen) < nodes or not self._within_limits(chosen, is_below):
-            return None, state.now_ms + RETRY_MS if below else 0
+            if spared or len(chosen) == nodes:
+                return None, state.now_ms + RETRY_MS
+            if len(self.vain) < MOST_VAIN:
+                self.vain[job.id] = None
+            return None, 0
         for choice in chosen:
             self._chosen.update(dict.fromkeys(attempt.uid for attempt in choice.victims))
             for attempt in choice.victims:
@@ -118,29 +124,29 @@ class Search:
         )
 
     def _choices(self, job: Job, is_below: Below, asks: tuple[Ask, ...]) -> tuple[list[Choice], bool]:
-        """What each worker would cost, and whether anybody sits below at all, protected for now or not."""
+        """What each worker would cost, and whether anybody sits below who may not be stopped only for now."""
         state = self._state
         found: list[Choice] = []
-        below = False
+        spared = False
         for row in _open_rows(state):
             worker = state.columns.worker_of[row]
             lower = [
                 attempt
                 for uid in state.held.get(worker, ())
-                if (attempt := state.attempts[uid]).phase in (Phase.ACCEPTED, Phase.RUNNING)
+                if (attempt := state.attempts[uid]).phase in (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING)
                 and not attempt.cancel
                 and is_below(attempt, ())
             ]
-            below = below or bool(lower)
             fallible = [Blow(_cost(state, attempt), attempt) for attempt in lower if self._may_fall(attempt)]
+            spared = spared or len(fallible) < len(lower)
             blows = sorted(fallible, key=lambda blow: (blow.cost, blow.attempt.fence))
             if blows or asks[0].nodes > 1:
                 found += self._on_row(row, job, asks, blows, is_below)
-        return found, below
+        return found, spared
 
     def _may_fall(self, attempt: Attempt) -> bool:
         state = self._state
-        if attempt.uid in self._chosen:
+        if attempt.uid in self._chosen or attempt.phase is Phase.ASSIGNED:
             return False
         if ran_ms(state, attempt) < state.policy.preemption.min_run_s * 1000:
             return False
@@ -315,7 +321,8 @@ def _by_share(state: State, job: Job, ask: Ask, given: Given) -> Below:
 
 def _by_service(state: State, job: Job, ask: Ask, given: Given) -> Below:
     task = state.tasks.get((job.id, 0))
-    mine = _service(job, ask, task.used_ms if task is not None and not job.numbered else 0)
+    alone = task is not None and (job.gang or not job.numbered)
+    mine = _service(job, ask, task.used_ms if task is not None and alone else 0)
 
     def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
         other = state.jobs[attempt.job_id]
@@ -352,7 +359,11 @@ def _cost(state: State, attempt: Attempt) -> Cost:
     members = job.total if job.gang else 1
     ask = state.ask(attempt)
     size = (gpus_of(ask) * 1000 + ask.cpu_milli) * members
-    return job.priority, risk, lost_ms(state, attempt) * members, ran_ms(state, attempt), size
+    band = job.priority
+    if state.policy.queue(job.queue).order == "srsf":
+        # Who has most left to do is the least loss: what is nearly done frees its room by itself.
+        band = -_service(job, ask, task.used_ms + ran_ms(state, attempt))
+    return band, risk, lost_ms(state, attempt) * members, ran_ms(state, attempt), size
 
 
 def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...], nodes: int) -> list[Choice]:

@@ -234,7 +234,7 @@ VICTIMS = (
         "victim-goes-last",
         "A task that was stopped for another goes back to its old place.",
         "dray.core.lifecycle.state:State.place_of",
-        "ahead = -1 if task is not None and task.ahead else 0",
+        'ahead = -1 if task is not None and task.ahead and name != "srsf" else 0',
         "ahead = 0",
     ),
     _one(

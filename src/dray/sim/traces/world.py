@@ -1,0 +1,331 @@
+"""The loop: virtual time from event to event, each folded in by `apply`, each decision made by `plan`.
+
+Owns the cluster's side of the story: when an attempt ends, what a stopped one has saved, which worker fails when. It
+decides nothing about scheduling. Events of one moment are folded in together before a pass, as in a hub's turn. The
+surprising rule: a job that is preempted saves its work, one whose worker fails does not.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.effects import Cancel, Effect
+from dray.core.lifecycle.events import (
+    AttemptAccepted,
+    AttemptEnded,
+    AttemptSaved,
+    AttemptsLost,
+    AttemptStarted,
+    CancelRequested,
+    Clock,
+    CreditSet,
+    EpochStarted,
+    JobsSubmitted,
+    NewJob,
+    Outcome,
+    Placement,
+    PlanDecided,
+    PolicyChanged,
+    SessionClosed,
+    SessionOpened,
+)
+from dray.core.lifecycle.recovery import release
+from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state import State, Touched
+from dray.core.lifecycle.timers import due, next_due_ms
+from dray.core.model.policy import Policy, pack_policy
+from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.sim.traces.failures import Failure
+from dray.sim.traces.ledger import Ledger, Shot
+from dray.sim.traces.workload import (
+    CREDIT,
+    EPOCH_MS,
+    Node,
+    Shares,
+    TraceJob,
+    cut,
+    make_spec,
+    register,
+    slots,
+)
+
+START_MS = 1_000
+NEVER_MS = 1 << 55
+# Workers here never fall silent: failures are told outright, and a look at each of them every few seconds is not.
+RULES = Rules(suspect_ms=NEVER_MS, unknown_ms=NEVER_MS, lost_ms=NEVER_MS, lost_service_ms=NEVER_MS)
+END, DOWN, UP = 0, 1, 2
+LET_GO = 256
+IDLE_TURNS = 10_000
+
+
+class Run(NamedTuple):
+    """A job that holds its place: which attempts where, since when, and by which number its end is known."""
+
+    number: int
+    began_ms: int
+    placements: tuple[Placement, ...]
+
+
+class World:
+    """One replay. `keep` False: what finds no room at its arrival is turned away, and the last arrival ends it.
+
+    `turn_ms`: what happens within so long is folded in together, at its end, as by a hub that is busy.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        policy: Policy,
+        *,
+        failures: Sequence[Failure] = (),
+        keep: bool = True,
+        turn_ms: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+        watch: Callable[[World, int], None] | None = None,
+    ) -> None:
+        self.state = State(RULES)
+        self.nodes = {node.name: node for node in nodes}
+        self._most_gpus = max((node.gpus for node in nodes), default=0)
+        self._keep, self._progress, self._watch = keep, progress, watch
+        self._turn_ms = max(1, turn_ms)
+        self._heap: list[tuple[int, int, int, str]] = []
+        self._sessions = 0
+        self._numbers = 0
+        self.turns = 0
+        self.runs: dict[str, Run] = {}
+        self._left_ms: dict[str, int] = {}
+        self._jobs: dict[str, int] = {}
+        self._down: set[str] = set()
+        clock = self._clock(START_MS)
+        apply(self.state, EpochStarted(1), clock)
+        apply(self.state, PolicyChanged(pack_policy(policy), "trace"), clock)
+        for node in nodes:
+            self._join(node, clock)
+        for failure in failures:
+            heapq.heappush(self._heap, (START_MS + failure.at_ms, DOWN, 0, failure.node))
+            heapq.heappush(self._heap, (START_MS + failure.back_ms, UP, 0, failure.node))
+
+    def run(self, jobs: Sequence[TraceJob]) -> Ledger:
+        """Replay jobs, which are sorted by arrival, to the end of the last one that can run."""
+        self._trace = jobs
+        self.ledger = Ledger(jobs, list(self.nodes.values()))
+        place, idle, step = 0, 0, max(1, len(jobs) // 200)
+        while True:
+            now_ms = self._next_ms(place)
+            if now_ms is None or idle > IDLE_TURNS or (place == len(jobs) and not self._keep):
+                break
+            clock = self._clock(now_ms)
+            changed = self._happen(clock)
+            if place < len(jobs) and jobs[place].arrival_ms + START_MS <= now_ms:
+                place, changed = self._arrive(place, clock), True
+            timers = self.state.timers
+            if timers and timers[0][0] <= now_ms:
+                for event in due(self.state, clock, _no_reason):
+                    self._react(apply(self.state, event, clock), clock)
+                    changed = True
+            placed = self._decide(clock) if changed else 0
+            idle = 0 if placed or self.runs or place < len(jobs) else idle + 1
+            self._take_stock(now_ms)
+            if self._progress is not None and changed and (self.ledger.ended % step == 0):
+                self._progress(self.ledger.ended, len(jobs))
+        self._let_go()
+        self.ledger.close(self.state.now_ms - START_MS)
+        return self.ledger
+
+    def _clock(self, now_ms: int) -> Clock:
+        return Clock(now_ms, EPOCH_MS + now_ms - START_MS)
+
+    def _next_ms(self, place: int) -> int | None:
+        moments = []
+        if place < len(self._trace):
+            moments.append(self._trace[place].arrival_ms + START_MS)
+        if self._heap and (moments or self.runs or self.state.backlog.buckets):
+            moments.append(self._heap[0][0])
+        if not moments and not self.state.backlog.buckets:
+            return None
+        due_ms = next_due_ms(self.state)
+        if due_ms is not None and due_ms < NEVER_MS:
+            moments.append(due_ms)
+        if not moments:
+            return None
+        return max(-(-min(moments) // self._turn_ms) * self._turn_ms, self.state.now_ms)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def _happen(self, clock: Clock) -> bool:
+        changed, heap = False, self._heap
+        while heap and heap[0][0] <= clock.now_ms:
+            at_ms, kind, number, name = heapq.heappop(heap)
+            if kind == END:
+                run = self.runs.get(name)
+                if run is None or run.number != number:
+                    continue
+                self._end(name, run, at_ms, clock)
+            elif kind == DOWN:
+                self._fail(name, clock)
+            elif name in self._down:
+                self._down.discard(name)
+                self._join(self.nodes[name], clock)
+            changed = True
+        return changed
+
+    def _arrive(self, place: int, clock: Clock) -> int:
+        jobs, new = self._trace, []
+        latest_ms = clock.now_ms - START_MS
+        while place < len(jobs) and jobs[place].arrival_ms <= latest_ms:
+            job = jobs[place]
+            shares = cut(job, self._most_gpus)
+            new.append(NewJob(job.id, job.user, make_spec(job, shares)))
+            self._jobs[job.id] = place
+            place += 1
+            if not self._keep:
+                break
+        apply(self.state, JobsSubmitted(tuple(new)), clock)
+        self.ledger.waiting += len(new)
+        if not self._keep:
+            self._decide(clock)
+            job = self._trace[place - 1]
+            if job.id not in self.runs:
+                apply(self.state, CancelRequested(job.id), clock)
+                self.ledger.waiting -= 1
+                del self._jobs[job.id]
+        if self._watch is not None:
+            self._watch(self, place - 1)
+        return place
+
+    def _end(self, job_id: str, run: Run, at_ms: int, clock: Clock) -> None:
+        wall_s = (at_ms - run.began_ms) / 1000
+        many = len(run.placements) > 1
+        for one in run.placements:
+            outcome = Outcome(job_id, one.index if many else -1, one.uid, "succeeded", 0, wall_s=wall_s)
+            apply(self.state, AttemptEnded(one.worker, outcome), clock)
+        del self.runs[job_id]
+        self._left_ms.pop(job_id, None)
+        self.ledger.end(self._jobs.pop(job_id), at_ms - START_MS)
+
+    def _fail(self, name: str, clock: Clock) -> None:
+        """A worker dies with all that runs on it, and is known to."""
+        state = self.state
+        if name in self._down:
+            return
+        self._down.add(name)
+        held = tuple(state.held.get(name, ()))
+        for uid in held:
+            job_id = state.attempts[uid].job_id
+            if job_id in self.runs:
+                self._interrupt(job_id, clock, saved=False)
+        apply(state, SessionClosed(name, state.presence[name].session), clock)
+        self._react(apply(state, AttemptsLost(name, held, "its worker failed"), clock), clock)
+
+    def _join(self, node: Node, clock: Clock) -> None:
+        self._sessions += 1
+        apply(self.state, SessionOpened(node.name, self._sessions, ""), clock)
+        apply(self.state, register(node, self._sessions), clock)
+        apply(self.state, CreditSet(node.name, CREDIT, slots()), clock)
+        self.state.polls.clear()
+
+    # --- what is decided ----------------------------------------------------------------------------------------------
+
+    def _decide(self, clock: Clock) -> int:
+        """Passes until the core says that none is due."""
+        state, placed = self.state, 0
+        if not state.backlog.buckets:
+            return 0  # nobody waits
+        while True:
+            decided = plan(state)
+            effects: list[Effect] = []
+            if decided.placements or decided.preemptions:
+                effects = apply(state, PlanDecided(decided.placements, decided.preemptions), clock)
+            again = settle_plan(state, decided)
+            self._begin(decided.placements, clock)
+            placed += len(decided.placements)
+            stopped = self._react(effects, clock) if decided.preemptions else False
+            if not again and not stopped:
+                return placed
+
+    def _begin(self, placements: Sequence[Placement], clock: Clock) -> None:
+        place, count = 0, len(placements)
+        while place < count:
+            first = placements[place]
+            nodes = self._shares(first.job_id).nodes
+            members = tuple(placements[place : place + nodes])
+            place += nodes
+            for one in members:
+                index = one.index if nodes > 1 else -1
+                apply(self.state, AttemptAccepted(one.worker, one.job_id, index, one.uid), clock)
+            if nodes > 1:
+                for one in members:
+                    apply(self.state, AttemptStarted(one.worker, one.job_id, one.index, one.uid), clock)
+            self._numbers += 1
+            number = self._jobs[first.job_id]
+            job = self._trace[number]
+            left_ms = self._left_ms.get(first.job_id, job.duration_ms)
+            self.runs[first.job_id] = Run(self._numbers, clock.now_ms, members)
+            ends_ms = clock.now_ms + job.restart_ms + left_ms
+            heapq.heappush(self._heap, (ends_ms, END, self._numbers, first.job_id))
+            self.ledger.begin(number, clock.now_ms - START_MS)
+
+    def _shares(self, job_id: str) -> Shares:
+        return cut(self._trace[self._jobs[job_id]], self._most_gpus)
+
+    def _react(self, effects: Sequence[Effect], clock: Clock) -> bool:
+        """Workers do as they are told: stop, having saved their work."""
+        stopped = False
+        for effect in effects:
+            if isinstance(effect, Cancel):
+                stopped = self._stop(effect, clock) or stopped
+        return stopped
+
+    def _stop(self, asked: Cancel, clock: Clock) -> bool:
+        attempt = self.state.attempts.get(asked.uid)
+        if attempt is None or not attempt.phase.live:
+            return False
+        job_id, state = attempt.job_id, self.state
+        run = self.runs.get(job_id)
+        number = self._jobs[job_id]
+        if run is not None:
+            self._interrupt(job_id, clock, saved=True)
+        members = run.placements if run is not None else ()
+        many = self._shares(job_id).nodes > 1
+        for uid, index, worker in [(one.uid, one.index, one.worker) for one in members] or [
+            (asked.uid, attempt.index, attempt.worker)
+        ]:
+            spelled = index if many else -1
+            restart_ms = self._trace[number].restart_ms
+            if run is not None and clock.now_ms - run.began_ms > restart_ms:
+                apply(state, AttemptSaved(worker, job_id, spelled, uid, 1, restart_ms), clock)
+            ran_s = (clock.now_ms - (run.began_ms if run else clock.now_ms)) / 1000
+            outcome = Outcome(job_id, spelled, uid, "preempted", wall_s=ran_s)
+            apply(state, AttemptEnded(worker, outcome), clock)
+        return True
+
+    def _interrupt(self, job_id: str, clock: Clock, saved: bool) -> None:
+        run, number = self.runs.pop(job_id), self._jobs[job_id]
+        job = self._trace[number]
+        ran_ms = clock.now_ms - run.began_ms
+        if saved:
+            done_ms = max(0, ran_ms - job.restart_ms)
+            self._left_ms[job_id] = self._left_ms.get(job_id, job.duration_ms) - done_ms
+        self.ledger.interrupt(number, clock.now_ms - START_MS, preempted=saved)
+
+    # --- afterwards ---------------------------------------------------------------------------------------------------
+
+    def _take_stock(self, now_ms: int) -> None:
+        self.turns += 1
+        if self.turns % LET_GO == 0 or len(self.state.touched) > 4 * LET_GO:
+            self._let_go()
+        if self.ledger.is_due(now_ms - START_MS):
+            self.ledger.sample(Shot.take(self.state, now_ms - START_MS, self.ledger))
+
+    def _let_go(self) -> None:
+        """Ended work leaves memory, as it does once a hub has written its rows."""
+        state = self.state
+        touched, state.touched = state.touched, Touched()
+        release(state, touched.jobs, touched.tasks, touched.attempts)
+
+
+def _no_reason(job_id: str) -> str:
+    return "no room"

@@ -1,0 +1,102 @@
+"""A hub's stored rows replayed: what ran is found again as it was, and other policies are tried on it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.sim.traces.excerpts import storm
+
+from dray.cli.main import main
+from dray.core.lifecycle.state import Touched
+from dray.core.model.policy_check import check_policy
+from dray.errors import InvalidInput
+from dray.hub.projection import build_projection
+from dray.hub.store.base import Turn
+from dray.hub.store.sqlite import SqliteStore
+from dray.sim.traces.figures import measure
+from dray.sim.traces.history import read_history
+from dray.sim.traces.readers import parse_cluster, read_jobs
+from dray.sim.traces.workload import EPOCH_MS
+from dray.sim.traces.world import World
+
+FIFO = {"queues": {"default": {"order": "fifo", "protect_after_s": 0}}, "preemption": {"strategy": "none"}}
+
+
+class _Writing(World):
+    """A replay whose rows are written to a store before they are let go, as by a hub."""
+
+    store: SqliteStore
+    seq = 0
+
+    def _let_go(self):
+        state = self.state
+        self.seq += 1
+        self.store.commit(Turn(self.seq, state.now_ms, state.now_ms, b"", b""))
+        self.store.project(build_projection(state, state.touched, self.seq, self._clock(state.now_ms)))
+        super()._let_go()
+        assert isinstance(state.touched, Touched)
+
+
+@pytest.fixture
+def lived(tmp_path):
+    """A home whose hub has been through a storm, and the figures of that."""
+    trace = tmp_path / "storm.csv"
+    trace.write_text(storm(60))
+    world = _Writing(parse_cluster("2x8xV100"), check_policy(FIFO))
+    world.store = SqliteStore.open(tmp_path / "hub.sqlite")
+    world.store.begin_epoch()
+    figures = measure(world.run(read_jobs(trace)))
+    world.store.close(clean=True)
+    return tmp_path, figures
+
+
+def test_the_same_policy_on_history_gives_the_same_days_again(lived):
+    home, figures = lived
+    jobs, nodes = read_history(home, 0)
+    assert len(jobs) == 60
+    again = measure(World(nodes, check_policy(FIFO)).run(jobs))
+    for name in ("jct_s", "queueing_s", "makespan_s", "deadline_misses", "users"):
+        assert again[name] == figures[name]
+
+
+def test_only_what_was_submitted_since_is_replayed(lived):
+    home, _ = lived
+    some, _ = read_history(home, EPOCH_MS + 1_000_000)
+    assert 0 < len(some) < 60
+    with pytest.raises(InvalidInput, match="--since"):
+        read_history(home, EPOCH_MS + 10**12)
+
+
+def test_a_home_without_a_store_is_named(tmp_path):
+    with pytest.raises(InvalidInput, match="does not exist"):
+        read_history(tmp_path, 0)
+
+
+def test_the_command_replays_history_and_traces(lived, capsys):
+    home, figures = lived
+    policy, page = home / "fifo.yaml", home / "report.html"
+    policy.write_text(json.dumps(FIFO))
+    asked = [
+        "sim",
+        "--history",
+        "--since",
+        "100000d",
+        "--policy",
+        str(policy),
+        "--home",
+        str(home),
+        "-o",
+        "json",
+    ]
+    assert main(asked) == 0
+    (replay,) = json.loads(capsys.readouterr().out)["replays"]
+    assert replay["policy"] == "fifo"
+    assert replay["jct_s"] == figures["jct_s"]
+    trace = str(home / "storm.csv")
+    assert main(["sim", trace, "--cluster", "2x8", "--compare", str(policy), "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[0].split() == ["default", "fifo"]
+    assert page.read_text().startswith("<!doctype html>")
+    assert main(["sim", trace]) == 1
+    assert "--cluster" in capsys.readouterr().err
