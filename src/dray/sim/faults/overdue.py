@@ -88,22 +88,26 @@ def _waits(life: HubLife) -> Iterator[str]:
 
 
 def _stops(life: HubLife) -> Iterator[str]:
-    """A worker that speaks confirms in the end what it was asked to stop."""
-    state, now_ms = life.state, life.clock().now_ms
+    """A worker that speaks confirms in the end what it was asked to stop; one that was away has from its return on."""
+    state, now_ms = life.state, life.world.now_ms
     for uid, attempt in state.attempts.items():
-        if attempt.phase is not Phase.STOPPING:
+        session = life.sessions.open.get(state.presence[attempt.worker].session)
+        if attempt.phase is not Phase.STOPPING or session is None:
             continue
-        waits_ms = now_ms - max(attempt.cancel_ms, state.started_ms) - round(1000 * attempt.grace_s)
+        asked_ms = (
+            max(attempt.cancel_ms, state.started_ms) - life.site.shift_ms + round(1000 * attempt.grace_s)
+        )
+        waits_ms = now_ms - max(asked_ms, session.connection.began_ms)
         heard_ms = life.heard_ms.get(attempt.worker, -1)
-        if (
-            waits_ms > 2 * state.rules.stop_again_ms + SLACK_MS
-            and heard_ms > life.world.now_ms - SHORT_SLACK_MS
-        ):
+        if waits_ms > 2 * state.rules.stop_again_ms + SLACK_MS and heard_ms > now_ms - SHORT_SLACK_MS:
             yield f"attempt {uid} was asked to stop {waits_ms} ms ago, {attempt.worker} speaks and has it still"
 
 
 def _unconfirmed(life: HubLife, runs: Runs) -> Iterator[str]:
-    """A worker that is asked to stop what it does not run says so, where nothing keeps its word away."""
+    """A worker that is asked to stop what it does not run says so, where nothing keeps either's word away.
+
+    The calm must have lasted since the request: one that fell into a storm is repeated only when the grace is over.
+    """
     state, now_ms = life.state, life.world.now_ms
     for uid, asked_ms in life.stop_asked_ms.items():
         attempt = state.attempts.get(uid)
@@ -116,7 +120,7 @@ def _unconfirmed(life: HubLife, runs: Runs) -> Iterator[str]:
             continue
         ends = [run.ended_ms for run in runs.of_task.get(state.spell(attempt), ()) if run.uid == uid]
         busy = any(ended_ms < 0 or now_ms - ended_ms < SHORT_SLACK_MS for ended_ms in ends)
-        if not busy and session.connection.undisturbed(SLACK_MS):
+        if not busy and session.connection.undisturbed(max(SLACK_MS, now_ms - asked_ms)):
             yield f"{attempt.worker} was asked to stop {uid}, does not run it, and has not said so"
 
 
