@@ -119,6 +119,8 @@ class RoomWatch:
         """A task that was stopped for another goes before all others of its line."""
         job = state.jobs[attempt.job_id]
         line = state.line_of(job)
+        if state.policy.queue(job.queue).order == "srsf":
+            return
         if attempt.no > 1 or job.id in {kept.job_id for kept in state.reservations.values()}:
             return
         for (job_id, index), task in state.tasks.items():
@@ -138,9 +140,14 @@ class RoomWatch:
                 )
 
     def _check_place(self, state: State, job_id: str, index: int) -> None:
-        """A task that was stopped for another stands before all in its line that were not."""
+        """A task that was stopped for another stands before all in its line that were not.
+
+        By shortest service it does not: it was stopped because more of it is left.
+        """
         task, job = state.tasks.get((job_id, index)), state.jobs.get(job_id)
         if task is None or job is None or not task.queued or job.barred:
+            return
+        if state.policy.queue(job.queue).order == "srsf":
             return
         last = state.attempts.get(task.last_uid)
         if last is None or last.phase is not Phase.PREEMPTED or last.cancel != "preempted":
