@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.model.policy import Cap, Pacing, Queue
+from dray.core.model.policy import Cap, Pacing, PlacementPolicy, Queue
+from dray.core.scheduling.placement import STRATEGIES
 
 PROTECTED = Queue(protect_after_s=10)
 
@@ -56,6 +57,26 @@ def test_work_that_leaves_enough_beside_may_pass(cluster: Cluster) -> None:
     cluster.submit("beside", cpu_milli=2000, max_runtime_s=10_000)
     assert cluster.current("beside")
     cluster.submit("too-much", cpu_milli=100, max_runtime_s=10_000)
+    assert not cluster.current("too-much")
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+@pytest.mark.parametrize("share", [500, 1000])
+def test_long_work_takes_cards_beside_those_that_are_kept(
+    cluster: Cluster, strategy: str, share: int
+) -> None:
+    """The first card is promised together with cores that are taken now: the second does for whoever comes by."""
+    cluster.rule(queues={"default": PROTECTED}, placement=PlacementPolicy(strategy=strategy))
+    cluster.join("w1", credit=1000, cpus=8, gpus=2)
+    cluster.submit("running", cpu_milli=6000, max_runtime_s=100)
+    cluster.run(cluster.current("running"))
+    cluster.submit("big", cpu_milli=8000, gpu_count=1, max_runtime_s=60)
+    cluster.advance(10)
+    ((_, _, _, kept),) = cluster.state.reservations["default"].spots
+    cluster.submit("beside", gpu_count=1, gpu_milli=share, max_runtime_s=10_000)
+    assert cluster.current("beside")
+    assert cluster.attempt(cluster.current("beside")).devices != kept
+    cluster.submit("too-much", gpu_count=1, max_runtime_s=10_000)
     assert not cluster.current("too-much")
 
 
