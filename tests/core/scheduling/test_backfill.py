@@ -245,3 +245,34 @@ def test_one_that_finds_no_start_is_looked_at_again(cluster: Cluster) -> None:
     cluster.cancel("endless")
     cluster.advance(40)
     assert cluster.state.reservations["default"].job_id == "big"
+
+
+def test_a_job_that_is_moved_to_another_queue_gives_its_promise_up(cluster: Cluster) -> None:
+    """Each queue keeps room for one of its own: the next of the old one is protected, and the job by the new one."""
+    crowd(cluster, queues={"default": PROTECTED, "other": Queue(protect_after_s=30), "third": PROTECTED})
+    cluster.submit("next", cpu_milli=7000, max_runtime_s=60)
+    cluster.advance(11)
+    assert cluster.state.reservations["default"].job_id == "big"
+    cluster.edit("big", queue="other")
+    assert [kept.job_id for kept in cluster.state.reservations.values()] == ["next"]
+    cluster.cancel("next")
+    cluster.advance(10)
+    assert not cluster.state.reservations
+    cluster.advance(10)
+    assert {queue: kept.job_id for queue, kept in cluster.state.reservations.items()} == {"other": "big"}
+    cluster.edit("big", queue="third")
+    assert {queue: kept.job_id for queue, kept in cluster.state.reservations.items()} == {"third": "big"}
+
+
+def test_a_job_that_asks_for_something_else_is_promised_that(cluster: Cluster) -> None:
+    cluster.join("w2", credit=1000, cpus=16)
+    cluster.submit("there", cpu_milli=16_000, max_runtime_s=200)
+    cluster.run(cluster.current("there"))
+    crowd(cluster)
+    cluster.advance(10)
+    cluster.submit("long", cpu_milli=1000, max_runtime_s=1000)
+    assert not cluster.current("long")
+    cluster.edit("big", cpu_milli=16_000)
+    ((_, row, _, _),) = cluster.state.reservations["default"].spots
+    assert cluster.state.columns.worker_of[row] == "w2"
+    assert cluster.current("long")
