@@ -276,3 +276,21 @@ def test_a_job_that_asks_for_something_else_is_promised_that(cluster: Cluster) -
     ((_, row, _, _),) = cluster.state.reservations["default"].spots
     assert cluster.state.columns.worker_of[row] == "w2"
     assert cluster.current("long")
+
+
+def test_what_is_asked_to_stop_makes_room_beside_a_reservation_at_once(cluster: Cluster) -> None:
+    """What had no limit will be gone by the promised start now: others need not wait until it is."""
+    cluster.rule(queues={"default": PROTECTED})
+    cluster.join("w1", credit=1000, cpus=8)
+    cluster.submit("running", cpu_milli=5000, max_runtime_s=100)
+    cluster.submit("endless", cpu_milli=1000, max_runtime_s=100_000)
+    for job_id in ("running", "endless"):
+        cluster.run(cluster.current(job_id))
+    cluster.submit("big", cpu_milli=7000, max_runtime_s=60)
+    cluster.advance(10)
+    cluster.submit("long", cpu_milli=1000, max_runtime_s=1000)
+    assert not cluster.current("long")
+    leaving = cluster.current("endless")
+    cluster.cancel("endless", grace_s=30)
+    assert leaving in cluster.held("w1")
+    assert cluster.current("long")
