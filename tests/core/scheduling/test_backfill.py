@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.model.policy import Cap, Pacing, Queue
+from dray.core.model.policy import Cap, Pacing, PlacementPolicy, Queue
+from dray.core.scheduling.placement import STRATEGIES
 
 PROTECTED = Queue(protect_after_s=10)
 
@@ -56,6 +57,26 @@ def test_work_that_leaves_enough_beside_may_pass(cluster: Cluster) -> None:
     cluster.submit("beside", cpu_milli=2000, max_runtime_s=10_000)
     assert cluster.current("beside")
     cluster.submit("too-much", cpu_milli=100, max_runtime_s=10_000)
+    assert not cluster.current("too-much")
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+@pytest.mark.parametrize("share", [500, 1000])
+def test_long_work_takes_cards_beside_those_that_are_kept(
+    cluster: Cluster, strategy: str, share: int
+) -> None:
+    """The first card is promised together with cores that are taken now: the second does for whoever comes by."""
+    cluster.rule(queues={"default": PROTECTED}, placement=PlacementPolicy(strategy=strategy))
+    cluster.join("w1", credit=1000, cpus=8, gpus=2)
+    cluster.submit("running", cpu_milli=6000, max_runtime_s=100)
+    cluster.run(cluster.current("running"))
+    cluster.submit("big", cpu_milli=8000, gpu_count=1, max_runtime_s=60)
+    cluster.advance(10)
+    ((_, _, _, kept),) = cluster.state.reservations["default"].spots
+    cluster.submit("beside", gpu_count=1, gpu_milli=share, max_runtime_s=10_000)
+    assert cluster.current("beside")
+    assert cluster.attempt(cluster.current("beside")).devices != kept
+    cluster.submit("too-much", gpu_count=1, max_runtime_s=10_000)
     assert not cluster.current("too-much")
 
 
@@ -224,3 +245,52 @@ def test_one_that_finds_no_start_is_looked_at_again(cluster: Cluster) -> None:
     cluster.cancel("endless")
     cluster.advance(40)
     assert cluster.state.reservations["default"].job_id == "big"
+
+
+def test_a_job_that_is_moved_to_another_queue_gives_its_promise_up(cluster: Cluster) -> None:
+    """Each queue keeps room for one of its own: the next of the old one is protected, and the job by the new one."""
+    crowd(cluster, queues={"default": PROTECTED, "other": Queue(protect_after_s=30), "third": PROTECTED})
+    cluster.submit("next", cpu_milli=7000, max_runtime_s=60)
+    cluster.advance(11)
+    assert cluster.state.reservations["default"].job_id == "big"
+    cluster.edit("big", queue="other")
+    assert [kept.job_id for kept in cluster.state.reservations.values()] == ["next"]
+    cluster.cancel("next")
+    cluster.advance(10)
+    assert not cluster.state.reservations
+    cluster.advance(10)
+    assert {queue: kept.job_id for queue, kept in cluster.state.reservations.items()} == {"other": "big"}
+    cluster.edit("big", queue="third")
+    assert {queue: kept.job_id for queue, kept in cluster.state.reservations.items()} == {"third": "big"}
+
+
+def test_a_job_that_asks_for_something_else_is_promised_that(cluster: Cluster) -> None:
+    cluster.join("w2", credit=1000, cpus=16)
+    cluster.submit("there", cpu_milli=16_000, max_runtime_s=200)
+    cluster.run(cluster.current("there"))
+    crowd(cluster)
+    cluster.advance(10)
+    cluster.submit("long", cpu_milli=1000, max_runtime_s=1000)
+    assert not cluster.current("long")
+    cluster.edit("big", cpu_milli=16_000)
+    ((_, row, _, _),) = cluster.state.reservations["default"].spots
+    assert cluster.state.columns.worker_of[row] == "w2"
+    assert cluster.current("long")
+
+
+def test_what_is_asked_to_stop_makes_room_beside_a_reservation_at_once(cluster: Cluster) -> None:
+    """What had no limit will be gone by the promised start now: others need not wait until it is."""
+    cluster.rule(queues={"default": PROTECTED})
+    cluster.join("w1", credit=1000, cpus=8)
+    cluster.submit("running", cpu_milli=5000, max_runtime_s=100)
+    cluster.submit("endless", cpu_milli=1000, max_runtime_s=100_000)
+    for job_id in ("running", "endless"):
+        cluster.run(cluster.current(job_id))
+    cluster.submit("big", cpu_milli=7000, max_runtime_s=60)
+    cluster.advance(10)
+    cluster.submit("long", cpu_milli=1000, max_runtime_s=1000)
+    assert not cluster.current("long")
+    leaving = cluster.current("endless")
+    cluster.cancel("endless", grace_s=30)
+    assert leaving in cluster.held("w1")
+    assert cluster.current("long")

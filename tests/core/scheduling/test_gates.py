@@ -130,6 +130,25 @@ def test_a_pace_never_saves_up_more_than_its_burst(cluster: Cluster) -> None:
     assert len(cluster.held("w1")) == 2
 
 
+def test_a_pace_whose_timer_found_nobody_times_the_next(cluster: Cluster) -> None:
+    """Who waited for a token was cancelled before it came: whoever waits later is looked at in time all the same."""
+    cluster.rule(pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=1),)))
+    cluster.join("w1", credit=100)
+    cluster.submit("a")
+    cluster.submit("b")
+    cluster.cancel("b")
+    # Its line is pruned, and nobody stands behind the gate any more, when a pass looks at the shape for another user.
+    cluster.submit("c", user="bob")
+    cluster.accept_all("w1")
+    cluster.advance(11)
+    cluster.submit("d")
+    cluster.submit("e")
+    assert cluster.current("d")
+    assert not cluster.current("e")
+    cluster.advance(11)
+    assert cluster.current("e")
+
+
 def test_a_gang_waits_for_several_tokens_without_a_look_at_every_moment(cluster: Cluster) -> None:
     cluster.rule(pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=3),)))
     for name in ("w1", "w2", "w3"):

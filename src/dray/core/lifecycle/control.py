@@ -40,12 +40,15 @@ def edited(state: State, event: JobEdited, clock: Clock) -> list[Effect]:
         return []
     spec, was_barred = unpack_spec(event.spec), job.barred
     was_limited_to, waited_ms, timeout_ms = job.limit, job.waiting_since_ms, job.timeout_ms
+    was_promised_as = job.queue, job.shape
     state.backlog.count(job.queue, -job.waiting)
     job.original = job.original or job.spec
     reshape(state, job, event.spec)
     take_over(job, spec)
     attempts.change_party(state, job)
     effects = receipts.close(state, job, "rolled_back", clock)
+    if (job.queue, job.shape) != was_promised_as:
+        _give_up_promise(state, job, clock)
     job.lost_after_ms = round(spec.lost_after_s * 1000) or jobs.default_lost_after_ms(state, spec)
     state.backlog.count(job.queue, job.waiting)
     if job.after != event.after:
@@ -62,6 +65,24 @@ def edited(state: State, event: JobEdited, clock: Clock) -> list[Effect]:
         if job.limit != was_limited_to:
             state.backlog.wake(job.shape)
     return [*effects, Note("job_edited", job.id, data={"user": event.user})]
+
+
+def _give_up_promise(state: State, job: Job, clock: Clock) -> None:
+    """Let go of what was reserved for a job as it was: each queue keeps room for one of its own, and for what it asks.
+
+    Whether it is protected as it is now, its new queue says.
+    """
+    due = job.id in state.unprotected
+    state.unprotected.pop(job.id, None)
+    for queue, kept in list(state.reservations.items()):
+        if kept.job_id == job.id:
+            del state.reservations[queue]
+            # Room that was kept is there for others now, and nobody else will say so.
+            state.columns.roomier.update(dict.fromkeys(spot[1] for spot in kept.spots))
+            due = True
+    if due:
+        state.watched[job.id] = None
+        state.set_timer(clock.now_ms, "protect", job.id)
 
 
 def take_over(job: Job, spec: JobSpec) -> None:

@@ -447,6 +447,9 @@ def stop_attempt(state: State, attempt: Attempt, reason: str, grace_s: float, cl
     if not attempts.move(state, attempt, STOP):
         return []
     attempt.cancel, attempt.grace_s, attempt.cancel_ms = reason, grace_s, clock.now_ms
+    if state.reservations:
+        # It will be gone sooner than was reckoned with: a reservation may start earlier, or leave more beside it.
+        state.columns.roomier[state.columns.row_of[attempt.worker]] = None
     state.set_timer(clock.now_ms + round(grace_s * 1000) + state.rules.stop_again_ms, "stop", attempt.uid)
     return [Cancel(attempt.worker, state.spell(attempt), attempt.uid, reason, grace_s)]
 

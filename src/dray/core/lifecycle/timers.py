@@ -160,6 +160,8 @@ def _stop(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]
 
 
 def _gate(state: State, gate: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    # Also where nobody stands behind it any more: whoever comes next needs a timer of its own.
+    state.backlog.opens.pop(gate, None)
     return [GateDue(gate)] if gate in state.backlog.behind else []
 
 

@@ -304,8 +304,8 @@ class FewestFragments(Placer):
 
     def fit(self, row: int, ask: Ask, owner: str) -> Devices | None:
         devices = self.rooms.fit(row, ask, owner)
-        if devices is None or not ask.gpus or ask.gpu_milli == WHOLE:
-            return devices
+        if devices is None or not ask.gpus or ask.gpu_milli == WHOLE or row in self.rooms.guards:
+            return devices  # a guard has agreed to these very cards
         sight = Sight(self.rooms, np.array([row], dtype=np.intp), claims=True)
         card = fragments_of(self.state).best_card(sight, ask)
         return (self.rooms.left(row).cards[card].index,)

@@ -109,6 +109,12 @@ class Keeper:
             return admitted
         return self._spare.holds(ask, devices)
 
+    def crowd(self, used: dict[int, int], owner: str) -> dict[int, int]:
+        """What is used of each card, the owner's part counted too for whoever outlives the start."""
+        if owner == self.job_id or self._window.until_ms <= self._start_ms:
+            return used
+        return used | {index: max(share, used.get(index, 0)) for index, share in self._spare.used.items()}
+
     def took(self, ask: Ask, devices: Devices, owner: str) -> None:
         """A task was let in: where it outlives the start it has taken from what is left beside the owner."""
         if owner != self.job_id and self._window.until_ms > self._start_ms:
@@ -133,6 +139,12 @@ class Keepers:
     def admits(self, ask: Ask, room: Room, devices: Devices, owner: str) -> bool:
         """Whether a task may take the room all the same."""
         return all(keeper.admits(ask, devices, owner) for keeper in self._all)
+
+    def crowd(self, used: dict[int, int], owner: str) -> dict[int, int]:
+        """What is used of each card, all that is kept from this job counted too."""
+        for keeper in self._all:
+            used = keeper.crowd(used, owner)
+        return used
 
     def took(self, ask: Ask, devices: Devices, owner: str) -> None:
         """A task was let in."""

@@ -29,6 +29,9 @@ class Guard(Protocol):
     def admits(self, ask: Ask, room: Room, devices: Devices, owner: str) -> bool:
         """Whether this job's task may take the room all the same."""
 
+    def crowd(self, used: dict[int, int], owner: str) -> dict[int, int]:
+        """What is used of each card, that which is kept from this job counted too."""
+
 
 class Left:
     """What is left of one worker, the pass's claims taken off."""
@@ -146,7 +149,15 @@ class Rooms:
         guard = self.guards.get(row)
         if guard is None or guard.admits(ask, self.room(row, ask.pool), devices, owner):
             return devices
-        return None
+        return self._other_cards(row, ask, owner, guard) if ask.gpus else None
+
+    def _other_cards(self, row: int, ask: Ask, owner: str, guard: Guard) -> Devices | None:
+        """Cards beside those that are kept: the best ones may be refused where others would do."""
+        left = self.left(row)
+        devices = pick_cards(ask, left.cards, guard.crowd(left.used, owner))
+        if devices is None or not guard.admits(ask, self.room(row, ask.pool), devices, owner):
+            return None
+        return devices
 
     def claim(self, row: int, ask: Ask, devices: Devices, times: int = 1) -> None:
         """Take what one task needs (or several without cards) for the rest of this pass."""

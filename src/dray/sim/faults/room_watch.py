@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dray.core.lifecycle.state import NEVER, Reservation, State
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Job, Phase
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.resources import WHOLE, Ask, Asks
 from dray.core.model.spec import unpack_spec
 from dray.core.model.units import GB
 from dray.core.scheduling.gates import Gates
@@ -19,6 +19,9 @@ from dray.core.scheduling.rooms import Rooms
 from dray.sim.faults.hub_life import HubLife
 from dray.sim.faults.policy_watch import gpus_of
 from dray.sim.faults.world import World
+
+# Hub, policy, job, since when it waits, its queue and what it asks for: an edit of these two gives a promise up.
+Promise = tuple[int, bytes, str, int, str, Asks]
 
 
 class RoomWatch:
@@ -29,7 +32,7 @@ class RoomWatch:
         self._seen: dict[str, None] = {}
         self._hits: list[tuple[int, str, str]] = []
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
-        self._promises: dict[tuple[int, bytes, str, int], Reservation] = {}
+        self._promises: dict[Promise, Reservation] = {}
         self._kept: frozenset[tuple[object, ...]] = frozenset()
 
     def rewind(self) -> None:
@@ -240,18 +243,25 @@ class RoomWatch:
         record = state.ledger.get(("policy", ""))
         regime = getattr(record, "policy", b"")
         found: list[str] = []
-        promises: dict[tuple[int, bytes, str, int], Reservation] = {}
-        for kept in state.reservations.values():
+        promises: dict[Promise, Reservation] = {}
+        for queue, kept in state.reservations.items():
+            job = state.jobs[kept.job_id]
+            if job.queue != queue:
+                found.append(f"{kept} is kept in {queue}, and its job waits in {job.queue}")
             if kept.start_ms > kept.promised_ms:
                 found.append(f"{kept} is later than it was promised")
-            key = (life.number, regime, kept.job_id, kept.since_ms)
+            key = (life.number, regime, job.id, kept.since_ms, job.queue, state.asks(job.shape))
             before = self._promises.pop(key, kept)
             if kept.promised_ms > before.promised_ms and self._binds(state, before):
                 found.append(f"{kept} was promised for {before.promised_ms} before")
             promises[key] = kept
         # One that was let go for no good reason may not come back later than it was.
         mine = {key: kept for key, kept in self._promises.items() if key[:2] == (life.number, regime)}
-        self._promises = promises | {key: kept for key, kept in mine.items() if self._binds(state, kept)}
+        self._promises = promises | {
+            key: kept
+            for key, kept in mine.items()
+            if self._binds(state, kept) and _is_as_promised(state, key)
+        }
         return found
 
     def find_idle(self, life: HubLife) -> list[str]:
@@ -290,6 +300,11 @@ class RoomWatch:
             return False
         ruled_out = (job.limit and job.live >= job.limit) or state.line_of(job) in state.backlog.gated
         return not ruled_out and all(state.columns.get("open", row) for _, row, _, _ in kept.spots)
+
+
+def _is_as_promised(state: State, key: Promise) -> bool:
+    job = state.jobs[key[2]]
+    return (job.queue, state.asks(job.shape)) == key[4:]
 
 
 def _lacks(
