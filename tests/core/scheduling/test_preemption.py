@@ -276,6 +276,26 @@ def test_a_gang_finds_victims_for_those_members_only_that_need_them(cluster: Clu
     assert cluster.current("gang", 1)
 
 
+def test_a_preemptor_that_starts_beside_a_gangs_room_leaves_none_to_others(cluster: Cluster) -> None:
+    """Both have room kept on one worker; what the first takes is no longer free beside what the gang still keeps."""
+    govern(cluster)
+    cluster.join("w2", credit=100, batch=1)
+    slow = run(cluster, "slow", priority=1)
+    cluster.join("w1", credit=100, batch=2)
+    quick = run(cluster, "quick", priority=1)
+    cluster.submit("gang", priority=5, node_count=2)
+    cluster.submit("high", priority=9)
+    assert [receipt.job_id for receipt in cluster.state.receipts.values()] == ["gang", "high"]
+    assert stopping(cluster) == ["quick", "slow"]
+    cluster.submit("small", priority=3, queue="other")
+    cluster.end(quick, "preempted")
+    assert cluster.current("high")
+    assert not cluster.current("small")
+    cluster.end(slow, "preempted")
+    assert cluster.current("gang", 0)
+    assert cluster.current("gang", 1)
+
+
 def test_a_gang_is_stopped_whole(cluster: Cluster) -> None:
     govern(cluster)
     for name in ("w1", "w2"):
