@@ -365,6 +365,35 @@ def test_a_preempted_gang_heads_its_band(trio: Cluster) -> None:
     assert [trio.task(index=index).ahead for index in range(2)] == [True, True]
 
 
+def test_who_fails_once_its_peer_was_told_to_go_for_another_costs_the_gang_nothing(trio: Cluster) -> None:
+    trio.submit(node_count=2, retries=0)
+    first, second = pass_barrier(trio)
+    trio.start(first)
+    trio.start(second)
+    trio.turn(WorkerDrained("w1", True), WorkerDrained("w2", True), WorkerDrained("w3", True))
+    stop_attempt(trio.state, trio.attempt(first), "preempted", 1, trio.clock)
+    trio.end(second, "failed", error="its peer is gone")
+    trio.end(first, "preempted")
+    for index in range(2):
+        task = trio.task(index=index)
+        assert (task.queued, task.ahead, task.failures, task.preemptions) == (True, True, 0, 1)
+    assert trio.job().blamed == ""
+
+
+def test_a_loss_beside_a_preemption_is_charged_and_the_gang_heads_its_band(trio: Cluster) -> None:
+    trio.submit(node_count=2, losses=1)
+    first, second = pass_barrier(trio)
+    trio.start(first)
+    trio.start(second)
+    trio.turn(WorkerDrained("w1", True), WorkerDrained("w2", True), WorkerDrained("w3", True))
+    stop_attempt(trio.state, trio.attempt(first), "preempted", 1, trio.clock)
+    trio.end(second, "failed", exit_class="lost")
+    trio.end(first, "preempted")
+    for index in range(2):
+        task = trio.task(index=index)
+        assert (task.queued, task.ahead, task.losses) == (True, True, 1)
+
+
 # --- cancelled --------------------------------------------------------------------------------------------------------
 
 

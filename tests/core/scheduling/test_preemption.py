@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster
 
+from dray.core.lifecycle.events import HoldChanged
 from dray.core.lifecycle.receipts import receipts
 from dray.core.model.ledger import Receipt
 from dray.core.model.policy import FairShare, Limits, PreemptionPolicy, Queue
@@ -276,6 +277,26 @@ def test_a_gang_finds_victims_for_those_members_only_that_need_them(cluster: Clu
     assert cluster.current("gang", 1)
 
 
+def test_a_preemptor_that_starts_beside_a_gangs_room_leaves_none_to_others(cluster: Cluster) -> None:
+    """Both have room kept on one worker; what the first takes is no longer free beside what the gang still keeps."""
+    govern(cluster)
+    cluster.join("w2", credit=100, batch=1)
+    slow = run(cluster, "slow", priority=1)
+    cluster.join("w1", credit=100, batch=2)
+    quick = run(cluster, "quick", priority=1)
+    cluster.submit("gang", priority=5, node_count=2)
+    cluster.submit("high", priority=9)
+    assert [receipt.job_id for receipt in cluster.state.receipts.values()] == ["gang", "high"]
+    assert stopping(cluster) == ["quick", "slow"]
+    cluster.submit("small", priority=3, queue="other")
+    cluster.end(quick, "preempted")
+    assert cluster.current("high")
+    assert not cluster.current("small")
+    cluster.end(slow, "preempted")
+    assert cluster.current("gang", 0)
+    assert cluster.current("gang", 1)
+
+
 def test_a_gang_is_stopped_whole(cluster: Cluster) -> None:
     govern(cluster)
     for name in ("w1", "w2"):
@@ -327,6 +348,32 @@ def test_by_shares_several_victims_together_leave_a_user_its_share(cluster: Clus
         run(cluster, "a", index)
     cluster.submit("b", user="bob", cpu_milli=3000)  # would take two of them: ann had two cores, bob three
     assert stopping(cluster) == []
+
+
+@pytest.mark.parametrize(("weight", "victims"), [(100, ["a"]), (1, [])])
+def test_by_shares_what_a_user_got_before_its_turn_counts(
+    cluster: Cluster, weight: float, victims: list[str]
+) -> None:
+    """Whichever of bob's jobs has its turn first in a pass: his share is what he has by then."""
+    cluster.rule(
+        queues={
+            "default": Queue(order="fair_share", protect_after_s=0, weight=weight),
+            "other": Queue(protect_after_s=0),
+        },
+        preemption=PreemptionPolicy(strategy="fair_share", min_run_s=0, fair_margin=1.0),
+        fair_share=FairShare(entry_charge_s=0),
+    )
+    cluster.join("w1", credit=100, cpus=7)
+    cluster.submit("a", user="ann", cpu_milli=3000, array={"last": 1})
+    for index in range(2):
+        run(cluster, "a", index)
+    run(cluster, "rest", user="ann", cpu_milli=1000, queue="other")
+    cluster.join("w2", credit=100, cpus=2)
+    cluster.submit("big", user="bob", cpu_milli=3000, hold=True)
+    cluster.submit("small", user="bob", cpu_milli=2000, queue="other", hold=True)
+    cluster.turn(HoldChanged("big", False, "bob"), HoldChanged("small", False, "bob"))
+    assert cluster.current("small")
+    assert stopping(cluster) == victims
 
 
 def test_the_shorter_service_stops_the_longer(cluster: Cluster) -> None:

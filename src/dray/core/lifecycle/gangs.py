@@ -105,8 +105,17 @@ def member_ended(state: State, job: Job, attempt: Attempt, clock: Clock) -> list
     """The current attempt of a member has ended: with success it waits for the others, else it breaks them up."""
     effects: list[Effect] = []
     if attempt.phase is not Phase.SUCCEEDED and not job.broken:
-        effects = _break(state, job, attempt, _how_ended(attempt), clock)
+        how, breaker = _how_ended(attempt), attempt
+        if how == FAILED and not attempt.cancel and (victim := _victim(state, job)) is not None:
+            # Its peer was told to go and may have gone: that it cannot do without is nobody's failure.
+            how, breaker = PREEMPTED, victim
+        effects = _break(state, job, breaker, how, clock)
     return effects + _conclude_if_over(state, job, clock)
+
+
+def _victim(state: State, job: Job) -> Attempt | None:
+    """The first member that was asked to stop for another job, if any was."""
+    return next((member for member in members(state, job) if member.cancel == "preempted"), None)
 
 
 def _how_ended(attempt: Attempt) -> str:
@@ -151,6 +160,8 @@ def _conclude_if_over(state: State, job: Job, clock: Clock) -> list[Effect]:
     tasks = [state.tasks[job.id, attempt.index] for attempt in ended]
     for task, attempt in zip(tasks, ended, strict=True):
         task.exit_code, task.signal = attempt.exit_code, attempt.signal
+        # However the others ended: a gang that was stopped for another heads its band.
+        task.ahead = any(one.phase is Phase.PREEMPTED and one.cancel == "preempted" for one in ended)
         # Kept in memory until now; from here on it may be let go.
         state.touched.attempts[attempt.uid] = None
     if not job.broken:
@@ -190,7 +201,6 @@ def _judge(
         return _try_again(state, job, tasks, why, clock)
     for task in tasks:
         task.preemptions += how == PREEMPTED
-        task.ahead = how == PREEMPTED and breaker.cancel == "preempted"
     why = f"{name} on {breaker.worker}: {breaker.error or how}"
     if ran and unpack_spec(job.spec).at_most_once:
         error = f"it had started and was taken back ({why}), and it may start once only"

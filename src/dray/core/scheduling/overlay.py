@@ -44,7 +44,7 @@ class Overlay:
         if job.gang:
             spots = self.placer.place_gang(job.shape, job.id, (job.blamed,)) or []
             for spot in spots:
-                self._tell_keeper(job, spot)
+                self.tell_keeper(job, spot)
             return spots
         if not self.watch.of_row:
             return self.placer.place(job.shape, count, job.id)
@@ -52,14 +52,15 @@ class Overlay:
         spots = []
         while len(spots) < count and (found := self.placer.place(job.shape, 1, job.id)):
             spots += found
-            self._tell_keeper(job, found[0])
+            self.tell_keeper(job, found[0])
         return spots
 
     def keep(self, job: Job, preemption: Preemption) -> None:
         """Keep what victims leave for whom they leave it."""
         self.watch.preempt(job, preemption)
 
-    def _tell_keeper(self, job: Job, spot: Spot) -> None:
+    def tell_keeper(self, job: Job, spot: Spot) -> None:
+        """A spot was claimed: whoever stands before its worker counts it."""
         keepers = self.watch.of_row.get(spot.row)
         if keepers is not None:
             keepers.took(self.state.asks(job.shape)[spot.variant], spot.devices, job.id)

@@ -118,6 +118,7 @@ class _Pass:
         head = Head((0, 0, entry), state.line_of(job), job)
         asks = state.asks(job.shape)
         spots = []
+        self._overlay.look_for(job)
         for row, variant in rows:
             if self._rooms.class_mask(asks[variant])[state.columns.get("offer", row)]:
                 devices = self._placer.fit(row, asks[variant], job.id)
@@ -131,6 +132,8 @@ class _Pass:
         elif wanted := self._wanted(job, entry, 1):
             for spot in spots:
                 self._placer.claim(spot, asks[spot.variant], job.id)
+                # Several may have room kept on one worker: the others are to know what is gone from beside theirs.
+                self._overlay.tell_keeper(job, spot)
             self._take(head, wanted, spots)
 
     def _serve(self, head: Head, most: int) -> None:

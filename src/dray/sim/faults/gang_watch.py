@@ -114,9 +114,11 @@ class GangWatch:
                 generation == job.generation and job.state is JobState.KILLED
             )
             started = any(attempt.started for attempt in members)
-            could_fail += any(attempt.phase is Phase.FAILED for attempt in members)
+            # Whoever is stopped for another was asked before its generation broke: what then fails by itself is free.
+            spared = any(attempt.cancel == "preempted" for attempt in members)
+            could_fail += any(a.phase is Phase.FAILED and (a.cancel or not spared) for a in members)
             could_lose += any(attempt.phase is Phase.LOST for attempt in members)
-            must_fail += ends == {Phase.FAILED} and not cut_short
+            must_fail += ends == {Phase.FAILED} and not cut_short and not spared
             must_lose += ends == {Phase.LOST} and started and not cut_short
         if not must_fail <= failures <= could_fail or not must_lose <= losses <= could_lose:
             self._world.fail(

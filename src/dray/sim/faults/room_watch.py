@@ -55,7 +55,7 @@ class RoomWatch:
             record = state.ledger.get((kind, key))
             if isinstance(record, Receipt) and record.id not in self._seen:
                 self._seen[record.id] = None
-                self._check_preemption(state, record)
+                self._check_preemption(state, record, fresh)
 
     # --- room ---------------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class RoomWatch:
 
     # --- preemption ---------------------------------------------------------------------------------------------------
 
-    def _check_preemption(self, state: State, receipt: Receipt) -> None:
+    def _check_preemption(self, state: State, receipt: Receipt, fresh: list[Attempt]) -> None:
         policy, job = state.policy.preemption, state.jobs.get(receipt.job_id)
         if job is None or receipt.status != "open":
             return
@@ -176,7 +176,7 @@ class RoomWatch:
             self._check_below(state, receipt, job, attempt, other)
             self._check_cycle(receipt, victim)
         if receipt.rule == "fair_share":
-            self._check_shares(state, receipt, job)
+            self._check_shares(state, receipt, job, fresh)
         self._check_limits(state, receipt)
 
     def _check_below(self, state: State, receipt: Receipt, job: Job, attempt: Attempt, other: Job) -> None:
@@ -195,17 +195,28 @@ class RoomWatch:
         if not below:
             self._world.fail(f"{attempt.uid} of {other.id} does not sit below {job.id}: {receipt}")
 
-    def _check_shares(self, state: State, receipt: Receipt, job: Job) -> None:
-        """Each victim's user still has at least as much as the preemptor's once all of them are gone."""
+    def _check_shares(self, state: State, receipt: Receipt, job: Job, fresh: list[Attempt]) -> None:
+        """Each victim's user still has at least as much as the preemptor's once all of them are gone.
+
+        At the preemptor's turn, that is: a pass may start work for either afterwards, as the next pass may.
+        """
+        uids = [attempt.uid for attempt in sorted(fresh, key=lambda attempt: attempt.fence)]
+        found = [self._find_unfair(state, receipt, job, uids[place:]) for place in range(len(uids) + 1)]
+        if all(found):
+            self._world.fail(f"{found[-1]}: {receipt}")
+
+    def _find_unfair(self, state: State, receipt: Receipt, job: Job, later: list[str]) -> str:
+        """Whose share would be too small, were these not started yet."""
         weights = state.policy.fair_share.weights
         ask = state.asks(job.shape)[0]
         wanted = _cost(state, ask) * ask.nodes
-        mine = (self._holds(state, job.user, ()) + wanted) / weights.get(job.user, 1.0)
-        gone = [victim.uid for victim in receipt.victims]
+        mine = (self._holds(state, job.user, later) + wanted) / weights.get(job.user, 1.0)
+        gone = [victim.uid for victim in receipt.victims] + later
         for user in {victim.user for victim in receipt.victims}:
             left = self._holds(state, user, gone) / weights.get(user, 1.0)
             if left < mine:
-                self._world.fail(f"{user} is left with {left}, {job.user} has {mine}: {receipt}")
+                return f"{user} is left with {left}, {job.user} has {mine}"
+        return ""
 
     def _holds(self, state: State, user: str, without: Iterable[str]) -> float:
         return sum(
