@@ -52,7 +52,7 @@ from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.spec import pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.explain import explain
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.pass_ import is_due, plan, settle_plan
 
 AGENT = ("functions", "gang", "job_started", "resend", "shared_gpu")
 WALL_MS = 1_700_000_000_000
@@ -94,7 +94,8 @@ class Cluster:
         effects = [effect for event in events for effect in self.fold(event)]
         for event in due(self.state, self.clock, self._reason):
             effects += self.fold(event)
-        cut, self.state.now_ms = True, self.now_ms
+        self.state.now_ms = self.now_ms
+        cut = is_due(self.state)
         while cut:
             decided = plan(self.state)
             if decided.placements or decided.preemptions:

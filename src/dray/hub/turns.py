@@ -18,7 +18,7 @@ from dray.core.lifecycle.events import Clock, Event, Fact, PlanDecided, is_fact,
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due
 from dray.core.scheduling.explain import View, headline
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.pass_ import is_due, plan, settle_plan
 from dray.errors import BrokenInvariant, DrayError
 from dray.hub.store.base import AuditRecord, KeyRow, Turn
 
@@ -117,7 +117,7 @@ class Conductor:
 
     def _pass(self, gathered: Gathered) -> bool:
         state = self.state
-        if not (state.backlog.awake or state.columns.roomier or state.polls or state.unprotected):
+        if not is_due(state):
             return False
         decided = plan(state)
         if decided.placements or decided.preemptions:

@@ -43,6 +43,13 @@ class Plan(NamedTuple):
     vain: tuple[str, ...] = ()
 
 
+def is_due(state: State) -> bool:
+    """Whether a pass has anything to do: somebody to look at, or somebody who asked for work."""
+    # An owner that was cancelled or held gains nobody room by itself: what was kept for it is given back first.
+    drop_stale(state)
+    return bool(state.backlog.awake or state.columns.roomier or state.polls or state.unprotected)
+
+
 def plan(state: State) -> Plan:
     """Decide who starts where now. Reads the state; only `settle_plan` and `apply` change it."""
     return _Pass(state).run()
