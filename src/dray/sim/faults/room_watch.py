@@ -256,7 +256,9 @@ class RoomWatch:
         found: list[str] = []
         promises: dict[Promise, Reservation] = {}
         for queue, kept in state.reservations.items():
-            job = state.jobs[kept.job_id]
+            job = state.jobs.get(kept.job_id)
+            if job is None:
+                continue  # ended and let go: the next pass lets go of its reservation too
             if job.queue != queue:
                 found.append(f"{kept} is kept in {queue}, and its job waits in {job.queue}")
             if kept.start_ms > kept.promised_ms:
