@@ -30,7 +30,14 @@ ROOT = Path(__file__).resolve().parent.parent
 ANSWER_S = 20.0
 STREAM_S = 0.2
 # These calls refuse what only shows when fields are read together, or against the job: no schema spells that.
-JOINT = ("/api/v1/jobs", "/api/v1/jobs:batch", "/api/v1/plan", "/api/v1/jobs/{id}/logs", "/api/v1/policy")
+JOINT = (
+    "/api/v1/jobs",
+    "/api/v1/jobs:batch",
+    "/api/v1/plan",
+    "/api/v1/jobs/{id}",
+    "/api/v1/jobs/{id}/logs",
+    "/api/v1/policy",
+)
 CONFIG = "".join(
     f'[[operations]]\ninclude-path = "{path}"\nchecks.positive_data_acceptance.enabled = false\n'
     for path in JOINT

@@ -185,7 +185,7 @@ class RoomWatch:
         elif receipt.rule == "srsf":
             task = state.tasks[attempt.job_id, attempt.index]
             ran_ms = receipt.now_ms - attempt.started_ms if attempt.started else 0
-            first = state.tasks.get((job.id, 0)) if not job.numbered else None
+            first = state.tasks.get((job.id, 0)) if job.gang or not job.numbered else None
             mine = _service(job, state.asks(job.shape)[0], first.used_ms if first is not None else 0)
             below = (
                 other.queue == job.queue and _service(other, state.ask(attempt), task.used_ms + ran_ms) > mine
