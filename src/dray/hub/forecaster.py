@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO
 
 import msgspec
@@ -47,19 +47,28 @@ def main() -> None:
     os.nice(NICER)
     parent = os.getppid()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    while pieces := list(read_frames(source)):
+    while (pieces := read_scene(source)) is not None:
         answer = _encode(foresee(pieces, lambda: os.getppid() == parent))
-        sink.write(_LENGTH.pack(len(answer)) + answer)
-        sink.flush()
+        try:
+            sink.write(_LENGTH.pack(len(answer)) + answer)
+            sink.flush()
+        except BrokenPipeError:
+            # Its hub was killed meanwhile: nobody waits, and a last flush at exit would only complain of the same.
+            os._exit(0)
 
 
-def read_frames(source: IO[bytes]) -> Iterator[bytes]:
-    """The pieces of one scene; an empty one ends it."""
+def read_scene(source: IO[bytes]) -> list[bytes] | None:
+    """The pieces of one scene, which an empty one ends; None where stdin ends before that."""
+    pieces: list[bytes] = []
     while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
         length = _LENGTH.unpack(head)[0]
         if not length:
-            return
-        yield source.read(length)
+            return pieces
+        piece = source.read(length)
+        if len(piece) < length:
+            return None
+        pieces.append(piece)
+    return None
 
 
 def frame(piece: bytes) -> bytes:
