@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from dray.cli.connection import HubRefusal, job_path
-from dray.cli.job_commands import split_id
+from dray.cli.job_commands import change_each, split_id
 from dray.cli.session import HubCommand, Session, pass_session
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MAPS = ("labels", "env", "resources")
 _LISTS = ("require", "prefer")
 _SWITCHES = ("hold", "at_most_once", "mixed_backends")
-Ask = Callable[[str, int], Mapping[str, Any]]
 
 
-def _change_each(session: Session, jobs: tuple[str, ...], ask: Ask, done: str) -> int:
-    """Ask for each job; one that cannot be changed must not keep the others from it."""
-    wanted = [(text, *split_id(text)) for text in jobs]
-    documents, failed = [], 0
-    for text, job_id, index in wanted:
-        try:
-            document = dict(ask(job_id, index))
-        except HubRefusal as refusal:
-            print(f"dray: {text}: {refusal.message} ({refusal.code})", file=sys.stderr)
-            failed = 1
-            continue
-        documents.append(document)
-        if not session.json:
-            print(f"{text}: {document.get('note') or done}")
-    if session.json:
-        session.print_json(documents[0] if len(jobs) == 1 and documents else {"jobs": documents})
-    return failed
+def _told(done: str) -> Callable[[Mapping[str, Any]], str]:
+    """What to say of a change: the hub's own words where it has any."""
+    return lambda document: str(document.get("note") or done)
 
 
 def _whole(job_id: str, index: int, verb: str) -> str:
@@ -54,7 +38,7 @@ def hold(session: Session, jobs: tuple[str, ...]) -> int:
         answer: Mapping[str, Any] = session.hub.call("POST", job_path(_whole(job_id, index, "held"), "/hold"))
         return answer
 
-    return _change_each(session, jobs, ask, "held")
+    return change_each(session, jobs, ask, _told("held"))
 
 
 @click.command("release", cls=HubCommand)
@@ -69,7 +53,7 @@ def release(session: Session, jobs: tuple[str, ...]) -> int:
         )
         return answer
 
-    return _change_each(session, jobs, ask, "released")
+    return change_each(session, jobs, ask, _told("released"))
 
 
 @click.command("requeue", cls=HubCommand)
@@ -86,7 +70,7 @@ def requeue(session: Session, jobs: tuple[str, ...]) -> int:
         answer: Mapping[str, Any] = session.hub.call("POST", job_path(job_id, "/requeue"), body=body)
         return answer
 
-    return _change_each(session, jobs, ask, "stopping; it is queued again once it is gone")
+    return change_each(session, jobs, ask, _told("stopping; it is queued again once it is gone"))
 
 
 @click.command("set", cls=HubCommand)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -146,19 +146,32 @@ def show(session: Session, job: str) -> None:
 @pass_session
 def cancel(session: Session, jobs: tuple[str, ...], grace: str | None) -> int:
     """Cancel jobs or single tasks (ID/INDEX); one that has ended already stays as it is."""
+
+    def ask(job_id: str, index: int) -> Mapping[str, Any]:
+        return request_cancel(session.hub, job_id, index, grace)
+
+    return change_each(session, jobs, ask, _tell_cancel)
+
+
+def change_each(
+    session: Session,
+    jobs: tuple[str, ...],
+    ask: Callable[[str, int], Mapping[str, Any]],
+    tell: Callable[[Mapping[str, Any]], str],
+) -> int:
+    """Ask for each job; one wrong id, or one that cannot be changed, must not keep the others from it."""
     wanted = [(text, *split_id(text)) for text in jobs]
     documents, failed = [], 0
     for text, job_id, index in wanted:
         try:
-            document = request_cancel(session.hub, job_id, index, grace)
+            document = dict(ask(job_id, index))
         except HubRefusal as refusal:
-            # The others are still to be cancelled: one wrong id must not leave the rest running.
             print(f"dray: {text}: {refusal.message} ({refusal.code})", file=sys.stderr)
             failed = 1
             continue
         documents.append(document)
         if not session.json:
-            print(f"{text}: {_tell_cancel(document)}")
+            print(f"{text}: {tell(document)}")
     if session.json:
         session.print_json(documents[0] if len(jobs) == 1 and documents else {"jobs": documents})
     return failed

@@ -36,9 +36,7 @@ class Window:
 class Spare:
     """What one worker has free at some moment, as attempts end one after another."""
 
-    def __init__(
-        self, state: State, row: int, room: Room, pool: str, leaving: Iterable[Attempt] = ()
-    ) -> None:
+    def __init__(self, state: State, room: Room, pool: str, leaving: Iterable[Attempt] = ()) -> None:
         self.cpu, self.memory, self.slots = room.free_cpu, room.free_mem, room.slots_free
         self.cards: tuple[Device, ...] = room.cards
         self.used = dict(room.card_used)
@@ -200,7 +198,7 @@ class Watch:
     def _add(
         self, row: int, job_id: str, start_ms: int, ask: Ask, devices: Devices, gone: Iterable[Attempt]
     ) -> Keeper:
-        spare = Spare(self._state, row, self._rooms.room(row, ask.pool), ask.pool, gone)
+        spare = Spare(self._state, self._rooms.room(row, ask.pool), ask.pool, gone)
         spare.take(ask, devices)
         keeper = Keeper(job_id, start_ms, ask, devices, spare, self._window)
         self.of_row.setdefault(row, Keepers()).add(keeper)
@@ -231,7 +229,7 @@ def row_start(state: State, rooms: Rooms, row: int, ask: Ask, variant: int) -> S
     room = rooms.room(row, ask.pool)
     if not room.present or room.draining or not fits(ask, room, CLASS_FILTERS):
         return None
-    spare = Spare(state, row, room, ask.pool)
+    spare = Spare(state, room, ask.pool)
     devices = spare.cards_for(ask)
     if devices is not None:
         return Start(state.now_ms, row, variant, devices)

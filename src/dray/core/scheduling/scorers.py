@@ -219,8 +219,6 @@ SCORERS: dict[str, Scorer] = {
     "performance": performance,
     "prefer": prefer,
 }
-# These say something about the job, not only about its shape.
-PERSONAL = ("warmth", "performance", "spread")
 
 
 def weigh(

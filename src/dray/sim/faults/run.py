@@ -174,8 +174,3 @@ class History:
             if worker.name not in self.drained:
                 self.drained[worker.name] = None
                 self.world.at(1000, self.resume, worker.name)
-
-
-def run_seed(seed: int, size: Size, skipped: frozenset[int] = frozenset()) -> Outcome:
-    """Live through one history; raises `Failure` where a promise broke."""
-    return History(seed, size, skipped).run()
