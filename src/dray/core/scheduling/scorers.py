@@ -29,10 +29,10 @@ class Sight:
     """Columns of all workers (`rows` None) or of some, as the pass found them or, with `claims`, as it left them."""
 
     def __init__(self, rooms: Rooms, rows: Rows | None = None, claims: bool = False) -> None:
-        self.rooms, self.rows = rooms, rows
+        self.rooms, self.rows, self.claims = rooms, rows, claims and rows is not None
         self._columns = rooms.columns
         self._kept: dict[str, Any] = {}
-        self._lefts = [rooms.left(row) for row in rows.tolist()] if claims and rows is not None else None
+        self._lefts = [rooms.left(row) for row in rows.tolist()] if self.claims and rows is not None else None
 
     def __len__(self) -> int:
         return self._columns.count if self.rows is None else len(self.rows)
