@@ -41,7 +41,11 @@ def replay_short_jobs(count: int = MANY) -> dict[str, Any]:
     began = time.process_time()
     figures = measure(World(nodes, Policy()).run(jobs))
     spent_s = time.process_time() - began
-    return {"replay": f"{count:,} short jobs on {WORKERS:,} workers", "jobs": figures["ended"], "cpu_s": spent_s}
+    return {
+        "replay": f"{count:,} short jobs on {WORKERS:,} workers",
+        "jobs": figures["ended"],
+        "cpu_s": spent_s,
+    }
 
 
 def replay_philly(traces: Path) -> dict[str, Any]:
