@@ -164,26 +164,18 @@ def test_the_terms_of_a_candidate_are_told(cluster: Cluster) -> None:
     assert placer.terms(shape, candidate) == {"leftover": pytest.approx(0.5, abs=0.01), "prefer": 1}
 
 
-def test_what_is_usually_asked_for_is_looked_at_now_and_then() -> None:
+def test_what_is_usually_asked_for_covers_most_of_it() -> None:
     known = Experience()
     common, rare = (Ask(gpus=1),), (Ask(gpus=8),)
     known.learn_placed(common, 990)
     known.learn_placed(rare, 10)
-    assert known.typical() == ((common, 990), (rare, 10))
+    assert known.typical() == ((common, 990),)
     version = known.typical_version
     known.learn_placed(common, 1)
-    assert known.typical() == ((common, 990), (rare, 10))
+    assert known.typical() == ((common, 990),)
     known.learn_placed(rare, 5000)
     assert known.typical() == ((rare, 5010), (common, 991))
     assert known.typical_version > version
-
-
-def test_what_is_told_once_and_for_all_covers_most_of_it() -> None:
-    known = Experience()
-    common, rare = (Ask(gpus=1),), (Ask(gpus=8),)
-    known.pin_typical({common: 990, rare: 10})
-    known.learn_placed(rare, 5000)
-    assert known.typical() == ((common, 990),)
 
 
 def test_what_is_learnt_stays_bounded() -> None:

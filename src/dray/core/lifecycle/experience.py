@@ -18,7 +18,7 @@ from dray.core.model.spec import unpack_spec
 
 TROUBLE_HALF_MS = 30 * 60_000
 MOST_WARM, MOST_RUNTIMES, MOST_SHAPES = 16, 4_096, 200
-PUBLISHED_SHARE = 0.95
+COVERED = 0.95
 FULL_SHARE = 100_000
 _BLAMED = {Phase.FAILED: 0.25, Phase.LOST: 1.0}
 
@@ -130,7 +130,7 @@ class Experience:
         return self.runtimes.get((name, gpu_type), (0.0, 0))[0]
 
     def typical(self) -> tuple[tuple[Asks, int], ...]:
-        """What is usually asked for, most frequent first, with its weight.
+        """What is usually asked for, most frequent first, until most of it is covered, with its weight.
 
         Made anew only now and then: everything computed from it hangs on `typical_version`.
         """
@@ -143,17 +143,17 @@ class Experience:
 
     def pin_typical(self, shapes: dict[Asks, int]) -> None:
         """Say once and for all what is usually asked for: a published experiment is judged with its own."""
-        self.set_typical(shapes, PUBLISHED_SHARE)
+        self.set_typical(shapes)
         self._pinned = True
 
-    def set_typical(self, shapes: dict[Asks, int], share: float = 1.0) -> None:
-        """Say what is usually asked for: the most frequent, until such a share of it is covered."""
+    def set_typical(self, shapes: dict[Asks, int]) -> None:
+        """Say what is usually asked for."""
         ranked = sorted(shapes.items(), key=lambda item: -item[1])
         covered, total, chosen = 0, sum(shapes.values()), []
         for asks, count in ranked:
             chosen.append((asks, count))
             covered += count
-            if covered >= share * total:
+            if covered >= COVERED * total:
                 break
         if tuple(chosen) != self._typical:
             self._typical = tuple(chosen)
