@@ -228,19 +228,23 @@ class Stage:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=5)
             process.kill()
-        for process in _list_processes(self.folder):
-            with contextlib.suppress(Exception):
-                process.kill()
-                process.wait(timeout=5)
+        # Killed ones count as gone before somebody reaps them: the first process of a container may be slow at that.
+        deadline = time.monotonic() + 5
+        while (left := list(_list_processes(self.folder))) and time.monotonic() < deadline:
+            for process in left:
+                with contextlib.suppress(Exception):
+                    process.kill()
+            time.sleep(POLL_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _list_processes(folder: Path) -> Iterator[Any]:
-    """Whatever still names the demo's own folder on its command line, and everything below it."""
+    """Whatever lives and names the demo's own folder on its command line, and everything below it."""
     import psutil
 
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
+            # A process that has ended and is not reaped yet has an empty command line.
             if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
                 yield from process.children(recursive=True)
                 yield process
