@@ -92,9 +92,10 @@ def run_page(steps: list[Step], home: Path) -> list[Outcome]:
         "USER": "ada",
         "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
         "COLUMNS": "200",
-        # Pages run side by side: each hub takes a port of its own, and its agents come back at once.
+        # Pages run side by side: each hub takes a port of its own; its agents and its estimates come at once.
         "DRAY_HUB_PORT": "0",
         "DRAY_WORKER_RECONNECT_MAX_S": "0.5",
+        "DRAY_HUB_ESTIMATE_EVERY_S": "0.5",
     }
     with out.open("wb") as file:
         # Into a file: what a page leaves in the background would keep a pipe open.
