@@ -129,7 +129,7 @@ def _saw(state: State, job: Job, lane: Attempt, word: str, event: CallsEnded, cl
         attempts.move(state, lane, START)
     # What is on record is not at stake any more.
     lane.saved_ms = max(1, clock.now_ms - lane.started_ms)
-    state.experience.learn_calls(job.id, len(event.index), event.wall_us)
+    state.experience.learn_calls(job, len(event.index), event.wall_us)
 
 
 def _succeeded(
