@@ -20,6 +20,7 @@ from dray.core.model.labels import condition_problem
 from dray.core.model.spec import (
     DEVICE_KINDS,
     MAX_COMMAND_BYTES,
+    MAX_FUNCTION_BYTES,
     MAX_NODES,
     MAX_TASKS,
     OVERLAPS,
@@ -385,6 +386,8 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         problems.append(Problem("command", "is empty: give the program to run and its arguments"))
     if command and function:
         problems.append(Problem("function", "a job runs either a command or a function, not both"))
+    if function:
+        problems += _function_problems(raw, function)
     size = sum(len(part.encode()) + 1 for part in command)
     size += sum(len(key.encode()) + len(value.encode()) + 2 for key, value in (raw.get("env") or {}).items())
     if size > MAX_COMMAND_BYTES:
@@ -406,6 +409,23 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         what = f"must be {MIN_LEASE_S} or more with overlap fenced, or heartbeats come too late to renew the lease"
         problems.append(Problem("lost_after_s", what))
     problems += _array_problems(raw)
+    return problems
+
+
+def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]:
+    """What goes with calls: they run inside a warm process, one beside the other, each by itself."""
+    problems = []
+    if len(function) > MAX_FUNCTION_BYTES:
+        what = (
+            f"takes {len(function)} bytes, the limit is {MAX_FUNCTION_BYTES}: a larger one travels as a blob"
+        )
+        problems.append(Problem("function", what))
+    if raw.get("type") == "service":
+        problems.append(Problem("type", "a function cannot run as a service: give a command"))
+    if (raw.get("node_count") or 1) > 1:
+        problems.append(Problem("node_count", "a function runs on one worker: give a command for a gang"))
+    what = "goes with a command: a function is called in a process that is there"
+    problems += [Problem(field, what) for field in ("prolog", "epilog") if raw.get(field)]
     return problems
 
 
