@@ -111,7 +111,7 @@ class CallFeed:
 
     def _count_ends(self, one: Recorded | CallsDone) -> None:
         if isinstance(one, CallsDone):
-            self._count(one.state, len(one.index))
+            self._count(one.state, len(one.indices))
         elif isinstance(one.columns.state, str):
             self._count(one.columns.state, len(one.columns.index))
         else:
@@ -177,9 +177,9 @@ def _spell(one: Recorded | CallsDone) -> bytes:
         return write_message(RESULTS, None, pushed_columns(one.columns, one.chunk.job_id))
     told: dict[str, Any] = {
         "job": one.job_id,
-        "index": one.index,
+        "index": one.indices,
         "state": one.state,
-        "value": [None] * len(one.index),
-        "details": {str(index): (one.exit_class, one.error) for index in one.index},
+        "value": [None] * len(one.indices),
+        "details": {str(index): (one.exit_class, one.error) for index in one.indices},
     }
     return write_message(RESULTS, None, told)

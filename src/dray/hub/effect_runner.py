@@ -70,7 +70,7 @@ class Runner:
         self._peers: dict[str, list[dict[str, Any]]] = {}
         self._send: dict[type[Any], Callable[[Any], None]] = {
             Assign: self._assign,
-            FeedCalls: lambda effect: self._lanes.feed(effect.uid, effect.index),
+            FeedCalls: lambda effect: self._lanes.feed(effect.uid, effect.indices),
             AckCalls: lambda effect: self._acks.setdefault(effect.worker, []).append(effect.seq),
             Recorded: self._ended.append,
             CallsDone: self._ended.append,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -90,14 +91,9 @@ class HttpApi:
         self._router = Router(ROUTES)
         self._sockets = {route.path.encode(): route for route in sockets}
         self._count = count_request or (lambda name, status: None)
-        self._desk = Desk(
-            service,
-            tokens,
-            self.streams,
-            self._limits.batch_specs,
-            openapi_text().encode(),
-            *(values or (None, None)),
-        )
+        # Made when somebody asks: it would take a good part of every start.
+        describe = functools.cache(lambda: openapi_text().encode())
+        self._desk = Desk(service, tokens, self.streams, self._limits.batch_specs, describe, *(values or (None, None)))
 
     def close(self) -> None:
         """Let nobody wait any longer: the hub is about to stop."""

@@ -7,7 +7,9 @@ own.
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -45,7 +47,7 @@ class Desk(NamedTuple):
     tokens: Tokens
     streams: Streams
     batch_specs: int
-    openapi: bytes
+    describe: Callable[[], bytes]
     blobs: Blobs | None = None
     calls: CallAnswers | None = None
 
@@ -239,7 +241,8 @@ async def show_metrics(desk: Desk, request: Request) -> Text:
 
 
 async def show_openapi(desk: Desk, request: Request) -> Text:
-    return Text(desk.openapi, "application/json")
+    # Off the loop: the first one to ask has it made.
+    return Text(await asyncio.to_thread(desk.describe), "application/json")
 
 
 def read_struct(kind: type[T], document: Any) -> T:

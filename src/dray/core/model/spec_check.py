@@ -214,9 +214,9 @@ def _needs(value: Any) -> str:
         return fault
     seen: dict[str, None] = {}
     for need in map(read_need, value):
-        if need.job_id in seen:
-            return f"names job {need.job_id} twice: give one condition for it"
-        seen[need.job_id] = None
+        if need.what in seen:
+            return f"names {need.what} twice: give one condition for it"
+        seen[need.what] = None
     return ""
 
 
@@ -413,17 +413,18 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
 
 
 def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]:
-    """What goes with calls: they run inside a warm process, one beside the other, each by itself."""
+    """Calls of a function share warm processes, one after the other: what needs a process of its own is a command."""
     problems = []
     if len(function) > MAX_FUNCTION_BYTES:
-        what = (
-            f"takes {len(function)} bytes, the limit is {MAX_FUNCTION_BYTES}: a larger one travels as a blob"
-        )
+        what = f"takes {len(function)} bytes, the limit is {MAX_FUNCTION_BYTES}: a larger one travels as a blob"
         problems.append(Problem("function", what))
-    if raw.get("type") == "service":
-        problems.append(Problem("type", "a function cannot run as a service: give a command"))
     if (raw.get("node_count") or 1) > 1:
-        problems.append(Problem("node_count", "a function runs on one worker: give a command for a gang"))
+        problems.append(Problem("node_count", "a function runs on one node: start a gang by a command"))
+    if (raw.get("type") or "batch") != "batch":
+        problems.append(Problem("type", "a function ends: start a service by a command"))
+    if raw.get("overlap") == "fenced":
+        what = "calls of a function cannot be fenced: use at_most_once, or a command"
+        problems.append(Problem("overlap", what))
     what = "goes with a command: a function is called in a process that is there"
     problems += [Problem(field, what) for field in ("prolog", "epilog") if raw.get(field)]
     return problems
