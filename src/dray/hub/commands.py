@@ -75,9 +75,9 @@ class Sources(NamedTuple):
     pacing: SubmitPacing | None = None
 
 
-def read_specs(caller: Caller, raws: Sequence[Any], most: int) -> list[JobSpec]:
+def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = False) -> list[JobSpec]:
     """Check every spec of a request and settle whose jobs they are; all problems of all specs at once, up to a
-    number that a person may still read.
+    number that a person may still read. A function is taken only where its arguments come with it (`calls`).
     """
     if len(raws) > most:
         raise TooLarge(f"a batch holds at most {most} specs, got {len(raws)}: send several")
@@ -95,6 +95,9 @@ def read_specs(caller: Caller, raws: Sequence[Any], most: int) -> list[JobSpec]:
             continue
         try:
             specs.append(check_spec(raw))
+            if specs[-1].function and not calls:
+                what = "is submitted by `calls` over the client channel, with its arguments (hub.submit does that)"
+                problems.append(Problem(f"{prefix}function", what))
         except InvalidSpec as fault:
             problems += [Problem(prefix + problem.where, problem.what) for problem in fault.problems]
     if problems:

@@ -20,6 +20,7 @@ from dray.core.model.labels import condition_problem
 from dray.core.model.spec import (
     DEVICE_KINDS,
     MAX_COMMAND_BYTES,
+    MAX_FUNCTION_BYTES,
     MAX_NODES,
     MAX_TASKS,
     OVERLAPS,
@@ -386,7 +387,7 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
     if command and function:
         problems.append(Problem("function", "a job runs either a command or a function, not both"))
     if function:
-        problems += _function_problems(raw)
+        problems += _function_problems(raw, function)
     size = sum(len(part.encode()) + 1 for part in command)
     size += sum(len(key.encode()) + len(value.encode()) + 2 for key, value in (raw.get("env") or {}).items())
     if size > MAX_COMMAND_BYTES:
@@ -411,9 +412,12 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _function_problems(raw: Mapping[str, Any]) -> list[Problem]:
+def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]:
     """Calls of a function share warm processes, one after the other: what needs a process of its own is a command."""
     problems = []
+    if len(function) > MAX_FUNCTION_BYTES:
+        what = f"takes {len(function)} bytes, the limit is {MAX_FUNCTION_BYTES}: a larger one travels as a blob"
+        problems.append(Problem("function", what))
     if (raw.get("node_count") or 1) > 1:
         problems.append(Problem("node_count", "a function runs on one node: start a gang by a command"))
     if (raw.get("type") or "batch") != "batch":
@@ -421,6 +425,8 @@ def _function_problems(raw: Mapping[str, Any]) -> list[Problem]:
     if raw.get("overlap") == "fenced":
         what = "calls of a function cannot be fenced: use at_most_once, or a command"
         problems.append(Problem("overlap", what))
+    what = "goes with a command: a function is called in a process that is there"
+    problems += [Problem(field, what) for field in ("prolog", "epilog") if raw.get(field)]
     return problems
 
 
