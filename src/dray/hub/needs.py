@@ -12,9 +12,10 @@ from typing import NamedTuple
 from dray.core.lifecycle.dependencies import reaches
 from dray.core.lifecycle.state import State
 from dray.core.model.dependency import broken_words, is_met, read_need
-from dray.core.model.records import Job
+from dray.core.model.records import Job, JobState
 from dray.core.model.spec import JobSpec
 from dray.errors import InvalidSpec, Problem
+from dray.hub.call_results import rows_of
 from dray.hub.service import Caller
 from dray.hub.store.base import Store
 
@@ -82,11 +83,31 @@ def _look_up(
         if job is None or not caller.sees(job.user):
             what = f"there is no job {need.job_id!r} to wait for, or it is not yours"
             problems.append(Problem(f"{prefix}after[{number}]", what))
-        elif not job.state.final:
+        elif need.task >= job.total and not job.open:
+            what = f"there is no task {need.task} of job {job.id}: it has {job.total}"
+            problems.append(Problem(f"{prefix}after[{number}]", what))
+        elif (ended := _end_of(state, store, job, need.task)) is None:
             still_open.append(text)
-        elif not is_met(need, job.state):
-            broken = broken or broken_words(need, job.state)
+        elif not is_met(need, ended):
+            broken = broken or broken_words(need, ended)
     return Open(tuple(still_open), broken)
+
+
+def _end_of(state: State, store: Store, job: Job, index: int) -> JobState | None:
+    """How a job, or one task of it, ended; None while it has not, as far as can be told."""
+    whole = job.state if job.state.final else None
+    if index < 0:
+        return whole
+    task = state.tasks.get((job.id, index)) or store.find_task(job.id, index)
+    if task is not None:
+        return task.state if task.state.final else None
+    if index >= job.cursor:
+        return job.rest if job.rest.final else whole
+    for chunk in store.find_results(job.id, index, index + 1) if job.calls else ():
+        for row in rows_of(chunk, index, index + 1):
+            return JobState(row.state)
+    # A call under way, or one that ended in this very turn and is in no store yet: its job's end settles it at last.
+    return whole
 
 
 def _find_circle(batch: Mapping[str, JobSpec]) -> list[str]:
