@@ -117,7 +117,7 @@ def give_credit(state: State, worker_id: str) -> None:
     presence = state.presence[worker_id]
     if presence.session:
         slots = presence.slots
-        presence.credit = min(presence.credit + 1, slots.batch_total + slots.service_total)
+        presence.credit += presence.credit < slots.batch_total + slots.service_total
         state.columns.set_presence(state.columns.row_of[worker_id], state.workers[worker_id], presence)
 
 
