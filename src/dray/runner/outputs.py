@@ -38,24 +38,20 @@ class Outputs:
 
     def collect(self, lane: str, index: int) -> int:
         """After a call: put aside what it has printed; which streams that were, as flags of its result."""
-        self._flush()
-        try:
-            if not os.lseek(1, 0, os.SEEK_CUR) and not os.lseek(2, 0, os.SEEK_CUR):
-                return 0
-        except OSError:
-            pass  # the call has closed them, or put a pipe there
-        return self._put_aside(lane, index)
-
-    def _flush(self) -> None:
         try:
             self._stdout.flush()
             self._stderr.flush()
             if sys.stdout is not self._stdout or sys.stderr is not self._stderr:
                 sys.stdout, sys.stderr = self._stdout, self._stderr
+            if not os.lseek(1, 0, os.SEEK_CUR) and not os.lseek(2, 0, os.SEEK_CUR):
+                return 0
         except (OSError, ValueError):
-            # Closed by the call. Descriptors come back below; the objects are made anew.
+            # The call has closed them, or put something else in their place: all of it is made anew.
+            flags = self._put_aside(lane, index)
             self._stdout = sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - kept
             self._stderr = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - kept
+            return flags
+        return self._put_aside(lane, index)
 
     def _put_aside(self, lane: str, index: int) -> int:
         flags = 0

@@ -69,7 +69,8 @@ class Connection:
             accept = b64encode(hashlib.sha1(seed.encode(), usedforsecurity=False).digest()).decode()
             self._sock.sendall(
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                b"Sec-WebSocket-Protocol: dray.v2.msgpack\r\nSec-WebSocket-Accept: %s\r\n\r\n" % accept.encode()
+                b"Sec-WebSocket-Protocol: dray.v2.msgpack\r\nSec-WebSocket-Accept: %s\r\n\r\n"
+                % accept.encode()
             )
             self._session()
             return False
@@ -128,6 +129,7 @@ class CallHub:
         self.acks = True
         self.most_bytes = 1 << 40
         self._sent_specs: set[str] = set()
+        self._count = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -157,7 +159,12 @@ class CallHub:
         words = [sys.executable, "-P", "-m", "dray.cli.main", "worker", "start", "--slots", str(slots)]
         with (self.folder / "agent.log").open("ab") as log:
             self.agent = subprocess.Popen(
-                words, stdout=log, stderr=log, env={**self.env, **env}, cwd=self.folder, start_new_session=True
+                words,
+                stdout=log,
+                stderr=log,
+                env={**self.env, **env},
+                cwd=self.folder,
+                start_new_session=True,
             )
         wait_for(lambda: len(self.registrations) > known, "the agent has registered")
 
@@ -297,6 +304,19 @@ class CallHub:
             "token": "task-token",
         }
         self.send("calls_assign", payload)
+
+    def call(
+        self, function: Callable[..., Any] | bytes, *args: Any, **spec: Any
+    ) -> tuple[str, Any, tuple[str, str]]:
+        """One call as a job of its own, to its end."""
+        self._count += 1
+        lane, job = f"9-{self._count}", f"job{self._count}"
+        self.assign(lane, job, function, [args], spec=spec)
+        return self.end(job)
+
+    @property
+    def last_job(self) -> str:
+        return f"job{self._count}"
 
     def end(self, job: str, index: int = 0) -> tuple[str, Any, tuple[str, str]]:
         """Wait for a call's end: state, value (or exception), (exit class, error)."""

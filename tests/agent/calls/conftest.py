@@ -1,4 +1,4 @@
-"""One agent with a hub of the test's own."""
+"""Agents with a hub of the test's own: one for all tests of a module that only run calls, one for each that kills."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ from tests.agent.calls.call_hub import CallHub  # noqa: E402 - only found after 
 def hub() -> Iterator[CallHub]:
     made = CallHub()
     try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[CallHub]:
+    """A hub whose agent runs already."""
+    made = CallHub()
+    try:
+        made.start_agent()
         yield made
     finally:
         made.close()
