@@ -21,7 +21,6 @@ class Outputs:
 
     def __init__(self, folder: str, ended: str) -> None:
         self._folder, self._ended = folder, ended
-        self._positions = [0, 0]
         for number, name, _ in STREAMS:
             self._open(number, name)
         for stream in (sys.stdout, sys.stderr):
@@ -33,8 +32,11 @@ class Outputs:
     def _open(self, number: int, name: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC
         descriptor = os.open(f"{self._folder}/{name}.0", flags, 0o600)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
+        if descriptor == number:  # the call had closed it
+            os.set_inheritable(number, True)
+        else:
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
     def collect(self, lane: str, index: int) -> int:
         """After a call: put aside what it has printed; which streams that were, as flags of its result."""

@@ -194,8 +194,8 @@ def test_bytes_that_are_no_function_are_refused(shared: CallHub) -> None:
 
 def test_what_each_call_prints_is_kept_apart(shared: CallHub) -> None:
     def talk(word: str) -> None:
-        print("out", word)
-        print("err", word, file=sys.stderr)
+        print("out", word)  # noqa: T201 - what it is for
+        print("err", word, file=sys.stderr)  # noqa: T201 - what it is for
         os.system(f"echo from a child {word}")
 
     shared.assign("8-1", "talk", talk, [("one",), ("two",), ("three",)])
@@ -213,7 +213,7 @@ def test_a_call_that_closes_its_output_does_not_silence_the_next(shared: CallHub
         os.close(2)
 
     def talk() -> int:
-        print("heard")
+        print("heard")  # noqa: T201 - what it is for
         return os.getpid()
 
     assert shared.call(close)[0] == "succeeded"
