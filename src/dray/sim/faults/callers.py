@@ -16,7 +16,7 @@ from dray.sim.faults.clients import Clients
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.pending import Pending
 from dray.sim.faults.runner_node import argument_of
-from dray.sim.faults.runs import CallBehaviour
+from dray.sim.faults.runs import CallBehaviour, Runs
 from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import World
 from dray.wire.client_messages import Calls
@@ -43,12 +43,12 @@ class Caller:
 class Callers:
     """Draws the calls of a world and hands them in."""
 
-    def __init__(self, world: World, hub: HubNode, checker: Checker, clients: Clients) -> None:
+    def __init__(self, world: World, hub: HubNode, checker: Checker, clients: Clients, runs: Runs) -> None:
         self._world, self._hub, self._checker, self._clients = world, hub, checker, clients
         self._rng = random.Random(f"calls {world.seed}")  # a simulation's chance, no secret
         self.on = self._rng.random() < SHARE
         self._callers: list[Caller] = []
-        self.watch = CallWatch(world)
+        self.watch = CallWatch(world, runs)
         checker.calls = self.watch
         if not self.on:
             return

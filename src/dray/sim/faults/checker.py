@@ -5,7 +5,7 @@ Watches every hub of a history as it commits and sends; the final account is set
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -67,8 +67,8 @@ class Holder(Protocol):
 class CallFacts(Protocol):
     """Whoever follows the calls."""
 
-    def logged(self, life: HubLife, facts: list[Fact]) -> None: ...
-    def settle(self, store: MemoryStore, job: Job, least: int, runs: Runs) -> None: ...
+    def logged(self, life: HubLife, facts: list[Fact], held: Mapping[str, None]) -> None: ...
+    def settle(self, store: MemoryStore, job: Job, least: int) -> None: ...
 
 
 class Checker:
@@ -126,7 +126,7 @@ class Checker:
     def logged(self, life: HubLife, facts: list[Fact]) -> None:
         """A plan that is folded in at once holds nothing that is dropped; a held job does not time out."""
         if self.calls is not None:
-            self.calls.logged(life, facts)
+            self.calls.logged(life, facts, self.account.held)
         for fact in facts:
             if isinstance(fact, PlanDecided):
                 for placement in fact.placements:

@@ -42,7 +42,7 @@ class History:
         self.runs = Runs(self.world, self.hub)
         self.checker = Checker(self.world, self.hub, self.runs)
         self.clients = Clients(self.world, self.hub, self.checker)
-        self.callers = Callers(self.world, self.hub, self.checker, self.clients)
+        self.callers = Callers(self.world, self.hub, self.checker, self.clients, self.runs)
         self.backups: list[Backup] = []
         self.drained: dict[str, None] = {}
         self.restored = False

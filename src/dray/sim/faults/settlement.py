@@ -68,7 +68,7 @@ class Settlement:
             self._world.fail(f"job {job.id} has {job.total} tasks, {least} were acknowledged")
         if job.calls and self._checker.calls is not None:
             least = self._checker.account.calls.get(job.id, 0)
-            self._checker.calls.settle(self._hub.store, job, least, self._runs)
+            self._checker.calls.settle(self._hub.store, job, least)
             return
         if job.gang:
             self._checker.gangs.settle(self._hub.store, job)
