@@ -23,6 +23,7 @@ from dray.core.lifecycle.events import (
     Heard,
     Outcome,
     Progressed,
+    ResendDue,
     ResumeAsked,
     SessionOpened,
     SlotsSeen,
@@ -30,6 +31,7 @@ from dray.core.lifecycle.events import (
     WorkerRegistered,
     WorkerReturned,
 )
+from dray.core.lifecycle.lanes import missing
 from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
@@ -161,6 +163,8 @@ def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | E
     if body.capability is not None and (body.capability != known.capability or devices != known.devices):
         yield WorkerChanged(worker, body.capability, devices)
     yield SlotsSeen(worker, body.slots)
+    for uid in missing(state, worker, body.active) if body.active is not None else ():
+        yield ResendDue(uid)
     yield Ack(worker, "heartbeat")
 
 

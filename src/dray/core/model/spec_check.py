@@ -416,7 +416,9 @@ def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]
     """Calls of a function share warm processes, one after the other: what needs a process of its own is a command."""
     problems = []
     if len(function) > MAX_FUNCTION_BYTES:
-        what = f"takes {len(function)} bytes, the limit is {MAX_FUNCTION_BYTES}: a larger one travels as a blob"
+        what = (
+            f"takes {len(function)} bytes, the limit is {MAX_FUNCTION_BYTES}: a larger one travels as a blob"
+        )
         problems.append(Problem("function", what))
     if (raw.get("node_count") or 1) > 1:
         problems.append(Problem("node_count", "a function runs on one node: start a gang by a command"))
