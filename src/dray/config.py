@@ -103,6 +103,8 @@ class AgentConfig:
     allow_software_vulkan: bool = False
     task_user: str = ""
     address: str = ""
+    runners: int = -1
+    blob_cache_bytes: int = 10 * GIB
     reconnect_min_s: float = 0.5
     reconnect_max_s: float = 30.0
     result_resend_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
