@@ -15,9 +15,10 @@ from dray.client.blobs import Blobs
 from dray.client.calls import CallDesk
 from dray.client.channel import Channel
 from dray.client.discovery import find_target
-from dray.client.functions import Functions
+from dray.client.functions import Functions, bare_function
 from dray.client.futures import CallFuture
 from dray.client.outputs import read_output
+from dray.client.recipes import split_keywords
 from dray.client.results import Recorded, read_recorded
 from dray.client.status import Status
 from dray.client.terms import build_changes, build_spec
@@ -123,8 +124,9 @@ class AsyncHub:
     ) -> AsyncJob | CallFuture[Any]:
         """Submit a function and its arguments, or a command as a list of words, or a spec as a mapping."""
         if callable(work):
-            given = terms if key is None else {**terms, "key": key}
-            return await asyncio.to_thread(self.functions.submit, work, args, given)
+            wanted, kwargs = split_keywords(bare_function(work)[0], terms)
+            wanted = wanted if key is None else {**wanted, "key": key}
+            return await asyncio.to_thread(self.functions.submit, work, args, kwargs, wanted)
         if args:
             raise InvalidInput("a command takes no arguments of its own: make them words of the command")
         return (await self.submit_specs([build_spec(work, terms)], key))[0]

@@ -199,6 +199,15 @@ class CallDesk:
         """Say that no further calls come. From any thread."""
         self.extend(stream, (), close=True)
 
+    def close_owner(self, owner: Any) -> None:
+        """Say of all arrays of one owner that no further calls come. From any thread."""
+        with self._lock:
+            streams = [stream for stream in self._open.values() if stream.recipe.key[-1] == owner]
+            for stream in streams:
+                del self._open[stream.recipe.key]
+        for stream in streams:
+            self.close_stream(stream)
+
     def cancel_stream(self, stream: Stream) -> None:
         """Stop all of a stream's calls, without waiting for it. From any thread."""
         self._loop.call_soon_threadsafe(self._spawn, self._cancel_quietly, stream.job)
