@@ -24,14 +24,14 @@ class FeedCalls(NamedTuple):
 
     worker: str
     uid: str
-    index: tuple[int, ...]
+    indices: tuple[int, ...]
 
 
 class CallsDone(NamedTuple):
     """These calls ended otherwise than by a result of their worker: cancelled, lost too often. Each has a record."""
 
     job_id: str
-    index: tuple[int, ...]
+    indices: tuple[int, ...]
     state: str
     exit_class: str
     error: str

@@ -428,7 +428,7 @@ class CutDue(NamedTuple):
     """A call was cancelled by itself and has not been confirmed gone: ask again."""
 
     uid: str
-    index: int
+    call: int
 
 
 class LingerDue(NamedTuple):

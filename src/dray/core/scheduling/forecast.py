@@ -54,7 +54,7 @@ class Forecast:
             self._take_turn()
             for key in [key for key in self.starts if key in left]:
                 del left[key]
-            if not left or not self._go_on() or not self._move_on():
+            if not left or not self._go_on() or self._stands_still() or not self._move_on():
                 break
         return {key: self.starts[key] for key in wanted if key in self.starts}
 
@@ -114,6 +114,10 @@ class Forecast:
         span_ms = draw_span(self._spans, job, attempt, self._now_ms - began_ms, self._number)
         if span_ms < NEVER:
             heapq.heappush(self._ends, (max(began_ms + span_ms, self._now_ms + 1), attempt.uid, "succeeded"))
+
+    def _stands_still(self) -> bool:
+        """Nothing that runs will end, and all that is timed is another look at a task that nobody can make room for."""
+        return not self._ends and all(kind == "protect" for _, kind, _ in self._state.timers)
 
     def _move_on(self) -> bool:
         """To the next end or timer; False where there is none, or none within reach."""
