@@ -252,6 +252,7 @@ class CallDesk:
                 stream.dirty = False
         for stream in dirty:
             self._send(stream)
+        self._channel.flush()
 
     def _send(self, stream: Stream) -> None:
         while not stream.closed and len(stream.unanswered) < IN_FLIGHT:
