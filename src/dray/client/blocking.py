@@ -18,7 +18,7 @@ from dray.client.functions import bare_function
 from dray.client.futures import CallFuture
 from dray.client.jobs import Job, is_array, is_functions, wait_pausing
 from dray.client.loops import LoopThread
-from dray.client.maps import MapResults
+from dray.client.maps import WINDOW, MapResults
 from dray.client.recipes import split_keywords
 from dray.client.results import open_recorded
 from dray.client.status import Status
@@ -114,17 +114,22 @@ class Hub:
         timeout: float | None = None,
         progress: bool | None = None,
         limit: int = 0,
+        total: int | None = None,
+        window: int | None = None,
         **terms: Any,
     ) -> MapResults[Any]:
         """Call a function once per item, as one array job; yields results in order, or as they come.
 
-        The work begins at once. `limit` caps how many run at the same time; `timeout` is for all of the results.
+        The work begins at once. `limit` caps how many run at the same time; `timeout` is for all of the results;
+        `window` caps how many are in flight; `total` tells the bar what the input itself does not.
         """
         return self._opened()[1].functions.map(
             function,
             iterables,
             terms,
             progress,
+            total,
+            window=window or WINDOW,
             ordered=ordered,
             return_exceptions=return_exceptions,
             timeout=timeout,
@@ -256,6 +261,16 @@ class Hub:
         """The hub's version and epoch."""
         answer: dict[str, Any] = self._call("ping")
         return answer
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The machines that the hub knows: id, status, slots, what they have."""
+        found: list[dict[str, Any]] = self._call("workers")
+        return found
+
+    def slots(self) -> int:
+        """How many tasks the workers that are here can run at once."""
+        here = (worker for worker in self.workers() if worker.get("status") in ("ready", "busy"))
+        return sum(int(worker.get("total_slots", 0)) for worker in here)
 
     def logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
         """Yield a task's output; keywords `task`, `attempt`, `stream`, `tail`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -166,6 +166,12 @@ class CallDesk:
         """Wait until the hub has recorded a call, or its future has ended without that."""
         with self._answered:
             while future._index >= future._stream.recorded and future._state == "PENDING":
+                self._answered.wait(0.5)
+
+    def await_all_recorded(self, stream: Stream) -> None:
+        """Wait until the hub has recorded all calls of a stream, or refused them."""
+        with self._answered:
+            while stream.recorded < stream.put and not stream.closed:
                 self._answered.wait(0.5)
 
     def ask_cancel(self, future: CallFuture[Any]) -> bool:
@@ -516,7 +522,7 @@ class CallDesk:
 
 def draw_id() -> str:
     """An id for a job, as the hub would draw one."""
-    number, letters = int.from_bytes(secrets.token_bytes(8)), []
+    number, letters = int.from_bytes(os.urandom(8)), []
     for _ in range(12):
         number, place = divmod(number, len(_ALPHABET))
         letters.append(_ALPHABET[place])

@@ -56,11 +56,12 @@ class Functions:
         iterables: Sequence[Iterable[Any]],
         given: Mapping[str, Any],
         progress: bool | None = None,
+        total: int | None = None,
         **wanted: Any,
     ) -> MapResults[Any]:
         """Begin a map: one array of its own."""
         recipe = self.recipe_of_map(function, given)
-        bar = make_progress(recipe.name, size_of(iterables), progress)
+        bar = make_progress(recipe.name, total if total is not None else size_of(iterables), progress)
         return MapResults(self.desk, recipe, zip_items(iterables), progress=bar, **wanted)
 
     def recipe_of_map(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Recipe:

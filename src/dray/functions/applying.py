@@ -48,6 +48,11 @@ def apply(
     return function(*args, **kwargs)
 
 
+def run_batch(batch: Callable[[], Any]) -> Any:
+    """Run a batch that knows its own functions and arguments."""
+    return batch()
+
+
 def _initialise(initializer: Initialiser, owner: str) -> None:
     fault = _initialised.get(owner)
     if fault is None:
