@@ -63,6 +63,8 @@ class HubConfig:
     audit_s: float = 90 * DAY_S
     reserve_bytes: int = 32 * MIB
     min_free_bytes: int = 64 * MIB
+    max_blob_bytes: int = 4 * GIB
+    blob_idle_s: float = 3600.0
 
     heartbeat_s: float = 10.0
     suspect_s: float = 25.0

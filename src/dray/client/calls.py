@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -168,6 +168,12 @@ class CallDesk:
             while future._index >= future._stream.recorded and future._state == "PENDING":
                 self._answered.wait(0.5)
 
+    def await_all_recorded(self, stream: Stream) -> None:
+        """Wait until the hub has recorded all calls of a stream, or refused them."""
+        with self._answered:
+            while stream.recorded < stream.put and not stream.closed:
+                self._answered.wait(0.5)
+
     def ask_cancel(self, future: CallFuture[Any]) -> bool:
         """Ask the hub to stop a call; False where it had ended."""
         return bool(self._call(self._cancel(future.id)))
@@ -198,6 +204,15 @@ class CallDesk:
     def close_stream(self, stream: Stream) -> None:
         """Say that no further calls come. From any thread."""
         self.extend(stream, (), close=True)
+
+    def close_owner(self, owner: Any) -> None:
+        """Say of all arrays of one owner that no further calls come. From any thread."""
+        with self._lock:
+            streams = [stream for stream in self._open.values() if stream.recipe.key[-1] == owner]
+            for stream in streams:
+                del self._open[stream.recipe.key]
+        for stream in streams:
+            self.close_stream(stream)
 
     def cancel_stream(self, stream: Stream) -> None:
         """Stop all of a stream's calls, without waiting for it. From any thread."""
@@ -243,6 +258,7 @@ class CallDesk:
                 stream.dirty = False
         for stream in dirty:
             self._send(stream)
+        self._channel.flush()
 
     def _send(self, stream: Stream) -> None:
         while not stream.closed and len(stream.unanswered) < IN_FLIGHT:
@@ -506,7 +522,7 @@ class CallDesk:
 
 def draw_id() -> str:
     """An id for a job, as the hub would draw one."""
-    number, letters = int.from_bytes(secrets.token_bytes(8)), []
+    number, letters = int.from_bytes(os.urandom(8)), []
     for _ in range(12):
         number, place = divmod(number, len(_ALPHABET))
         letters.append(_ALPHABET[place])

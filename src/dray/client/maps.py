@@ -75,7 +75,7 @@ class Inbox:
 
 
 class MapResults(Iterator[T], Generic[T]):
-    """The results of a map. `job` is the id of its job; `cancel` stops what has not ended."""
+    """The results of a map. `job` is the id of its job, `place` that of the item whose result was given last."""
 
     def __init__(
         self,
@@ -96,6 +96,7 @@ class MapResults(Iterator[T], Generic[T]):
         self._timeout = timeout
         self._inbox = Inbox(ordered)
         self._taken = 0
+        self.place = -1
         self._progress = progress
         self._stream: Stream = desk.begin(recipe, self._inbox, limit)
         # An input that nobody ever finishes must not leave its job open.
@@ -123,6 +124,10 @@ class MapResults(Iterator[T], Generic[T]):
             finally:
                 fault = None
         return unpack(value.data) if type(value) is PackedResult else value  # type: ignore[no-any-return]
+
+    def await_recorded(self) -> None:
+        """Wait until the hub has recorded all calls that were put in."""
+        self._desk.await_all_recorded(self._stream)
 
     def cancel(self) -> None:
         """Stop what has not ended; results that are here can still be taken."""
@@ -182,9 +187,15 @@ class MapResults(Iterator[T], Generic[T]):
 
     def _look(self) -> Ending | None:
         inbox = self._inbox
-        if inbox.order is None:
-            return inbox.came.pop(self._taken, None)
-        return inbox.came.pop(inbox.order.popleft()) if inbox.order else None
+        place = self._taken
+        if inbox.order is not None:
+            if not inbox.order:
+                return None
+            place = inbox.order.popleft()
+        found = inbox.came.pop(place, None)
+        if found is not None:
+            self.place = place
+        return found
 
     def _wait(self) -> Ending:
         inbox = self._inbox

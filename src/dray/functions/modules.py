@@ -7,7 +7,7 @@ with all other modules of the user, since they may hold pieces of it.
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
 import os
 import site
 import sys
@@ -87,10 +87,10 @@ def find_version(package: str) -> str:
     loaded = getattr(sys.modules.get(package), "__version__", None)
     if isinstance(loaded, str):
         return loaded
-    try:
+    import importlib.metadata  # here: it loads half of the mail package, and few programs ask
+
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        pass
     try:
         module = __import__(package)
     except ImportError:
