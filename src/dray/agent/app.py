@@ -73,6 +73,7 @@ async def _serve(config: AgentConfig) -> int:
     print(f"worker {machine.name}: {machine.batch_total} slots, {_describe(found)}", flush=True)
     waiting = asyncio.create_task(told.wait())
     done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    await driver.drain()
     driver.stop_listening()
     await driver.link.close(GOODBYE, "the agent stops; its tasks go on")
     await _cancel(tasks)
@@ -95,7 +96,9 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     resend_ms = tuple(round(delay * 1000) for delay in config.result_resend_s)
     labels = {**found.labels, **config.labels}
     slots = config.slots or found.usable_cores
-    machine = Machine(config.name, secrets.token_hex(8), slots, config.service_slots, resend_ms, labels)
+    ready = slots if config.runners < 0 else config.runners
+    incarnation = secrets.token_hex(8)
+    machine = Machine(config.name, incarnation, slots, config.service_slots, resend_ms, labels, ready)
     machine.capability, machine.devices = _offer(config, found), tuple(found.devices)
     machine.resources = dict(config.resources)
     return machine

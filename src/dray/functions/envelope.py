@@ -177,8 +177,11 @@ def _list_packages(function: Callable[..., Any], data: bytes) -> dict[str, str]:
     seen = {str(name).partition(".")[0] for name in _named_modules(function, data)}
     packages = {}
     for top in sorted(seen - {"dray", "__main__", ""} - sys.stdlib_module_names):
-        if top in sys.modules and not is_users(sys.modules[top]) and (version := find_version(top)):
-            packages[top] = version
+        # "0" is a folder of modules without a version: nothing that could be installed elsewhere.
+        if top in sys.modules and not is_users(sys.modules[top]):
+            version = find_version(top)
+            if version not in ("", "0"):
+                packages[top] = version
     return packages
 
 

@@ -70,9 +70,7 @@ def _add(ranges: list[int], first: int, count: int) -> None:
 
 def prepare(state: State) -> Iterator[Fact]:
     """What comes before a pass; each step is to be folded in before the next is asked for."""
-    for uid in list(state.resuming):
-        if has_room(state, state.attempts[uid]):
-            yield AttemptResumed(uid)
+    yield from _resume(state)
     for uid in state.lingering:
         if others_wait(state, state.jobs[state.attempts[uid].job_id]):
             state.hungry[uid] = None
@@ -95,6 +93,13 @@ def prepare(state: State) -> Iterator[Fact]:
         yield CallsFed(tuple(feeds))
     if over:
         yield LanesClosed(tuple(over))
+        yield from _resume(state)
+
+
+def _resume(state: State) -> Iterator[Fact]:
+    for uid in list(state.resuming):
+        if has_room(state, state.attempts[uid]):
+            yield AttemptResumed(uid)
 
 
 def feed(state: State) -> Iterator[Fact]:
