@@ -54,7 +54,7 @@ from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.explain import explain
 from dray.core.scheduling.pass_ import is_due, plan, settle_plan
 
-AGENT = ("functions", "gang", "job_started", "resend", "shared_gpu")
+AGENT = ("calls", "gang", "job_started", "resend", "shared_gpu")
 WALL_MS = 1_700_000_000_000
 BEAT_MS = 10_000
 E = TypeVar("E")

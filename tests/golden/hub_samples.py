@@ -55,6 +55,20 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 
 
+CALLS = {
+    "lane": "7-4",
+    "job": "calls",
+    "attempt": {"no": 1, "uid": "7-4", "fence": (7 << 40) | 4},
+    "index": [0, 1],
+    "no": [1, 2],
+    "args": [b"DV1\x00", ["ab" * 32, 70_000]],
+    "remaining_time": 5_400 * 10**9,
+    "spec": {"id": "calls", "function": b"DF1\x00", "command": []},
+    "devices": [1],
+    "token": "t",
+}
+
+
 class Peer:
     """Stands where a socket would be, and keeps what is pushed."""
 
@@ -143,6 +157,9 @@ def compose() -> dict[str, list[dict[str, Any]]]:
     said["ack_job_log"] = [
         message("ack", {"re": "job_log", "log_offsets": {"7-2": {"stdout": 5, "stderr": 0}}})
     ]
+    said["calls_ack"] = [message("calls_ack", {"seq": [9, 10]})]
+    said["job_resume"] = [message("job_resume", {"task_id": "calls/3", "attempt": "7-4"})]
+    said["calls_assign"] = [message("calls_assign", CALLS)]
     return said | compose_gang()
 
 

@@ -12,14 +12,15 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from dray import errors
 from dray.client.discovery import Target, trust
+from dray.client.refusals import read_error
 from dray.client.watches import Watch, Watchlist
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire import client_messages as wire
@@ -30,6 +31,14 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0
 NOT_READY_S = 0.2
 logger = logging.getLogger("dray.client")
 _FATAL_CLOSES: dict[int, type[DrayError]] = {4400: InvalidInput, 4401: Unauthenticated, 1009: TooLarge}
+
+
+class Listener(NamedTuple):
+    """Whoever hears of what the hub sends unasked, and of breaks."""
+
+    pushed: Callable[[str, Any], None]
+    resumed: Callable[[], None]
+    failed: Callable[[DrayError], None]
 
 
 class _Asked:
@@ -55,6 +64,7 @@ class Channel:
         self._keeper: asyncio.Task[None] | None = None
         self._socket: ClientConnection | None = None
         self._failure: DrayError | None = None
+        self._listener: Listener | None = None
         self.dials = 0
 
     async def open(self) -> None:
@@ -76,8 +86,21 @@ class Channel:
         self._failure = self._failure or HubUnavailable("this client was closed: connect again")
         self._fail(self._failure)
 
+    def listen(
+        self,
+        pushed: Callable[[str, Any], None],
+        resumed: Callable[[], None],
+        failed: Callable[[DrayError], None],
+    ) -> None:
+        """Say who hears of results that are pushed, of every new session after a break, and of the end."""
+        self._listener = Listener(pushed, resumed, failed)
+
     async def ask(self, kind: str, payload: Any) -> Any:
         """Ask, across breaks of the connection, until there is an answer; raises what the hub refused with."""
+        return await self.post(kind, payload)
+
+    def post(self, kind: str, payload: Any) -> asyncio.Future[Any]:
+        """Ask without waiting: the answer comes by the future."""
         if self._failure is not None:
             raise self._failure
         self._numbers += 1
@@ -88,11 +111,9 @@ class Channel:
                 f"this {kind} takes {len(message)} bytes, the limit is {MESSAGE_BYTES}: send it in several parts"
             )
         asked = self._asked[number] = _Asked(message, asyncio.get_running_loop().create_future())
+        asked.answer.add_done_callback(lambda _: self._asked.pop(number, None))
         self._send_soon(message)
-        try:
-            return await asked.answer
-        finally:
-            self._asked.pop(number, None)
+        return asked.answer
 
     def watch(self, job_id: str) -> Watch:
         """Follow a job until its end; everybody who asks for the same job shares one watch."""
@@ -138,6 +159,8 @@ class Channel:
         self._outbox = [asked.message for asked in self._asked.values()]
         self._wake.set()
         self._watchlist.ask_again()
+        if self._listener is not None:
+            self._listener.resumed()
         writer = asyncio.create_task(self._write(socket))
         try:
             while True:
@@ -196,6 +219,10 @@ class Channel:
         if reply.type == wire.CHANGED:
             self._watchlist.take(reply.payload["jobs"])
             return
+        if reply.type in (wire.RESULTS, wire.ENDED):
+            if self._listener is not None:
+                self._listener.pushed(reply.type, reply.payload)
+            return
         number = reply.id if isinstance(reply.id, int) else 0
         asked = self._asked.get(number)
         if asked is None or asked.answer.done():
@@ -233,29 +260,8 @@ class Channel:
             if not asked.answer.done():
                 asked.answer.set_exception(failure)
         self._watchlist.fail(failure)
-
-
-def read_error(document: Any) -> DrayError:
-    """Turn the documented error shape back into the class it came from."""
-    code, message = str(document["code"]), str(document["message"])
-    problems = [
-        errors.Problem(str(item["where"]), str(item["what"])) for item in document.get("problems") or ()
-    ]
-    kind = _by_code(errors.DrayError.__subclasses__(), code)
-    if kind is errors.TooManyRequests:
-        return errors.TooManyRequests(message, float(document.get("retry_after_s") or 1.0))
-    refusal = (kind or DrayError)(message, problems)
-    refusal.code = code
-    return refusal
-
-
-def _by_code(kinds: Iterable[type[DrayError]], code: str) -> type[DrayError] | None:
-    for kind in kinds:
-        if kind.__module__ == errors.__name__ and kind.code == code:
-            return kind
-        if found := _by_code(kind.__subclasses__(), code):
-            return found
-    return None
+        if self._listener is not None:
+            self._listener.failed(failure)
 
 
 def _read_refusal(url: str, status: int, body: bytes | bytearray | None) -> DrayError:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from dray.client.channel import read_error
 from dray.client.discovery import Target, trust
+from dray.client.refusals import read_error
 from dray.errors import DrayError, HubUnavailable
 
 CHUNK_BYTES = 1 << 16

@@ -18,6 +18,7 @@ from dray.core.lifecycle.events import Clock, Event, Fact, PlanDecided, is_fact,
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due
 from dray.core.scheduling.explain import View, headline
+from dray.core.scheduling.feeding import feed, prepare
 from dray.core.scheduling.pass_ import is_due, plan, settle_plan
 from dray.errors import BrokenInvariant, DrayError
 from dray.hub.store.base import AuditRecord, KeyRow, Turn
@@ -108,7 +109,11 @@ class Conductor:
                 "if they are gone for good, drain them (dray worker drain)"
             )
             gathered.effects += [Alarm(text), Note("alarm", data={"text": text})]
+        for fact in prepare(self.state):
+            gathered.fold(fact)
         self.cut = self._pass(gathered)
+        for fact in feed(self.state):
+            gathered.fold(fact)
         if gathered.durable:
             self.seq += 1
             yield Commit(gathered.record(self.seq))

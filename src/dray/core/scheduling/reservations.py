@@ -221,6 +221,10 @@ def end_ms(state: State, attempt: Attempt) -> int:
         return attempt.cancel_ms + round(attempt.grace_s * 1000)
     if not attempt.limit_ms:
         return NEVER
+    if attempt.lane:
+        # While others wait it is fed for a while only; then its last call may take as long as any.
+        fed_ms = max(attempt.assigned_ms + state.rules.slice_ms, state.now_ms)
+        return fed_ms + attempt.limit_ms
     return (attempt.started_ms or attempt.assigned_ms) + attempt.limit_ms
 
 
