@@ -70,7 +70,8 @@ class Stream:
         self.gathering = False
         self.resent = False
         self.again = False
-        self.fetching: dict[int, None] = {}
+        self.large: set[int] = set()
+        self.fetching = 0
         self.fetched: asyncio.Future[None] | None = None
         self.answers: set[asyncio.Future[Any]] = set()
 
@@ -394,8 +395,10 @@ class CallDesk:
         endings: list[Ending] = []
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
-                if at not in stream.fetching:
-                    stream.fetching[at] = None
+                # What is collected after a break, or at the end, may have been pushed before.
+                if at not in stream.large:
+                    stream.large.add(at)
+                    stream.fetching += 1
                     self._blobs.fetch(
                         value[0], value[1], self._fetched(stream, base + at, state, at, details)
                     )
@@ -418,7 +421,7 @@ class CallDesk:
             else:
                 ending = self._end(stream, index, state, got, details)
             stream.taker.take((place,), (ending,))
-            stream.fetching.pop(index, None)
+            stream.fetching -= 1
             if not stream.fetching and stream.fetched is not None and not stream.fetched.done():
                 stream.fetched.set_result(None)
 
@@ -512,6 +515,8 @@ class CallDesk:
         if answers:
             await asyncio.wait(answers, timeout=GOODBYE_S)
         self._blobs.close()
+        for task in self._tasks:
+            task.cancel()
 
     async def _cancel(self, task_id: str) -> bool:
         job, _, index = task_id.partition("/")
