@@ -97,6 +97,7 @@ class AgentConfig:
     name: str = field(default_factory=default_worker_name)
     slots: int = 0
     service_slots: int = 0
+    cpus: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     resources: dict[str, int] = field(default_factory=dict)
     backend: str = ""
