@@ -45,6 +45,8 @@ SETTINGS: dict[str, dict[str, str]] = {
         "audit_s": "how long audit records are kept",
         "reserve_bytes": "disk held back, so that results can be recorded on a full disk",
         "min_free_bytes": "below this much free disk submits are refused",
+        "max_blob_bytes": "the largest argument or result of a call",
+        "blob_idle_s": "how long an uploaded value is kept that no job refers to",
         "heartbeat_s": "how often a worker says that it lives",
         "suspect_s": "silence after which a worker gets no new work",
         "unknown_s": "silence after which its attempts are shown as `unknown`",
