@@ -77,6 +77,8 @@ SETTINGS: dict[str, dict[str, str]] = {
         "allow_software_vulkan": "offer Vulkan devices that are no cards",
         "task_user": "run tasks as this user (needs root)",
         "address": "where members of a gang meet this machine; empty: found out",
+        "runners": "warm processes for calls of functions, started ahead; -1: as many as slots",
+        "blob_cache_bytes": "large values kept on the worker's disk",
         "reconnect_min_s": "first wait before dialling again",
         "reconnect_max_s": "longest wait before dialling again; the real one is drawn between 0 and the limit",
         "result_resend_s": "when a result that was not acknowledged is sent again; the last span repeats",

@@ -98,7 +98,7 @@ async def test_each_call_has_its_own_output(hub: RunningHub) -> None:
         await lanes.worker.send("job_log", log)
         await lanes.worker.send("job_log", log | {"offset": 6, "data": b"you\n"})
         await lanes.worker.send("job_log", log | {"task_id": f"{job}/2", "data": b"third\n"})
-        offsets = []
+        offsets: list[Any] = []
         while len(offsets) < 3:
             ack = (await lanes.worker.recv("ack")).payload
             offsets += [ack["log_offsets"]] if ack["re"] == "job_log" else []

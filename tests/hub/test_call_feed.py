@@ -206,12 +206,13 @@ async def test_collect_goes_on_where_an_answer_ended(hub: RunningHub) -> None:
             await client.add(job, [value] * 100, first=start, close=start > 0)
         await lanes.serve(200)
         async with client_of(hub) as late:
-            pages, first, seen = 0, 0, []
-            while first is not None:
+            pages, seen = 0, []
+            page: Any = {"next": 0}
+            while (first := page["next"]) is not None:
                 page = await late.collect(job, first)
                 assert sum(map(len, page["value"])) < 5 << 20
                 seen += page["index"]
-                first, pages = page["next"], pages + 1
+                pages += 1
             assert (seen, page["state"], page["job_state"]) == (list(range(200)), "succeeded", "succeeded")
             assert pages > 1
             assert (await late.collect(job, 5, 3))["index"] == [5, 6, 7]
