@@ -54,6 +54,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "lost_service_s": "the same for services",
         "start_grace_s": "after a start of the hub nothing is declared lost for this long",
         "accept_s": "how long a worker may take to accept an attempt before it is taken back",
+        "open_idle_s": "how long a job that may still take calls stays open with none of them left to end",
         "resend_s": "when an unanswered assignment is sent again",
         "brake_share": "share of workers silent at once that stops all loss decisions",
         "brake_window_s": "the time within which they must have fallen silent",
