@@ -231,28 +231,11 @@ def _wire(
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
     ]
-    http_limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
-    hosts = (*config.hosts, config.host, socket.gethostname())
-    values = Values(blobs, calls)
-    api = HttpApi(answers, tokens, hosts, http_limits, routes, metrics.count_request, values)
+    api = _make_api(config, answers, tokens, routes, metrics, Values(blobs, calls))
     cert, key = (tls.cert, tls.key) if tls else (None, None)
     server = HttpServer(api, bound, cert, key, config.frame_msgpack_bytes + (1 << 20))
-    return Hub(
-        config,
-        store,
-        writer,
-        engine,
-        answers,
-        sessions,
-        channels,
-        feed,
-        outputs,
-        blobs,
-        tokens,
-        api,
-        server,
-        server.url,
-    )
+    sides = (sessions, channels, feed, outputs, blobs, tokens, api, server, server.url)
+    return Hub(config, store, writer, engine, answers, *sides)
 
 
 def _make_more(
@@ -261,6 +244,19 @@ def _make_more(
     statistics = QueueStatistics(clock.read().now_ms)
     site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, store))
     return site, Forecasts(engine, clock, config.estimate_every_s)
+
+
+def _make_api(
+    config: HubConfig,
+    answers: Answers,
+    tokens: Tokens,
+    routes: list[SocketRoute],
+    metrics: Metrics,
+    values: Values,
+) -> HttpApi:
+    limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
+    hosts = (*config.hosts, config.host, socket.gethostname())
+    return HttpApi(answers, tokens, hosts, limits, routes, metrics.count_request, values)
 
 
 def _make_blobs(
