@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.agent.calls.call_hub import wait_for
 
 from dray.functions.values import pack
-from tests.agent.calls.call_hub import wait_for
 
 if TYPE_CHECKING:
     from tests.agent.calls.call_hub import CallHub
