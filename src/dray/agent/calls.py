@@ -36,10 +36,10 @@ class Ended(NamedTuple):
 
 
 class Calls(LaneService):
-    """All lanes of one agent. `ready` is how many runners it keeps warm."""
+    """All lanes of one agent. `ready` runners are started ahead of any call, up to `kept` stay when there is none."""
 
-    def __init__(self, incarnation: str, ready: int) -> None:
-        super().__init__(incarnation, ready)
+    def __init__(self, incarnation: str, ready: int, kept: int) -> None:
+        super().__init__(incarnation, ready, kept)
         self._old: dict[str, dict[str, Any] | None] = {}
 
     # --- the hub's side -----------------------------------------------------------------------------------------------
@@ -179,9 +179,11 @@ class Calls(LaneService):
         """Ends of lanes that the hub has not recorded."""
         return [lane.result for lane in self.lanes.values() if lane.result is not None]
 
-    def registered(self) -> None:
-        """A new session: everything unacked is told again."""
+    def registered(self) -> list[Effect]:
+        """A new session: everything unacked is told again. With the first one runners are made ready."""
         self.results.repeat_all()
+        self.pool.opened = True
+        return self.settle()
 
     def yielded(self, uid: str, yielded: bool, now_ms: int) -> list[Effect]:
         """The call that a lane is in waits on others, or goes on: what is behind it need not wait with it."""
