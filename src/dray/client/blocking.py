@@ -20,7 +20,7 @@ from dray.client.jobs import Job, is_array, is_functions, wait_pausing
 from dray.client.loops import LoopThread
 from dray.client.maps import WINDOW, MapResults
 from dray.client.recipes import split_keywords
-from dray.client.results import open_recorded
+from dray.client.results import Recorded, open_recorded
 from dray.client.status import Status
 from dray.config import ClientConfig
 from dray.errors import DrayError, InvalidInput
@@ -256,6 +256,11 @@ class Hub:
         """What the tasks of a job gave back, in order; None where one gave nothing."""
         values: list[bytes | None] = self._call("values", _id_of(job))
         return values
+
+    def recorded(self, job: AnyJob) -> list[Recorded]:
+        """What is recorded of a function's job so far, one row per call that has ended; values stay packed."""
+        rows: list[Recorded] = self._call("recorded", _id_of(job))
+        return rows
 
     def ping(self) -> dict[str, Any]:
         """The hub's version and epoch."""

@@ -51,13 +51,17 @@ class LazyFuture(concurrent.futures.Future[T]):
         self._done_callbacks: list[Callable[[Any], Any]] = []
 
     @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]  # an attribute in the base, never set anew
+    def _condition(self) -> threading.Condition:
         found: threading.Condition | None = self.__dict__.get("_lock")
         if found is None:
             with _guard:
                 found = self.__dict__.setdefault("_lock", threading.Condition())
             self._begin()
         return found
+
+    @_condition.setter
+    def _condition(self, lock: threading.Condition) -> None:
+        self.__dict__["_lock"] = lock
 
     def _begin(self) -> None:
         """Somebody is about to wait; called without any lock held."""

@@ -383,4 +383,5 @@ def _rules(config: HubConfig) -> Rules:
         brake_window_ms=round(config.brake_window_s * 1000),
         brake_min=config.brake_min,
         flap_refuse_ms=round(config.flap_refuse_s * 1000),
+        open_idle_ms=round(config.open_idle_s * 1000),
     )
