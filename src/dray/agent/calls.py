@@ -47,14 +47,15 @@ class Calls(LaneService):
     def assigned(self, message: CallsAssign, now_ms: int) -> list[Effect]:
         """Take calls on; those that are here already, or ended here, change nothing."""
         lane = self.lanes.get(message.lane)
-        if lane is None or (lane.spec is None and message.spec is not None):
+        if lane is None or lane.spec is None or message.spec is not None:
             if message.spec is None:
                 return self._send_back(message)
             lane = self.lanes.setdefault(message.lane, Lane(uid=message.lane, job=message.job))
-            lane.spec = message.spec
+            # What comes with the spec holds for the lane: it is not said again.
+            lane.spec, lane.devices, lane.token = message.spec, tuple(message.devices), message.token
         if lane.stopping is not None:
             return []
-        lane.devices, lane.token, lane.inherited = tuple(message.devices), message.token, False
+        lane.inherited = False
         lane.set_limit(message.remaining_time)
         self._idle.pop(lane.uid, None)
         fresh = not lane.calls and not lane.begun

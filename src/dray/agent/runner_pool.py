@@ -1,7 +1,7 @@
 """Which runners there are, which one serves a lane, when one is started or let go. Pure: processes are the shell's.
 
-As many are kept ready as the worker has slots, from its first session on. Surprising rule: a worn runner (many calls, or grown) works on until
-another stands ready in its place, so that recycling costs no lane its time.
+As many are kept ready as the worker has slots, from its first session on. Surprising rule: a worn runner (many calls,
+or grown) works on until another stands ready in its place, so that recycling costs no lane its time.
 """
 
 from __future__ import annotations
