@@ -46,6 +46,7 @@ class Taker(Protocol):
 
     def take(self, places: Sequence[int], endings: Sequence[Ending]) -> None: ...
     def missing(self) -> int | None: ...
+    def lacking(self, first: int, end: int) -> list[int]: ...
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None: ...
 
 
@@ -70,6 +71,7 @@ class Stream:
         self.gathering = False
         self.resent = False
         self.again = False
+        self.fetching: set[int] = set()
         self.answers: set[asyncio.Future[Any]] = set()
 
     def spec(self) -> dict[str, Any]:
@@ -96,6 +98,9 @@ class Takers:
     def missing(self) -> int | None:
         # The first key is the oldest: places only grow, and what is taken is taken out.
         return next(iter(self.futures), None)
+
+    def lacking(self, first: int, end: int) -> list[int]:
+        return [place for place in self.futures if first <= place < end]
 
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None:
         for place in list(self.futures) if places is None else places:
@@ -392,6 +397,9 @@ class CallDesk:
         endings: list[Ending] = []
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
+                if base + at in stream.fetching:
+                    continue
+                stream.fetching.add(base + at)
                 self._blobs.fetch(value[0], value[1], self._fetched(stream, base + at, state, at, details))
                 continue
             places.append(base + at)
@@ -412,6 +420,7 @@ class CallDesk:
             else:
                 ending = self._end(stream, index, state, got, details)
             stream.taker.take((place,), (ending,))
+            stream.fetching.discard(place)
 
         return take
 
@@ -439,7 +448,8 @@ class CallDesk:
             return
         stream.closed = True
         fault = CallFailed(f"{stream.name}() of {stream.job}: {words}", exit_class, state, stream.job)
-        lacking = range(stream.base, stream.base + stream.put)
+        lacking = stream.taker.lacking(stream.base, stream.base + stream.put)
+        lacking = [place for place in lacking if place not in stream.fetching]
         final = "failed" if state == "succeeded" else state
         stream.taker.take(lacking, [(final, None, fault)] * len(lacking))
         self._streams.pop(stream.job, None)
