@@ -45,6 +45,7 @@ class Taker(Protocol):
     """Whoever hears of the results of one stream: positions are those in which calls were put in."""
 
     def take(self, places: Sequence[int], endings: Sequence[Ending]) -> None: ...
+    def wants(self, place: int) -> bool: ...
     def missing(self) -> int | None: ...
     def lacking(self, first: int, end: int) -> list[int]: ...
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None: ...
@@ -94,6 +95,9 @@ class Takers:
             future = pop(place, None)
             if future is not None:
                 future.settle(state, value, fault)
+
+    def wants(self, place: int) -> bool:
+        return place in self.futures
 
     def missing(self) -> int | None:
         # The first key is the oldest: places only grow, and what is taken is taken out.
@@ -397,7 +401,8 @@ class CallDesk:
         endings: list[Ending] = []
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
-                if base + at in stream.fetching:
+                # What is collected after a break, or at the end, may have been pushed before.
+                if base + at in stream.fetching or not stream.taker.wants(base + at):
                     continue
                 stream.fetching.add(base + at)
                 self._blobs.fetch(value[0], value[1], self._fetched(stream, base + at, state, at, details))
@@ -509,6 +514,8 @@ class CallDesk:
         if answers:
             await asyncio.wait(answers, timeout=GOODBYE_S)
         self._blobs.close()
+        for task in self._tasks:
+            task.cancel()
 
     async def _cancel(self, task_id: str) -> bool:
         job, _, index = task_id.partition("/")

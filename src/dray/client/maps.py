@@ -65,6 +65,9 @@ class Inbox:
             self._seen_below += 1
         return True
 
+    def wants(self, place: int) -> bool:
+        return place >= self._seen_below and place not in self._seen
+
     def missing(self) -> int | None:
         with self.ready:
             return self._seen_below if self.heard < self.put else None

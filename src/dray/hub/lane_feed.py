@@ -39,8 +39,9 @@ class LaneFeed:
             known += indices
 
     def resend(self, uid: str) -> None:
-        """Send all that is outstanding in a lane."""
+        """Send all that is outstanding in a lane, and what a worker must know of it: that may be what was lost."""
         self._wanted[uid] = None
+        self._told.pop(uid, None)
 
     def messages(self, session_of: Callable[[str], Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Give what is to be sent, with the session to send it on, and start anew."""

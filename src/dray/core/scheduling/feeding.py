@@ -84,7 +84,9 @@ def prepare(state: State) -> Iterator[Fact]:
         if lane is None or lane.calls or lane.cancel or not lane.phase.live:
             continue
         job = state.jobs[lane.job_id]
-        ranges = _supply(state, supplies, job).take(1) if may_feed(state, job, lane) else []
+        # One that gave everything back cannot do with what it was given: another lane will.
+        fit = uid not in state.busy and may_feed(state, job, lane)
+        ranges = _supply(state, supplies, job).take(1) if fit else []
         if ranges:
             feeds.append(Feed(uid, tuple(ranges)))
         elif not _lingers(state, job, lane):
@@ -172,7 +174,9 @@ def _is_spent(state: State, job: Job) -> bool:
 
 def _lingers(state: State, job: Job, lane: Attempt) -> bool:
     """Keep a lane for a moment where more calls are likely to come and nobody else waits for its place."""
-    if not job.open or not may_feed(state, job, lane) or others_wait(state, job):
+    if not job.open or lane.uid in state.busy or others_wait(state, job):
+        return False
+    if not may_feed(state, job, lane):
         return False
     due_ms = state.lingering.get(lane.uid)
     if due_ms == OVER:
