@@ -95,10 +95,10 @@ class Runner:
             else:
                 self._send[type(effect)](effect)
         self._send_calls()
-        if self._ended:
-            ended = self._ended.copy()
-            self._ended.clear()
-            self._publish(seq, ended)
+        # Also where no call has ended: a job may end without any result, and those who wait for one must hear of it.
+        ended = self._ended.copy()
+        self._ended.clear()
+        self._publish(seq, ended)
         self._specs.clear()
         self._peers.clear()
         self._feed.publish(seq, clock.at_ms, notes)
