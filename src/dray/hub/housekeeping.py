@@ -1,4 +1,4 @@
-"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files.
+"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files, memory.
 
 By age and by size, in small steps between turns, never live work.
 """
@@ -13,6 +13,7 @@ from dray.config import HubConfig
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
 from dray.errors import EpochLost
+from dray.hub.collector import Collector
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
 from dray.hub.store.base import AuditRecord, Retention
@@ -25,8 +26,10 @@ logger = logging.getLogger("dray.hub.housekeeping")
 
 async def keep_house(config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs) -> None:
     """Sweep every minute until cancelled."""
+    collector = Collector()
     while True:
         await asyncio.sleep(EVERY_S)
+        collector.tend()
         try:
             await sweep(config, engine, writer, outputs)
         except EpochLost:
