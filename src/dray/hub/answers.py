@@ -63,8 +63,14 @@ class Answers:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._engine, self._store = parts.engine, parts.store
-        self.sources = Sources(parts.store, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
         self.calls = CallReader(parts.store, lambda: parts.engine.fresh)
+        self.sources = Sources(
+            parts.store,
+            KeyMemory(),
+            parts.low_space,
+            pacing=parts.site.pacing,
+            fresh=lambda: parts.engine.fresh,
+        )
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.listeners: list[Callable[[Note], None]] = [parts.site.hear, parts.forecasts.hear]

@@ -32,12 +32,12 @@ class CallReader:
     """Reads calls. `fresh` gives the chunks of the turn that is under way."""
 
     def __init__(self, store: Store, fresh: Callable[[], Sequence[Chunk]]) -> None:
-        self._store, self._fresh = store, fresh
+        self.store, self._fresh = store, fresh
 
     def rows(self, job_id: str, first: int, end: int) -> dict[int, CallRow]:
         """Give the recorded results of the calls `first` to `end - 1` by index."""
         found: dict[int, CallRow] = {}
-        for chunk in self._store.find_results(job_id, first, end):
+        for chunk in self.store.find_results(job_id, first, end):
             found |= {row.index: row for row in rows_of(chunk, first, end)}
         for kept in self._fresh():
             if isinstance(kept, ResultsChunk) and kept.job_id == job_id:
@@ -50,7 +50,7 @@ class CallReader:
         if end <= first:
             return
         rows, given = self.rows(job.id, first, end), _given(state, job)
-        tasks = {task.index: task for task in self._store.find_tasks(job.id, first - 1, end - first)}
+        tasks = {task.index: task for task in self.store.find_tasks(job.id, first - 1, end - first)}
         for index in range(first, end):
             known = state.tasks.get((job.id, index)) or tasks.get(index)
             yield _call(job, index, known, rows.get(index), given.get(index))

@@ -24,7 +24,7 @@ from dray.hub.changes import check_deadlines
 from dray.hub.needs import Open, resolve
 from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
-from dray.hub.store.base import AuditRecord, KeyRow, Store
+from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Store
 from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.turns import Decision
 from dray.wire.codec import MAX_DEPTH, depth_of
@@ -73,6 +73,7 @@ class Sources(NamedTuple):
     low_space: Callable[[], bool]
     draw: Callable[[int], list[str]] = draw_ids
     pacing: SubmitPacing | None = None
+    fresh: Callable[[], Sequence[Chunk]] = lambda: ()
 
 
 def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = False) -> list[JobSpec]:
@@ -155,7 +156,7 @@ def submit(
                 "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
             )
         check_deadlines(specs, clock)
-        needs = resolve(state, sources.store, caller, specs)
+        needs = resolve(state, sources.store, caller, specs, sources.fresh)
         if sources.pacing is not None:
             # Last of all checks: what is refused for another reason has cost nothing.
             sources.pacing.take(state.policy, specs, clock)

@@ -95,10 +95,10 @@ class Runner:
             else:
                 self._send[type(effect)](effect)
         self._send_calls()
-        if self._ended:
-            ended = self._ended.copy()
-            self._ended.clear()
-            self._publish(seq, ended)
+        # Also with nothing to tell: the job that ended in this turn may have had its last result before.
+        ended = self._ended.copy()
+        self._ended.clear()
+        self._publish(seq, ended)
         self._specs.clear()
         self._peers.clear()
         self._feed.publish(seq, clock.at_ms, notes)

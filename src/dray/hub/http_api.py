@@ -93,7 +93,9 @@ class HttpApi:
         self._count = count_request or (lambda name, status: None)
         # Made when somebody asks: it would take a good part of every start.
         describe = functools.cache(lambda: openapi_text().encode())
-        self._desk = Desk(service, tokens, self.streams, self._limits.batch_specs, describe, *(values or (None, None)))
+        self._desk = Desk(
+            service, tokens, self.streams, self._limits.batch_specs, describe, *(values or (None, None))
+        )
 
     def close(self) -> None:
         """Let nobody wait any longer: the hub is about to stop."""

@@ -44,6 +44,7 @@ class Line:
         self._calls = self._connect(given, "calls")
         self._control = self._connect(given, "control")
         self._frames = Reader()
+        self.running = False
 
     def _connect(self, given: dict[str, Any], role: str) -> socket.socket:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -118,9 +119,12 @@ class Line:
                     self.flush()
 
     def _give_back(self) -> None:
-        """Return what has not begun, last first; then what is held, so that nothing of the lane stays behind."""
+        """Return what waits behind the present call, last first; then what is held, so that nothing stays behind.
+
+        A runner that is about to begin keeps its first one: it would only come back.
+        """
         indices = []
-        while True:
+        while len(self.queue) > (0 if self.running else 1):
             try:
                 indices.append(self.queue.pop()[0])
             except IndexError:

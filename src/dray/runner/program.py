@@ -84,8 +84,10 @@ class Program:
                 call = queue.popleft()
             except IndexError:
                 line.flush()
+                line.running = False
                 self._wait()
                 continue
+            line.running = True
             self._run(*call)
 
     def _wait(self) -> None:

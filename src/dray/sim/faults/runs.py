@@ -91,6 +91,8 @@ class Runs:
         self.going: dict[str, list[Execution]] = {}
         self.slots: dict[tuple[str, str], int] = {}
         self.refused: dict[str, int] = {}
+        # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
+        self.intended: set[str] = set()
         self.gangs: GangRuns | None = None
 
     def begin(self, execution: Execution) -> None:

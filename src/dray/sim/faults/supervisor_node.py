@@ -329,9 +329,11 @@ class Supervisor:
         self.processes.clear()
         self.prepared.clear()
         self.runners.end_all()
-        for record in self.records.values():
+        for uid, record in self.records.items():
             if record.phase != "exited":
                 begun = record.intended or record.phase == "running"
+                if record.intended:
+                    self._runs.intended.add(uid)
                 record.phase, record.exit = "exited", _lost("lost" if begun else "lost_unstarted")
 
     def wipe(self) -> None:
