@@ -83,7 +83,7 @@ class Machine:
         self.capability, self.devices = Capability(), tuple[Device, ...]()
         self.resources: dict[str, int] = {}
         self.running: dict[str, Running] = {}
-        self.calls = Calls(incarnation, ready)
+        self.calls = Calls(incarnation, ready, slots)
         self.yields = Yields()
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = 0
@@ -237,13 +237,13 @@ class Machine:
 
     def _lane_said(self, lane: Lane, words: Words, now_ms: int) -> list[Effect]:
         """The call that a lane is in speaks: the hub hears of its waiting, and of its progress as the lane's."""
-        if not lane.fed:
-            return []
-        effects = self.yields.said(lane.uid, lane.job, words, now_ms)
-        if (lane.uid in self.yields) != lane.yielded:
-            effects += self.calls.yielded(lane.uid, lane.uid in self.yields, now_ms)
-        if "watch" in words:
-            effects.append(Supervise({"op": "heed", "uid": lane.runner}))
+        effects: list[Effect] = []
+        if lane.fed:
+            effects = self.yields.said(lane.uid, lane.job, words, now_ms)
+            if (lane.uid in self.yields) != lane.yielded:
+                effects += self.calls.yielded(lane.uid, lane.uid in self.yields, now_ms)
+            if "watch" in words:
+                effects.append(Supervise({"op": "heed", "uid": lane.runner}))
         lane.said.hear(words, now_ms)
         if self.registered and lane.said.is_due(now_ms):
             lane.said.told(now_ms)
@@ -363,8 +363,7 @@ class Machine:
             effects.append(Supervise({"op": "acked", "uids": done}))
         if ack.re == "register":
             self.registered = True
-            self.calls.registered()
-            effects += [*self.yields.repeat_all(now_ms), self._ready("registered")]
+            effects += [*self.yields.repeat_all(now_ms), self._ready("registered"), *self.calls.registered()]
         return effects
 
     def assigned(self, message: JobAssign, now_ms: int) -> list[Effect]:

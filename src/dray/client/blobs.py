@@ -8,30 +8,28 @@ blocks while too much waits to be sent, which is what keeps a loop over large ar
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import http.client
-import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dray.client.discovery import Target, trust
-from dray.client.refusals import read_error
+from dray.client.discovery import Target
 from dray.errors import DrayError, HubUnavailable, TooLarge
 from dray.functions.values import Packed, Part
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from dray.client.blob_line import BlobLine
 
 THREADS = 4
 WAITING_BYTES = 256 << 20
 COPIED_BYTES = 64 << 20
-ASK_FIRST_BYTES = 8 << 20
 TRUSTED_S = 30.0
 REMEMBERED = 4096
 DEFAULT_LIMIT_BYTES = 4 << 30
-SILENCE_S = 120.0
 TRIES = 3
-PIECE_BYTES = 1 << 20
 
 
 class Upload(concurrent.futures.Future[tuple[str, int]]):
@@ -54,6 +52,7 @@ class Blobs:
         self._known: dict[str, Upload] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
+        self._lines: weakref.WeakSet[BlobLine] = weakref.WeakSet()
 
     def offer(self, packed: Packed) -> bytes | Upload:
         """The bytes of a small value; of a large one its upload, begun or shared with whoever offered it before."""
@@ -99,6 +98,8 @@ class Blobs:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
+        for line in list(self._lines):
+            line.close()
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,8 @@ class Blobs:
     def _threads(self) -> ThreadPoolExecutor:
         with self._room:
             if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor
+
                 self._pool = ThreadPoolExecutor(THREADS, "dray-blobs")
             return self._pool
 
@@ -150,16 +153,19 @@ class Blobs:
         except RuntimeError:
             return  # the loop has ended: nobody waits any more
 
-    def _try(self, work: Callable[[Line], Any]) -> Any:
+    def _try(self, work: Callable[[BlobLine], Any]) -> Any:
         """Do something over this thread's own line; a line that broke is opened again."""
+        from dray.client.blob_line import BlobLine, Broken  # here: HTTP loads half of the mail package
+
         for left in range(TRIES - 1, -1, -1):
-            line: Line | None = getattr(self._own, "line", None)
+            line: BlobLine | None = getattr(self._own, "line", None)
             fresh = line is None
             try:
                 if line is None:
-                    line = self._own.line = Line(self._find())
+                    line = self._own.line = BlobLine(self._find())
+                    self._lines.add(line)
                 return work(line)
-            except (OSError, http.client.HTTPException) as fault:
+            except Broken as fault:
                 self._own.line = None
                 if line is not None:
                     line.close()
@@ -175,72 +181,5 @@ class Blobs:
         return None
 
 
-class Line:
-    """One HTTP connection, kept open."""
-
-    def __init__(self, target: Target) -> None:
-        address = target.url.partition("://")[2]
-        context = trust(target)
-        self._headers = {"Authorization": f"Bearer {target.token}"}
-        self._http: http.client.HTTPConnection = (
-            http.client.HTTPSConnection(address, timeout=SILENCE_S, context=context)
-            if context is not None
-            else http.client.HTTPConnection(address, timeout=SILENCE_S)
-        )
-
-    def close(self) -> None:
-        self._http.close()
-
-    def put(self, digest: str, parts: Sequence[Part], size: int, ask_first: bool) -> None:
-        """Upload a blob unless the hub has it."""
-        path = f"/api/v1/blobs/{digest}"
-        if (ask_first or size >= ASK_FIRST_BYTES) and self._has(path):
-            return
-        headers = {**self._headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
-        # A hub that refuses says so before all has arrived; its words may still be read.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._http.request("PUT", path, _in_pieces(parts), headers)
-        answer = self._http.getresponse()
-        body = answer.read()
-        if answer.status not in (200, 201, 204):
-            raise _read_refusal(answer.status, body)
-
-    def get(self, digest: str, size: int) -> bytearray:
-        """Fetch a blob into memory that may be written to."""
-        self._http.request("GET", f"/api/v1/blobs/{digest}", headers=self._headers)
-        answer = self._http.getresponse()
-        if answer.status != 200:
-            raise _read_refusal(answer.status, answer.read())
-        data = bytearray(size)
-        view, at = memoryview(data), 0
-        while at < size:
-            got = answer.readinto(view[at:])
-            if not got:
-                raise ConnectionError(f"a blob of {size} bytes broke off after {at}")
-            at += got
-        answer.read()
-        return data
-
-    def _has(self, path: str) -> bool:
-        self._http.request("HEAD", path, headers=self._headers)
-        answer = self._http.getresponse()
-        answer.read()
-        return answer.status == 200
-
-
-def _in_pieces(parts: Sequence[Part]) -> Iterable[memoryview]:
-    for part in parts:
-        view = memoryview(part).cast("B")
-        for start in range(0, view.nbytes, PIECE_BYTES):
-            yield view[start : start + PIECE_BYTES]
-
-
 def _failed(upload: Upload) -> bool:
     return upload.done() and upload.exception() is not None
-
-
-def _read_refusal(status: int, body: bytes) -> DrayError:
-    try:
-        return read_error(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return HubUnavailable(f"what answers is not a dray hub (status {status}): look at DRAY_HUB")

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
 from dray.client.async_client import AsyncHub, AsyncJob, Command
-from dray.client.discovery import settle_config
+from dray.client.discovery import is_running, settle_config
+from dray.client.functions import bare_function
 from dray.client.futures import CallFuture
 from dray.client.jobs import Job, is_array, is_functions, wait_pausing
 from dray.client.loops import LoopThread
-from dray.client.maps import MapResults
-from dray.client.results import open_recorded
+from dray.client.maps import WINDOW, MapResults
+from dray.client.recipes import split_keywords
+from dray.client.results import Recorded, open_recorded
 from dray.client.status import Status
 from dray.config import ClientConfig
 from dray.errors import DrayError, InvalidInput
@@ -36,6 +38,11 @@ class Hub:
         self._thread: LoopThread | None = None
         self._hub: AsyncHub | None = None
         self._call("ping")
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called since it was last used."""
+        return self._hub is None
 
     def __repr__(self) -> str:
         return f"Hub({self.config.hub or str(self.config.home)!r})"
@@ -55,9 +62,7 @@ class Hub:
                 thread.stop()
 
     @overload
-    def submit(  # type: ignore[overload-overlap]  # nothing is both a list or mapping and called as a function
-        self, work: Command, /, **given: Any
-    ) -> Job: ...
+    def submit(self, work: Command, /, **given: Any) -> Job: ...
     @overload
     def submit(self, work: Callable[..., Any], /, *args: Any, **given: Any) -> CallFuture[Any]: ...
     def submit(
@@ -69,10 +74,35 @@ class Hub:
         function.
         """
         if callable(work):
-            return self._opened()[1].functions.submit(work, args, given)
+            functions = self._opened()[1].functions
+            if not given:
+                return functions.submit(work, args, {}, {})
+            terms, kwargs = split_keywords(bare_function(work)[0], given)
+            return functions.submit(work, args, kwargs, terms)
         if args:
             raise InvalidInput("a command takes no arguments of its own: make them words of the command")
         return self._job(self._call("submit", work, **given))
+
+    def submit_task(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallFuture[Any]:
+        """Submit what `@dray.task` made: all keywords go to the function."""
+        return self.submit_plain(task.__wrapped__, args, kwargs, task.__dray_terms__)
+
+    def submit_plain(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        terms: Mapping[str, Any],
+        owner: Any = None,
+        limit: int = 0,
+    ) -> CallFuture[Any]:
+        """Submit a call whose keywords are told apart already. Calls of one `owner` have arrays of their own."""
+        return self._opened()[1].functions.submit(function, args, kwargs, terms, owner, limit)
+
+    def end_owner(self, owner: Any) -> None:
+        """Let the arrays of an owner end: no further calls come."""
+        if not self.closed:
+            self._opened()[1].functions.desk.close_owner(owner)
 
     def map(
         self,
@@ -84,17 +114,22 @@ class Hub:
         timeout: float | None = None,
         progress: bool | None = None,
         limit: int = 0,
+        total: int | None = None,
+        window: int | None = None,
         **terms: Any,
     ) -> MapResults[Any]:
         """Call a function once per item, as one array job; yields results in order, or as they come.
 
-        The work begins at once. `limit` caps how many run at the same time; `timeout` is for all of the results.
+        The work begins at once. `limit` caps how many run at the same time; `timeout` is for all of the results;
+        `window` caps how many are in flight; `total` tells the bar what the input itself does not.
         """
         return self._opened()[1].functions.map(
             function,
             iterables,
             terms,
             progress,
+            total,
+            window=window or WINDOW,
             ordered=ordered,
             return_exceptions=return_exceptions,
             timeout=timeout,
@@ -115,7 +150,9 @@ class Hub:
         return status
 
     @overload
-    def wait(self, job: AnyJob, timeout: float | None = None) -> Status: ...
+    def wait(  # type: ignore[overload-overlap]  # a text is a sequence of texts, and means an id here
+        self, job: AnyJob, timeout: float | None = None
+    ) -> Status: ...
     @overload
     def wait(self, job: Sequence[AnyJob], timeout: float | None = None) -> list[Status]: ...
     def wait(self, job: AnyJob | Sequence[AnyJob], timeout: float | None = None) -> Status | list[Status]:
@@ -146,7 +183,7 @@ class Hub:
         """What a job gave once it has ended: a function's value or values, a command's status."""
         status = self._wait_one(job, timeout)
         task_id = _id_of(job)
-        if not is_functions(status):
+        if not is_functions(self.status(task_id.partition("/")[0]) if "/" in task_id else status):
             return status
         rows = self._call("recorded", task_id)
         blobs = self._opened()[1].functions.blobs
@@ -220,10 +257,25 @@ class Hub:
         values: list[bytes | None] = self._call("values", _id_of(job))
         return values
 
+    def recorded(self, job: AnyJob) -> list[Recorded]:
+        """What is recorded of a function's job so far, one row per call that has ended; values stay packed."""
+        rows: list[Recorded] = self._call("recorded", _id_of(job))
+        return rows
+
     def ping(self) -> dict[str, Any]:
         """The hub's version and epoch."""
         answer: dict[str, Any] = self._call("ping")
         return answer
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The machines that the hub knows: id, status, slots, what they have."""
+        found: list[dict[str, Any]] = self._call("workers")
+        return found
+
+    def slots(self) -> int:
+        """How many tasks the workers that are here can run at once."""
+        here = (worker for worker in self.workers() if worker.get("status") in ("ready", "busy"))
+        return sum(int(worker.get("total_slots", 0)) for worker in here)
 
     def logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
         """Yield a task's output; keywords `task`, `attempt`, `stream`, `tail`."""
@@ -256,14 +308,22 @@ def connect(
     fingerprint: str = "",
     cafile: str | os.PathLike[str] | None = None,
 ) -> Hub:
-    """The hub named here, by DRAY_HUB, or running on this machine; `HubUnavailable` says what to do where none is."""
+    """The hub named here, by DRAY_HUB, or running on this machine; else a private one, which ends with the program.
+
+    Where `hub` or `home` is given, only that one is meant: `HubUnavailable` says what to do where it is not there.
+    """
     flags = {
         "hub": hub or None,
         "token": token or None,
         "fingerprint": fingerprint or None,
         "cafile": os.fspath(cafile) if cafile is not None else None,
     }
-    return Hub(settle_config(os.fspath(home) if home is not None else None, **flags))
+    config = settle_config(os.fspath(home) if home is not None else None, **flags)
+    if home is None and not config.hub and not is_running(config.home):
+        from dray.client.private import private_home
+
+        config = settle_config(private_home(), **flags)
+    return Hub(config)
 
 
 async def _open(config: ClientConfig) -> AsyncHub:

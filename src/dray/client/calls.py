@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +45,9 @@ class Taker(Protocol):
     """Whoever hears of the results of one stream: positions are those in which calls were put in."""
 
     def take(self, places: Sequence[int], endings: Sequence[Ending]) -> None: ...
+    def wants(self, place: int) -> bool: ...
     def missing(self) -> int | None: ...
+    def lacking(self, first: int, end: int) -> list[int]: ...
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None: ...
 
 
@@ -70,6 +72,7 @@ class Stream:
         self.gathering = False
         self.resent = False
         self.again = False
+        self.fetching: set[int] = set()
         self.answers: set[asyncio.Future[Any]] = set()
 
     def spec(self) -> dict[str, Any]:
@@ -93,9 +96,15 @@ class Takers:
             if future is not None:
                 future.settle(state, value, fault)
 
+    def wants(self, place: int) -> bool:
+        return place in self.futures
+
     def missing(self) -> int | None:
         # The first key is the oldest: places only grow, and what is taken is taken out.
         return next(iter(self.futures), None)
+
+    def lacking(self, first: int, end: int) -> list[int]:
+        return [place for place in self.futures if first <= place < end]
 
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None:
         for place in list(self.futures) if places is None else places:
@@ -168,6 +177,12 @@ class CallDesk:
             while future._index >= future._stream.recorded and future._state == "PENDING":
                 self._answered.wait(0.5)
 
+    def await_all_recorded(self, stream: Stream) -> None:
+        """Wait until the hub has recorded all calls of a stream, or refused them."""
+        with self._answered:
+            while stream.recorded < stream.put and not stream.closed:
+                self._answered.wait(0.5)
+
     def ask_cancel(self, future: CallFuture[Any]) -> bool:
         """Ask the hub to stop a call; False where it had ended."""
         return bool(self._call(self._cancel(future.id)))
@@ -198,6 +213,15 @@ class CallDesk:
     def close_stream(self, stream: Stream) -> None:
         """Say that no further calls come. From any thread."""
         self.extend(stream, (), close=True)
+
+    def close_owner(self, owner: Any) -> None:
+        """Say of all arrays of one owner that no further calls come. From any thread."""
+        with self._lock:
+            streams = [stream for stream in self._open.values() if stream.recipe.key[-1] == owner]
+            for stream in streams:
+                del self._open[stream.recipe.key]
+        for stream in streams:
+            self.close_stream(stream)
 
     def cancel_stream(self, stream: Stream) -> None:
         """Stop all of a stream's calls, without waiting for it. From any thread."""
@@ -243,6 +267,7 @@ class CallDesk:
                 stream.dirty = False
         for stream in dirty:
             self._send(stream)
+        self._channel.flush()
 
     def _send(self, stream: Stream) -> None:
         while not stream.closed and len(stream.unanswered) < IN_FLIGHT:
@@ -376,6 +401,10 @@ class CallDesk:
         endings: list[Ending] = []
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
+                # What is collected after a break, or at the end, may have been pushed before.
+                if base + at in stream.fetching or not stream.taker.wants(base + at):
+                    continue
+                stream.fetching.add(base + at)
                 self._blobs.fetch(value[0], value[1], self._fetched(stream, base + at, state, at, details))
                 continue
             places.append(base + at)
@@ -396,6 +425,7 @@ class CallDesk:
             else:
                 ending = self._end(stream, index, state, got, details)
             stream.taker.take((place,), (ending,))
+            stream.fetching.discard(place)
 
         return take
 
@@ -423,7 +453,8 @@ class CallDesk:
             return
         stream.closed = True
         fault = CallFailed(f"{stream.name}() of {stream.job}: {words}", exit_class, state, stream.job)
-        lacking = range(stream.base, stream.base + stream.put)
+        lacking = stream.taker.lacking(stream.base, stream.base + stream.put)
+        lacking = [place for place in lacking if place not in stream.fetching]
         final = "failed" if state == "succeeded" else state
         stream.taker.take(lacking, [(final, None, fault)] * len(lacking))
         self._streams.pop(stream.job, None)
@@ -483,6 +514,8 @@ class CallDesk:
         if answers:
             await asyncio.wait(answers, timeout=GOODBYE_S)
         self._blobs.close()
+        for task in self._tasks:
+            task.cancel()
 
     async def _cancel(self, task_id: str) -> bool:
         job, _, index = task_id.partition("/")
@@ -506,7 +539,7 @@ class CallDesk:
 
 def draw_id() -> str:
     """An id for a job, as the hub would draw one."""
-    number, letters = int.from_bytes(secrets.token_bytes(8)), []
+    number, letters = int.from_bytes(os.urandom(8)), []
     for _ in range(12):
         number, place = divmod(number, len(_ALPHABET))
         letters.append(_ALPHABET[place])

@@ -15,13 +15,11 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import websockets
-from websockets.asyncio.client import ClientConnection, connect
-
 from dray import errors
 from dray.client.discovery import Target, trust
 from dray.client.refusals import read_error
 from dray.client.watches import Watch, Watchlist
+from dray.client.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire import client_messages as wire
 
@@ -29,6 +27,7 @@ FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0
 NOT_READY_S = 0.2
+OPEN_S = 10.0
 logger = logging.getLogger("dray.client")
 _FATAL_CLOSES: dict[int, type[DrayError]] = {4400: InvalidInput, 4401: Unauthenticated, 1009: TooLarge}
 
@@ -58,11 +57,11 @@ class Channel:
         self._find, self._away_s = find, away_s
         self._asked: dict[int, _Asked] = {}
         self._outbox: list[bytes] = []
-        self._wake = asyncio.Event()
+        self._scheduled = False
         self._numbers = 0
         self._watchlist = Watchlist(self._ask_watches)
         self._keeper: asyncio.Task[None] | None = None
-        self._socket: ClientConnection | None = None
+        self._socket: WebSocket | None = None
         self._failure: DrayError | None = None
         self._listener: Listener | None = None
         self.dials = 0
@@ -123,28 +122,23 @@ class Channel:
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
-    async def _dial(self) -> ClientConnection:
+    async def _dial(self) -> WebSocket:
         target = self._find()
-        context = await asyncio.to_thread(trust, target) if target.url.startswith("https") else None
+        parts = target.parts
+        secure = parts.scheme == "https"
+        context = await asyncio.to_thread(trust, target) if secure else None
+        port = parts.port or (443 if secure else 80)
+        path = parts.path.rstrip("/") + wire.CLIENT_PATH
+        address = Address(parts.hostname or "", port, path, wire.SUBPROTOCOL_CLIENT, target.token, context)
         self.dials += 1
         try:
-            return await connect(
-                "ws" + target.url.removeprefix("http") + wire.CLIENT_PATH,
-                additional_headers={"Authorization": f"Bearer {target.token}"},
-                subprotocols=[websockets.Subprotocol(wire.SUBPROTOCOL_CLIENT)],
-                ssl=context,
-                compression=None,
-                max_size=None,
-                open_timeout=10,
-                close_timeout=2,
-                proxy=None,
-            )
-        except websockets.InvalidStatus as refusal:
-            raise _read_refusal(target.url, refusal.response.status_code, refusal.response.body) from None
-        except (OSError, TimeoutError, websockets.WebSocketException) as fault:
+            return await dial(address, OPEN_S)
+        except HandshakeRefused as refusal:
+            raise _read_refusal(target.url, refusal.status, refusal.body) from None
+        except (OSError, TimeoutError) as fault:
             raise HubUnavailable(f"no hub answers at {target.url}: {str(fault) or 'no answer'}") from None
 
-    async def _keep(self, socket: ClientConnection) -> None:
+    async def _keep(self, socket: WebSocket) -> None:
         """Session after session until a refusal that no retry can mend."""
         try:
             while True:
@@ -154,32 +148,24 @@ class Channel:
             self._failure = failure
             self._fail(failure)
 
-    async def _serve(self, socket: ClientConnection) -> None:
+    async def _serve(self, socket: WebSocket) -> None:
         self._socket = socket
         self._outbox = [asked.message for asked in self._asked.values()]
-        self._wake.set()
+        socket.on_message, socket.on_writable = self._take_frame, self._write
         self._watchlist.ask_again()
         if self._listener is not None:
             self._listener.resumed()
-        writer = asyncio.create_task(self._write(socket))
+        self._write()
         try:
-            while True:
-                for reply in wire.read_replies(_binary(await socket.recv())):
-                    self._take(reply)
-        except (websockets.ConnectionClosed, InvalidInput):
-            code, reason = socket.close_code, socket.close_reason
+            # Shielded: a channel that is closed meanwhile must not cancel what the socket still fulfils.
+            code, reason = await asyncio.shield(socket.closed)
             if code in _FATAL_CLOSES:
                 raise _FATAL_CLOSES[code](f"the hub closed the channel: {reason}") from None
         finally:
             self._socket = None
-            writer.cancel()
-            try:
-                # Not `await writer`: its end by the line above looks like a cancellation of this task by `close`.
-                await asyncio.gather(writer, return_exceptions=True)
-            finally:
-                await socket.close()
+            await socket.close()
 
-    async def _dial_again(self) -> ClientConnection:
+    async def _dial_again(self) -> WebSocket:
         loop = asyncio.get_running_loop()
         deadline, delay_s = loop.time() + self._away_s, RETRY_MIN_S
         while True:
@@ -193,27 +179,44 @@ class Channel:
             await asyncio.sleep(random.uniform(delay_s / 2, delay_s))
             delay_s = min(delay_s * 2, RETRY_MAX_S)
 
-    async def _write(self, socket: ClientConnection) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._outbox:
-                count, size = 0, 0
-                for message in self._outbox:
-                    size += len(message)
-                    if count and size > FRAME_BYTES:
-                        break
-                    count += 1
-                batch, self._outbox = self._outbox[:count], self._outbox[count:]
-                await socket.send(wire.join_messages(batch))
+    def _write(self) -> None:
+        """Send what waits, as far as the socket takes it."""
+        self._scheduled = False
+        socket = self._socket
+        while self._outbox and socket is not None and socket.writable:
+            count, size = 0, 0
+            for message in self._outbox:
+                size += len(message)
+                if count and size > FRAME_BYTES:
+                    break
+                count += 1
+            batch, self._outbox = self._outbox[:count], self._outbox[count:]
+            socket.send(wire.join_messages(batch))
 
     def _send_soon(self, message: bytes) -> None:
         # While there is no socket the request waits among those without an answer, which the next session sends.
         if self._socket is not None:
             self._outbox.append(message)
-            self._wake.set()
+            if not self._scheduled:
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._write)
+
+    def flush(self) -> None:
+        """Send what waits now and not at the end of this step of the loop."""
+        self._write()
 
     # --- what comes back ----------------------------------------------------------------------------------------------
+
+    def _take_frame(self, frame: bytes) -> None:
+        try:
+            replies = wire.read_replies(frame)
+        except InvalidInput as fault:
+            logger.warning("%s: dialling again", fault.message)
+            if self._socket is not None:
+                self._socket.abort()
+            return
+        for reply in replies:
+            self._take(reply)
 
     def _take(self, reply: wire.Reply) -> None:
         if reply.type == wire.CHANGED:
@@ -272,9 +275,3 @@ def _read_refusal(url: str, status: int, body: bytes | bytearray | None) -> Dray
     if isinstance(refusal, (Unauthenticated, Forbidden)):
         return refusal
     return HubUnavailable(f"the hub at {url} refuses: {refusal.message}")
-
-
-def _binary(frame: str | bytes) -> bytes:
-    if isinstance(frame, str):
-        raise InvalidInput("the hub sent text on a msgpack channel")
-    return frame

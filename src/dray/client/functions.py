@@ -13,7 +13,7 @@ from dray.client.calls import CallDesk
 from dray.client.futures import CallFuture
 from dray.client.maps import MapResults, size_of, zip_items
 from dray.client.progress import make_progress
-from dray.client.recipes import TERMS, Recipe, Recipes, split_keywords
+from dray.client.recipes import TERMS, Recipe, Recipes
 from dray.client.terms import build_spec
 from dray.core.model.spec_check import suggest
 from dray.errors import InvalidInput
@@ -35,21 +35,18 @@ class Functions:
         self,
         function: Callable[..., Any],
         args: Sequence[Any],
-        given: Mapping[str, Any],
+        kwargs: Mapping[str, Any],
+        terms: Mapping[str, Any],
         owner: Any = None,
         limit: int = 0,
     ) -> CallFuture[Any]:
-        """Put one call in; `given` holds keywords of submit and of the function. Calls of one `owner` stay apart."""
+        """Put one call in; `terms` are keywords of submit. Calls of one `owner` stay apart from those of others."""
         bare, own_terms = bare_function(function)
-        if given:
-            terms, kwargs = split_keywords(bare, given)
-        else:
-            terms, kwargs = {}, {}
         if own_terms:
             terms = {**own_terms, **terms}
         packed = pack_call(tell_name(bare), args, kwargs)
         if packed.refs:
-            terms["after"] = _needs(terms.get("after"), packed.refs)
+            terms = {**terms, "after": _needs(terms.get("after"), packed.refs)}
         recipe = self._recipes.find(bare, terms, owner)
         return self.desk.submit(recipe, packed, str(terms.get("key") or ""), limit)
 
@@ -59,11 +56,12 @@ class Functions:
         iterables: Sequence[Iterable[Any]],
         given: Mapping[str, Any],
         progress: bool | None = None,
+        total: int | None = None,
         **wanted: Any,
     ) -> MapResults[Any]:
         """Begin a map: one array of its own."""
         recipe = self.recipe_of_map(function, given)
-        bar = make_progress(recipe.name, size_of(iterables), progress)
+        bar = make_progress(recipe.name, total if total is not None else size_of(iterables), progress)
         return MapResults(self.desk, recipe, zip_items(iterables), progress=bar, **wanted)
 
     def recipe_of_map(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Recipe:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
+import os
+import queue
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
@@ -48,13 +51,17 @@ class LazyFuture(concurrent.futures.Future[T]):
         self._done_callbacks: list[Callable[[Any], Any]] = []
 
     @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]  # an attribute in the base, never set anew
+    def _condition(self) -> threading.Condition:
         found: threading.Condition | None = self.__dict__.get("_lock")
         if found is None:
             with _guard:
                 found = self.__dict__.setdefault("_lock", threading.Condition())
             self._begin()
         return found
+
+    @_condition.setter
+    def _condition(self, lock: threading.Condition) -> None:
+        self.__dict__["_lock"] = lock
 
     def _begin(self) -> None:
         """Somebody is about to wait; called without any lock held."""
@@ -100,7 +107,7 @@ class LazyFuture(concurrent.futures.Future[T]):
                     getattr(waiter, word)(self)
                 lock.notify_all()
         if self._done_callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base, in every supported version
+            _callbacks.run(self._invoke_callbacks)  # type: ignore[attr-defined]  # of the base, in every version
 
     def set_result(self, result: T) -> None:
         """Only for tools that fill futures themselves; those of dray are filled by the hub."""
@@ -167,8 +174,62 @@ class LazyFuture(concurrent.futures.Future[T]):
         return value  # type: ignore[no-any-return]  # whatever the function gave
 
     def __await__(self) -> Generator[Any, None, T]:
-        yield from asyncio.wrap_future(self).__await__()
-        return self.result()
+        if self._state == _PENDING:
+            yield from _Wake.on(self).__await__()
+        return self.result(0)
+
+
+class _Wake:
+    """Wakes an event loop at the end of a future. Not a callback: those wait their turn in a thread of their own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self.woken = loop, loop.create_future()
+
+    @classmethod
+    def on(cls, future: LazyFuture[Any]) -> asyncio.Future[None]:
+        wake = cls(asyncio.get_running_loop())
+        with future._condition:
+            if future._state == _PENDING:
+                future._waiters.append(wake)
+            else:
+                wake.woken.set_result(None)
+        return wake.woken
+
+    def add_result(self, _: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # that loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._wake)
+
+    add_exception = add_cancelled = add_result
+
+    def _wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+
+class _Callbacks:
+    """A thread for what callers hang on futures: it may take its time, or ask dray for more, which the loop may not."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def run(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid, self._queue = os.getpid(), queue.SimpleQueue()
+                threading.Thread(
+                    target=self._serve, args=(self._queue,), name="dray-callbacks", daemon=True
+                ).start()
+            self._queue.put(work)
+
+    @staticmethod
+    def _serve(waiting: queue.SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            waiting.get()()
+
+
+_callbacks = _Callbacks()
 
 
 class PackedResult:

@@ -65,17 +65,24 @@ class Inbox:
             self._seen_below += 1
         return True
 
+    def wants(self, place: int) -> bool:
+        return place >= self._seen_below and place not in self._seen
+
     def missing(self) -> int | None:
         with self.ready:
             return self._seen_below if self.heard < self.put else None
 
+    def lacking(self, first: int, end: int) -> list[int]:
+        with self.ready:
+            return [place for place in range(max(first, self._seen_below), end) if place not in self._seen]
+
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None:
-        lacking = range(self._seen_below, self.put) if places is None else places
+        lacking = self.lacking(0, self.put) if places is None else places
         self.take(lacking, [("failed", None, fault)] * len(lacking))
 
 
 class MapResults(Iterator[T], Generic[T]):
-    """The results of a map. `job` is the id of its job; `cancel` stops what has not ended."""
+    """The results of a map. `job` is the id of its job, `place` that of the item whose result was given last."""
 
     def __init__(
         self,
@@ -96,6 +103,7 @@ class MapResults(Iterator[T], Generic[T]):
         self._timeout = timeout
         self._inbox = Inbox(ordered)
         self._taken = 0
+        self.place = -1
         self._progress = progress
         self._stream: Stream = desk.begin(recipe, self._inbox, limit)
         # An input that nobody ever finishes must not leave its job open.
@@ -123,6 +131,10 @@ class MapResults(Iterator[T], Generic[T]):
             finally:
                 fault = None
         return unpack(value.data) if type(value) is PackedResult else value  # type: ignore[no-any-return]
+
+    def await_recorded(self) -> None:
+        """Wait until the hub has recorded all calls that were put in."""
+        self._desk.await_all_recorded(self._stream)
 
     def cancel(self) -> None:
         """Stop what has not ended; results that are here can still be taken."""
@@ -182,9 +194,15 @@ class MapResults(Iterator[T], Generic[T]):
 
     def _look(self) -> Ending | None:
         inbox = self._inbox
-        if inbox.order is None:
-            return inbox.came.pop(self._taken, None)
-        return inbox.came.pop(inbox.order.popleft()) if inbox.order else None
+        place = self._taken
+        if inbox.order is not None:
+            if not inbox.order:
+                return None
+            place = inbox.order.popleft()
+        found = inbox.came.pop(place, None)
+        if found is not None:
+            self.place = place
+        return found
 
     def _wait(self) -> Ending:
         inbox = self._inbox

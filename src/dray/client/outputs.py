@@ -37,6 +37,22 @@ def read_output(target: Target, job_id: str, query: dict[str, Any], open_s: floa
         connection.close()
 
 
+def read_document(target: Target, path: str, open_s: float) -> dict[str, Any]:
+    """One answer of the API, whole."""
+    connection = _connect(target, open_s)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {target.token}"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _read_refusal(response, target)
+        document: dict[str, Any] = json.loads(response.read())
+    except (OSError, http.client.HTTPException) as fault:
+        raise HubUnavailable(f"no hub answers at {target.url}: {fault}") from None
+    finally:
+        connection.close()
+    return document
+
+
 def _connect(target: Target, open_s: float) -> http.client.HTTPConnection:
     address = target.url.partition("://")[2]
     context = trust(target)

@@ -19,7 +19,8 @@ def load_package(name: str, folder: str) -> None:
     spec = spec_from_file_location(
         name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
-    assert spec is not None and spec.loader is not None  # a path of a Python file always has both
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{folder} holds no package {name}")
     module = module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

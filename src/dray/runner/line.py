@@ -8,6 +8,7 @@ from both ends, by the main thread from the left and by the watcher from the rig
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import threading
@@ -43,6 +44,7 @@ class Line:
         self._calls = self._connect(given, "calls")
         self._control = self._connect(given, "control")
         self._frames = Reader()
+        self.running = False
 
     def _connect(self, given: dict[str, Any], role: str) -> socket.socket:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -62,12 +64,11 @@ class Line:
 
     def read(self, timeout_s: float | None) -> list[tuple[int, bytes]] | None:
         """Wait for frames; calls go to the queue, the others are given back. None when nothing came in time."""
-        if self._calls.gettimeout() != timeout_s:
-            self._calls.settimeout(timeout_s)
+        # The socket itself never has a time limit: the watcher may be writing to it at this moment.
+        if timeout_s is not None and not select.select([self._calls], (), (), timeout_s)[0]:
+            return None
         try:
             data = self._calls.recv(READ_BYTES)
-        except TimeoutError:
-            return None
         except OSError:
             data = b""
         if not data:
@@ -86,8 +87,6 @@ class Line:
             self._send(data)
 
     def _send(self, data: bytes) -> None:
-        if self._calls.gettimeout() is not None:
-            self._calls.settimeout(None)
         try:
             self._calls.sendall(data)
         except OSError:
@@ -120,9 +119,12 @@ class Line:
                     self.flush()
 
     def _give_back(self) -> None:
-        """Return what has not begun, last first; then what is held, so that nothing of the lane stays behind."""
+        """Return what waits behind the present call, last first; then what is held, so that nothing stays behind.
+
+        A runner that is about to begin keeps its first one: it would only come back.
+        """
         indices = []
-        while True:
+        while len(self.queue) > (0 if self.running else 1):
             try:
                 indices.append(self.queue.pop()[0])
             except IndexError:
@@ -134,6 +136,7 @@ class Line:
 def end_with_agent() -> None:
     """The agent is gone, and with it whoever could take a result: end, with all that calls have started."""
     try:
-        os.killpg(0, signal.SIGKILL)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
     finally:
         os._exit(AGENT_GONE)

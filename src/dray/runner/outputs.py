@@ -21,7 +21,6 @@ class Outputs:
 
     def __init__(self, folder: str, ended: str) -> None:
         self._folder, self._ended = folder, ended
-        self._positions = [0, 0]
         for number, name, _ in STREAMS:
             self._open(number, name)
         for stream in (sys.stdout, sys.stderr):
@@ -33,29 +32,28 @@ class Outputs:
     def _open(self, number: int, name: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC
         descriptor = os.open(f"{self._folder}/{name}.0", flags, 0o600)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
+        if descriptor == number:  # the call had closed it
+            os.set_inheritable(number, True)
+        else:
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
     def collect(self, lane: str, index: int) -> int:
         """After a call: put aside what it has printed; which streams that were, as flags of its result."""
-        self._flush()
-        try:
-            if not os.lseek(1, 0, os.SEEK_CUR) and not os.lseek(2, 0, os.SEEK_CUR):
-                return 0
-        except OSError:
-            pass  # the call has closed them, or put a pipe there
-        return self._put_aside(lane, index)
-
-    def _flush(self) -> None:
         try:
             self._stdout.flush()
             self._stderr.flush()
             if sys.stdout is not self._stdout or sys.stderr is not self._stderr:
                 sys.stdout, sys.stderr = self._stdout, self._stderr
+            if not os.lseek(1, 0, os.SEEK_CUR) and not os.lseek(2, 0, os.SEEK_CUR):
+                return 0
         except (OSError, ValueError):
-            # Closed by the call. Descriptors come back below; the objects are made anew.
+            # The call has closed them, or put something else in their place: all of it is made anew.
+            flags = self._put_aside(lane, index)
             self._stdout = sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - kept
             self._stderr = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - kept
+            return flags
+        return self._put_aside(lane, index)
 
     def _put_aside(self, lane: str, index: int) -> int:
         flags = 0

@@ -18,7 +18,6 @@ from dray.functions.failures import pack_failure
 from dray.functions.values import Packed, Unpicklable, pack, unpack, unpack_call
 from dray.runner.job import Jobs, Refusal
 from dray.runner.line import Line
-from dray.runner.now import Now
 from dray.runner.outputs import Outputs
 from dray.runner.upkeep import Upkeep
 from dray.wire.runner_frames import (
@@ -34,6 +33,7 @@ from dray.wire.runner_frames import (
     pack_result,
     read_json,
 )
+from dray.wire.runner_now import Now
 
 TYPE_CHECKING = False  # as in `dray/__init__.py`
 if TYPE_CHECKING:
@@ -84,8 +84,10 @@ class Program:
                 call = queue.popleft()
             except IndexError:
                 line.flush()
+                line.running = False
                 self._wait()
                 continue
+            line.running = True
             self._run(*call)
 
     def _wait(self) -> None:
@@ -185,8 +187,7 @@ class Program:
         digest = value.digest()
         path = f"{self._folder}/values/{digest}"
         with open(f"{path}.new", "wb") as file:
-            for part in value.parts:
-                file.write(part)
+            file.writelines(value.parts)
         os.rename(f"{path}.new", path)
         return f"{digest} {value.size}".encode()
 

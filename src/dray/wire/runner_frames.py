@@ -1,8 +1,8 @@
 """Frames between an agent and its runners, over unix sockets: a length, a kind, a body in columns or JSON.
 
 The standard library only: a runner may live in an environment that has nothing else. Nothing here opens a pickle.
-Surprising rule: a runner holds two sockets. Calls and results go over the first, read by the thread that runs them; what
-must be heard while a call runs (give back, hand over, the agent's death) comes over the second.
+Surprising rule: a runner holds two sockets. Calls and results go over the first, read by the thread that runs them;
+what must be heard while a call runs (give back, hand over, the agent's death) comes over the second.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class BadFrame(ValueError):
     """What came is not what this side speaks."""
 
 
-class Result(NamedTuple):
-    """How one call ended. `value` is a packed value; with the flag BLOB, `digest size` of the file that holds it."""
+class Results(NamedTuple):
+    """How calls ended, in columns. A value is packed; with the flag BLOB it is `digest size` of the file with it."""
 
-    index: int
-    no: int
-    state: int
-    flags: int
-    wall_us: int
-    value: bytes
-    error: str
+    indices: list[int]
+    no: list[int]
+    state: list[int]
+    flags: list[int]
+    wall_us: list[int]
+    value: list[bytes]
+    error: list[str]
 
 
 def frame(kind: int, *parts: bytes) -> bytes:
@@ -103,24 +103,44 @@ def results_frame(packed: Sequence[bytes]) -> bytes:
     return frame(RESULTS, _COUNT.pack(len(packed)), *packed)
 
 
-def read_results(body: bytes) -> list[Result]:
+def read_results(body: bytes) -> Results:
     """Undo `results_frame`; raises BadFrame, since what a runner writes is the user's to break."""
-    results = []
+    read = Results([], [], [], [], [], [], [])
+    indices, numbers, states, all_flags, walls, values, errors = read
     at = _COUNT.size
     try:
         for _ in range(_COUNT.unpack_from(body)[0]):
             index, no, state, flags, wall_us, size, words = _RESULT.unpack_from(body, at)
             at += _RESULT.size
-            value = body[at : at + size]
+            indices.append(index)
+            numbers.append(no)
+            states.append(state)
+            all_flags.append(flags)
+            walls.append(wall_us)
+            values.append(body[at : at + size])
             at += size
-            error = body[at : at + words].decode(errors="replace") if words else ""
+            errors.append(body[at : at + words].decode(errors="replace") if words else "")
             at += words
-            results.append(Result(index, no, state, flags, wall_us, value, error))
     except struct.error as fault:
         raise BadFrame(f"a frame of results is cut: {fault}") from None
-    if at != len(body) or any(result.state >= len(STATES) for result in results):
+    if at != len(body) or (states and max(states) >= len(STATES)):
         raise BadFrame("a frame of results is damaged")
-    return results
+    return read
+
+
+def pick(results: Results, places: Sequence[int]) -> Results:
+    """Some of the results, by their places in the columns."""
+    if len(places) == len(results.indices):
+        return results
+    return Results(
+        [results.indices[place] for place in places],
+        [results.no[place] for place in places],
+        [results.state[place] for place in places],
+        [results.flags[place] for place in places],
+        [results.wall_us[place] for place in places],
+        [results.value[place] for place in places],
+        [results.error[place] for place in places],
+    )
 
 
 def returned_frame(index: Sequence[int]) -> bytes:

@@ -116,7 +116,8 @@ def give_credit(state: State, worker_id: str) -> None:
     """Let a worker have another attempt in the place of one that it no longer holds, without having to ask."""
     presence = state.presence[worker_id]
     if presence.session:
-        presence.credit += 1
+        slots = presence.slots
+        presence.credit += presence.credit < slots.batch_total + slots.service_total
         state.columns.set_presence(state.columns.row_of[worker_id], state.workers[worker_id], presence)
 
 

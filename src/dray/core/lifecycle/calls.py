@@ -46,7 +46,7 @@ def fed(state: State, event: CallsFed, clock: Clock) -> list[Effect]:
         if not taken:
             continue
         lanes.put_in(state, job, lane, taken)
-        job.waiting_since_ms = clock.now_ms
+        job.waiting_since_ms = lane.fed_ms = clock.now_ms
         state.touched.jobs[job.id] = state.touched.attempts[lane.uid] = None
         if state.lingering.get(lane.uid) == OVER:
             del state.lingering[lane.uid]
@@ -101,10 +101,11 @@ def ended(state: State, event: CallsEnded, clock: Clock) -> list[Effect]:
         if lane.uid in state.lingering:
             # Its timer is set already, and moves on to this moment when it fires.
             state.lingering[lane.uid] = clock.now_ms + state.rules.linger_ms
-    if calls and counts.keys() == {"returned"}:
+    if counts.keys() == {"returned"}:
         state.busy[lane.uid] = None
     else:
         state.busy.pop(lane.uid, None)
+    if not calls or lane.uid not in state.busy:
         state.hungry[lane.uid] = None
     state.touched.jobs[job.id] = state.touched.attempts[lane.uid] = None
     if not counts:
@@ -129,7 +130,7 @@ def _saw(state: State, job: Job, lane: Attempt, word: str, event: CallsEnded, cl
         attempts.move(state, lane, START)
     # What is on record is not at stake any more.
     lane.saved_ms = max(1, clock.now_ms - lane.started_ms)
-    state.experience.learn_calls(job.id, len(event.index), event.wall_us)
+    state.experience.learn_calls(job, len(event.index), event.wall_us)
 
 
 def _succeeded(

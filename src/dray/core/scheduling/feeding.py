@@ -70,9 +70,7 @@ def _add(ranges: list[int], first: int, count: int) -> None:
 
 def prepare(state: State) -> Iterator[Fact]:
     """What comes before a pass; each step is to be folded in before the next is asked for."""
-    for uid in list(state.resuming):
-        if has_room(state, state.attempts[uid]):
-            yield AttemptResumed(uid)
+    yield from _resume(state)
     for uid in state.lingering:
         if others_wait(state, state.jobs[state.attempts[uid].job_id]):
             state.hungry[uid] = None
@@ -86,7 +84,9 @@ def prepare(state: State) -> Iterator[Fact]:
         if lane is None or lane.calls or lane.cancel or not lane.phase.live:
             continue
         job = state.jobs[lane.job_id]
-        ranges = _supply(state, supplies, job).take(1) if may_feed(state, job, lane) else []
+        # One that gave everything back cannot do with what it was given: another lane will.
+        fit = uid not in state.busy and may_feed(state, job, lane)
+        ranges = _supply(state, supplies, job).take(1) if fit else []
         if ranges:
             feeds.append(Feed(uid, tuple(ranges)))
         elif not _lingers(state, job, lane):
@@ -95,6 +95,13 @@ def prepare(state: State) -> Iterator[Fact]:
         yield CallsFed(tuple(feeds))
     if over:
         yield LanesClosed(tuple(over))
+        yield from _resume(state)
+
+
+def _resume(state: State) -> Iterator[Fact]:
+    for uid in list(state.resuming):
+        if has_room(state, state.attempts[uid]):
+            yield AttemptResumed(uid)
 
 
 def feed(state: State) -> Iterator[Fact]:
@@ -167,7 +174,9 @@ def _is_spent(state: State, job: Job) -> bool:
 
 def _lingers(state: State, job: Job, lane: Attempt) -> bool:
     """Keep a lane for a moment where more calls are likely to come and nobody else waits for its place."""
-    if not job.open or not may_feed(state, job, lane) or others_wait(state, job):
+    if not job.open or lane.uid in state.busy or others_wait(state, job):
+        return False
+    if not may_feed(state, job, lane):
         return False
     due_ms = state.lingering.get(lane.uid)
     if due_ms == OVER:
