@@ -12,6 +12,9 @@ from dray.core.model.resources import WHOLE
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.world import World
 
+# Stands for a task where a machine could not start a process for calls.
+RUNNER = "runner"
+
 
 class Execution(msgspec.Struct):
     """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it.
