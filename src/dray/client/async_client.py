@@ -28,6 +28,7 @@ from dray.errors import InvalidInput, NotFound
 
 Command = Sequence[str] | Mapping[str, Any]
 _END = object()
+ASK_MIN_S, ASK_MAX_S = 0.02, 1.0
 
 
 class AsyncJob:
@@ -149,15 +150,24 @@ class AsyncHub:
         return AsyncJob(self, job_id, "")
 
     async def status(self, job: AnyJob) -> Status:
-        """How a job stands now."""
-        job_id = id_of(job)
+        """How a job stands now, or one task of it (`JOB/INDEX`)."""
+        job_id, index = split_task_id(id_of(job)) or (id_of(job), -1)
+        if index >= 0:
+            rows = (await self._channel.ask("tasks", {"id": job_id, "cursor": str(index), "limit": 1}))[
+                "tasks"
+            ]
+            if not rows or rows[0].get("index", index) != index:
+                raise NotFound(f"job {job_id} has no task {index}")
+            return Status({"id": id_of(job), **rows[0]})
         answer = await self._channel.ask("get", {"ids": [job_id]})
         if not answer["jobs"]:
             raise NotFound(f"there is no job {job_id!r}, or it is not yours")
         return Status(answer["jobs"][0])
 
     async def wait(self, job: AnyJob, timeout: float | None = None) -> Status:
-        """Wait for a job's end. Raises `TimeoutError`; the job goes on."""
+        """Wait for the end of a job, or of one task (`JOB/INDEX`). Raises `TimeoutError`; the job goes on."""
+        if "/" in id_of(job):
+            return await self._wait_for_task(job, timeout)
         watch = self._channel.watch(id_of(job))
         try:
             async with asyncio.timeout(timeout):
@@ -165,6 +175,18 @@ class AsyncHub:
         except TimeoutError:
             raise TimeoutError(f"job {id_of(job)} has not ended within {timeout:g} s; it goes on") from None
         return Status(row["document"], row.get("value", b""))
+
+    async def _wait_for_task(self, job: AnyJob, timeout: float | None) -> Status:
+        """Nobody tells of single tasks: the hub is asked, less and less often."""
+        pause_s = ASK_MIN_S
+        try:
+            async with asyncio.timeout(timeout):
+                while not (status := await self.status(job)).state.final:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(ASK_MAX_S, 1.5 * pause_s)
+        except TimeoutError:
+            raise TimeoutError(f"task {id_of(job)} has not ended within {timeout:g} s; it goes on") from None
+        return status
 
     async def wait_all(self, jobs: Sequence[AnyJob], timeout: float | None = None) -> list[Status]:
         """Wait for several jobs; the answers are in the order asked for."""

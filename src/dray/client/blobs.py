@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ class Blobs:
         self._known: dict[str, Upload] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
+        self._lines: weakref.WeakSet[BlobLine] = weakref.WeakSet()
 
     def offer(self, packed: Packed) -> bytes | Upload:
         """The bytes of a small value; of a large one its upload, begun or shared with whoever offered it before."""
@@ -96,6 +98,8 @@ class Blobs:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
+        for line in list(self._lines):
+            line.close()
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
@@ -159,6 +163,7 @@ class Blobs:
             try:
                 if line is None:
                     line = self._own.line = BlobLine(self._find())
+                    self._lines.add(line)
                 return work(line)
             except Broken as fault:
                 self._own.line = None

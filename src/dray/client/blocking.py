@@ -183,7 +183,7 @@ class Hub:
         """What a job gave once it has ended: a function's value or values, a command's status."""
         status = self._wait_one(job, timeout)
         task_id = _id_of(job)
-        if not is_functions(status):
+        if not is_functions(self.status(task_id.partition("/")[0]) if "/" in task_id else status):
             return status
         rows = self._call("recorded", task_id)
         blobs = self._opened()[1].functions.blobs

@@ -45,7 +45,9 @@ class Taker(Protocol):
     """Whoever hears of the results of one stream: positions are those in which calls were put in."""
 
     def take(self, places: Sequence[int], endings: Sequence[Ending]) -> None: ...
+    def wants(self, place: int) -> bool: ...
     def missing(self) -> int | None: ...
+    def lacking(self, first: int, end: int) -> list[int]: ...
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None: ...
 
 
@@ -70,9 +72,7 @@ class Stream:
         self.gathering = False
         self.resent = False
         self.again = False
-        self.large: set[int] = set()
-        self.fetching = 0
-        self.fetched: asyncio.Future[None] | None = None
+        self.fetching: set[int] = set()
         self.answers: set[asyncio.Future[Any]] = set()
 
     def spec(self) -> dict[str, Any]:
@@ -96,9 +96,15 @@ class Takers:
             if future is not None:
                 future.settle(state, value, fault)
 
+    def wants(self, place: int) -> bool:
+        return place in self.futures
+
     def missing(self) -> int | None:
         # The first key is the oldest: places only grow, and what is taken is taken out.
         return next(iter(self.futures), None)
+
+    def lacking(self, first: int, end: int) -> list[int]:
+        return [place for place in self.futures if first <= place < end]
 
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None:
         for place in list(self.futures) if places is None else places:
@@ -396,12 +402,10 @@ class CallDesk:
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
                 # What is collected after a break, or at the end, may have been pushed before.
-                if at not in stream.large:
-                    stream.large.add(at)
-                    stream.fetching += 1
-                    self._blobs.fetch(
-                        value[0], value[1], self._fetched(stream, base + at, state, at, details)
-                    )
+                if base + at in stream.fetching or not stream.taker.wants(base + at):
+                    continue
+                stream.fetching.add(base + at)
+                self._blobs.fetch(value[0], value[1], self._fetched(stream, base + at, state, at, details))
                 continue
             places.append(base + at)
             if state == "succeeded" and value is not None:
@@ -421,9 +425,7 @@ class CallDesk:
             else:
                 ending = self._end(stream, index, state, got, details)
             stream.taker.take((place,), (ending,))
-            stream.fetching -= 1
-            if not stream.fetching and stream.fetched is not None and not stream.fetched.done():
-                stream.fetched.set_result(None)
+            stream.fetching.discard(place)
 
         return take
 
@@ -441,10 +443,6 @@ class CallDesk:
     async def _conclude(self, stream: Stream, ended: dict[str, Any]) -> None:
         """A job has ended: whatever has no result by then has none."""
         await self._gather_all(stream)
-        if stream.fetching:
-            # Results that are still on their way are results.
-            stream.fetched = asyncio.get_running_loop().create_future()
-            await stream.fetched
         state, exit_class = str(ended.get("state", "")), str(ended.get("exit_class") or "")
         words = ended.get("error") or f"the job ended as {state}"
         with self._lock:
@@ -455,7 +453,8 @@ class CallDesk:
             return
         stream.closed = True
         fault = CallFailed(f"{stream.name}() of {stream.job}: {words}", exit_class, state, stream.job)
-        lacking = range(stream.base, stream.base + stream.put)
+        lacking = stream.taker.lacking(stream.base, stream.base + stream.put)
+        lacking = [place for place in lacking if place not in stream.fetching]
         final = "failed" if state == "succeeded" else state
         stream.taker.take(lacking, [(final, None, fault)] * len(lacking))
         self._streams.pop(stream.job, None)

@@ -19,8 +19,7 @@ from dray.client.blocking import Hub, connect
 from dray.client.futures import CallFuture
 from dray.core.model.records import JobState
 from dray.errors import DrayError
-from dray.functions.applying import InitializerFailed, apply, prepare
-from dray.functions.envelope import seal
+from dray.functions.applying import Initialiser, InitializerFailed, apply, prepare
 
 T = TypeVar("T")
 
@@ -47,7 +46,9 @@ class Executor(concurrent.futures.Executor):
         self._max_workers = max_workers  # looked at by joblib, tqdm and others
         self._terms = terms
         self._owner = secrets.token_hex(8)
-        self._initializer = (seal(initializer).function, initargs) if initializer is not None else None
+        self._initializer = (
+            Initialiser(self._owner, initializer, initargs) if initializer is not None else None
+        )
         self._lock = threading.Lock()
         self._live: set[CallFuture[Any]] = set()
         self._shut = False
@@ -64,9 +65,9 @@ class Executor(concurrent.futures.Executor):
         if not self._limit and self._initializer is None:
             future = self._hub.submit_plain(fn, args, kwargs, self._terms, self._owner)
         else:
-            packed, work = prepare(fn, self._initializer, self._owner)
+            packed, name = prepare(fn, self._initializer)
             future = self._hub.submit_plain(
-                apply, (packed, work, args, kwargs), {}, self._terms, self._owner, self._limit
+                apply, (packed, name, args, kwargs), {}, self._terms, self._owner, self._limit
             )
         with self._lock:
             self._live.add(future)

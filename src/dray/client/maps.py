@@ -65,12 +65,19 @@ class Inbox:
             self._seen_below += 1
         return True
 
+    def wants(self, place: int) -> bool:
+        return place >= self._seen_below and place not in self._seen
+
     def missing(self) -> int | None:
         with self.ready:
             return self._seen_below if self.heard < self.put else None
 
+    def lacking(self, first: int, end: int) -> list[int]:
+        with self.ready:
+            return [place for place in range(max(first, self._seen_below), end) if place not in self._seen]
+
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None:
-        lacking = range(self._seen_below, self.put) if places is None else places
+        lacking = self.lacking(0, self.put) if places is None else places
         self.take(lacking, [("failed", None, fault)] * len(lacking))
 
 

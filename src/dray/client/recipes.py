@@ -19,6 +19,7 @@ from dray.client.terms import READERS, build_spec
 from dray.core.model.spec_check import FIELDS, check_spec, suggest
 from dray.errors import InvalidInput
 from dray.functions.envelope import Sealed, seal
+from dray.functions.values import hidden_modules
 
 # A call with one of these is a job of its own: they say when and whether that very call may start.
 ALONE = frozenset(
@@ -151,7 +152,8 @@ def _fingerprint(function: Any) -> Any:
     """Something that differs once anything the function refers to was set anew; None where that cannot be told."""
     if not isinstance(function, types.FunctionType):
         return None
-    if function.__module__ != "__main__" and "<locals>" not in function.__qualname__:
+    inner = "<locals>" in function.__qualname__ or hidden_modules.holds(function.__module__)
+    if function.__module__ != "__main__" and not inner:
         # It goes by name: what the runner imports is what counts.
         return function.__code__
     marks: list[Any] = []

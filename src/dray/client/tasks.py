@@ -20,9 +20,7 @@ class Task(Generic[P, R]):
     """A function and the keywords of `submit` that it brings along."""
 
     def __init__(self, function: Callable[P, R], terms: Mapping[str, Any]) -> None:
-        for name in terms:
-            if name not in TERMS:
-                raise TypeError(f"{name!r} is not a keyword of submit{suggest(name, sorted(TERMS))}")
+        check_terms(terms)
         self.__wrapped__ = function
         self.__dray_terms__ = dict(terms)
         functools.update_wrapper(self, function)
@@ -60,4 +58,12 @@ def task(function: Callable[..., Any] | None = None, /, **terms: Any) -> Any:
     """Make a task of a function: `@dray.task` or `@dray.task(gpus=1, memory="8g")`."""
     if function is not None:
         return Task(function, terms)
+    check_terms(terms)
     return lambda found: Task(found, terms)
+
+
+def check_terms(terms: Mapping[str, Any]) -> None:
+    """Refuse a keyword that submit would not know."""
+    for name in terms:
+        if name not in TERMS:
+            raise TypeError(f"{name!r} is not a keyword of submit{suggest(name, sorted(TERMS))}")

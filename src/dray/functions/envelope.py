@@ -1,8 +1,7 @@
 """The function of a job as bytes, under a header that says what it needs: checked before any of it is opened.
 
 Layout of `spec.function`: `DF1\\0`, u32 length of the header, the header as JSON, then the packed function, or nothing
-where it is so large that it travels as a blob (`digest`, `size`). Surprising rule: a function of a module that another
-interpreter could not import by name is sent by value, like one of `__main__`.
+where it is so large that it travels as a blob (`digest`, `size`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dray.errors import InvalidInput
-from dray.functions.modules import find_version, is_importable, is_users, list_paths
+from dray.functions.modules import find_version, is_users, list_paths
 from dray.functions.values import LoadRef, Packed, Part, Unpicklable, pack, unpack
 
 MAGIC = b"DF1\0"
@@ -143,17 +142,8 @@ def tell_name(function: Any) -> str:
 def _pack_function(function: Callable[..., Any], name: str) -> Packed:
     if not callable(function):
         raise InvalidInput(f"{function!r} is no function: give a function, or a command as a list of words")
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
     try:
-        if module is None or module.__name__ == "__main__" or is_importable(module):
-            return pack(function)
-        import cloudpickle
-
-        cloudpickle.register_pickle_by_value(module)
-        try:
-            return pack(function, by_value=True)
-        finally:
-            cloudpickle.unregister_pickle_by_value(module)
+        return pack(function)
     except Unpicklable as fault:
         raise Unpicklable(f"the function {name}() {fault.message}{_hint(function)}") from fault
 

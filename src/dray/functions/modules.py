@@ -30,8 +30,11 @@ def _installed_roots() -> tuple[str, ...]:
 def is_users(module: ModuleType) -> bool:
     """Whether a module is the user's own file: neither of the interpreter nor of an installed package."""
     file = getattr(module, "__file__", None)
-    if not file or module.__name__ == "__main__":
-        return False
+    return isinstance(file, str) and module.__name__ != "__main__" and _is_outside(file)
+
+
+@lru_cache(maxsize=16384)
+def _is_outside(file: str) -> bool:
     return not os.path.realpath(file).startswith(_installed_roots())
 
 
@@ -79,6 +82,31 @@ def is_importable(module: ModuleType) -> bool:
         path = list(found.submodule_search_locations or ())
     origin = found.origin if found is not None else None
     return origin is not None and os.path.realpath(origin) == os.path.realpath(file)
+
+
+class HiddenModules:
+    """Loaded modules that another interpreter could not import: what they define must travel by value."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._found: dict[bytes, ModuleType] = {}
+
+    def named_in(self, data: bytes) -> list[ModuleType]:
+        """Those whose name stands in a pickle."""
+        self._look()
+        return [module for name, module in self._found.items() if name in data]
+
+    def holds(self, name: str | None) -> bool:
+        """Whether a module of this name is one of them."""
+        self._look()
+        return name is not None and name.encode() in self._found
+
+    def _look(self) -> None:
+        """Anew only where modules were loaded since."""
+        if len(sys.modules) != self._count:
+            self._count = len(sys.modules)
+            users = [module for module in list(sys.modules.values()) if is_users(module)]
+            self._found = {one.__name__.encode(): one for one in users if not is_importable(one)}
 
 
 @lru_cache(maxsize=1024)

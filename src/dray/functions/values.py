@@ -1,9 +1,9 @@
 """Values as bytes: one pickle and its buffers beside it, so that arrays travel without being copied into the pickle.
 
 Layout: `DV1\\0`, u32 count, count times u64 size, the pickle, then every buffer at a multiple of 64 bytes from the
-start. Plain pickle is tried first; cloudpickle takes over what pickle cannot name and what lives in `__main__`, which
-no other process has. Surprising rule: something that stands for a value to come (see `Pledge`) packs as a reference,
-and unpacks as that value itself.
+start. Plain pickle is tried first; cloudpickle takes over what pickle cannot name, and what lives in `__main__` or in
+another module that no other process could import. Surprising rule: something that stands for a value to come (see
+`Pledge`) packs as a reference, and unpacks as that value itself.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from dray.errors import InvalidInput
+from dray.functions.modules import HiddenModules
 
 MAGIC = b"DV1\0"
 INLINE_BYTES = 64 << 10
@@ -28,6 +30,7 @@ _PADDING = bytes(ALIGNMENT)
 Part = bytes | bytearray | memoryview
 LoadRef = Callable[[str], Any]
 _context = threading.local()
+hidden_modules = HiddenModules()
 
 
 class Unpicklable(InvalidInput):
@@ -96,18 +99,18 @@ def load_reference(task_id: str) -> Any:
     return load_ref(task_id)
 
 
-def pack(value: Any, by_value: bool = False) -> Packed:
-    """Make bytes of a value; `by_value` leaves it to cloudpickle at once. Raises `Unpicklable` with the reason."""
+def pack(value: Any) -> Packed:
+    """Make bytes of a value. Raises `Unpicklable` with the reason."""
     buffers: list[pickle.PickleBuffer] = []
     refs: list[str] = []
     outer = getattr(_context, "refs", None)
     _context.refs = refs
     try:
-        data = b"" if by_value else _dump_plainly(value, buffers)
+        data, hidden = _dump_plainly(value, buffers)
         if not data:
             buffers.clear()
             refs.clear()
-            data = _dump_anything(value, buffers)
+            data = _dump_anything(value, buffers, hidden)
     finally:
         _context.refs = outer
     if not buffers:
@@ -115,21 +118,25 @@ def pack(value: Any, by_value: bool = False) -> Packed:
     return _lay_out(data, [buffer.raw() for buffer in buffers], tuple(refs))
 
 
-def _dump_plainly(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
-    """Pickle; empty where that fails, or would only work in this very process."""
+def _dump_plainly(value: Any, buffers: list[pickle.PickleBuffer]) -> tuple[bytes, list[ModuleType]]:
+    """Pickle; empty where that fails, or would only work here, with the modules that must travel along."""
     try:
         # `append` gives None, which tells pickle to keep the buffer out of its stream.
         data = pickle.dumps(value, 5, buffer_callback=buffers.append)
     except (MemoryError, InvalidInput):
         raise
     except Exception:  # noqa: BLE001 - anything may be raised by a user's own __reduce__
-        return b""
-    return b"" if _MAIN in data else data
+        return b"", []
+    hidden = hidden_modules.named_in(data)
+    return (b"" if hidden or _MAIN in data else data), hidden
 
 
-def _dump_anything(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
+def _dump_anything(value: Any, buffers: list[pickle.PickleBuffer], hidden: list[ModuleType]) -> bytes:
     import cloudpickle
 
+    for module in hidden:
+        # For good: what was sent by value once comes back by value, and must be the same class here.
+        cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(value, 5, buffer_callback=buffers.append))
     except (MemoryError, InvalidInput):
