@@ -272,7 +272,7 @@ def _convert(item: Field[Any], raw: Any) -> Any:
         if (
             value == 0
             and default not in (MISSING, 0)
-            and item.name not in ("port", "estimate_every_s")
+            and item.name not in ("port", "estimate_every_s", "runners")
             and isinstance(default, (int, float))
         ):
             raise InvalidInput("must be more than 0, got 0")
