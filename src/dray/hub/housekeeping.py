@@ -28,10 +28,14 @@ async def keep_house(
     config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs, blobs: Blobs
 ) -> None:
     """Sweep every minute until cancelled."""
+    strays = True
     while True:
         await asyncio.sleep(EVERY_S)
         try:
             await sweep(config, engine, writer, outputs)
+            if strays:
+                await blobs.list_strays()
+            strays = False
             await blobs.sweep(config.blob_idle_s)
         except EpochLost:
             engine.post(note_lost_epoch)
