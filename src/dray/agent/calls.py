@@ -28,6 +28,7 @@ class Ended(NamedTuple):
     """Ends of calls as a runner tells them, in columns; `details` by index where there is more to say."""
 
     indices: Sequence[int]
+    no: Sequence[int]
     state: Sequence[str]
     value: Sequence[Value]
     wall_us: Sequence[int]
@@ -38,6 +39,7 @@ class Ended(NamedTuple):
         indices = [self.indices[place] for place in places]
         return Ended(
             indices,
+            [self.no[place] for place in places],
             [self.state[place] for place in places],
             [self.value[place] for place in places],
             [self.wall_us[place] for place in places],

@@ -213,7 +213,7 @@ class Runners:
             }
             words = tuple("failed" if state else "succeeded" for state in results.state)
             values = [value or None for value in values]
-        ended = Ended(results.indices, words, values, results.wall_us, details)
+        ended = Ended(results.indices, results.no, words, values, results.wall_us, details)
         self._tell(self._machine.calls.runner_ended(uid, ended, _now_ms()))
 
     def _sort_out(self, uid: str, bound: BindRunner, results: Results) -> Results:
@@ -273,7 +273,7 @@ class Runners:
             state = "failed"
             details = {index: ("environment", f"its result of {size} bytes did not reach the hub: {fault}")}
         value = named if state == "succeeded" else None
-        ended = Ended([index], [state], [value], [wall_us], details)
+        ended = Ended([index], [0], [state], [value], [wall_us], details)
         self._tell(self._machine.calls.landed(lane, ended, _now_ms()))
 
     async def _answer(self, uid: str, question: dict[str, Any]) -> None:
