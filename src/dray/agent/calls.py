@@ -75,7 +75,11 @@ class Calls(LaneService):
         if fresh or not effects:
             # Said again where all of it was here already: the hub asks because it has not heard.
             effects = [*self._first_words(lane), *effects]
-        return self._serve(lane, [effect for effect in effects if effect is not None], now_ms)
+        known = [effect for effect in effects if effect is not None]
+        if lane.yielded:
+            # Sent before the hub had heard of it: they would wait for as long as the call that they are behind.
+            return known + self.send_on(lane)
+        return self._serve(lane, known, now_ms)
 
     def _take_on(self, lane: Lane, message: CallsAssign) -> list[Effect | None]:
         """Queue what is new; one entry for each new call: None, or the blob that it needs."""
