@@ -73,6 +73,7 @@ class HubConfig:
     lost_service_s: float = 60.0
     start_grace_s: float = 120.0
     accept_s: float = 30.0
+    open_idle_s: float = 60.0
     resend_s: tuple[float, ...] = (2.0, 4.0, 8.0)
     brake_share: float = 0.5
     brake_window_s: float = 60.0
@@ -271,7 +272,7 @@ def _convert(item: Field[Any], raw: Any) -> Any:
         if (
             value == 0
             and default not in (MISSING, 0)
-            and item.name not in ("port", "estimate_every_s")
+            and item.name not in ("port", "estimate_every_s", "runners")
             and isinstance(default, (int, float))
         ):
             raise InvalidInput("must be more than 0, got 0")

@@ -136,7 +136,7 @@ def test_two_that_keep_throwing_each_other_out_are_both_refused(own_lab) -> None
 
 
 def test_an_unaccepted_assignment_is_revoked_and_keeps_its_place(own_lab) -> None:
-    lab = own_lab(accept_s="0.4")
+    lab = own_lab(accept_s="1")
     slow, other = lab.worker(), lab.worker()
     first = assigned(lab, slow)
     later = lab.submit()
@@ -146,6 +146,8 @@ def test_an_unaccepted_assignment_is_revoked_and_keeps_its_place(own_lab) -> Non
     assert (job["state"], job["phase"], job["failures"], job["losses"]) == ("pending", "queued", 0, 0)
     answer = other.ready()["payload"]
     assert (answer["spec"]["id"], answer["attempt"]["no"]) == (first["spec"]["id"], 2)
+    # At once: what is not accepted is revoked from this one as well.
+    other.accept(first["spec"]["id"])
     assert other.ready()["payload"]["spec"]["id"] == later
     slow.send("job_accepted", {"task_id": first["spec"]["id"]})
     slow.expect("ack")

@@ -25,7 +25,7 @@ def test_two_rounds_of_kills_leave_a_clean_account(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     kills = ("--hub", "2", "--agent", "1", "--supervisor", "1", "--tasks", "1", "--round-s", "0.8-1.2")
     bounds = ("--seed", "1", "--end-s", "45", "--out", str(out))
-    words = [sys.executable, "tools/kill_soak.py", "--kill", *kills, *bounds]
+    words = [sys.executable, "tools/kill_soak.py", *kills, *bounds]
     done = subprocess.run(
         words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110, check=False
     )

@@ -87,6 +87,9 @@ async def test_sent_again_calls_are_those_that_were_there(shared: RunningHub) ->
         assert (await client.add(job, [], first=5, close=True))["total"] == 5
         assert (await client.add(job, [], first=5, close=True))["total"] == 5
         assert (await client.add(job, [b"3", b"4"], first=3))["total"] == 5
+        records = ask(shared, "GET", "/audit?limit=20")[1]["records"]
+        mine = [(record["action"], record["detail"]) for record in records if record["target"] == job]
+        assert mine == [("calls", "0 more, closed"), ("calls", "2 more"), ("submit", "1 jobs")]
         late = await client.refused("calls", {"job": job, "first": 5, "args": [b"x"]})
         assert late["code"] == "closed"
         other = await client.refused("calls", first | {"spec": SPEC | {"name": "other"}})

@@ -36,10 +36,10 @@ class Ended(NamedTuple):
 
 
 class Calls(LaneService):
-    """All lanes of one agent. `ready` is how many runners it keeps warm."""
+    """All lanes of one agent. `ready` runners are started ahead of any call, up to `kept` stay when there is none."""
 
-    def __init__(self, incarnation: str, ready: int) -> None:
-        super().__init__(incarnation, ready)
+    def __init__(self, incarnation: str, ready: int, kept: int) -> None:
+        super().__init__(incarnation, ready, kept)
         self._old: dict[str, dict[str, Any] | None] = {}
 
     # --- the hub's side -----------------------------------------------------------------------------------------------
@@ -47,14 +47,15 @@ class Calls(LaneService):
     def assigned(self, message: CallsAssign, now_ms: int) -> list[Effect]:
         """Take calls on; those that are here already, or ended here, change nothing."""
         lane = self.lanes.get(message.lane)
-        if lane is None or (lane.spec is None and message.spec is not None):
+        if lane is None or lane.spec is None or message.spec is not None:
             if message.spec is None:
                 return self._send_back(message)
             lane = self.lanes.setdefault(message.lane, Lane(uid=message.lane, job=message.job))
-            lane.spec = message.spec
+            # What comes with the spec holds for the lane: it is not said again.
+            lane.spec, lane.devices, lane.token = message.spec, tuple(message.devices), message.token
         if lane.stopping is not None:
             return []
-        lane.devices, lane.token, lane.inherited = tuple(message.devices), message.token, False
+        lane.inherited = False
         lane.set_limit(message.remaining_time)
         self._idle.pop(lane.uid, None)
         fresh = not lane.calls and not lane.begun
@@ -179,9 +180,11 @@ class Calls(LaneService):
         """Ends of lanes that the hub has not recorded."""
         return [lane.result for lane in self.lanes.values() if lane.result is not None]
 
-    def registered(self) -> None:
-        """A new session: everything unacked is told again."""
+    def registered(self) -> list[Effect]:
+        """A new session: everything unacked is told again. With the first one runners are made ready."""
         self.results.repeat_all()
+        self.pool.opened = True
+        return self.settle()
 
     def yielded(self, uid: str, yielded: bool, now_ms: int) -> list[Effect]:
         """The call that a lane is in waits on others, or goes on: what is behind it need not wait with it."""

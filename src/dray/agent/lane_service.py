@@ -19,9 +19,9 @@ PREEMPTED = ("preempted", "requeued", "revoked", "drain")
 class LaneService:
     """The lanes of one agent and what serves them."""
 
-    def __init__(self, incarnation: str, ready: int) -> None:
+    def __init__(self, incarnation: str, ready: int, kept: int) -> None:
         self.lanes: dict[str, Lane] = {}
-        self.pool = RunnerPool(incarnation, ready)
+        self.pool = RunnerPool(incarnation, ready, kept)
         self.results = CallResults()
         self._waiting: dict[str, None] = {}
         self._idle: dict[str, None] = {}

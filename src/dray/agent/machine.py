@@ -83,7 +83,7 @@ class Machine:
         self.capability, self.devices = Capability(), tuple[Device, ...]()
         self.resources: dict[str, int] = {}
         self.running: dict[str, Running] = {}
-        self.calls = Calls(incarnation, ready)
+        self.calls = Calls(incarnation, ready, slots)
         self.yields = Yields()
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = 0
@@ -363,8 +363,7 @@ class Machine:
             effects.append(Supervise({"op": "acked", "uids": done}))
         if ack.re == "register":
             self.registered = True
-            self.calls.registered()
-            effects += [*self.yields.repeat_all(now_ms), self._ready("registered")]
+            effects += [*self.yields.repeat_all(now_ms), self._ready("registered"), *self.calls.registered()]
         return effects
 
     def assigned(self, message: JobAssign, now_ms: int) -> list[Effect]:

@@ -36,7 +36,7 @@ class RunnerHome:
         self.is_foreign = foreign
         base = Path(os.path.dirname(session.path)) if foreign else home
         self.runners, self.blobs = base / "runners", base / "blobs"
-        self.socket_path = f"{session.path}.run"
+        self.socket_path = os.path.join(os.path.dirname(session.path), "runners.sock")
         for folder in (self.runners, self.blobs):
             folder.mkdir(mode=0o711 if foreign else 0o700, exist_ok=True)
 

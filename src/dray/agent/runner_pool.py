@@ -1,7 +1,7 @@
 """Which runners there are, which one serves a lane, when one is started or let go. Pure: processes are the shell's.
 
-As many are kept ready as the worker has slots. Surprising rule: a worn runner (many calls, or grown) works on until
-another stands ready in its place, so that recycling costs no lane its time.
+As many are kept ready as the worker has slots, from its first session on. Surprising rule: a worn runner (many calls,
+or grown) works on until another stands ready in its place, so that recycling costs no lane its time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ FAILED_STARTS = 3
 
 
 class RunnerPool:
-    """The runners of one agent. `ready` is how many it keeps though no lane needs them."""
+    """The runners of one agent: `ready` are started though no lane needs them yet, `kept` stay when none does."""
 
-    def __init__(self, incarnation: str, ready: int) -> None:
-        self._incarnation, self._ready = incarnation, ready
+    def __init__(self, incarnation: str, ready: int, kept: int) -> None:
+        self._incarnation, self._ready, self._kept = incarnation, ready, max(ready, kept)
+        self.opened = False
         self._count = 0
         self._failures: dict[str, int] = {}
         self.records: dict[str, RunnerRecord] = {}
@@ -64,11 +65,11 @@ class RunnerPool:
             effects += [self.start(binding.venv, binding.memory_bytes) for _ in lacking]
         live = [record for record in self.records.values() if record.phase != "ending" and not record.worn]
         idle = sorted((r for r in live if r.phase == "idle"), key=lambda record: record.idle_ms)
-        for record in idle[: max(0, len(live) - self._ready)]:
+        for record in idle[: max(0, len(live) - self._kept)]:
             effects.append(self.retire(record, "spare"))
             live.remove(record)
         starting = sum(record.phase == "starting" for record in live)
-        if self._failures.get("", 0) < FAILED_STARTS:
+        if self.opened and self._failures.get("", 0) < FAILED_STARTS:
             lacking = range(min(self._ready - len(live), STARTING_AT_ONCE - starting))
             effects += [self.start("", 0) for _ in lacking]
         return effects
@@ -92,8 +93,8 @@ class RunnerPool:
 
     @property
     def crowded(self) -> bool:
-        """Whether there may be more than are kept ready."""
-        return len(self.records) > self._ready
+        """Whether there may be more than are kept."""
+        return len(self.records) > self._kept
 
     def has_successor(self, wanted: Binding) -> bool:
         """Whether another stands ready to take a worn runner's lane."""

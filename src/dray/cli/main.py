@@ -32,6 +32,7 @@ COMMANDS = {
     "map": ("dray.cli.map_command:map_items", "Run a command once per item, as one array."),
     "ps": (f"{_JOBS}:ps", "List jobs."),
     "show": (f"{_JOBS}:show", "Show a job or a task with all its attempts."),
+    "result": ("dray.cli.result_command:result", "Print what a call of a function gave."),
     "logs": (f"{_FOLLOW}:logs", "Print the output of a job or a task."),
     "wait": (f"{_FOLLOW}:wait", "Wait for jobs to end, exit with their exit code."),
     "cancel": (f"{_JOBS}:cancel", "Cancel jobs or tasks."),

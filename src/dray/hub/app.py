@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import gc
 import getpass
 import json
 import logging
@@ -47,6 +46,7 @@ from dray.hub.channel_answers import ChannelAnswers
 from dray.hub.client_channel import ChannelLimits, ClientChannels
 from dray.hub.client_channel import Desk as ChannelDesk
 from dray.hub.clock import HubClock
+from dray.hub.collector import leave_out_what_is_there, take_over_collector
 from dray.hub.effect_runner import Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
@@ -107,6 +107,7 @@ def run_hub(config: HubConfig) -> int:
                 import uvloop
 
                 uvloop.install()
+            take_over_collector()
             return asyncio.run(_serve(config))
     except DrayError as fault:
         print(f"dray hub: {fault.message}", file=sys.stderr)
@@ -155,8 +156,7 @@ async def start_hub(config: HubConfig) -> Hub:
     wake_up(state, now)
     for name, span_ms, limit_ms in store.recent_runs(RECALLED_RUNS):
         state.experience.spans.learn(name, span_ms, limit_ms)
-    gc.collect()
-    gc.freeze()
+    leave_out_what_is_there()
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
     hub = _wire(config, store, state, seq, clock, bound, tls)
     hub.writer.start()
@@ -231,28 +231,11 @@ def _wire(
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
     ]
-    http_limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
-    hosts = (*config.hosts, config.host, socket.gethostname())
-    values = Values(blobs, calls)
-    api = HttpApi(answers, tokens, hosts, http_limits, routes, metrics.count_request, values)
+    api = _make_api(config, answers, tokens, routes, metrics, Values(blobs, calls))
     cert, key = (tls.cert, tls.key) if tls else (None, None)
     server = HttpServer(api, bound, cert, key, config.frame_msgpack_bytes + (1 << 20))
-    return Hub(
-        config,
-        store,
-        writer,
-        engine,
-        answers,
-        sessions,
-        channels,
-        feed,
-        outputs,
-        blobs,
-        tokens,
-        api,
-        server,
-        server.url,
-    )
+    sides = (sessions, channels, feed, outputs, blobs, tokens, api, server, server.url)
+    return Hub(config, store, writer, engine, answers, *sides)
 
 
 def _make_more(
@@ -261,6 +244,19 @@ def _make_more(
     statistics = QueueStatistics(clock.read().now_ms)
     site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, store))
     return site, Forecasts(engine, clock, config.estimate_every_s)
+
+
+def _make_api(
+    config: HubConfig,
+    answers: Answers,
+    tokens: Tokens,
+    routes: list[SocketRoute],
+    metrics: Metrics,
+    values: Values,
+) -> HttpApi:
+    limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
+    hosts = (*config.hosts, config.host, socket.gethostname())
+    return HttpApi(answers, tokens, hosts, limits, routes, metrics.count_request, values)
 
 
 def _make_blobs(
@@ -383,4 +379,5 @@ def _rules(config: HubConfig) -> Rules:
         brake_window_ms=round(config.brake_window_s * 1000),
         brake_min=config.brake_min,
         flap_refuse_ms=round(config.flap_refuse_s * 1000),
+        open_idle_ms=round(config.open_idle_s * 1000),
     )

@@ -28,7 +28,7 @@ from dray.hub.call_args import ArgsMemory, pack_args
 from dray.hub.call_results import digests_of
 from dray.hub.commands import Sources, find_job, owned, read_specs, submit
 from dray.hub.service import Caller
-from dray.hub.store.base import BlobRef, Chunk
+from dray.hub.store.base import AuditRecord, BlobRef, Chunk
 from dray.hub.turns import Decision
 from dray.wire.client_messages import Calls
 
@@ -87,7 +87,11 @@ def add_calls(
             steps = _open(state, body, spec, list(made.events), sources)
         else:
             steps = _extend(state, body, owned(caller, job, body.job), sources)
-        return Decision(steps, lambda after: finish(after, body.job), made.audit)
+        audit = made.audit
+        if job is not None and steps:
+            said = f"{max(0, len(body.args) - (job.total - body.first))} more" + ", closed" * body.close
+            audit = (AuditRecord(clock.at_ms, caller.user, caller.token_id, "calls", job.id, said),)
+        return Decision(steps, lambda after: finish(after, body.job), audit)
 
     return decide
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dray.core.lifecycle.events import Clock, Event, HoldChanged, JobEdited, RequeueRequested
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Job
+from dray.core.model.records import Attempt, Job
 from dray.core.model.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.model.units import parse_moment
@@ -72,7 +72,7 @@ def requeue(
         live = [state.attempts[uid] for uid in state.live_of.get(job_id, ())]
         # A gang stops and starts as one, whichever of its members is meant.
         chosen = None if job.gang else index
-        wanted = [item for item in live if chosen in (None, item.index) and not item.cancel]
+        wanted = [item for item in live if not item.cancel and _is_of(item, chosen)]
         note = "" if wanted else "nothing of it runs: it waits, or is stopping already"
         events = [RequeueRequested(job_id, -1 if chosen is None else chosen, caller.user)] if wanted else []
         target = job_id if chosen is None or not job.numbered else f"{job_id}/{chosen}"
@@ -111,6 +111,13 @@ def edit(
         return Decision(events, lambda state: finish(state, job_id, note), (record,) if events else ())
 
     return decide
+
+
+def _is_of(attempt: Attempt, index: int | None) -> bool:
+    """Whether an attempt runs a task, or any (None); a lane runs the calls that are outstanding in it."""
+    if index is None:
+        return True
+    return attempt.index == index if attempt.calls is None else attempt.calls.get(index, 0) > 0
 
 
 def living(caller: Caller, state: State, store: Store, job_id: str, what: str) -> Job:

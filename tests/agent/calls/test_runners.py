@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.agent.calls.call_hub import wait_for
 
 from dray.functions.values import pack
-from tests.agent.calls.call_hub import wait_for
 
 if TYPE_CHECKING:
     from tests.agent.calls.call_hub import CallHub
@@ -40,13 +40,14 @@ def test_calls_of_one_user_reuse_a_runner_and_others_never_get_it(hub: CallHub) 
 
 def test_a_worn_runner_is_replaced_without_losing_a_call(hub: CallHub) -> None:
     hub.start_agent(1)
-    count = 10_500
-    for start in range(0, count, 500):
-        hub.assign("1-1", "j", lambda: os.getpid(), [()] * 500, first=start)  # noqa: PLW0108 - opened by each runner
-    wait_for(lambda: len(hub.ends) == count, "all have ended", 60)
-    pids = [hub.end("j", index)[1] for index in range(count)]
-    assert len(set(pids)) == 2
-    wait_for(lambda: pids[0] not in hub.runner_pids(), "the worn one is gone")
+    for start in range(0, 10_000, 500):
+        hub.assign("1-1", "j", os.getpid, [()] * 500, first=start)
+    wait_for(lambda: len(hub.ends) == 10_000, "all have ended", 60)
+    (worn,) = {hub.end("j", index)[1] for index in range(10_000)}
+    hub.assign("1-1", "j", os.getpid, [()] * 10, first=10_000)
+    (fresh,) = {hub.end("j", 10_000 + index)[1] for index in range(10)}
+    assert fresh != worn
+    wait_for(lambda: worn not in hub.runner_pids(), "the worn one is gone")
 
 
 def test_a_runner_that_has_grown_is_replaced(hub: CallHub) -> None:

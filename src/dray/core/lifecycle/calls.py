@@ -46,7 +46,7 @@ def fed(state: State, event: CallsFed, clock: Clock) -> list[Effect]:
         if not taken:
             continue
         lanes.put_in(state, job, lane, taken)
-        job.waiting_since_ms = clock.now_ms
+        job.waiting_since_ms = lane.fed_ms = clock.now_ms
         state.touched.jobs[job.id] = state.touched.attempts[lane.uid] = None
         if state.lingering.get(lane.uid) == OVER:
             del state.lingering[lane.uid]

@@ -265,6 +265,7 @@ def _open_lane(state: State, job: Job, worker: Worker, placement: Placement, clo
         limit_ms=job.limit_ms,
         lost_after_ms=job.lost_after_ms,
         calls={index: number},
+        fed_ms=clock.now_ms,
     )
     counters = state.counters
     counters.next_attempt = max(counters.next_attempt, (lane.fence & (1 << 40) - 1) + 1)

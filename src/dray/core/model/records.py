@@ -184,7 +184,8 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
 
     A lane is an attempt of no task (`index` is LANE): a held place through which calls of its job go, one at a time, in
     the order given. `calls` are those given and not ended, by index with the number of the try; below 0: cancelled, and
-    not confirmed gone. `yielded`: it waits for others, and has given its slot and cores up meanwhile.
+    not confirmed gone. `fed_ms`: when it was last given any. `yielded`: an attempt, of a task or a lane, that waits for
+    others and has given its slot and cores up meanwhile.
     """
 
     uid: str
@@ -227,6 +228,7 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     saved_ms: int = 0
     calls: dict[int, int] | None = None
     yielded: bool = False
+    fed_ms: int = 0
 
     @property
     def lane(self) -> bool:

@@ -254,7 +254,7 @@ class MemoryStore:
             counters=file.counters,
             jobs=_copies(jobs),
             tasks=_copies(tasks),
-            attempts=_copies(attempts),
+            attempts=map(_twin, attempts),
             workers=(copy.deepcopy(worker) for _, worker in sorted(file.workers.items())),
             ledger=(LedgerRow(*key, record) for key, record in sorted(file.ledger.items())),
         )
@@ -311,7 +311,7 @@ class MemoryStore:
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""
         row = self.file.attempts.get(attempt_number(uid))
-        return copy.copy(row.attempt) if row else None
+        return _twin(row.attempt) if row else None
 
     def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
         """Find the last attempt of a task on one worker."""
@@ -372,3 +372,10 @@ def _matches(row: JobRow, wanted: JobFilter) -> bool:
         and (not wanted.before_seq or job.seq < wanted.before_seq)
         and all(row.labels.get(key) == value for key, value in wanted.labels)
     )
+
+
+def _twin(attempt: Attempt) -> Attempt:
+    """A copy that nothing done to it reaches this one through: what is outstanding in a lane changes in place."""
+    twin = copy.copy(attempt)
+    twin.calls = None if attempt.calls is None else dict(attempt.calls)
+    return twin

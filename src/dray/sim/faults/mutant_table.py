@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.sim.faults.call_mutants import CALLS
 from dray.sim.faults.control_mutants import CONTROL
 from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
@@ -519,4 +520,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SAVES,
     *CONTROL,
     *POLICIES,
+    *CALLS,
 )
