@@ -75,6 +75,19 @@ class CallRuns(Protocol):
     def behave(self, task_id: str) -> CallBehaviour: ...
 
 
+class NoCalls:
+    """Nobody calls."""
+
+    on = False
+
+    def behave(self, task_id: str) -> CallBehaviour:
+        """Never asked for: no machine keeps a process ready."""
+        raise AssertionError(f"{task_id} runs, and nobody has called it")
+
+
+NOBODY = NoCalls()
+
+
 class GangRuns(Protocol):
     """Whoever judges how members of gangs run."""
 
