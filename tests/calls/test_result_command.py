@@ -52,7 +52,7 @@ def run(cluster: PrivateHub, monkeypatch: pytest.MonkeyPatch) -> Any:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(["result", *words])
             sys.stdout.flush()
-        return Said(code, out.buffer.getvalue(), err.getvalue())  # type: ignore[attr-defined]  # BytesIO, as made above
+        return Said(code, out.buffer.getvalue(), err.getvalue())
 
     return call
 
