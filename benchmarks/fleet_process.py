@@ -8,6 +8,7 @@ themselves, with the delays and the jitter of dray's own agent.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import sys
@@ -127,6 +128,9 @@ async def serve(fleet: Fleet) -> None:
                 fleet.start(fleet.dial(worker))
                 loop.call_later(random.uniform(0, fleet.beat_s), fleet.beat, worker)
             await fleet.complete.wait()
+            # A full collection over ten thousand workers would be timed as the hub's delay.
+            gc.collect()
+            gc.freeze()
         elif line == "reset":
             fleet.spans.clear()
             fleet.new_attempts = fleet.cancels = fleet.stops = fleet.breaks = 0

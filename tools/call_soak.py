@@ -12,6 +12,7 @@ import json
 import random
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -57,7 +58,7 @@ class Ledger:
         self.maps: dict[str, Map] = {}
         self.recorded: set[str] = set()
         self.heard: dict[tuple[str, int], int] = {}
-        for path in sorted(folder.glob("client-*.txt")):
+        for path in sorted(folder.glob("client-*[0-9]")):
             for line in path.read_text().splitlines():
                 self._read(line.split())
 
@@ -78,7 +79,7 @@ class Rounds(Killer):
         super().__init__(cluster, cluster.folder / "lines", rng)
         (cluster.folder / "lines").touch()
         self._chance = rng
-        self._clients: list[Any] = []
+        self._clients: list[tuple[Path, subprocess.Popen[bytes]]] = []
         self._numbers = 0
 
     def start_all(self) -> None:
@@ -95,10 +96,13 @@ class Rounds(Killer):
             sys.executable,
             "-P",
             str(CLIENT),
-            str(folder / f"client-{self._numbers}.txt"),
+            str(folder / f"client-{self._numbers}"),
             str(self._numbers),
         ]
-        self._clients.append(self.cluster.spawn(words, folder / f"client-{self._numbers}.log"))
+        # By name: a client that finds no hub by itself would start a private one.
+        where = {"DRAY_HUB": self.cluster.url, "DRAY_TOKEN": self.cluster.token}
+        log = folder / f"client-{self._numbers}.log"
+        self._clients.append((log, self.cluster.spawn(words, log, where)))
 
     def kill(self, kind: str, span_s: float) -> None:
         """Kill one of a kind some time within the span."""
@@ -111,11 +115,7 @@ class Rounds(Killer):
         self.run_round(span_s - early_s, [])
 
     def _kill_client(self) -> None:
-        victim = self._clients.pop(self._chance.randrange(len(self._clients)))
-        if victim.poll() is not None:
-            self.surprises.append(f"a client ended by itself with {victim.returncode}")
-        victim.kill()
-        victim.wait()
+        self._end(*self._clients.pop(self._chance.randrange(len(self._clients))))
         self.kills["client"] += 1
         self._start_client()
 
@@ -127,11 +127,15 @@ class Rounds(Killer):
 
     def stop_clients(self) -> None:
         """End what was begun by clients as a crash would."""
-        for client in self._clients:
-            if client.poll() is not None:
-                self.surprises.append(f"a client ended by itself with {client.returncode}")
-            client.kill()
-            client.wait()
+        for log, client in self._clients:
+            self._end(log, client)
+
+    def _end(self, log: Path, client: subprocess.Popen[bytes]) -> None:
+        if client.poll() is not None:
+            said = log.read_text(errors="replace")[-500:]
+            self.surprises.append(f"a client ended by itself with {client.returncode}: {said}")
+        client.kill()
+        client.wait()
 
 
 def runners_of(cluster: Cluster) -> Iterator[psutil.Process]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import dray
 
 LEAST, MOST = 20, 400
+AWAY_S = 60.0
 
 
 def work(number: int, salt: int, pause_s: float) -> int:
@@ -21,9 +22,24 @@ def work(number: int, salt: int, pause_s: float) -> int:
     return number * number + salt
 
 
+def connect() -> dray.Hub:
+    """The hub may just be down: it is dialled until it is back."""
+    deadline = time.monotonic() + AWAY_S
+    while True:
+        try:
+            hub = dray.connect()
+            hub.ping()
+        except dray.HubUnavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return hub
+
+
 def run(ledger: Path, salt: int) -> None:
     rng = random.Random(salt)
-    with ledger.open("a", buffering=1) as file, dray.connect() as hub:
+    with ledger.open("a", buffering=1) as file, connect() as hub:
         while True:
             size = rng.randint(LEAST, MOST)
             pauses = [rng.choice((0.0, 0.0, 0.001, 0.03)) for _ in range(size)]

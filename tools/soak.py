@@ -33,7 +33,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev soak",
         description="Run the fault simulation over many seeds.",
-        epilog="Real processes and broken input instead: ./dev soak --kill, --calls or --fuzz, each with its own --help.",
+        epilog="Real processes and broken input instead: --kill, --calls or --fuzz, each with its own --help.",
     )
     parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many seeds (default 200)")
     parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (default 0)")

@@ -19,7 +19,7 @@ from dray.core.model.records import JobState
 from dray.errors import Conflict, HubUnavailable, NotFound, TooLarge, Unauthenticated
 from dray.testing import RunningHub, make_spec, running_hub
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 WaitUntil = Callable[..., Awaitable[object]]
 
 

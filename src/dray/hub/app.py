@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import gc
 import getpass
 import json
 import logging
@@ -47,6 +46,7 @@ from dray.hub.channel_answers import ChannelAnswers
 from dray.hub.client_channel import ChannelLimits, ClientChannels
 from dray.hub.client_channel import Desk as ChannelDesk
 from dray.hub.clock import HubClock
+from dray.hub.collector import leave_out_what_is_there, take_over_collector
 from dray.hub.effect_runner import Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
@@ -107,6 +107,7 @@ def run_hub(config: HubConfig) -> int:
                 import uvloop
 
                 uvloop.install()
+            take_over_collector()
             return asyncio.run(_serve(config))
     except DrayError as fault:
         print(f"dray hub: {fault.message}", file=sys.stderr)
@@ -155,8 +156,7 @@ async def start_hub(config: HubConfig) -> Hub:
     wake_up(state, now)
     for name, span_ms, limit_ms in store.recent_runs(RECALLED_RUNS):
         state.experience.spans.learn(name, span_ms, limit_ms)
-    gc.collect()
-    gc.freeze()
+    leave_out_what_is_there()
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
     hub = _wire(config, store, state, seq, clock, bound, tls)
     hub.writer.start()

@@ -2,7 +2,9 @@
 
 Owns sockets, framing, limits and the way from a message to a call of the hub's services; what is allowed is decided
 behind them, exactly as for HTTP. Answers leave as soon as the socket takes them, and what is ready by then shares a
-frame: the peer's pace makes the batches, no timer does. A peer that asks faster than it reads is simply read no
+frame: the peer's pace makes the batches, no timer does. Only what is told unasked about a job that goes on is held to
+`ROWS_S`: people do not see more, and a row for each of a thousand tasks a second costs both ends as much as the tasks.
+A peer that asks faster than it reads is simply read no
 further; one that does not read what it asked to be told of is closed (1013).
 """
 
@@ -30,6 +32,7 @@ BAD_INPUT, OVERLOADED, TOKEN_GONE, GOING_AWAY = 4400, 1013, 4401, 1001
 BAD_IN_A_ROW = 10
 FRAME_MESSAGES = 512
 GOODBYE_S = 2.0
+ROWS_S = 0.02
 _STATES = frozenset(state.value for state in JobState)
 logger = logging.getLogger("dray.hub.channel")
 
@@ -97,6 +100,8 @@ class Channel:
         self._queued_bytes = 0
         self._rows: dict[str, Any] = {}
         self._rows_bytes = 0
+        self._rows_at = 0.0
+        self._rows_timer: asyncio.TimerHandle | None = None
         self._watched: dict[str, None] = {}
         self._asking: dict[asyncio.Task[None], int] = {}
         self._asked_bytes = 0
@@ -122,6 +127,8 @@ class Channel:
                     await self._take_frame(frame)
         finally:
             self._closing = self._closing or (1006, "")
+            if self._rows_timer is not None:
+                self._rows_timer.cancel()
             self._desk.channel.drop(list(self._watched), self)
             self.calls.close()
             self.pump.cancel()
@@ -144,10 +151,23 @@ class Channel:
             self._rows[job_id] = packed
         else:
             self._rows[job_id] = row
+            if self._rest_rows():
+                return
         if self._rows_bytes + self._queued_bytes > 16 * self._limits.queue_bytes and self._sending:
             self._rows, self._outbox, self._rows_bytes = {}, [], 0
             self.close(OVERLOADED, "this peer does not read what it asked to be told of")
         self._wake.set()
+
+    def _rest_rows(self) -> bool:
+        """Whether rows left so lately that the next ones are to wait; then a timer sees to them."""
+        if self._rows_timer is not None:
+            return True
+        loop = asyncio.get_running_loop()
+        due_at = self._rows_at + ROWS_S
+        if loop.time() >= due_at:
+            return False
+        self._rows_timer = loop.call_at(due_at, self._wake.set)
+        return True
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -246,6 +266,10 @@ class Channel:
     def _batch(self) -> list[bytes]:
         if self._rows:
             rows, self._rows, self._rows_bytes = self._rows, {}, 0
+            self._rows_at = asyncio.get_running_loop().time()
+            if self._rows_timer is not None:
+                self._rows_timer.cancel()
+                self._rows_timer = None
             self._push(wire.write_message(wire.CHANGED, None, {"jobs": list(rows.values())}))
         count, size = 0, 0
         for message in self._outbox[:FRAME_MESSAGES]:

@@ -95,7 +95,7 @@ class Runner:
             else:
                 self._send[type(effect)](effect)
         self._send_calls()
-        # Also where no call has ended: a job may end without any result, and those who wait for one must hear of it.
+        # Also with nothing to tell: the job that ended in this turn may have had its last result before.
         ended = self._ended.copy()
         self._ended.clear()
         self._publish(seq, ended)

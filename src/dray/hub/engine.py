@@ -126,8 +126,13 @@ class Engine:
         """Wall time, for people."""
         return self._clock.read().at_ms
 
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever reads messages is to wait: a flood of them must not eat the memory."""
+        return not self._room.is_set()
+
     async def has_room(self) -> None:
-        """Wait while the inbox is full: a flood of messages must not eat the memory."""
+        """Wait while the inbox is full."""
         await self._room.wait()
 
     # --- turns ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files, blobs.
+"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files, blobs, memory.
 
 By age and by size, in small steps between turns, never live work.
 """
@@ -14,6 +14,7 @@ from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
 from dray.errors import EpochLost
 from dray.hub.blobs import Blobs
+from dray.hub.collector import Collector
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
 from dray.hub.store.base import AuditRecord, Retention
@@ -28,9 +29,11 @@ async def keep_house(
     config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs, blobs: Blobs
 ) -> None:
     """Sweep every minute until cancelled."""
+    collector = Collector()
     strays = True
     while True:
         await asyncio.sleep(EVERY_S)
+        collector.tend()
         try:
             await sweep(config, engine, writer, outputs)
             if strays:

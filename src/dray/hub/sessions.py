@@ -1,6 +1,8 @@
 """Worker sockets: frames in, frames out, nothing decided. What a message means is settled in `inbound`, inside a turn.
 
 Each session has an outbox with a bound: a peer that does not read is closed (1013) instead of eating the hub's memory.
+Small frames go straight in and out of the socket where it offers that; a task reads and another writes all that has to
+wait, in the same order.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from dray.core.lifecycle.events import SessionClosed, WorkerLeft
 from dray.errors import InvalidInput
@@ -18,6 +20,7 @@ from dray.hub.gate import Receive, Scope, Send
 from dray.hub.outputs import Outputs
 from dray.hub.questions import Questions
 from dray.hub.service import Caller
+from dray.hub.sockets import EXTENSION
 from dray.hub.store.base import Store
 from dray.hub.turns import Decision
 from dray.wire.codec import Codec, Envelope, message
@@ -51,16 +54,35 @@ class Limits:
         self.queue_messages, self.queue_bytes = queue_messages, queue_bytes
 
 
-class Session:
-    """One socket. `worker` is empty until it has registered."""
+class Frames(Protocol):
+    """The short way in and out of a socket."""
 
-    def __init__(self, number: int, caller: Caller, codec: Codec, send: Send, limits: Limits) -> None:
+    def take_frames(self, take: Callable[[bytes], bool]) -> None: ...
+    def write_frame(self, frame: bytes) -> bool: ...
+
+
+class Session:
+    """One socket. `worker` is empty until it has registered; `reading`: a frame is being taken step by step."""
+
+    def __init__(
+        self,
+        number: int,
+        caller: Caller,
+        codec: Codec,
+        send: Send,
+        limits: Limits,
+        frames: Frames | None = None,
+    ) -> None:
         self.number, self.caller, self.codec = number, caller, codec
         self.worker = ""
         self.lists = self.calls = False
         self.bad_in_a_row = 0
+        self.reading = False
         self.closing: tuple[int, str] | None = None
         self._send, self._limits = send, limits
+        # Text frames are rare enough for the long way.
+        self._direct = frames if codec.binary else None
+        self._flushing = False
         self._outbox: list[dict[str, Any]] = []
         self._plain = 0
         self._in_flight = 0
@@ -82,7 +104,24 @@ class Session:
             return
         self._outbox.append(envelope)
         self._plain += not calls
-        self._wake.set()
+        if self._direct is None or self._in_flight:
+            self._wake.set()
+        elif not self._flushing:
+            # Once all that this step of the loop has to say is there.
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write what is queued at once if it is one frame and the socket takes it; else the pump sends it."""
+        self._flushing = False
+        if not self._outbox or self.closing is not None or self._in_flight or self._direct is None:
+            self._wake.set()
+            return
+        first, *more = self._groups(self._outbox)
+        if not more and self._direct.write_frame(self.codec.encode(first)):
+            self._outbox, self._plain = [], 0
+        else:
+            self._wake.set()
 
     def close(self, code: int, reason: str) -> None:
         """End the session after what is queued; later messages are dropped."""
@@ -162,15 +201,17 @@ class Sessions:
         chosen = next((name for name in offered if name in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON)), None)
         await send({"type": "websocket.accept", "subprotocol": chosen})
         self._numbers += 1
-        session = Session(
-            self._numbers, caller, self._codecs[chosen == SUBPROTOCOL_MSGPACK], send, self._limits
-        )
+        frames: Frames | None = (scope.get("extensions") or {}).get(EXTENSION)
+        codec = self._codecs[chosen == SUBPROTOCOL_MSGPACK]
+        session = Session(self._numbers, caller, codec, send, self._limits, frames)
         self.open[session.number] = session
         pump = asyncio.create_task(session.pump())
         if offered and chosen is None:
             session.close(
                 BAD_INPUT, f"this hub speaks {SUBPROTOCOL_MSGPACK} and plain JSON, not {offered[0][:40]}"
             )
+        if frames is not None:
+            frames.take_frames(lambda frame: self._take(session, frame))
         try:
             code = await self._read(session, receive)
         finally:
@@ -191,8 +232,35 @@ class Sessions:
             if session.closing is not None:
                 continue
             frame: bytes | str = got["bytes"] if got.get("bytes") is not None else got.get("text") or ""
+            session.reading = True
             await self._frame(session, frame)
             await self._engine().has_room()
+            session.reading = False
+
+    def _take(self, session: Session, frame: bytes) -> bool:
+        """Take a frame in one step where nothing stands in its way; what is odd about one the long way says."""
+        if session.reading or session.closing is not None or not session.codec.binary:
+            return False
+        if len(frame) > self._limits.binary_bytes or self._engine().is_full:
+            return False
+        try:
+            envelopes = session.codec.split(frame)
+        except InvalidInput:
+            return False
+        if len(envelopes) > FRAME_SLICE:
+            return False
+        for envelope in envelopes:
+            self._one(session, envelope)
+            if session.closing is not None:
+                break
+        return True
+
+    def _one(self, session: Session, envelope: Envelope) -> None:
+        try:
+            self._message(session, envelope)
+            session.bad_in_a_row = 0
+        except InvalidInput as fault:
+            self._refuse(session, fault.message)
 
     async def _frame(self, session: Session, frame: bytes | str) -> None:
         """Take one frame, message by message, until it or the session ends."""
@@ -213,11 +281,7 @@ class Sessions:
             self._refuse(session, fault.message)
             return
         for count, envelope in enumerate(envelopes, 1):
-            try:
-                self._message(session, envelope)
-                session.bad_in_a_row = 0
-            except InvalidInput as fault:
-                self._refuse(session, fault.message)
+            self._one(session, envelope)
             if count % FRAME_SLICE == 0:
                 await asyncio.sleep(0)
                 await self._engine().has_room()
