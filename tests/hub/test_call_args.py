@@ -67,7 +67,7 @@ def test_beyond_the_bound_they_wait_in_the_store(order: Any) -> None:
     given = []
     for index in order:
         given += desk.memory.give_out("j1", [index])
-        assert desk.memory._size <= bound
+        assert desk.memory.size <= bound
     assert given == [desk.args[index] for index in order]
     assert desk.reads <= 8
 
@@ -80,7 +80,7 @@ def test_what_is_not_there_is_none_and_an_ended_job_is_let_go() -> None:
     desk.memory.hear(Note("job_ended", "j2"))
     assert len(desk.memory) == 5
     desk.memory.hear(Note("job_ended", "j1"))
-    assert (len(desk.memory), desk.memory._size, desk.memory._left) == (0, 0, {})
+    assert (len(desk.memory), desk.memory.size) == (0, 0)
 
 
 def test_a_column_is_cut_where_its_messages_would_grow_too_large() -> None:
