@@ -81,7 +81,7 @@ class ArgsMemory:
                 self._drop(note.job_id, first)
 
     def _use_up(self, job_id: str, chunk: _Chunk) -> None:
-        if chunk.left <= 0:
+        if chunk.args and chunk.left <= 0:
             self._drop(job_id, chunk.first)
 
     def _find(self, job_id: str, index: int) -> _Chunk:
