@@ -19,6 +19,7 @@ from dray.agent.effects import (
     FeedRunner,
     Grant,
     Launch,
+    LetGo,
     Nudge,
     Prefetch,
     Recall,
@@ -271,7 +272,7 @@ class Driver:
     def carry_out(self, effects: list[Effect]) -> None:
         """Do what the machine asks for; what calls have brought meanwhile leaves when the link has room."""
         for effect in effects:
-            if isinstance(effect, (FeedRunner, BindRunner, Recall, Nudge, Prefetch)):
+            if isinstance(effect, (FeedRunner, BindRunner, LetGo, Recall, Nudge, Prefetch)):
                 if self._runners is not None:
                     self._runners.carry_out(effect)
             elif isinstance(effect, Tell):

@@ -16,7 +16,17 @@ from typing import Any, Protocol
 
 from dray.agent.blobs import Blobs, Refused
 from dray.agent.calls import Ended, is_runner
-from dray.agent.effects import BindRunner, Effect, FeedRunner, Launch, Nudge, Prefetch, Recall, StartRunner
+from dray.agent.effects import (
+    BindRunner,
+    Effect,
+    FeedRunner,
+    Launch,
+    LetGo,
+    Nudge,
+    Prefetch,
+    Recall,
+    StartRunner,
+)
 from dray.agent.environment import build_environment, is_careful
 from dray.agent.machine import Machine
 from dray.agent.runner_home import RunnerHome
@@ -36,7 +46,7 @@ from dray.wire.runner_frames import (
     json_frame,
     pick,
 )
-from dray.wire.runner_now import read_now
+from dray.wire.runner_now import read_now, release_now
 
 KEPT_FUNCTIONS = 64
 INLINE_BYTES = 64 << 10
@@ -71,6 +81,7 @@ class Runners:
         self._bound: dict[str, BindRunner] = {}
         self._unsent: dict[str, bytes] = {}
         self._functions: dict[str, dict[str, None]] = {}
+        self._now_files: dict[str, int] = {}
         self._exits: dict[str, dict[str, Any]] = {}
         self._landings: dict[asyncio.Task[None], str] = {}
 
@@ -80,7 +91,7 @@ class Runners:
         """A runner as the supervisor's `run` entry."""
         return self.home.make_task(effect.uid, effect.venv, effect.memory_bytes, self._own)
 
-    def carry_out(self, effect: BindRunner | FeedRunner | Recall | Nudge | Prefetch) -> None:
+    def carry_out(self, effect: BindRunner | FeedRunner | LetGo | Recall | Nudge | Prefetch) -> None:
         """Do what the machine asks of runners that are there."""
         if isinstance(effect, FeedRunner):
             data = calls_frame(effect.indices, effect.no, effect.args)
@@ -93,6 +104,8 @@ class Runners:
             self.lines.recall(effect.uid)
         elif isinstance(effect, Nudge):
             self.lines.nudge(effect.uid)
+        elif isinstance(effect, LetGo):
+            release_now(self._now_files.get(effect.uid))
         else:
             self._blobs.prefetch(effect.digest)
 
@@ -157,6 +170,8 @@ class Runners:
         self._bound.pop(uid, None)
         self._unsent.pop(uid, None)
         self._functions.pop(uid, None)
+        if (descriptor := self._now_files.pop(uid, None)) is not None:
+            os.close(descriptor)
         self._tell(self._machine.supervised({"ev": "exited", "items": [item]}, _now_ms()))
         self._remove_later(uid)
 
@@ -191,6 +206,7 @@ class Runners:
     def line_ready(self, uid: str, pid: int) -> None:
         if (record := self._machine.calls.pool.records.get(uid)) is not None:
             record.pid = pid
+            self._now_files[uid] = os.open(f"{self.home.folder(uid)}/now", os.O_WRONLY | os.O_CLOEXEC)
         self._tell(self._machine.calls.runner_ready(uid, _now_ms()))
 
     def line_closed(self, uid: str) -> None:
