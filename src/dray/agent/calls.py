@@ -397,12 +397,16 @@ class Calls(LaneService):
 
     def _inherit(self, uid: str, now: dict[str, Any] | None) -> None:
         self._old[uid] = now
-        if now is not None and now["lane"] not in self.lanes:
+        if now is None:
+            return
+        lane = self.lanes.get(now["lane"])
+        if lane is None:
             # What else the earlier agent had for this lane is not known: the hub sends it again.
             lane = Lane(uid=now["lane"], job=now["job"], begun=True, inherited=True)
-            if now["index"] >= 0:
-                lane.done[now["index"]] = now["no"]
             self.lanes[lane.uid] = lane
+        if now["index"] >= 0 and now["index"] not in lane.calls:
+            # A lane may have had several processes, one after the other: each was in a call of its own.
+            lane.done[now["index"]] = max(now["no"], lane.done.get(now["index"], 0))
 
     def _lose(self, uid: str, item: dict[str, Any]) -> list[Effect]:
         """A process of an earlier agent is confirmed gone: the call it was in is lost, and that one only."""

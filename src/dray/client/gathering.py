@@ -48,10 +48,10 @@ def _wait_for(ended: deque[Any], some: threading.Condition, ends_at: float | Non
 
 def gather(
     *futures: AnyFuture[T], timeout: float | None = None, return_exceptions: bool = False
-) -> list[T | BaseException]:
+) -> list[Any]:
     """The results of several futures in the order given; the first exception is raised, unless asked for."""
     ends_at = None if timeout is None else time.monotonic() + timeout
-    results: list[T | BaseException] = []
+    results: list[Any] = []
     for future in futures:
         left = None if ends_at is None else max(0.0, ends_at - time.monotonic())
         try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dray.errors import InvalidInput
-from dray.functions.modules import find_version, is_users, list_paths
+from dray.functions.modules import UNKNOWN, find_version, is_users, list_paths
 from dray.functions.values import LoadRef, Packed, Part, Unpicklable, pack, unpack
 
 MAGIC = b"DF1\0"
@@ -167,10 +167,9 @@ def _list_packages(function: Callable[..., Any], data: bytes) -> dict[str, str]:
     seen = {str(name).partition(".")[0] for name in _named_modules(function, data)}
     packages = {}
     for top in sorted(seen - {"dray", "__main__", ""} - sys.stdlib_module_names):
-        # "0" is a folder of modules without a version: nothing that could be installed elsewhere.
         if top in sys.modules and not is_users(sys.modules[top]):
             version = find_version(top)
-            if version not in ("", "0"):
+            if version and version != UNKNOWN:
                 packages[top] = version
     return packages
 

@@ -8,13 +8,17 @@ with all other modules of the user, since they may hold pieces of it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import site
 import sys
 import sysconfig
+import time
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from types import ModuleType
+
+UNKNOWN = "unknown"
 
 
 @lru_cache(maxsize=1)
@@ -111,7 +115,7 @@ class HiddenModules:
 
 @lru_cache(maxsize=1024)
 def find_version(package: str) -> str:
-    """The version of an installed package by the name of its module; empty where none is to be had."""
+    """The version of a package by the name of its module: `UNKNOWN` where it has none, empty where it is missing."""
     loaded = getattr(sys.modules.get(package), "__version__", None)
     if isinstance(loaded, str):
         return loaded
@@ -124,28 +128,34 @@ def find_version(package: str) -> str:
     except ImportError:
         return ""
     version = getattr(module, "__version__", None)
-    return version if isinstance(version, str) else "0"
+    return version if isinstance(version, str) else UNKNOWN
 
 
 class ModuleWatch:
-    """What the files of the user's modules looked like when they were first seen loaded."""
+    """What the files of the user's modules looked like when they were loaded."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, int, int]] = {}
+        self._looked_ns = time.time_ns()
 
     def drop_stale(self) -> bool:
         """Forget all of the user's modules if the file of any has changed; True where functions must be opened anew."""
-        loaded = list_user_modules()
-        stale = any(_stamp(file) != self._seen[name] for name, file in loaded.items() if name in self._seen)
-        if stale:
-            for name in loaded:
-                sys.modules.pop(name, None)
-            self._seen.clear()
-            return True
-        for name, file in loaded.items():
-            if name not in self._seen:
-                self._seen[name] = _stamp(file)
-        return False
+        loaded = {name: _stamp(file) for name, file in list_user_modules().items()}
+        stale = any(self._is_stale(name, stamp) for name, stamp in loaded.items())
+        self._looked_ns = time.time_ns()
+        if not stale:
+            self._seen = loaded
+            return False
+        for name in loaded:
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        self._seen = {}
+        return True
+
+    def _is_stale(self, name: str, stamp: tuple[str, int, int]) -> bool:
+        known = self._seen.get(name)
+        # One that was loaded since the last look, from a file that was written since then, may be older than its file.
+        return stamp[1] > self._looked_ns if known is None else stamp != known
 
 
 def _stamp(file: str) -> tuple[str, int, int]:
