@@ -23,6 +23,7 @@ BEHIND_MS = 50
 BEHIND_MEANS = 4
 RESEND_MS = 5000
 DEATHS = 3
+QUIET_MS = 1000
 
 
 class Ended(NamedTuple):
@@ -425,6 +426,15 @@ class Calls(LaneService):
     def busy(self) -> bool:
         """Whether `tick` has anything to watch."""
         return bool(self._busy)
+
+    def is_quiet(self, now_ms: int) -> bool:
+        """Whether nothing is due soon: every call has run for long, and none of them is near its limit."""
+        for name in self._busy:
+            lane = self.lanes[name]
+            age_ms = now_ms - lane.since_ms
+            if age_ms < QUIET_MS or (lane.limit_ms is not None and lane.limit_ms - age_ms < QUIET_MS):
+                return False
+        return True
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Watch the calls that run: time limits, results held back, calls that wait behind a long one."""

@@ -74,9 +74,10 @@ class Runners:
         carrier: Carrier,
         own: Mapping[str, str],
         work: str,
+        cap_bytes: int,
     ) -> None:
         self.home, self._machine, self._blobs, self._carrier = home, machine, blobs, carrier
-        self._own, self._work = dict(own), work
+        self._own, self._work, self._cap_bytes = dict(own), work, cap_bytes
         self.lines = RunnerLines(home, self)
         self._bound: dict[str, BindRunner] = {}
         self._unsent: dict[str, bytes] = {}
@@ -193,13 +194,13 @@ class Runners:
     def look_live(self) -> None:
         """Ship what calls have printed that still run."""
         for uid, bound in self._bound.items():
-            live = f"{self.home.folder(uid)}/live"
-            if not any(_size(f"{live}/{stream}.0") for stream in ("stdout", "stderr")):
+            if not any(size for _, size in self.home.list_live(uid)):
                 continue
             now = read_now(f"{self.home.folder(uid)}/now")
             if now is not None and now["lane"] == bound.lane and now["index"] >= 0:
-                task_id = _task_id(bound, now["index"])
+                task_id, live = _task_id(bound, now["index"]), f"{self.home.folder(uid)}/live"
                 self._carrier.follow_call(bound.lane, now["index"], task_id, live, ended=False)
+                self.home.cut_live(uid, self._cap_bytes)
 
     # --- what runners say ---------------------------------------------------------------------------------------------
 
