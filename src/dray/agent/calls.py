@@ -34,6 +34,18 @@ class Ended(NamedTuple):
     wall_us: Sequence[int]
     details: dict[int, tuple[str, str]]
 
+    def pick(self, places: Sequence[int]) -> Ended:
+        """Some of them, by their places in the columns."""
+        indices = [self.indices[place] for place in places]
+        return Ended(
+            indices,
+            [self.no[place] for place in places],
+            [self.state[place] for place in places],
+            [self.value[place] for place in places],
+            [self.wall_us[place] for place in places],
+            {index: told for index, told in self.details.items() if index in indices},
+        )
+
 
 class Calls(LaneService):
     """All lanes of one agent. `ready` runners are started ahead of any call, up to `kept` stay when there is none."""
@@ -63,7 +75,11 @@ class Calls(LaneService):
         if fresh or not effects:
             # Said again where all of it was here already: the hub asks because it has not heard.
             effects = [*self._first_words(lane), *effects]
-        return self._serve(lane, [effect for effect in effects if effect is not None], now_ms)
+        known = [effect for effect in effects if effect is not None]
+        if lane.yielded:
+            # Sent before the hub had heard of it: they would wait for as long as the call that they are behind.
+            return known + self.send_on(lane)
+        return self._serve(lane, known, now_ms)
 
     def _take_on(self, lane: Lane, message: CallsAssign) -> list[Effect | None]:
         """Queue what is new; one entry for each new call: None, or the blob that it needs."""
@@ -216,21 +232,21 @@ class Calls(LaneService):
         if record is None or lane is None:
             return []
         calls, fed, done = lane.calls, lane.fed, lane.done
-        places = [place for place, index in enumerate(ended.indices) if index in calls]
-        if places:
-            columns = self.results.columns(lane.uid, lane.job)
-            for place in places:
-                index = ended.indices[place]
+        known = [place for place, index in enumerate(ended.indices) if index in calls]
+        counted = ended if len(known) == len(ended.indices) else ended.pick(known)
+        if known:
+            for index in counted.indices:
                 fed.pop(index, None)
-                done[index] = no = calls.pop(index)[0]
-                columns.index.append(index)
-                columns.no.append(no)
-                columns.state.append(ended.state[place])
-                columns.value.append(ended.value[place])
-                columns.wall_us.append(ended.wall_us[place])
-            if ended.details:
-                columns.details.update({one: told for one, told in ended.details.items() if one in done})
-            lane.took(sum(ended.wall_us) // len(ended.wall_us))
+                done[index] = calls.pop(index)[0]
+            columns = self.results.columns(lane.uid, lane.job)
+            columns.index += counted.indices
+            columns.no += [done[index] for index in counted.indices]
+            columns.state += counted.state
+            columns.value += counted.value
+            columns.wall_us += counted.wall_us
+            if counted.details:
+                columns.details.update(counted.details)
+            lane.took(sum(counted.wall_us) // len(known))
         if lane.cancelled:
             for index in ended.indices:
                 lane.cancelled.pop(index, None)
@@ -359,12 +375,16 @@ class Calls(LaneService):
 
     def _inherit(self, uid: str, now: dict[str, Any] | None) -> None:
         self._old[uid] = now
-        if now is not None and now["lane"] not in self.lanes:
+        if now is None:
+            return
+        lane = self.lanes.get(now["lane"])
+        if lane is None:
             # What else the earlier agent had for this lane is not known: the hub sends it again.
             lane = Lane(uid=now["lane"], job=now["job"], begun=True, inherited=True)
-            if now["index"] >= 0:
-                lane.done[now["index"]] = now["no"]
             self.lanes[lane.uid] = lane
+        if now["index"] >= 0 and now["index"] not in lane.calls:
+            # A lane may have had several processes, one after the other: each was in a call of its own.
+            lane.done[now["index"]] = max(now["no"], lane.done.get(now["index"], 0))
 
     def _lose(self, uid: str, item: dict[str, Any]) -> list[Effect]:
         """A process of an earlier agent is confirmed gone: the call it was in is lost, and that one only."""

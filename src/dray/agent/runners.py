@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dray.agent.blobs import Blobs, Refused
@@ -41,7 +41,7 @@ from dray.wire.runner_now import read_now
 KEPT_FUNCTIONS = 64
 INLINE_BYTES = 64 << 10
 DRAIN_S = 0.1
-_STATE_WORDS = ("succeeded", *["failed"] * (len(STATES) - 1))
+_SUCCEEDED = ("succeeded",) * 64
 logger = logging.getLogger("dray.agent.runners")
 
 
@@ -200,23 +200,20 @@ class Runners:
         bound = self._bound.get(uid)
         if bound is None:
             return
+        if any(results.flags):
+            results = self._sort_out(uid, bound, results)
+        values: Sequence[bytes | None] = results.value
+        words = _SUCCEEDED[: len(values)]
         details: dict[int, tuple[str, str]] = {}
-        if any(results.state):
+        if any(results.state) or len(words) < len(values):
             details = {
-                index: (STATES[state], error)
+                index: (STATES[state], error.decode(errors="replace"))
                 for index, state, error in zip(results.indices, results.state, results.error, strict=True)
                 if state
             }
-        if any(results.flags):
-            results = self._sort_out(uid, bound, results)
-        ended = Ended(
-            results.indices,
-            results.no,
-            [_STATE_WORDS[state] for state in results.state],
-            [value or None for value in results.value],
-            results.wall_us,
-            details,
-        )
+            words = tuple("failed" if state else "succeeded" for state in results.state)
+            values = [value or None for value in values]
+        ended = Ended(results.indices, results.no, words, values, results.wall_us, details)
         self._tell(self._machine.calls.runner_ended(uid, ended, _now_ms()))
 
     def _sort_out(self, uid: str, bound: BindRunner, results: Results) -> Results:

@@ -29,7 +29,19 @@ _PADDING = bytes(ALIGNMENT)
 
 Part = bytes | bytearray | memoryview
 LoadRef = Callable[[str], Any]
-_context = threading.local()
+# Of these nothing can refer to anything: most results of short calls are such.
+_ATOMS = frozenset((int, float, bool, str, bytes, type(None)))
+_ALONE_START = MAGIC + (1).to_bytes(4, "little")
+
+
+class _Context(threading.local):
+    """What packing and unpacking in this thread can see."""
+
+    refs: list[str] | None = None
+    load_ref: LoadRef | None = None
+
+
+_context = _Context()
 hidden_modules = HiddenModules()
 
 
@@ -81,7 +93,7 @@ class Pledge:
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        refs = getattr(_context, "refs", None)
+        refs = _context.refs
         if refs is None:
             raise TypeError(
                 f"a {type(self).__name__} can only be pickled as an argument of another call of the same hub"
@@ -93,7 +105,7 @@ class Pledge:
 
 def load_reference(task_id: str) -> Any:
     """Give the value of a task; called by pickle, while `unpack` runs."""
-    load_ref: LoadRef | None = getattr(_context, "load_ref", None)
+    load_ref = _context.load_ref
     if load_ref is None:
         raise DamagedValue(f"the value needs the result of {task_id}, which cannot be had here")
     return load_ref(task_id)
@@ -101,9 +113,12 @@ def load_reference(task_id: str) -> Any:
 
 def pack(value: Any) -> Packed:
     """Make bytes of a value. Raises `Unpicklable` with the reason."""
+    if type(value) in _ATOMS:
+        data = pickle.dumps(value, 5)
+        return Packed((_ALONE.pack(MAGIC, 1, len(data)) + data,), _ALONE.size + len(data))
     buffers: list[pickle.PickleBuffer] = []
     refs: list[str] = []
-    outer = getattr(_context, "refs", None)
+    outer = _context.refs
     _context.refs = refs
     try:
         data, hidden = _dump_plainly(value, buffers)
@@ -163,6 +178,11 @@ def unpack(data: Part, load_ref: LoadRef | None = None) -> Any:
 
     A small read-only value is copied first, so that its arrays may be written to like any others.
     """
+    if type(data) is bytes and data[:8] == _ALONE_START:
+        # Most values are small and have no buffers: nothing to be cut out.
+        if int.from_bytes(data[8:16], "little") != len(data) - _ALONE.size:
+            raise DamagedValue(f"a packed value was cut to {len(data)} bytes, or has a tail")
+        return _load(data[_ALONE.size :], (), load_ref)
     view = memoryview(data)
     sizes, at = _read_head(view)
     if len(sizes) > 1 and view.readonly and view.nbytes <= INLINE_BYTES:
@@ -176,7 +196,11 @@ def unpack(data: Part, load_ref: LoadRef | None = None) -> Any:
         at += size
     if at != view.nbytes:
         raise DamagedValue(f"a packed value of {at} bytes was cut to {view.nbytes}, or has a tail")
-    outer = getattr(_context, "load_ref", None)
+    return _load(stream, buffers, load_ref)
+
+
+def _load(stream: Part, buffers: Sequence[memoryview], load_ref: LoadRef | None) -> Any:
+    outer = _context.load_ref
     _context.load_ref = load_ref
     try:
         return pickle.loads(stream, buffers=buffers)

@@ -217,8 +217,8 @@ def _wire(
     most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
     answers.listeners += [call_feed.hear, args.hear]
-    calls = CallAnswers(engine, CallSources(answers.sources, args), answers.calls, call_feed)
     blobs = _make_blobs(config, store, writer, clock, metrics)
+    calls = CallAnswers(engine, CallSources(answers.sources, args, blobs.missing), answers.calls, call_feed)
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
         await writer.run(lambda target: target.save_token(row))

@@ -18,7 +18,7 @@ from dray.wire import api_schemas as shapes
 
 PUT_SCOPES = ("submit", "worker")
 GET_SCOPES = ("read", "submit", "worker")
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20
 BINARY = "application/octet-stream"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -29,9 +29,12 @@ async def put_blob(desk: Any, request: Request) -> Answer:
     length = request.headers.get(b"content-length", b"")
     upload = desk.blobs.begin(int(length) if length.isdigit() else 0)
     try:
-        async for pieces in _pieces(request.receive):
-            await asyncio.to_thread(upload.write, pieces)
-        await desk.blobs.keep(upload, digest)
+        async for pieces, last in _pieces(request.receive):
+            # The end of it is written, sealed and put into place in one go: most blobs are no longer than that.
+            if last:
+                await desk.blobs.keep(upload, pieces, digest)
+            else:
+                await asyncio.to_thread(upload.write, pieces)
     except BaseException:
         # The write that was under way may still be: its file is closed under it, and gone.
         upload.discard()
@@ -44,7 +47,7 @@ async def get_blob(desk: Any, request: Request) -> FileBody:
     size = desk.blobs.find(digest)
     if request.scope["method"] == "HEAD" and request.caller.may("submit"):
         # Who asks whether it is there is about to refer to it.
-        await desk.blobs.enlist(digest, size)
+        desk.blobs.want(digest, size)
     return FileBody(desk.blobs.path(digest), size)
 
 
@@ -70,8 +73,8 @@ async def _pieces(receive: Receive) -> Any:
             held.append(piece)
             size += len(piece)
         more = message.get("more_body", False)
-        if held and (size >= PIECE_BYTES or not more):
-            yield held
+        if size >= PIECE_BYTES or not more:
+            yield held, not more
             held, size = [], 0
 
 

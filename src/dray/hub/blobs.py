@@ -1,27 +1,34 @@
 """Large values as files under the hub's home, named by what is in them: `blobs/ab/abcdef…`, the SHA-256 in hex.
 
-Owns the files; which of them are there is said by the store's list, and a file without an entry is nothing. A file is
-written under another name, hashed on its way, synced, and only then given its own: whoever finds it finds all of it.
-Two uploads of one digest do not disturb each other, because both would leave the same bytes.
+Owns the files: a blob is there when its file is. A file is written under another name, hashed on its way, synced, and
+only then given its own, so that whoever finds it finds all of it; two uploads of one digest do not disturb each other,
+because both would leave the same bytes. The store lists blobs for one reason alone, to know which nobody needs any
+more; the list may follow a little later, and a file that it lacks after a crash is entered when it is asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import secrets
 import shutil
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dray.errors import InvalidInput, NoSpace, NotFound, NotReady, TooLarge
-from dray.hub.store.base import Store
+from dray.errors import DrayError, InvalidInput, NoSpace, NotFound, TooLarge
+from dray.hub.store.base import BlobRow, Store
 from dray.hub.store.writer import StoreWriter
 
 DRAFTS = "drafts"
 CHECK_BYTES = 64 << 20
 SWEEP = 500
+# A blob that was wanted within this time needs no new entry to be safe from the sweep.
+RECENT_MS = 600_000
+logger = logging.getLogger("dray.hub.blobs")
 
 
 class Upload:
@@ -46,8 +53,9 @@ class Upload:
             self._file.write(piece)
         self.size = size
 
-    def seal(self, digest: str) -> None:
-        """Make the bytes durable, if they are what they were said to be."""
+    def seal(self, pieces: Sequence[bytes], digest: str) -> None:
+        """Add the last of it and make the bytes durable, if they are what they were said to be."""
+        self.write(pieces)
         found = self._hash.hexdigest()
         if found != digest:
             raise InvalidInput(
@@ -79,6 +87,11 @@ class Blobs:
         self.folder, self.most_bytes = folder, most_bytes
         self._store, self._writer, self._has_space, self._clock_ms = store, writer, has_space, clock_ms
         self._count = count or (lambda size: None)
+        # Blobs that the list does not show yet, and those whose files are being put into place.
+        self._young: dict[str, BlobRow] = {}
+        self._arriving: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._listing: asyncio.Task[None] | None = None
         # What an earlier hub had not finished nobody will ask for.
         shutil.rmtree(folder / DRAFTS, ignore_errors=True)
 
@@ -88,12 +101,26 @@ class Blobs:
 
     def find(self, digest: str) -> int:
         """Give the size of a blob that is there."""
-        row = self._store.find_blobs([digest]).get(digest)
-        if row is None or not self.path(digest).exists():
+        try:
+            return self.path(digest).stat().st_size
+        except OSError:
             raise NotFound(
                 f"there is no blob {digest}: it was never uploaded, or the jobs that needed it are forgotten"
-            )
-        return row.size
+            ) from None
+
+    def missing(self, digests: Sequence[str]) -> list[str]:
+        """Give those that are not there; the others are wanted from now on, though no job may refer to them yet."""
+        unknown = [digest for digest in digests if digest not in self._young]
+        listed = self._store.find_blobs(unknown) if unknown else {}
+        missing = []
+        for digest in unknown:
+            if digest in listed and self._clock_ms() - listed[digest].at_ms < RECENT_MS:
+                continue
+            try:
+                self.want(digest, self.find(digest))
+            except NotFound:
+                missing.append(digest)
+        return missing
 
     def begin(self, expected_bytes: int) -> Upload:
         """Start an upload of so many bytes (0 where that is not known)."""
@@ -101,49 +128,86 @@ class Blobs:
         check_space(self._has_space, expected_bytes)
         return Upload(self.folder / DRAFTS / secrets.token_hex(16), self.most_bytes, self._has_space)
 
-    def place(self, upload: Upload, digest: str) -> None:
-        """Give a sealed upload its name; in a thread of its own."""
+    async def keep(self, upload: Upload, last: Sequence[bytes], digest: str) -> None:
+        """File what arrived, `last` being the end of it, under its digest; after this it is there for everybody."""
+        self._arriving[digest] += 1
+        try:
+            await asyncio.to_thread(self._place, upload, last, digest)
+            self.want(digest, upload.size)
+        finally:
+            self._arriving[digest] -= 1
+            self._arriving += Counter()
+        self._count(upload.size)
+
+    def _place(self, upload: Upload, last: Sequence[bytes], digest: str) -> None:
+        upload.seal(last, digest)
         path = self.path(digest)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        upload.path.replace(path)
+        with self._lock:
+            upload.path.replace(path)
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
 
-    async def enlist(self, digest: str, size: int) -> None:
-        """Enter a blob whose file is in place into the list, or note that it is wanted."""
-        at_ms, path = self._clock_ms(), self.path(digest)
+    def want(self, digest: str, size: int) -> None:
+        """Keep a blob for a while, though no job refers to it: somebody is about to."""
+        self._young[digest] = BlobRow(size, self._clock_ms())
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.get_running_loop().create_task(self._list())
 
-        def save(store: Store) -> None:
-            # In the thread that sweeps: from here on its file cannot be taken away.
-            if not path.exists():
-                raise NotReady("this blob was being removed as it arrived: send it again")
-            store.save_blob(digest, size, at_ms)
-
-        await self._writer.run(save)
-
-    async def keep(self, upload: Upload, digest: str) -> None:
-        """File what arrived under its digest; after this it is there for everybody."""
-        await asyncio.to_thread(upload.seal, digest)
-        await asyncio.to_thread(self.place, upload, digest)
-        await self.enlist(digest, upload.size)
-        self._count(upload.size)
+    async def _list(self) -> None:
+        """Enter what is young into the list, many at a time; what cannot be entered now is entered later."""
+        while self._young:
+            rows = dict(self._young)
+            try:
+                await self._writer.run(lambda store, rows=rows: store.save_blobs(rows))  # type: ignore[misc]  # bound now
+            except DrayError as fault:
+                logger.warning("blobs could not be listed: %s", fault)
+                return
+            for digest, row in rows.items():
+                if self._young.get(digest) is row:
+                    del self._young[digest]
 
     async def sweep(self, idle_s: float) -> int:
         """Remove what no job refers to and nobody wanted lately; gives how many went."""
         before_ms, gone = self._clock_ms() - round(idle_s * 1000), 0
 
-        def step(store: Store) -> int:
+        def step(store: Store) -> tuple[int, int]:
             found = store.sweep_blobs(before_ms, SWEEP)
-            for digest in found:
-                self.path(digest).unlink(missing_ok=True)
-            return len(found)
+            return len(found), sum(map(self._remove, found))
 
-        while count := await self._writer.run(step):
-            gone += count
-        return gone
+        while True:
+            struck, removed = await self._writer.run(step)
+            gone += removed
+            if struck < SWEEP:
+                return gone
+
+    def _remove(self, digest: str) -> bool:
+        with self._lock:
+            if digest in self._arriving or digest in self._young:
+                return False
+            self.path(digest).unlink(missing_ok=True)
+            return True
+
+    async def list_strays(self) -> int:
+        """Enter files that the list lacks since a crash; once after a start is enough. Gives how many there were.
+
+        Not removed: a job may refer to them, which the sweep knows and this does not.
+        """
+        strays = 0
+        for folder in sorted(self.folder.glob("[0-9a-f][0-9a-f]")):
+            sizes = await asyncio.to_thread(_sizes, folder)
+            listed = self._store.find_blobs(list(sizes))
+            for digest in sizes.keys() - listed.keys() - self._young.keys():
+                self.want(digest, sizes[digest])
+                strays += 1
+        return strays
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
 def check_size(size: int, most_bytes: int) -> None:

@@ -40,6 +40,7 @@ class CallSources(NamedTuple):
 
     submit: Sources
     args: ArgsMemory
+    missing: Callable[[Sequence[str]], list[str]]
 
 
 def read_call_spec(caller: Caller, body: Calls) -> JobSpec | None:
@@ -161,9 +162,7 @@ def _check_blobs(body: Calls, sources: CallSources) -> None:
     wanted = list(digests_of(body.args) | dict.fromkeys(body.blobs))
     if not wanted:
         return
-    found = sources.submit.store.find_blobs(wanted)
-    missing = [digest for digest in wanted if digest not in found]
-    if missing:
+    if missing := sources.missing(wanted):
         raise MissingBlobs(
             f"{len(missing)} of the values are not here (the first is {missing[0]}): "
             "upload them, then send the calls again",

@@ -30,11 +30,15 @@ async def keep_house(
 ) -> None:
     """Sweep every minute until cancelled."""
     collector = Collector()
+    strays = True
     while True:
         await asyncio.sleep(EVERY_S)
         collector.tend()
         try:
             await sweep(config, engine, writer, outputs)
+            if strays:
+                await blobs.list_strays()
+            strays = False
             await blobs.sweep(config.blob_idle_s)
         except EpochLost:
             engine.post(note_lost_epoch)

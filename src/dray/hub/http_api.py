@@ -12,7 +12,8 @@ import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 from uvicorn.protocols.utils import ClientDisconnected
 
@@ -225,20 +226,23 @@ class _Exchange:
 
     async def _send_file(self, answer: FileBody) -> None:
         """Send a file; a reader that takes nothing for a while is cut off, and sees that it does not have all."""
-        with await asyncio.to_thread(answer.path.open, "rb") as file:
+        wanted = 0 if self._scope["method"] == "HEAD" else answer.size
+        file, piece = await asyncio.to_thread(_begin_file, answer.path, min(PIECE_BYTES, wanted))
+        with file:
             self._answered = 200
             await send_head(self._send, answer.size, answer.headers)
-            left = 0 if self._scope["method"] == "HEAD" else answer.size
+            left = wanted
             try:
                 while left > 0:
-                    piece = await asyncio.to_thread(file.read, min(PIECE_BYTES, left))
+                    if left < wanted:
+                        piece = await asyncio.to_thread(file.read, min(PIECE_BYTES, left))
                     left -= len(piece)
                     async with asyncio.timeout(self._api.streams.slow_reader_s):
                         await self._send({"type": "http.response.body", "body": piece, "more_body": left > 0})
                     if not piece:
                         await cut(self._scope, wait_gone(self._receive))
                         return
-                if not answer.size or self._scope["method"] == "HEAD":
+                if not wanted:
                     await self._send({"type": "http.response.body", "body": b""})
             except TimeoutError:
                 await cut(self._scope, wait_gone(self._receive))
@@ -255,3 +259,13 @@ class _Exchange:
             return
         self._answered = status_of(error)
         await send_error(self._send, self._receive, self._headers, error, self._body_read)
+
+
+def _begin_file(path: Path, size: int) -> tuple[BinaryIO, bytes]:
+    """Open a file and read its first piece, in one go: most files have no other."""
+    file = path.open("rb")
+    try:
+        return file, file.read(size)
+    except BaseException:
+        file.close()
+        raise

@@ -19,6 +19,7 @@ from dray.wire.runner_frames import (
     HELLO,
     NUDGE,
     RECALL,
+    HeldResult,
     Reader,
     json_frame,
     read_calls,
@@ -39,7 +40,7 @@ class Line:
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.queue: deque[tuple[int, int, bool, bytes]] = deque()
-        self.held: deque[bytes] = deque()
+        self.held: deque[HeldResult] = deque()
         self._writing = threading.Lock()
         self._calls = self._connect(given, "calls")
         self._control = self._connect(given, "control")

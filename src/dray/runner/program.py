@@ -30,7 +30,6 @@ from dray.wire.runner_frames import (
     SUCCEEDED,
     UNPICKLABLE,
     json_frame,
-    pack_result,
     read_json,
 )
 from dray.wire.runner_now import Now
@@ -125,9 +124,9 @@ class Program:
             flags |= BLOB
         body = b"" if value is None else self._save(value) if flags & BLOB else value.join()
         line = self._line
-        line.held.append(pack_result(index, no, state, flags, wall_ns // 1000, body, error.encode()))
+        line.held.append((index, no, state, flags, wall_ns // 1000, body, error.encode()))
         self._now.end()
-        self._upkeep.count(wall_ns)
+        self._upkeep.due = True
         if wall_ns >= SHORT_NS or len(line.held) >= HELD or self._now.keeps:
             line.flush()
             report = self._upkeep.look(idle=False)

@@ -16,17 +16,13 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Upkeep:
-    """Watches one process from within."""
+    """Watches one process from within. `due`: calls have run since the last look."""
 
     def __init__(self) -> None:
         self._base = read_resident()
         self._told = 0
         self._looked_ns = time.monotonic_ns()
         self.due = False
-
-    def count(self, wall_ns: int) -> None:
-        """A call has run: there may be something to see when things are quiet."""
-        self.due = True
 
     def look(self, idle: bool) -> bytes | None:
         """A frame for the agent, where there is news."""

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 HEAD = struct.Struct("<IB")
-_CALL = struct.Struct("<qIBI")
-_RESULT = struct.Struct("<qIBBQII")
 _COUNT = struct.Struct("<I")
 _GROWN = struct.Struct("<QB")
 MAX_FRAME_BYTES = 256 << 20
@@ -39,13 +37,13 @@ class BadFrame(ValueError):
 class Results(NamedTuple):
     """How calls ended, in columns. A value is packed; with the flag BLOB it is `digest size` of the file with it."""
 
-    indices: list[int]
-    no: list[int]
-    state: list[int]
-    flags: list[int]
-    wall_us: list[int]
-    value: list[bytes]
-    error: list[str]
+    indices: Sequence[int]
+    no: Sequence[int]
+    state: Sequence[int]
+    flags: Sequence[int]
+    wall_us: Sequence[int]
+    value: Sequence[bytes]
+    error: Sequence[bytes]
 
 
 def frame(kind: int, *parts: bytes) -> bytes:
@@ -73,59 +71,64 @@ def read_json(body: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
 
 def calls_frame(index: Sequence[int], no: Sequence[int], args: Sequence[Argument]) -> bytes:
     """Calls for a runner."""
-    parts = [_COUNT.pack(len(index))]
-    for one, number, arg in zip(index, no, args, strict=True):
-        data = arg if isinstance(arg, bytes) else f"{arg[0]} {arg[1]}".encode()
-        parts.append(_CALL.pack(one, number, 0 if data is arg else 1, len(data)))
-        parts.append(data)
-    return frame(CALLS, *parts)
+    count = len(index)
+    kinds = [type(arg) is not bytes for arg in args]
+    data = [arg if type(arg) is bytes else f"{arg[0]} {arg[1]}".encode() for arg in args]
+    head = struct.pack(f"<I{count}q{2 * count}I{count}B", count, *index, *no, *map(len, data), *kinds)
+    return frame(CALLS, head, *data)
 
 
 def read_calls(body: bytes) -> Iterator[tuple[int, int, bool, bytes]]:
     """Undo `calls_frame`: index, number of the try, whether the argument is a blob's name, the argument."""
-    at = _COUNT.size
-    for _ in range(_COUNT.unpack_from(body)[0]):
-        index, no, kind, size = _CALL.unpack_from(body, at)
-        at += _CALL.size
-        yield index, no, kind == 1, body[at : at + size]
+    count = _COUNT.unpack_from(body)[0]
+    form = f"<I{count}q{2 * count}I{count}B"
+    columns = struct.unpack_from(form, body)[1:]
+    at = struct.calcsize(form)
+    for place in range(count):
+        size = columns[place + 2 * count]
+        yield columns[place], columns[place + count], columns[place + 3 * count] == 1, body[at : at + size]
         at += size
 
 
-def pack_result(
-    index: int, no: int, state: int, flags: int, wall_us: int, value: bytes, error: bytes = b""
-) -> bytes:
-    """One result, to be joined with others by `results_frame`."""
-    return _RESULT.pack(index, no, state, flags, wall_us, len(value), len(error)) + value + error
+# How one call ended, as a runner holds it: index, no, state, flags, wall_us, value, error.
+HeldResult = tuple[int, int, int, int, int, bytes, bytes]
 
 
-def results_frame(packed: Sequence[bytes]) -> bytes:
+def results_frame(held: Sequence[HeldResult]) -> bytes:
     """Results of a runner."""
-    return frame(RESULTS, _COUNT.pack(len(packed)), *packed)
+    count = len(held)
+    index, no, state, flags, wall_us, values, errors = zip(*held, strict=True)
+    sizes = (*map(len, values), *map(len, errors))
+    form = f"<I{count}q{count}I{2 * count}B{count}Q{2 * count}I"
+    head = struct.pack(form, count, *index, *no, *state, *flags, *wall_us, *sizes)
+    return frame(RESULTS, head, *values, *errors)
 
 
 def read_results(body: bytes) -> Results:
     """Undo `results_frame`; raises BadFrame, since what a runner writes is the user's to break."""
-    read = Results([], [], [], [], [], [], [])
-    indices, numbers, states, all_flags, walls, values, errors = read
-    at = _COUNT.size
     try:
-        for _ in range(_COUNT.unpack_from(body)[0]):
-            index, no, state, flags, wall_us, size, words = _RESULT.unpack_from(body, at)
-            at += _RESULT.size
-            indices.append(index)
-            numbers.append(no)
-            states.append(state)
-            all_flags.append(flags)
-            walls.append(wall_us)
-            values.append(body[at : at + size])
-            at += size
-            errors.append(body[at : at + words].decode(errors="replace") if words else "")
-            at += words
-    except struct.error as fault:
+        count = _COUNT.unpack_from(body)[0]
+        form = f"<I{count}q{count}I{2 * count}B{count}Q{2 * count}I"
+        columns = struct.unpack_from(form, body)[1:]
+    except (struct.error, MemoryError, OverflowError) as fault:
         raise BadFrame(f"a frame of results is cut: {fault}") from None
-    if at != len(body) or (states and max(states) >= len(STATES)):
+    at = struct.calcsize(form)
+    pieces = []
+    for size in columns[5 * count :]:
+        pieces.append(body[at : at + size])
+        at += size
+    state = columns[2 * count : 3 * count]
+    if at != len(body) or (count and max(state) >= len(STATES)):
         raise BadFrame("a frame of results is damaged")
-    return read
+    return Results(
+        columns[:count],
+        columns[count : 2 * count],
+        state,
+        columns[3 * count : 4 * count],
+        columns[4 * count : 5 * count],
+        pieces[:count],
+        pieces[count:],
+    )
 
 
 def pick(results: Results, places: Sequence[int]) -> Results:

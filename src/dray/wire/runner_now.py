@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIZE = 4096
-_CALL = struct.Struct("<qI")
+_CALL, _BEGUN = struct.Struct("<qI"), struct.Struct("<qIB")
 _FLAG, _TEXT = 12, 16
 _LENGTH = struct.Struct("<I")
 
@@ -40,9 +40,9 @@ class Now:
         self.keeps = keeps
 
     def begin(self, index: int, no: int) -> None:
-        self._map[_FLAG] = 0
-        _CALL.pack_into(self._map, 0, index, no)
-        self._map[_FLAG] = 1
+        if self.keeps:
+            self._map[_FLAG] = 0
+        _BEGUN.pack_into(self._map, 0, index, no, 1)
 
     def end(self) -> None:
         if not self.keeps:

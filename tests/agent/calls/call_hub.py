@@ -316,9 +316,10 @@ class CallHub:
             "devices": list(devices),
             "token": "task-token",
         }
-        known = self._assigned.get(lane)
+        known = self._assigned.get(lane, {"index": [], "args": []})
         self._assigned[lane] = payload | {
-            name: [*(known[name] if known else ()), *payload[name]] for name in ("index", "args")
+            "index": [*known["index"], *index],
+            "args": [*known["args"], *given],
         }
         self.send("calls_assign", payload)
 

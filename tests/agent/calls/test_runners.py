@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def test_as_many_as_there_are_slots_wait_and_one_that_dies_is_replaced(hub: CallHub) -> None:
     hub.start_agent(3)
-    before = wait_for(lambda: len(hub.runner_pids()) == 3 and hub.runner_pids(), "three runners are ready")
+    wait_for(lambda: len(hub.runner_pids()) == 3, "three runners are ready")
+    before = hub.runner_pids()
     os.kill(before[0], signal.SIGKILL)
     wait_for(lambda: len({*hub.runner_pids()} - {before[0]}) == 3, "three again")
 

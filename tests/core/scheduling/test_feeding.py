@@ -18,7 +18,7 @@ from dray.core.scheduling.feeding import Supply, others_wait, target
 
 def made(slots: int = 1, **offer: float) -> Cluster:
     cluster = Cluster()
-    cluster.join("w1", credit=slots, batch=slots, **offer)
+    cluster.join("w1", credit=50, batch=slots, **offer)
     return cluster
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.events import HoldChanged
+from dray.core.lifecycle.events import HoldChanged, JobsSubmitted, NewJob
 from dray.core.lifecycle.receipts import receipts
 from dray.core.model.ledger import Receipt
 from dray.core.model.policy import FairShare, Limits, PreemptionPolicy, Queue
+from dray.core.model.spec import pack_spec
+from dray.core.model.spec_check import check_spec
 
 BANDS = Queue(order="priority", ageing_s=0, protect_after_s=0)
 
@@ -384,6 +386,31 @@ def test_the_shorter_service_stops_the_longer(cluster: Cluster) -> None:
     assert stopping(cluster) == []
     cluster.submit("short", expected_runtime_s=10)
     assert stopping(cluster) == ["long"]
+
+
+def test_whoever_comes_after_a_served_preemptor_looks_for_victims_too(cluster: Cluster) -> None:
+    """The room of the first was kept for it, so its line was not walked: its entry is not in the way of the next."""
+    govern(cluster, Queue(order="srsf", protect_after_s=0))
+    cluster.join("w1", credit=100, batch=2)
+    run(cluster, "long", expected_runtime_s=1000)
+    run(cluster, "longer", expected_runtime_s=2000)
+    cluster.submit("short", expected_runtime_s=10)
+    assert stopping(cluster) == ["longer"]
+    cluster.end(cluster.current("longer"), "preempted")
+    assert cluster.current("short")
+    cluster.run(cluster.current("short"))
+    cluster.submit("next", expected_runtime_s=20)
+    assert "long" in stopping(cluster)
+
+
+def test_several_of_one_shape_find_victims_in_one_pass(cluster: Cluster) -> None:
+    govern(cluster, Queue(order="srsf", protect_after_s=0))
+    cluster.join("w1", credit=100, batch=2)
+    run(cluster, "long", expected_runtime_s=1000)
+    run(cluster, "longer", expected_runtime_s=2000)
+    spec = pack_spec(check_spec({"command": ["true"], "expected_runtime_s": 10}))
+    cluster.turn(JobsSubmitted((NewJob("one", "ann", spec), NewJob("two", "ann", spec))))
+    assert stopping(cluster) == ["long", "longer"]
 
 
 def test_without_pressure_nobody_is_stopped(cluster: Cluster) -> None:

@@ -73,7 +73,10 @@ def test_chunks_go_or_stay_with_their_turn(open_store: Open, store: Store, make:
     other = open_store()
     assert other.find_args("j1", 0) is None
     assert other.find_results("j1", 0, 1) == []
-    writes: list[Callable[[], object]] = [lambda: store.save_blob("d", 1, 1), lambda: store.sweep_blobs(1, 1)]
+    writes: list[Callable[[], object]] = [
+        lambda: store.save_blobs({"d": BlobRow(1, 1)}),
+        lambda: store.sweep_blobs(1, 1),
+    ]
     for write in writes:
         with pytest.raises(EpochLost):
             write()
@@ -86,7 +89,7 @@ def test_a_job_that_goes_takes_its_calls_along_and_an_ended_one_its_arguments(
     for job_id in ("j1", "j2", "j3"):
         kept += [ArgsChunk(job_id, 0, 1, b"a"), results(0, 0, b"r", job_id), BlobRef("ab" * 32, job_id)]
     store.commit(make.turn(1, chunks=kept))
-    store.save_blob("ab" * 32, 5, 10)
+    store.save_blobs({"ab" * 32: BlobRow(5, 10)})
     old = make.row(1, state=JobState.SUCCEEDED, ended_at_ms=10)
     young = make.row(2, state=JobState.SUCCEEDED, ended_at_ms=50)
     store.project(make.projection(1, jobs=[old, young, make.row(3, state=JobState.RUNNING)]))
@@ -129,10 +132,9 @@ def test_a_large_job_goes_in_portions(open_sqlite: Callable[..., SqliteStore], m
 
 def test_blobs_are_listed_and_a_wanted_one_stays_young(open_store: Open, store: Store) -> None:
     digests = [f"{place:064x}" for place in range(1200)]
-    for place, digest in enumerate(digests):
-        store.save_blob(digest, place, 10)
-    store.save_blob(digests[7], 7, 30)
-    store.save_blob(digests[7], 7, 20)
+    store.save_blobs({digest: BlobRow(place, 10) for place, digest in enumerate(digests)})
+    store.save_blobs({digests[7]: BlobRow(7, 30)})
+    store.save_blobs({digests[7]: BlobRow(7, 20)})
     found = open_store().find_blobs([*digests, "f" * 64])
     assert len(found) == 1200
     assert found[digests[7]] == BlobRow(7, 30)

@@ -112,12 +112,16 @@ def stop_resuming(state: State, attempt: Attempt) -> None:
         state.touch_worker(attempt.worker)
 
 
-def give_credit(state: State, worker_id: str) -> None:
-    """Let a worker have another attempt in the place of one that it no longer holds, without having to ask."""
+def give_credit_back(state: State, lane: Attempt) -> None:
+    """Let a worker have another attempt in the place of a lane that it was not told of the end of.
+
+    What it asked for on another session is void.
+    """
+    session, worker_id = state.spent_on.pop(lane.uid, 0), lane.worker
     presence = state.presence[worker_id]
-    if presence.session:
-        slots = presence.slots
-        presence.credit += presence.credit < slots.batch_total + slots.service_total
+    slots = presence.slots
+    if session and session == presence.session and presence.credit < slots.batch_total + slots.service_total:
+        presence.credit += 1
         state.columns.set_presence(state.columns.row_of[worker_id], state.workers[worker_id], presence)
 
 

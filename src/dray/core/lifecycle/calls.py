@@ -315,14 +315,15 @@ def close(state: State, lane: Attempt, clock: Clock) -> None:
     if attempts.move(state, lane, SUCCEED):
         lane.ended_at_ms = clock.at_ms
         lane.accepted_at_ms = lane.accepted_at_ms or clock.at_ms
+        attempts.give_credit_back(state, lane)
         _leave(state, lane)
-        attempts.give_credit(state, lane.worker)
 
 
 def _leave(state: State, lane: Attempt) -> None:
     state.hungry.pop(lane.uid, None)
     state.busy.pop(lane.uid, None)
     state.lingering.pop(lane.uid, None)
+    state.spent_on.pop(lane.uid, None)
     receipts.victim_gone(state, lane)
     attempts.learn_end(state, lane)
 

@@ -275,6 +275,7 @@ def _open_lane(state: State, job: Job, worker: Worker, placement: Placement, clo
     state.hungry[uid] = None
     attempts.hold(state, lane, 1, start=True)
     _spend_credit(state, placement.worker)
+    state.spent_on[uid] = state.presence[placement.worker].session
     state.touched.attempts[uid] = None
     arm_accept(state, lane, worker, clock)
     note = Note("lane_opened", job.id, "", placement.worker, {"call": index})

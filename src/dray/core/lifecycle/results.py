@@ -21,7 +21,7 @@ from dray.core.lifecycle.events import (
 )
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
-from dray.core.model.records import LANE, Attempt, Job, JobState, Phase, Task
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import TIERS, unpack_spec
 
 _TRIGGER = {"succeeded": SUCCEED, "completed": SUCCEED, "failed": FAIL, "killed": KILL, "preempted": PREEMPT}
@@ -38,7 +38,8 @@ def find(state: State, worker: str, job_id: str, index: int, uid: str) -> Attemp
     if attempt is None or attempt.worker != worker or attempt.job_id != job_id:
         return None
     if attempt.lane:
-        return attempt if index == LANE else None
+        # Also where one call of it is named: a worker that was asked to stop it says that it does not have its lane.
+        return attempt
     if state.jobs[job_id].numbered is (index < 0):
         return None
     return attempt if attempt.index == max(index, 0) else None

@@ -4,8 +4,8 @@ Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read),
 signal (presence, progress, polls, resuming), learnt in passing (experience) or a cache that can be derived (columns,
 backlog, needs, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
 first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
-than was thought, lingering: until when some without calls are kept). Memory holds live work: ended entities leave once
-their rows are written.
+than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened). Memory
+holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class State:
         self.hungry: dict[str, None] = {}
         self.busy: dict[str, None] = {}
         self.lingering: dict[str, int] = {}
+        self.spent_on: dict[str, int] = {}
         self.resuming: dict[str, None] = {}
         self.task_waiters: dict[str, dict[int, dict[str, None]]] = {}
         self.timers: list[tuple[int, str, str]] = []

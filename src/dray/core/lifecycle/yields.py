@@ -29,7 +29,6 @@ def yielded(state: State, event: AttemptYielded, clock: Clock) -> list[Effect]:
     attempt.yielded = True
     state.touched.attempts[attempt.uid] = None
     state.columns.lend(attempt.worker, state.ask(attempt), 1)
-    attempts.give_credit(state, attempt.worker)
     return [Note("task_yielded", attempt.job_id, state.spell(attempt), attempt.worker)]
 
 

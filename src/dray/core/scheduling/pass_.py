@@ -30,7 +30,8 @@ from dray.core.scheduling.walks import Spot
 class Plan(NamedTuple):
     """What one pass decided. `gated` names lines and the gates they wait for, `blocked` the jobs that found no room and
     `looks` when some of them are to be looked at again; `vain`: those that looked for victims and will not find any by
-    waiting alone. `cut`: the limit of one pass was reached and the next is due at once.
+    waiting alone. `cut`: the limit of one pass was reached and the next is due at once. `owned`: lines from which room
+    that was kept was taken.
     """
 
     placements: tuple[Placement, ...]
@@ -41,6 +42,7 @@ class Plan(NamedTuple):
     looks: tuple[tuple[str, int], ...]
     cut: bool
     vain: tuple[str, ...] = ()
+    owned: tuple[BucketKey, ...] = ()
 
 
 def is_due(state: State) -> bool:
@@ -78,6 +80,7 @@ class _Pass:
         self._gated: dict[BucketKey, str] = {}
         self._blocked: dict[str, None] = {}
         self._looks: dict[str, int] = {}
+        self._owned: dict[BucketKey, None] = {}
         self._turns = Turns(state, _awake_lines(state))
         self._weighs = not self._turns.alone or state.policy.preempts
         self._number = state.counters.next_attempt
@@ -97,6 +100,7 @@ class _Pass:
             # Not whether heads are left: the last line may be an array of which only a part was placed.
             len(self._placements) >= limit,
             tuple(self._search.vain),
+            tuple(self._owned),
         )
 
     def _serve_owners(self) -> None:
@@ -141,6 +145,7 @@ class _Pass:
                 # Several may have room kept on one worker: the others are to know what is gone from beside theirs.
                 self._overlay.tell_keeper(job, spot)
             self._take(head, wanted, spots)
+            self._owned[head.line] = None
 
     def _serve(self, head: Head, most: int) -> None:
         """Give whoever's turn it is as much as may be: everything, or one task while others take turns with it."""
@@ -172,7 +177,7 @@ class _Pass:
         if job.limit and job.live + self._taken.get(job.id, 0) >= job.limit:
             self._turns.push_next(head.line)
         elif job.id not in self._taken:
-            self._seek(job, next_index(self._state, job) if position == RANGE else position)
+            self._seek(head, next_index(self._state, job) if position == RANGE else position)
 
     def _wanted(self, job: Job, entry: Entry, most: int) -> Sequence[int]:
         """The tasks behind an entry in order, as many as the array's own cap allows; of a gang all or none."""
@@ -211,9 +216,10 @@ class _Pass:
     def _block(self, head: Head, index: int) -> None:
         """It found no room: whoever else asks for the same is passed by, and victims are looked for where it may."""
         self._parked[head.line.shape] = None
-        self._seek(head.job, index)
+        self._seek(head, index)
 
-    def _seek(self, job: Job, index: int) -> None:
+    def _seek(self, head: Head, index: int) -> None:
+        job = head.job
         self._blocked[job.id] = None
         if not self._search.is_new(job):
             return
@@ -222,6 +228,8 @@ class _Pass:
             self._preemptions.append(found)
             self._overlay.keep(job, found)
             look_ms = gives_up_ms(self._state, found)
+            # Whoever is next in its line may find others to stop.
+            self._turns.push_next(head.line)
         if look_ms:
             self._looks[job.id] = look_ms
 
@@ -246,6 +254,10 @@ def settle_plan(state: State, decided: Plan) -> bool:
     for job_id, at_ms in decided.looks:
         _look_at(state, job_id, at_ms)
     _remember_vain(state, decided)
+    for line in decided.owned:
+        # Perhaps none of its shape was awake: whoever comes next must not stand behind an entry that means nothing.
+        if line in state.backlog.buckets:
+            prune(state, line)
     for shape in list(state.backlog.awake):
         for line in list(state.backlog.of_shape.get(shape, ())):
             prune(state, line)

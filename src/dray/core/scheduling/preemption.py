@@ -70,7 +70,7 @@ class Search:
         return self._hits
 
     def is_new(self, job: Job) -> bool:
-        """Whether nobody of the same queue, user and shape has looked for victims in this pass who might as much."""
+        """Whether nobody of the same queue, user and shape has looked in vain in this pass who might as much."""
         key = (job.queue, job.user, job.shape)
         before = self._sought.get(key)
         self._sought[key] = job.priority if before is None else max(before, job.priority)
@@ -109,6 +109,7 @@ class Search:
                 self._hit.append((attempt.job_id, user))
                 self.give(user, -cost_of(state.policy, state.ask(attempt)))
         self.give(job.user, cost_of(state.policy, asks[0]) * nodes)
+        self._sought.pop((job.queue, job.user, job.shape), None)
         return (
             Preemption(
                 job_id=job.id,

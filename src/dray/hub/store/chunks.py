@@ -8,9 +8,9 @@ nobody asked for it lately, because a client uploads first and submits what refe
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from dray.hub.store.base import ArgsChunk, ResultsChunk, Turn
+from dray.hub.store.base import ArgsChunk, BlobRow, ResultsChunk, Turn
 
 _STEP = 500
 _SAVE_ARGS = "INSERT OR REPLACE INTO call_args (job_id, first, calls, blob) VALUES (?, ?, ?, ?)"
@@ -49,9 +49,9 @@ def write_chunks(connection: sqlite3.Connection, turn: Turn) -> None:
             connection.execute(_SAVE_REF, chunk)
 
 
-def save_blob(connection: sqlite3.Connection, digest: str, size: int, at_ms: int) -> None:
-    """List a blob, or note that it is wanted."""
-    connection.execute(_SAVE_BLOB, (digest, size, at_ms))
+def save_blobs(connection: sqlite3.Connection, rows: Mapping[str, BlobRow]) -> None:
+    """List blobs, or note that they are wanted."""
+    connection.executemany(_SAVE_BLOB, [(digest, *row) for digest, row in rows.items()])
 
 
 def delete_calls(connection: sqlite3.Connection, job_id: str, limit: int) -> int:

@@ -8,7 +8,7 @@ live object.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dray.core.model.ids import attempt_number
@@ -193,11 +193,12 @@ class MemoryStore:
         del file.audit[: len(old)]
         return retention.batch in (len(seqs), len(keys), len(old))
 
-    def save_blob(self, digest: str, size: int, at_ms: int) -> None:
-        """List a blob, or note that it is wanted."""
+    def save_blobs(self, rows: Mapping[str, BlobRow]) -> None:
+        """List blobs, or note that they are wanted."""
         self._check_epoch()
-        known = self.file.blobs.get(digest)
-        self.file.blobs[digest] = BlobRow(size, max(at_ms, known.at_ms if known else 0))
+        for digest, row in rows.items():
+            known = self.file.blobs.get(digest, row)
+            self.file.blobs[digest] = BlobRow(known.size, max(row.at_ms, known.at_ms))
 
     def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]:
         """Find those of the blobs that are filed."""

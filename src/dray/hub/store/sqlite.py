@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -178,14 +178,14 @@ class SqliteStore:
 
         self._write("save a token", save)
 
-    def save_blob(self, digest: str, size: int, at_ms: int) -> None:
-        """List a blob whose file is there, or note that it is wanted."""
+    def save_blobs(self, rows: Mapping[str, BlobRow]) -> None:
+        """List blobs whose files are there, or note that they are wanted."""
 
         def save(connection: sqlite3.Connection) -> None:
             self._check_epoch(connection)
-            chunks.save_blob(connection, digest, size, at_ms)
+            chunks.save_blobs(connection, rows)
 
-        self._write("list a blob", save)
+        self._write("list blobs", save)
 
     def sweep_blobs(self, before_ms: int, limit: int) -> list[str]:
         """Strike at most `limit` blobs off that no job refers to; their files are the caller's to remove."""

@@ -153,6 +153,23 @@ class Callers:
             caller.over = True
         if first_time:
             self._clients.steer(caller.job, caller.spec)
+        if self._world.faulty and self._rng.random() < 0.3:
+            self._world.at(self._rng.randint(0, 2000), self._cut, caller, self._rng.getrandbits(20))
+
+    def _cut(self, caller: Caller, draw: int) -> None:
+        """Somebody no longer wants one call: often one that runs, or waits next to it."""
+        job = self._hub.state.jobs.get(caller.job) if self._hub.up else None
+        if job is None or not job.total:
+            return
+        self._world.counts["call cancelled"] += 1
+        near = [index for lane in self._lanes_of(caller.job) for index in lane]
+        index = near[draw % len(near)] if near and draw % 4 else draw % job.total
+        self._checker.cancel_asked[caller.job] = None
+        self._hub.now.cancel(caller.job, index if job.numbered else None, Pending(lambda did, fault: None))
+
+    def _lanes_of(self, job_id: str) -> list[list[int]]:
+        state = self._hub.state
+        return [list(state.attempts[uid].calls or ()) for uid in state.live_of.get(job_id, ())]
 
     def rewind(self) -> None:
         """The hub was restored from a backup: whatever it does not have is sent again."""

@@ -12,6 +12,9 @@ from dray.core.model.resources import WHOLE
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.world import World
 
+# Stands for a task where a machine could not start a process for calls.
+RUNNER = "runner"
+
 
 class Execution(msgspec.Struct):
     """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it.
@@ -88,6 +91,8 @@ class Runs:
         self.going: dict[str, list[Execution]] = {}
         self.slots: dict[tuple[str, str], int] = {}
         self.refused: dict[str, int] = {}
+        # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
+        self.intended: set[str] = set()
         self.gangs: GangRuns | None = None
 
     def begin(self, execution: Execution) -> None:

@@ -119,7 +119,7 @@ class Settlement:
     ) -> None:
         """Failures and losses are charged for what happened, each once."""
         name = f"task {task.job_id}/{task.index}"
-        ran = {run.uid for run in runs}
+        ran = {run.uid for run in runs} | self._runs.intended
         nameless = any(not run.names_attempt for run in runs)
         for attempt in attempts:
             # A task that could not be taken on at all is reported as failed without a run.

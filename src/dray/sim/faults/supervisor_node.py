@@ -15,7 +15,7 @@ from dray.agent.calls import is_runner
 from dray.agent.machine import Launch, gang_meta
 from dray.core.model.resources import WHOLE
 from dray.sim.faults.runner_node import RunnerHost
-from dray.sim.faults.runs import Behaviour, CallRuns, Execution, Runs
+from dray.sim.faults.runs import RUNNER, Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world import World
 
 PORT = 29_500
@@ -96,6 +96,7 @@ class Supervisor:
         if not self.alive:
             return
         if self.full:
+            self._runs.refuse(RUNNER)
             self._world.at(1000, self._refuse_runner, uid)
             return
         self.runners.start(uid)
@@ -328,9 +329,11 @@ class Supervisor:
         self.processes.clear()
         self.prepared.clear()
         self.runners.end_all()
-        for record in self.records.values():
+        for uid, record in self.records.items():
             if record.phase != "exited":
                 begun = record.intended or record.phase == "running"
+                if record.intended:
+                    self._runs.intended.add(uid)
                 record.phase, record.exit = "exited", _lost("lost" if begun else "lost_unstarted")
 
     def wipe(self) -> None:

@@ -57,6 +57,7 @@ class WorkerNode:
         self._heard_ms = 0
         self._dialling = False
         self._looking = False
+        self._called_ms = 0
         self._ready_runners = self.slots if callers.on else 0
         self._young: dict[str, list[Tell]] = {}
 
@@ -109,7 +110,10 @@ class WorkerNode:
             self._carry_out(self.machine.task_said(uid, words, self.world.now_ms))
 
     def _later_called(self, life: int, what: str, arguments: tuple[Any, ...]) -> None:
-        self.world.at(self.supervisor.runners.rng.randint(0, 2), self._called, life, what, arguments)
+        # Over a socket: late, and in order.
+        delay_ms = self.supervisor.runners.rng.randint(0, 2)
+        self._called_ms = max(self._called_ms, self.world.now_ms + delay_ms)
+        self.world.at(self._called_ms - self.world.now_ms, self._called, life, what, arguments)
 
     def _called(self, life: int, what: str, arguments: tuple[Any, ...]) -> None:
         """A runner, or the call that it is in, has said something."""
