@@ -302,12 +302,11 @@ class CallDesk:
         with self._answered:
             if self._open.get(stream.recipe.key) is stream:
                 del self._open[stream.recipe.key]
-            self._answered.notify_all()
-        stream.closed = True
+            stream.closed = True
+            rest, stream.pending = stream.pending, []
         for start, batch in stream.refused:
             stream.taker.fail(range(stream.base + start, stream.base + start + len(batch)), fault)
         stream.refused = []
-        rest, stream.pending = stream.pending, []
         stream.taker.fail(range(stream.base + stream.sent, stream.base + stream.sent + len(rest)), fault)
         with self._answered:
             self._answered.notify_all()
