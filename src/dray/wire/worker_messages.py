@@ -210,6 +210,8 @@ def check_message(kind: str, body: Any) -> None:
 
 
 def _faults(body: Any) -> list[tuple[str, str]]:
+    if isinstance(body, (JobAccepted, JobStarted)):
+        return _task_faults("task_id", body.task_id)  # two of them for every task
     faults: list[tuple[str, str]] = []
     if isinstance(body, Register):
         faults += _worker_faults("id", body.id)
@@ -225,12 +227,14 @@ def _faults(body: Any) -> list[tuple[str, str]]:
         faults += _capability_faults("capability", body.capability)
         faults += _device_faults(body.devices)
     slots = getattr(body, "slots", None)
-    if isinstance(slots, Slots):
+    if isinstance(slots, Slots) and not all(
+        0 <= value <= MAX_COUNT for value in msgspec.structs.astuple(slots)
+    ):
         for name in Slots.__struct_fields__:
             faults += _count_faults(f"slots.{name}", getattr(slots, name))
     if isinstance(body, ReadyForWork):
         faults += _count_faults("credits", body.credits, 1 << 31)
-    if isinstance(body, (JobAccepted, JobStarted, JobProgress, JobLog, JobResult, ServiceHealth)):
+    if isinstance(body, (JobProgress, JobLog, JobResult, ServiceHealth)):
         faults += _task_faults("task_id", body.task_id)
     if isinstance(body, JobResult) and body.state not in RESULT_STATES:
         faults.append(("state", f"must be one of {', '.join(RESULT_STATES)}, got {body.state[:64]!r}"))
