@@ -351,7 +351,7 @@ def test_the_client_holds_releases_edits_and_requeues(client: Hub) -> None:
     with pytest.raises(DrayError, match="has ended"):
         first.edit(priority=1)
     with pytest.raises(DrayError, match="parts of several cards"):
-        client.submit(["true"], gpus=1.5)
+        _ = client.submit(["true"], gpus=1.5)
 
 
 def test_gangs_are_edited_by_their_total(client: Hub) -> None:

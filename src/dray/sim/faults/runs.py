@@ -76,16 +76,12 @@ class CallRuns(Protocol):
 
 
 class NoCalls:
-    """Nobody calls."""
+    """A world in which nobody calls."""
 
     on = False
 
     def behave(self, task_id: str) -> CallBehaviour:
-        """Never asked for: no machine keeps a process ready."""
-        raise AssertionError(f"{task_id} runs, and nobody has called it")
-
-
-NOBODY = NoCalls()
+        raise KeyError(task_id)
 
 
 class GangRuns(Protocol):
