@@ -36,7 +36,7 @@ from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import split_task_id
-from dray.core.model.records import Attempt
+from dray.core.model.records import LANE, Attempt
 from dray.hub.call_results import record
 from dray.hub.store.base import Chunk, Store
 from dray.hub.turns import Leaving
@@ -128,7 +128,10 @@ def _activity(state: State, store: Store, worker: str, task: str, uid: str, said
         uid, over = found.uid, not found.phase.live and not adoptable(state, found)
     else:
         known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
-        if known is not None and (known.worker, known.job_id, known.index) != (worker, job_id, max(index, 0)):
+        named = (max(index, 0), LANE) if index < 0 else (index,)
+        if known is not None and (
+            (known.worker, known.job_id) != (worker, job_id) or known.index not in named
+        ):
             # A uid drawn again by a hub that was restored from a backup: this worker's work is not ours to judge.
             known = None
         over = known is not None and not known.phase.live
