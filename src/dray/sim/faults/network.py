@@ -8,8 +8,9 @@ from typing import Any
 from dray.sim.faults.world import World
 
 Message = dict[str, Any]
-# No copy of these can be told from a new one, and no socket makes any.
-PLAIN = ("calls_assign", "job_yield", "job_resume")
+# No copy of these can be told from a new one, and no socket makes any; an ack that overtook calls which were sent again
+# before it would make them new ones too.
+PLAIN = ("calls_assign", "calls_ack", "job_yield", "job_resume")
 
 
 class Weather:
