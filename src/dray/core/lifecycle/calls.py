@@ -277,7 +277,7 @@ def send_back(
     job.waiting_since_ms = clock.now_ms
     jobs.arm_wait(state, job)
     state.touched.jobs[job.id] = None
-    lanes.wake_job(state, job, but=lane.uid)
+    lanes.wake_idle(state, job)
     if not why:
         return []
     data = {"reason": why, "calls": len(calls)}

@@ -127,7 +127,7 @@ def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
         state.queue_up(job)
         arm_wait(state, job)
         if job.calls:
-            lanes.wake_job(state, job)
+            lanes.wake_idle(state, job)
     return settle(state, job, clock)
 
 
@@ -146,7 +146,7 @@ def join_all(state: State, job: Job, clock: Clock) -> None:
         state.queue_up(job, index)
     arm_wait(state, job)
     if job.calls:
-        lanes.wake_job(state, job)
+        lanes.wake_idle(state, job)
     state.touched.jobs[job.id] = None
 
 

@@ -178,10 +178,10 @@ def wake_worker(state: State, worker: str) -> None:
             state.hungry[uid] = None
 
 
-def wake_job(state: State, job: Job, but: str = "") -> None:
-    """Look at the lanes of a job that has more calls to give; `but` one that is busy for longer than was thought."""
-    for uid in state.live_of.get(job.id, ()):
-        if uid != but:
+def wake_idle(state: State, job: Job) -> None:
+    """Look at the lanes of a job that wait for calls: it has some to give. Those that run any come by themselves."""
+    for uid in state.lingering:
+        if state.attempts[uid].job_id == job.id:
             state.hungry[uid] = None
 
 

@@ -27,12 +27,12 @@ _FED = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING)
 
 
 class Supply:
-    """What waits of one job and was not given out in this round."""
+    """What waits of one job and was not given out in this round; of no use once any of it was folded in."""
 
     def __init__(self, state: State, job: Job) -> None:
         self._state, self._job = state, job
         self.left = 0 if job.barred else job.waiting
-        self._again = iter(list(state.requeued_of.get(job.id, ())))
+        self._again = iter(state.requeued_of.get(job.id, ()))
         self._next = next_index(state, job)
 
     def take(self, count: int) -> list[int]:
