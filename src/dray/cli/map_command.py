@@ -171,9 +171,7 @@ class _Map:
         places = sorted(self._failed)
         listed = ", ".join(self._items[place] for place in places[:_SHOWN])
         more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-        say(
-            f"{len(places)} of {total} did not succeed: {listed}{more}; `dray logs {results.job}/INDEX` shows one"
-        )
+        say(f"{len(places)} of {total} did not succeed: {listed}{more} (job {results.job})")
         return self._failed[places[0]]
 
     def _show(self, place: int, value: Any) -> None:

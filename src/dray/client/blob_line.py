@@ -15,6 +15,8 @@ from dray.functions.values import Part
 ASK_FIRST_BYTES = 8 << 20
 SILENCE_S = 120.0
 PIECE_BYTES = 1 << 20
+ANSWER_S = 0.5
+NOBODY = "0" * 64
 Broken = (OSError, http.client.HTTPException)
 
 
@@ -47,6 +49,23 @@ class BlobLine:
         body = answer.read()
         if answer.status not in (200, 201, 204):
             raise _read_refusal(answer.status, body)
+
+    def check_size(self, size: int) -> None:
+        """Raise what the hub would refuse a value of this size with, without sending any of it."""
+        try:
+            self._http.putrequest("PUT", f"/api/v1/blobs/{NOBODY}")
+            for name, value in {**self._headers, "Content-Length": str(size)}.items():
+                self._http.putheader(name, value)
+            self._http.endheaders()
+            if self._http.sock is not None:
+                self._http.sock.settimeout(ANSWER_S)
+            answer = self._http.getresponse()
+            raise _read_refusal(answer.status, answer.read())
+        except TimeoutError:
+            # It waits for the value: nothing stands against it.
+            return
+        finally:
+            self._http.close()
 
     def get(self, digest: str, size: int) -> bytearray:
         """Fetch a blob into memory that may be written to."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dray.client.discovery import Target
-from dray.errors import DrayError, HubUnavailable, TooLarge
+from dray.errors import DrayError, HubUnavailable
 from dray.functions.values import Packed, Part
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WAITING_BYTES = 256 << 20
 COPIED_BYTES = 64 << 20
 TRUSTED_S = 30.0
 REMEMBERED = 4096
-DEFAULT_LIMIT_BYTES = 4 << 30
+ASK_LIMIT_BYTES = 256 << 20
 TRIES = 3
 
 
@@ -46,7 +46,6 @@ class Blobs:
 
     def __init__(self, find: Callable[[], Target], wake: Callable[..., Any]) -> None:
         self._find, self._wake = find, wake
-        self.limit_bytes = DEFAULT_LIMIT_BYTES
         self._room = threading.Condition()
         self._waiting_bytes = 0
         self._known: dict[str, Upload] = {}
@@ -58,11 +57,9 @@ class Blobs:
         """The bytes of a small value; of a large one its upload, begun or shared with whoever offered it before."""
         if packed.inline:
             return packed.join()
-        if packed.size > self.limit_bytes:
-            raise TooLarge(
-                f"the value takes {packed.size} bytes packed, the hub's limit is {self.limit_bytes} "
-                "(max_blob_bytes): put it in a file that the workers can read, and pass its path"
-            )
+        if packed.size > ASK_LIMIT_BYTES:
+            # Before it is hashed, which takes longer than anybody likes to wait for a refusal.
+            self._try(lambda line: line.check_size(packed.size))
         digest = packed.digest()
         with self._room:
             known = self._known.get(digest)

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dray.client.blobs import Blobs, Upload
 from dray.client.futures import CallFuture, PackedResult
 from dray.client.status import Status
+from dray.client.streams import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
 from dray.core.model.records import JobState
 from dray.errors import Conflict, DrayError, NotFound
 from dray.functions.failures import CallFailed, unpack_failure
@@ -35,82 +34,6 @@ IN_FLIGHT = 2
 IDLE_S = 40.0
 GOODBYE_S = 1.0
 PAGE = 1000
-_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
-
-Argument = bytes | Upload
-Ending = tuple[str, Any, BaseException | None]
-
-
-class Taker(Protocol):
-    """Whoever hears of the results of one stream: positions are those in which calls were put in."""
-
-    def take(self, places: Sequence[int], endings: Sequence[Ending]) -> None: ...
-    def wants(self, place: int) -> bool: ...
-    def missing(self) -> int | None: ...
-    def lacking(self, first: int, end: int) -> list[int]: ...
-    def fail(self, places: Sequence[int] | None, fault: BaseException) -> None: ...
-
-
-class Stream:
-    """One job that calls are put into. `base` is the position of its first call among all that its taker knows."""
-
-    def __init__(self, recipe: Recipe, taker: Taker, job: str, base: int, limit: int = 0) -> None:
-        self.recipe, self.taker, self.job, self.base, self.limit = recipe, taker, job, base, limit
-        self.name = recipe.name
-        self.numbered = not recipe.alone
-        self.pending: list[Argument] = []
-        self.put = 0
-        self.sent = 0
-        self.recorded = 0
-        self.used_at = time.monotonic()
-        self.unanswered: dict[int, list[Argument]] = {}
-        self.refused: list[tuple[int, list[Argument]]] = []
-        self.dirty = False
-        self.closing = False
-        self.closed = False
-        self.over = False
-        self.gathering = False
-        self.resent = False
-        self.again = False
-        self.fetching: set[int] = set()
-        self.answers: set[asyncio.Future[Any]] = set()
-
-    def spec(self) -> dict[str, Any]:
-        """The spec of the job, for the message that makes it."""
-        if not self.numbered:
-            return self.recipe.spec
-        array: dict[str, Any] = {"first": 0, "last": -1, "open": True}
-        return {**self.recipe.spec, "array": {**array, "limit": self.limit} if self.limit else array}
-
-
-class Takers:
-    """The futures of one stream."""
-
-    def __init__(self) -> None:
-        self.futures: dict[int, CallFuture[Any]] = {}
-
-    def take(self, places: Sequence[int], endings: Sequence[Ending]) -> None:
-        pop = self.futures.pop
-        for place, (state, value, fault) in zip(places, endings, strict=True):
-            future = pop(place, None)
-            if future is not None:
-                future.settle(state, value, fault)
-
-    def wants(self, place: int) -> bool:
-        return place in self.futures
-
-    def missing(self) -> int | None:
-        # The first key is the oldest: places only grow, and what is taken is taken out.
-        return next(iter(self.futures), None)
-
-    def lacking(self, first: int, end: int) -> list[int]:
-        return [place for place in self.futures if first <= place < end]
-
-    def fail(self, places: Sequence[int] | None, fault: BaseException) -> None:
-        for place in list(self.futures) if places is None else places:
-            future = self.futures.pop(place, None)
-            if future is not None:
-                future.settle("failed", None, fault)
 
 
 class CallDesk:
@@ -160,8 +83,8 @@ class CallDesk:
         """Put several calls in; gives the stream to go on with, which is another one after a break by the hub."""
         arguments = [self._blobs.offer(one) for one in packed]
         with self._lock:
-            while stream.closed and stream.recipe.key in self._open:
-                stream = self._open[stream.recipe.key]
+            while stream.closed:
+                stream = stream.successor or self._succeed(stream, stream.put)
             stream.closing = stream.closing or close
             wake = False
             for argument in arguments:
@@ -243,6 +166,12 @@ class CallDesk:
         stream = self._streams[job] = Stream(recipe, taker, job, base, limit)
         return stream
 
+    def _succeed(self, stream: Stream, start: int) -> Stream:
+        """Begin the array that takes over from one that is closed, with what was its call `start`."""
+        base = stream.base + start
+        stream.successor = self._begin(stream.recipe, stream.taker, draw_id(), base, stream.limit)
+        return stream.successor
+
     def _put(self, stream: Stream, argument: Argument) -> bool:
         stream.pending.append(argument)
         stream.put += 1
@@ -270,7 +199,7 @@ class CallDesk:
         self._channel.flush()
 
     def _send(self, stream: Stream) -> None:
-        while not stream.closed and len(stream.unanswered) < IN_FLIGHT:
+        while not stream.closed and not stream.halted and len(stream.unanswered) < IN_FLIGHT:
             with self._lock:
                 first, batch = stream.sent, self._take_batch(stream)
                 last = stream.closing and not stream.pending and not stream.over
@@ -347,7 +276,7 @@ class CallDesk:
 
     def _reopen(self, stream: Stream, first: int) -> None:
         """The hub has closed the array: what it refused goes into a new one, in the same order."""
-        stream.closed = True
+        stream.halted = True
         stream.refused.append((first, stream.unanswered.pop(first)))
         if stream.unanswered:
             return
@@ -355,11 +284,13 @@ class CallDesk:
             refused = sorted(stream.refused, key=lambda item: item[0])
             arguments = [one for _, batch in refused for one in batch] + stream.pending
             start = refused[0][0]
-            fresh = self._begin(stream.recipe, stream.taker, draw_id(), stream.base + start, stream.limit)
+            fresh = self._succeed(stream, start)
+            stream.closed = True
             fresh.pending, fresh.put = arguments, len(arguments)
             fresh.closing = stream.closing
             stream.pending, stream.put = [], start
-            self._open[stream.recipe.key] = fresh
+            if self._open.get(stream.recipe.key) is stream:
+                self._open[stream.recipe.key] = fresh
             if isinstance(stream.taker, Takers):
                 for place, future in stream.taker.futures.items():
                     if place >= fresh.base:
@@ -367,15 +298,15 @@ class CallDesk:
         self._send(fresh)
 
     def _refused(self, stream: Stream, first: int, fault: BaseException) -> None:
-        batch = stream.unanswered.pop(first, [])
-        start = stream.base + first
+        stream.refused.append((first, stream.unanswered.pop(first, [])))
         with self._answered:
             if self._open.get(stream.recipe.key) is stream:
                 del self._open[stream.recipe.key]
-            self._answered.notify_all()
-        stream.closed = True
-        stream.taker.fail(range(start, start + len(batch)), fault)
-        rest, stream.pending = stream.pending, []
+            stream.closed = True
+            rest, stream.pending = stream.pending, []
+        for start, batch in stream.refused:
+            stream.taker.fail(range(stream.base + start, stream.base + start + len(batch)), fault)
+        stream.refused = []
         stream.taker.fail(range(stream.base + stream.sent, stream.base + stream.sent + len(rest)), fault)
         with self._answered:
             self._answered.notify_all()
@@ -535,17 +466,3 @@ class CallDesk:
         # A hub that is away for good fails everything that waits, by `fail`.
         with contextlib.suppress(DrayError):
             await work(*given)
-
-
-def draw_id() -> str:
-    """An id for a job, as the hub would draw one."""
-    number, letters = int.from_bytes(os.urandom(8)), []
-    for _ in range(12):
-        number, place = divmod(number, len(_ALPHABET))
-        letters.append(_ALPHABET[place])
-    return "".join(letters)
-
-
-def name_by(key: str) -> str:
-    """The id of a job that is submitted under a key: the same one each time."""
-    return "k-" + hashlib.sha256(key.encode()).hexdigest()[:24]

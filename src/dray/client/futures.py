@@ -26,7 +26,8 @@ from dray.functions.values import Pledge, unpack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dray.client.calls import CallDesk, Stream
+    from dray.client.calls import CallDesk
+    from dray.client.streams import Stream
 
 T = TypeVar("T")
 _PENDING, _CANCELLED, _NOTIFIED, _FINISHED = (

@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, Self, TypeVar
 
-from dray.client.calls import CallDesk, Ending, Stream
+from dray.client.calls import CallDesk
 from dray.client.futures import PackedResult
 from dray.client.pausing import pausing
 from dray.client.progress import Progress
 from dray.client.recipes import Recipe
+from dray.client.streams import Ending, Stream
 from dray.functions.values import Packed, pack_call, unpack
 
 T = TypeVar("T")
@@ -178,7 +179,9 @@ class MapResults(Iterator[T], Generic[T]):
 
     def _next_ending(self) -> Ending:
         inbox = self._inbox
-        if self._items is not None and inbox.put - self._taken <= self._window - BURST:
+        if self._items is not None and inbox.put - self._taken <= max(
+            self._window - BURST, self._window // 2
+        ):
             self._feed()
         if self._taken >= inbox.put:
             if self._progress is not None:

@@ -127,9 +127,8 @@ def split_keywords(
     own = {name: value for name, value in given.items() if name not in TERMS}
     if not given:
         return terms, own
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
+    parameters = _parameters(function)
+    if parameters is None:
         return terms, own
     for name in terms:
         if name in parameters and parameters[name].kind is not inspect.Parameter.POSITIONAL_ONLY:
@@ -145,11 +144,31 @@ def split_keywords(
     return terms, own
 
 
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """What a function takes, where that can be told; remembered, since looking takes longer than all else here."""
+    try:
+        return _remembered_parameters(function)
+    except TypeError:  # cannot be remembered: no hash
+        return _read_parameters(function)
+
+
+def _read_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+_remembered_parameters = functools.lru_cache(maxsize=256)(_read_parameters)
+
+
 # --- whether a function can have changed ----------------------------------------------------------------------------
 
 
 def _fingerprint(function: Any) -> Any:
     """Something that differs once anything the function refers to was set anew; None where that cannot be told."""
+    if isinstance(function, types.BuiltinFunctionType) and isinstance(function.__self__, types.ModuleType):
+        return function.__qualname__
     if not isinstance(function, types.FunctionType):
         return None
     inner = "<locals>" in function.__qualname__ or hidden_modules.holds(function.__module__)

@@ -49,10 +49,15 @@ def list_user_modules() -> dict[str, str]:
 
 def list_paths() -> list[str]:
     """Folders of this program's import path that hold the user's modules: a runner on this machine looks there too."""
-    paths = (os.path.abspath(path or os.getcwd()) for path in sys.path)
+    return list(_list_paths(os.getcwd(), tuple(sys.path)))
+
+
+@lru_cache(maxsize=16)
+def _list_paths(folder: str, entries: tuple[str, ...]) -> tuple[str, ...]:
+    paths = (os.path.join(folder, path) if path else folder for path in entries)
     roots = _installed_roots()
     prefixes = tuple(os.path.join(os.path.realpath(root), "lib") for root in (sys.prefix, sys.base_prefix))
-    return list(
+    return tuple(
         dict.fromkeys(
             path
             for path in paths
