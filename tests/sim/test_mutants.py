@@ -52,6 +52,17 @@ QUICK = (
     "once-only-stopped",
     "victim-frees-at-once",
     "victim-charged",
+    "call-stays-in-lane",
+    "lane-takes-calls-along",
+    "lost-call-free",
+    "returned-call-in-no-line",
+    "retried-failure-kept",
+    "cut-call-lets-go",
+    "frame-recorded-whole",
+    "yielded-lane-fed",
+    "yield-gives-nothing",
+    "resumed-without-room",
+    "lane-rows-shared",
 )
 # The seeds that caught the shy ones last time are asked first. Where they no longer do, all are.
 CAUGHT_BY = {

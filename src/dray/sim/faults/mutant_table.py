@@ -302,8 +302,8 @@ WORKERS = (
         "unaccepted-lost",
         "An assignment that was under way is given up instead of sent again.",
         "dray.core.lifecycle.reconcile:reconcile",
-        "phase is Phase.ASSIGNED and same_journal",
-        "False",
+        "again = phase is Phase.ASSIGNED or",
+        "again =",
     ),
     _one(
         "quarantine-kills",
