@@ -49,7 +49,7 @@ RULES = (
             PURE_STDLIB
             | {"msgspec", "dray.core", "dray.wire", "dray.agent.call_results", "dray.agent.effects"}
             | {"dray.agent.lane_service", "dray.agent.lanes", "dray.agent.runner_pool"}
-            | {"dray.agent.task_words"},
+            | {"dray.agent.task_words", "dray.agent.yields"},
             pure=True,
         )
         for name in ("calls", "call_results", "effects", "lane_service", "lanes", "runner_pool", "yields")

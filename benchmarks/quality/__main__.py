@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.quality import openb
-from benchmarks.quality.tables import PARTS, STRATEGIES, Rows, Runs
+from benchmarks.quality.tables import PARTS, Rows, Runs
 
 RESULTS = Path(__file__).parents[1] / "results" / "quality"
 
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=tuple(PARTS))
     parser.add_argument("--seeds", default=",".join(map(str, openb.SEEDS)), help="of the placement part")
     parser.add_argument("--variants", default=",".join(openb.VARIANTS), help="of the placement part")
-    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="of the placement part")
+    parser.add_argument("--strategies", default=",".join(openb.RULES), help="of the placement part")
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--label", default="", help="appended to the names of the result files")
     asked = parser.parse_args(argv)

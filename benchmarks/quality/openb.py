@@ -25,6 +25,7 @@ from dray.sim.traces.world import World
 NODES = "openb/openb_node_list_gpu_node.csv"
 VARIANTS = ("default", "multigpu30", "gpushare40", "gpuspec20", "cpu100")
 SEEDS = range(42, 52)
+RULES = ("random", "dot_product", "best_fit", "fgd", "fgd_learnt")
 TARGET = 1.3
 FOR_EVER_MS = 1 << 45
 PUBLISHED: dict[str, dict[str, float]] = {

@@ -14,7 +14,6 @@ from typing import Any
 
 from benchmarks.quality import backfill, deadlines, fairness, muri, openb
 
-STRATEGIES = ("random", "dot_product", "best_fit", "fgd", "fgd_learnt")
 Runs = list[dict[str, Any]]
 Rows = list[list[str]]
 Call = tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]

@@ -46,7 +46,7 @@ from dray.core.lifecycle.lanes import outstanding
 from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
-from dray.core.lifecycle.timers import due, next_due_ms
+from dray.core.lifecycle.timers import due, forget_answered, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.policy import Policy, pack_policy
 from dray.core.model.policy_check import check_policy
@@ -122,6 +122,7 @@ class Cluster:
         effects: list[Effect] = []
         next_beat_ms = self.now_ms + BEAT_MS
         while True:
+            forget_answered(self.state)
             timer_ms = next_due_ms(self.state)
             at_ms = min(end_ms, next_beat_ms, timer_ms if timer_ms is not None else end_ms)
             self.now_ms = max(self.now_ms, at_ms)

@@ -236,6 +236,39 @@ async def test_a_worker_that_knows_base_only_gets_no_calls(hub: RunningHub) -> N
             await client.results(job, 1)
 
 
+async def test_calls_are_cancelled_and_queued_again_one_by_one(hub: RunningHub) -> None:
+    job = new_job()
+    async with client_of(hub) as client, lanes_of(hub, slots=1) as lanes:
+        await client.add(job, [b"a", b"b", b"c"], close=True)
+        await lanes.take(1)
+        lane = next(iter(lanes.calls))
+        held = dict(lanes.calls[lane])
+        assert 0 in held
+        # One that waits is gone at once; its place is not filled.
+        assert (await client.ask("cancel", {"id": job, "task": 2})).type == wire.ANSWER
+        pushed = (await client.recv(kind=wire.RESULTS)).payload
+        assert rows(pushed) == {2: ("killed", None)}
+        assert pushed["details"]["2"][0] == "cancelled"
+        # One that runs is queued again with its lane, by a higher number.
+        assert (await client.ask("requeue", {"id": job, "task": 0})).payload.get("note") is None
+        cancel = (await lanes.worker.recv("job_cancel", DEADLINE_S)).payload
+        assert (cancel["task_id"], cancel["attempt"]) == (job, lane)
+        frame = lanes.frame(lane, state="killed")
+        await lanes.worker.send("calls_result", frame)
+        await lanes.worker.send("job_result", {"task_id": job, "attempt": lane, "state": "killed"})
+        await lanes.worker.ready()
+        await lanes.serve(2)
+        found = await client.results(job, 2)
+        assert found == {0: ("succeeded", b"a"), 1: ("succeeded", b"b")}
+        assert (await client.recv(kind=wire.ENDED)).payload["state"] == "killed"
+        again = next(
+            message for message in lanes.messages if message["lane"] != lane and 0 in message["index"]
+        )
+        assert again["no"][again["index"].index(0)] > held[0][0]
+        refused = await client.refused("requeue", {"id": job, "task": 0})
+        assert refused["code"] == "conflict"
+
+
 async def restarted(hub: RunningHub) -> None:
     """Kill the hub as a crash does and start it again."""
     await asyncio.to_thread(hub.kill)

@@ -30,7 +30,7 @@ def test_what_refers_to_itself_goes_once_enough_has_gathered(monkeypatch: pytest
     take_over_collector()
     gc.collect()
     mine = Collector()
-    kept = []
+    kept: list[list[int]] = []
     while gc.get_count()[2] < 3:
         kept.append([len(kept)])
     assert mine.tend()

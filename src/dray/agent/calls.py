@@ -22,6 +22,8 @@ NUDGE_MS = 20
 BEHIND_MS = 50
 BEHIND_MEANS = 4
 RESEND_MS = 5000
+DEATHS = 3
+QUIET_MS = 1000
 
 
 class Ended(NamedTuple):
@@ -103,7 +105,8 @@ class Calls(LaneService):
         """Calls of a lane whose job is not known here: cannot be run, and need not be lost."""
         columns = self.results.columns(message.lane, message.job)
         for index, no in zip(message.index, message.no, strict=True):
-            append_end(columns, index, no, "returned", None, 0)
+            if index not in columns.index:
+                append_end(columns, index, no, "returned", None, 0)
         return []
 
     def acked(self, message: CallsAck, now_ms: int) -> list[Effect]:
@@ -133,8 +136,8 @@ class Calls(LaneService):
     def _cancel_call(self, lane: Lane, index: int, message: JobCancel, now_ms: int) -> list[Effect]:
         if index not in lane.calls:
             if index not in lane.done and not lane.stopping:
-                columns = self.results.columns(lane.uid, lane.job)
-                append_end(columns, index, 1, "killed", None, 0)
+                lane.done[index] = 1
+                append_end(self.results.columns(lane.uid, lane.job), index, 1, "killed", None, 0)
             return []
         if index in lane.fed:
             lane.cancelled[index] = None
@@ -150,7 +153,7 @@ class Calls(LaneService):
     def _stop(self, lane: Lane, reason: str, grace_s: float, now_ms: int) -> list[Effect]:
         """End a lane: what has not begun is dropped, since the lane's own end takes it back; what runs is stopped."""
         if lane.stopping is not None:
-            return []
+            return self._stop_again(lane, grace_s, now_ms)
         lane.stopping = Stopping(reason, now_ms + round(1000 * grace_s))
         for index in lane.queue:
             lane.calls.pop(index, None)
@@ -158,10 +161,17 @@ class Calls(LaneService):
         self._waiting.pop(lane.uid, None)
         effects: list[Effect] = []
         if lane.fed:
-            effects.append(Recall(lane.runner))
             effects += self._end_runner(lane, "stop", grace_s)
             effects.append(Warn(lane.uid, lane.stopping.describe(now_ms)))
         return effects + self._conclude(lane, now_ms) + self.settle()
+
+    def _stop_again(self, lane: Lane, grace_s: float, now_ms: int) -> list[Effect]:
+        """Asked once more: there is less time now, or the answer was not heard."""
+        if lane.result is not None:
+            return [self._tell_result(lane, now_ms)]
+        if not lane.fed:
+            return []
+        return [Supervise({"op": "cancel", "uid": lane.runner, "reason": "user", "grace_s": grace_s})]
 
     def drain(self, now_ms: int) -> list[Effect]:
         """The agent stops: runners end with it, so every lane goes back."""
@@ -211,6 +221,7 @@ class Calls(LaneService):
     def disconnected(self) -> None:
         """Lanes with nothing in them are of the session that is over."""
         for lane in list(self.lanes.values()):
+            lane.inherited = False
             if not lane.live:
                 self._drop(lane)
 
@@ -323,10 +334,10 @@ class Calls(LaneService):
         """A lane's runner is gone: the call it was in has ended, the others are run by the next one."""
         lane.runner, lane.nudged, lane.recalled = "", False, False
         self._busy.pop(lane.uid, None)
-        now = item.get("now") or {}
-        ran = now.get("index") if now.get("lane") == lane.uid else None
         left = list(lane.fed)
         lane.fed.clear()
+        self._forget_yield(lane)
+        ran = self._find_victim(lane, left, item.get("now") or {})
         for index in left:
             if lane.stopping is not None:
                 lane.calls.pop(index, None)
@@ -336,6 +347,18 @@ class Calls(LaneService):
                 self._end(lane, index, "failed", *_verdict(lane, record, item))
         lane.queue.extendleft(reversed([index for index in left if index in lane.calls]))
         return self._serve(lane, [], now_ms)
+
+    def _find_victim(self, lane: Lane, left: list[int], now: dict[str, Any]) -> int | None:
+        """The call that a runner died of. One that dies again and again before it begins any dies of the first."""
+        ran = int(now["index"]) if now.get("lane") == lane.uid else None
+        if ran in left:
+            lane.deaths = 0
+            return ran
+        lane.deaths += bool(left)
+        if lane.deaths < DEATHS:
+            return None
+        lane.deaths = 0
+        return left[0]
 
     def _give_up_starts(self, record: RunnerRecord, item: dict[str, Any], now_ms: int) -> list[Effect]:
         """Where no runner of an environment ever comes up, its calls fail with the reason."""
@@ -403,6 +426,15 @@ class Calls(LaneService):
     def busy(self) -> bool:
         """Whether `tick` has anything to watch."""
         return bool(self._busy)
+
+    def is_quiet(self, now_ms: int) -> bool:
+        """Whether nothing is due soon: every call has run for long, and none of them is near its limit."""
+        for name in self._busy:
+            lane = self.lanes[name]
+            age_ms = now_ms - lane.since_ms
+            if age_ms < QUIET_MS or (lane.limit_ms is not None and lane.limit_ms - age_ms < QUIET_MS):
+                return False
+        return True
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Watch the calls that run: time limits, results held back, calls that wait behind a long one."""

@@ -19,6 +19,7 @@ from dray.agent.effects import (
     FeedRunner,
     Grant,
     Launch,
+    LetGo,
     Nudge,
     Prefetch,
     Recall,
@@ -48,7 +49,9 @@ YOUNG_S = 0.005
 ACK_WITHIN_S = 0.05
 ACKS_AT_ONCE = 256
 TICK_S = 0.025
-TICKS_PER_LOOK = 20
+# While nothing is expected to happen for a while: calls that run for long are looked at rarely.
+QUIET_TICK_S = 0.25
+LIVE_S = 0.5
 DRAIN_S = 2.0
 logger = logging.getLogger("dray.agent")
 
@@ -75,7 +78,7 @@ class Driver:
         self._sessions: TaskSessions | None = None
         self._runners: Runners | None = None
         self._tick: asyncio.TimerHandle | None = None
-        self._ticks = 0
+        self._looked = 0.0
         self.link.pull_from(self._pull)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -95,7 +98,8 @@ class Driver:
         home = RunnerHome(self._home, session_home, self._config.task_user)
         blobs = Blobs(home.blobs, self._config.blob_cache_bytes, lambda: self.link.hub)
         await asyncio.to_thread(blobs.scan)
-        runners = Runners(home, self._machine, blobs, self, self._own, self._work)
+        cap_bytes = self._config.output_bytes
+        runners = Runners(home, self._machine, blobs, self, self._own, self._work, cap_bytes)
         await runners.lines.start()
         self._runners = runners
 
@@ -271,7 +275,7 @@ class Driver:
     def carry_out(self, effects: list[Effect]) -> None:
         """Do what the machine asks for; what calls have brought meanwhile leaves when the link has room."""
         for effect in effects:
-            if isinstance(effect, (FeedRunner, BindRunner, Recall, Nudge, Prefetch)):
+            if isinstance(effect, (FeedRunner, BindRunner, LetGo, Recall, Nudge, Prefetch)):
                 if self._runners is not None:
                     self._runners.carry_out(effect)
             elif isinstance(effect, Tell):
@@ -296,12 +300,15 @@ class Driver:
         if self._machine.calls.results.waiting:
             self.link.wake()
         if self._tick is None and self._machine.busy:
-            self._tick = asyncio.get_running_loop().call_later(TICK_S, self._tick_over)
+            quiet = self._machine.calls.is_quiet(_now_ms())
+            delay_s = QUIET_TICK_S if quiet else TICK_S
+            self._tick = asyncio.get_running_loop().call_later(delay_s, self._tick_over)
 
     def _tick_over(self) -> None:
         self._tick = None
-        self._ticks += 1
-        if self._ticks % TICKS_PER_LOOK == 0 and self._runners is not None:
+        loop = asyncio.get_running_loop()
+        if self._runners is not None and loop.time() - self._looked >= LIVE_S:
+            self._looked = loop.time()
             self._runners.look_live()
         self.carry_out(self._machine.tick(_now_ms()))
 

@@ -105,6 +105,12 @@ class Nudge(NamedTuple):
     uid: str
 
 
+class LetGo(NamedTuple):
+    """A runner's lane has nothing for it any more: nothing of that lane is lost if it dies now."""
+
+    uid: str
+
+
 class Prefetch(NamedTuple):
     """A call will need this blob: fetch it while it waits."""
 
@@ -125,5 +131,6 @@ Effect = (
     | FeedRunner
     | Recall
     | Nudge
+    | LetGo
     | Prefetch
 )

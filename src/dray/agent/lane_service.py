@@ -7,9 +7,10 @@ few calls at a time and more before it is through with them, so that what it has
 from __future__ import annotations
 
 from dray.agent.call_results import CallResults, Columns, Value
-from dray.agent.effects import BindRunner, Effect, FeedRunner, Tell
+from dray.agent.effects import BindRunner, Effect, FeedRunner, LetGo, Recall, Tell
 from dray.agent.lanes import Lane, RunnerRecord
 from dray.agent.runner_pool import RunnerPool
+from dray.agent.yields import Yields
 
 BATCH = 8
 IDLE_LANES = 64
@@ -26,6 +27,7 @@ class LaneService:
         self._waiting: dict[str, None] = {}
         self._idle: dict[str, None] = {}
         self._busy: dict[str, None] = {}
+        self.yields = Yields()
 
     def settle(self) -> list[Effect]:
         """Keep the pool as large as it should be."""
@@ -88,6 +90,7 @@ class LaneService:
             self._release(lane, record)
             if record.phase == "busy":
                 record.phase, record.idle_ms = "idle", now_ms
+                effects.append(LetGo(record.uid))
                 if record.worn:
                     effects.append(self.pool.retire(record, "worn"))
                 effects += self._serve_waiting(now_ms)
@@ -114,6 +117,7 @@ class LaneService:
     def _drop(self, lane: Lane) -> None:
         self._idle.pop(lane.uid, None)
         self._waiting.pop(lane.uid, None)
+        self._forget_yield(lane)
         del self.lanes[lane.uid]
 
     def _release(self, lane: Lane, record: RunnerRecord) -> None:
@@ -125,10 +129,24 @@ class LaneService:
         record = self.pool.records[lane.runner]
         if record.phase == "ending":
             return []
-        return [self.pool.retire(record, why, grace_s, "time_limit" if why == "time_limit" else "user")]
+        # A call that takes the signal for a reason to return must not be followed by the next one there.
+        recall: list[Effect] = [Recall(record.uid)] if len(lane.fed) > 1 else []
+        return [
+            *recall,
+            self.pool.retire(record, why, grace_s, "time_limit" if why == "time_limit" else "user"),
+        ]
 
     def _moved(self, lane: Lane, now_ms: int) -> None:
-        lane.since_ms, lane.nudged, lane.recalled = now_ms, False, False
+        """Calls of a lane have run: whatever is next has just begun."""
+        lane.since_ms, lane.nudged, lane.recalled, lane.deaths = now_ms, False, False, 0
+        if not lane.fed:
+            self._forget_yield(lane)
+
+    def _forget_yield(self, lane: Lane) -> None:
+        """The call that waited is over: the hub closes a lane that has yielded and holds nothing."""
+        if lane.yielded:
+            lane.yielded = False
+            self.yields.ended(lane.uid)
 
     def _end(
         self,

@@ -64,6 +64,7 @@ class Lane(msgspec.Struct, kw_only=True):
     yielded: bool = False
     inherited: bool = False
     since_ms: int = 0
+    deaths: int = 0
     mean_us: int = 0
     nudged: bool = False
     recalled: bool = False

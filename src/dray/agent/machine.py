@@ -16,7 +16,6 @@ from dray.agent.effects import Effect, Launch, Refuse, Ship, Supervise, Tell, Wa
 from dray.agent.lanes import Lane, Stopping
 from dray.agent.rendezvous import name_peers
 from dray.agent.task_words import Said, Words
-from dray.agent.yields import Yields
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.spec import FOREVER_NS, TIERS
 from dray.wire.hub_messages import (
@@ -84,7 +83,7 @@ class Machine:
         self.resources: dict[str, int] = {}
         self.running: dict[str, Running] = {}
         self.calls = Calls(incarnation, ready, slots)
-        self.yields = Yields()
+        self.yields = self.calls.yields
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = 0
         self.registered = False

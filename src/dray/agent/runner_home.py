@@ -20,7 +20,6 @@ from typing import Any
 import dray
 from dray.agent.environment import FALLBACK_PATH, KEPT
 from dray.agent.session_home import SessionHome
-from dray.agent.supervisor.output import STREAMS
 
 FOLDERS = ("live", "ended", "values")
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(dray.__file__)), "runner", "__main__.py")
@@ -93,14 +92,33 @@ class RunnerHome:
         """What a dead runner's last call had printed, moved to where the output of ended calls lies; empty: nothing."""
         target = f"{self.folder(uid)}/ended/{name}"
         found = ""
-        for stream in STREAMS:
-            live = f"{self.folder(uid)}/live/{stream}.0"
+        for file, size in self.list_live(uid):
             with contextlib.suppress(OSError):
-                if os.stat(live).st_size:
+                if size:
                     os.makedirs(target, 0o700, exist_ok=True)
-                    os.rename(live, f"{target}/{stream}.0")
+                    os.rename(f"{self.folder(uid)}/live/{file}", f"{target}/{file}")
                     found = target
         return found
+
+    def list_live(self, uid: str) -> list[tuple[str, int]]:
+        """The files that a runner's present call prints to, with their sizes."""
+        try:
+            return [(entry.name, entry.stat().st_size) for entry in os.scandir(f"{self.folder(uid)}/live")]
+        except OSError:
+            return []
+
+    def cut_live(self, uid: str, cap_bytes: int) -> None:
+        """Empty what has grown too large; the writer goes on at the start of the file, which is named by its offset.
+
+        What was not shipped by then is a gap: output may be lost, a disk that is full costs everybody.
+        """
+        for file, size in self.list_live(uid):
+            if size > cap_bytes:
+                stream, _, start = file.partition(".")
+                path = f"{self.folder(uid)}/live/{file}"
+                with contextlib.suppress(OSError):
+                    os.truncate(path, 0)
+                    os.rename(path, f"{self.folder(uid)}/live/{stream}.{int(start) + size}")
 
     def remove(self, uid: str) -> None:
         """Forget a runner's folder, whatever is left in it."""

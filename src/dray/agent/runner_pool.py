@@ -49,9 +49,11 @@ class RunnerPool:
         self.records[uid] = RunnerRecord(uid=uid, venv=venv, memory_bytes=memory_bytes)
         return StartRunner(uid, venv, memory_bytes)
 
-    def expects(self, wanted: Binding) -> int:
-        """How many are on their way that could serve it."""
-        return sum(record.phase == "starting" and record.fits(wanted) for record in self.records.values())
+    def _count_starting(self, kind: tuple[str, int]) -> int:
+        return sum(
+            record.phase == "starting" and (record.venv, record.memory_bytes) == kind
+            for record in self.records.values()
+        )
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
@@ -60,9 +62,10 @@ class RunnerPool:
         if self.stopped:
             return []
         effects: list[Effect] = []
-        for binding in dict.fromkeys(wanted):
-            lacking = range(wanted.count(binding) - self.expects(binding))
-            effects += [self.start(binding.venv, binding.memory_bytes) for _ in lacking]
+        kinds = [(binding.venv, binding.memory_bytes) for binding in wanted]
+        for kind in dict.fromkeys(kinds):
+            lacking = range(kinds.count(kind) - self._count_starting(kind))
+            effects += [self.start(*kind) for _ in lacking]
         live = [record for record in self.records.values() if record.phase != "ending" and not record.worn]
         idle = sorted((r for r in live if r.phase == "idle"), key=lambda record: record.idle_ms)
         for record in idle[: max(0, len(live) - self._kept)]:
@@ -84,7 +87,7 @@ class RunnerPool:
     def wear(self, record: RunnerRecord, calls: int, growth_bytes: int = 0) -> list[Effect]:
         """Count what a runner has done; one that has done enough gets a successor before it goes."""
         record.calls += calls
-        if record.worn or (record.calls < RECYCLE_CALLS and growth_bytes < GROWTH_BYTES):
+        if self.stopped or record.worn or (record.calls < RECYCLE_CALLS and growth_bytes < GROWTH_BYTES):
             return []
         record.worn = True
         if record.phase == "idle":

@@ -16,7 +16,17 @@ from typing import Any, Protocol
 
 from dray.agent.blobs import Blobs, Refused
 from dray.agent.calls import Ended, is_runner
-from dray.agent.effects import BindRunner, Effect, FeedRunner, Launch, Nudge, Prefetch, Recall, StartRunner
+from dray.agent.effects import (
+    BindRunner,
+    Effect,
+    FeedRunner,
+    Launch,
+    LetGo,
+    Nudge,
+    Prefetch,
+    Recall,
+    StartRunner,
+)
 from dray.agent.environment import build_environment, is_careful
 from dray.agent.machine import Machine
 from dray.agent.runner_home import RunnerHome
@@ -36,7 +46,7 @@ from dray.wire.runner_frames import (
     json_frame,
     pick,
 )
-from dray.wire.runner_now import read_now
+from dray.wire.runner_now import read_now, release_now
 
 KEPT_FUNCTIONS = 64
 INLINE_BYTES = 64 << 10
@@ -64,13 +74,15 @@ class Runners:
         carrier: Carrier,
         own: Mapping[str, str],
         work: str,
+        cap_bytes: int,
     ) -> None:
         self.home, self._machine, self._blobs, self._carrier = home, machine, blobs, carrier
-        self._own, self._work = dict(own), work
+        self._own, self._work, self._cap_bytes = dict(own), work, cap_bytes
         self.lines = RunnerLines(home, self)
         self._bound: dict[str, BindRunner] = {}
         self._unsent: dict[str, bytes] = {}
         self._functions: dict[str, dict[str, None]] = {}
+        self._now_files: dict[str, int] = {}
         self._exits: dict[str, dict[str, Any]] = {}
         self._landings: dict[asyncio.Task[None], str] = {}
 
@@ -80,7 +92,7 @@ class Runners:
         """A runner as the supervisor's `run` entry."""
         return self.home.make_task(effect.uid, effect.venv, effect.memory_bytes, self._own)
 
-    def carry_out(self, effect: BindRunner | FeedRunner | Recall | Nudge | Prefetch) -> None:
+    def carry_out(self, effect: BindRunner | FeedRunner | LetGo | Recall | Nudge | Prefetch) -> None:
         """Do what the machine asks of runners that are there."""
         if isinstance(effect, FeedRunner):
             data = calls_frame(effect.indices, effect.no, effect.args)
@@ -93,6 +105,8 @@ class Runners:
             self.lines.recall(effect.uid)
         elif isinstance(effect, Nudge):
             self.lines.nudge(effect.uid)
+        elif isinstance(effect, LetGo):
+            release_now(self._now_files.get(effect.uid))
         else:
             self._blobs.prefetch(effect.digest)
 
@@ -157,6 +171,8 @@ class Runners:
         self._bound.pop(uid, None)
         self._unsent.pop(uid, None)
         self._functions.pop(uid, None)
+        if (descriptor := self._now_files.pop(uid, None)) is not None:
+            os.close(descriptor)
         self._tell(self._machine.supervised({"ev": "exited", "items": [item]}, _now_ms()))
         self._remove_later(uid)
 
@@ -178,19 +194,20 @@ class Runners:
     def look_live(self) -> None:
         """Ship what calls have printed that still run."""
         for uid, bound in self._bound.items():
-            live = f"{self.home.folder(uid)}/live"
-            if not any(_size(f"{live}/{stream}.0") for stream in ("stdout", "stderr")):
+            if not any(size for _, size in self.home.list_live(uid)):
                 continue
             now = read_now(f"{self.home.folder(uid)}/now")
             if now is not None and now["lane"] == bound.lane and now["index"] >= 0:
-                task_id = _task_id(bound, now["index"])
+                task_id, live = _task_id(bound, now["index"]), f"{self.home.folder(uid)}/live"
                 self._carrier.follow_call(bound.lane, now["index"], task_id, live, ended=False)
+                self.home.cut_live(uid, self._cap_bytes)
 
     # --- what runners say ---------------------------------------------------------------------------------------------
 
     def line_ready(self, uid: str, pid: int) -> None:
         if (record := self._machine.calls.pool.records.get(uid)) is not None:
             record.pid = pid
+            self._now_files[uid] = os.open(f"{self.home.folder(uid)}/now", os.O_WRONLY | os.O_CLOEXEC)
         self._tell(self._machine.calls.runner_ready(uid, _now_ms()))
 
     def line_closed(self, uid: str) -> None:

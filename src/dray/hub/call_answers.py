@@ -13,7 +13,7 @@ from dray.core.model.records import Job
 from dray.errors import Conflict, InvalidInput, NotFound
 from dray.hub.call_commands import CallSources, add_calls, read_call_spec
 from dray.hub.call_feed import CallFeed, Listener
-from dray.hub.call_rows import Call, CallReader
+from dray.hub.call_rows import CallReader, End
 from dray.hub.commands import find_job, owned
 from dray.hub.engine import Engine
 from dray.hub.service import Caller, Document
@@ -87,26 +87,23 @@ class CallAnswers:
         return job
 
     def _collected(self, state: State, job: Job, first: int, end: int) -> Document:
-        shown: list[Call] = []
+        shown: list[End] = []
         size, cut = 0, end
-        for call in self._reader.calls(state, job, first, end):
+        for one in self._reader.ends(state, job, first, end):
             if size > ANSWER_BYTES:
-                cut = call.number
+                cut = one.number
                 break
-            if call.task.state.final:
-                shown.append(call)
-                size += _size(call)
-        states = [call.task.state.value for call in shown]
+            shown.append(one)
+            size += len(one.error) + (len(one.value) if isinstance(one.value, bytes) else 96)
+        states = [one.state for one in shown]
         alike = bool(states) and states.count(states[0]) == len(states)
         return {
             "job": job.id,
-            "index": [call.number for call in shown],
+            "index": [one.number for one in shown],
             "state": states[0] if alike else states,
-            "value": [call.row.value if call.row is not None else None for call in shown],
+            "value": [one.value for one in shown],
             "details": {
-                str(call.number): (call.task.exit_class, call.task.error)
-                for call in shown
-                if call.task.state.value != "succeeded"
+                str(one.number): (one.exit_class, one.error) for one in shown if one.state != "succeeded"
             },
             "next": cut if cut < job.total else None,
             "total": job.total,
@@ -122,8 +119,3 @@ def _place(job: Job, index: int | None) -> int:
     if not 0 <= place < job.total:
         raise NotFound(f"job {job.id!r} has no task {place}: it has {job.total}")
     return place
-
-
-def _size(call: Call) -> int:
-    value = call.row.value if call.row is not None else None
-    return len(call.task.error) + (len(value) if isinstance(value, bytes) else 96)

@@ -36,11 +36,11 @@ Finish = Callable[[State, str], Any]
 
 
 class CallSources(NamedTuple):
-    """What calls are checked against, and where their arguments wait."""
+    """What calls are checked against, and where their arguments wait. `missing` gives the blobs that are not there."""
 
     submit: Sources
     args: ArgsMemory
-    missing: Callable[[Sequence[str]], list[str]]
+    missing: Callable[[Sequence[str]], list[str]] = lambda digests: []
 
 
 def read_call_spec(caller: Caller, body: Calls) -> JobSpec | None:

@@ -15,6 +15,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import LANE, Attempt, Job, JobState, Phase, Task
 from dray.hub.call_results import CallRow, rows_of
 from dray.hub.store.base import Chunk, ResultsChunk, Store
+from dray.wire.worker_messages import PackedValue
 
 _PHASES = {"succeeded": Phase.SUCCEEDED, "failed": Phase.FAILED, "killed": Phase.KILLED}
 
@@ -26,6 +27,16 @@ class Call(NamedTuple):
     task: Task
     row: CallRow | None
     attempts: list[Attempt]
+
+
+class End(NamedTuple):
+    """How one call ended."""
+
+    number: int
+    state: str
+    value: PackedValue | None
+    exit_class: str
+    error: str
 
 
 class CallReader:
@@ -54,6 +65,22 @@ class CallReader:
         for index in range(first, end):
             known = state.tasks.get((job.id, index)) or tasks.get(index)
             yield _call(job, index, known, rows.get(index), given.get(index))
+
+    def ends(self, state: State, job: Job, first: int, end: int) -> Iterator[End]:
+        """Give those of the calls `first` to `end - 1` that have ended, without all that a document shows of them."""
+        rows = self.rows(job.id, first, end) if end > first else {}
+        missing = end - first - len(rows)
+        tasks = self.store.find_tasks(job.id, first - 1, end - first) if missing > 0 else []
+        known = {task.index: task for task in tasks}
+        for index in range(first, end):
+            if (row := rows.get(index)) is not None:
+                yield End(index, row.state, row.value, row.exit_class, row.error)
+                continue
+            task = state.tasks.get((job.id, index)) or known.get(index)
+            if task is None or (job.state.final and not task.state.final):
+                task = _unplaced(job, index)
+            if task.state.final:
+                yield End(index, task.state.value, None, task.exit_class, task.error)
 
     def call(self, state: State, job: Job, index: int) -> Call:
         """Give one call."""

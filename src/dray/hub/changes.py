@@ -14,11 +14,12 @@ import msgspec
 
 from dray.core.lifecycle.events import Clock, Event, HoldChanged, JobEdited, RequeueRequested
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Attempt, Job
+from dray.core.model.records import Attempt, Job, JobState
 from dray.core.model.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
+from dray.hub.call_rows import CallReader
 from dray.hub.needs import resolve_edit
 from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
@@ -62,10 +63,10 @@ def requeue(
         job = living(caller, state, store, job_id, "queued again")
         if index is not None and not 0 <= index < job.total:
             raise NotFound(f"job {job_id!r} has no task {index}: it has {job.total}")
-        task = None if index is None else state.tasks.get((job_id, index)) or store.find_task(job_id, index)
-        if task is not None and task.state.final:
+        ended = None if index is None else _task_state(state, store, job, index)
+        if ended is not None and ended.final:
             raise Conflict(
-                f"task {index} of job {job_id} has ended ({task.state}): its result never changes; submit it again"
+                f"task {index} of job {job_id} has ended ({ended}): its result never changes; submit it again"
             )
         if unpack_spec(job.spec).at_most_once:
             raise Conflict(f"job {job_id} may start once only (at_most_once): cancel it and submit it again")
@@ -80,6 +81,15 @@ def requeue(
         return Decision(events, lambda after: finish(after, job_id, note), (record,) if events else ())
 
     return decide
+
+
+def _task_state(state: State, store: Store, job: Job, index: int) -> JobState | None:
+    """How one task stands, where it has a result or a record."""
+    rows = CallReader(store, lambda: ()).rows(job.id, index, index + 1) if job.calls else {}
+    if index in rows:
+        return JobState(rows[index].state)
+    task = state.tasks.get((job.id, index)) or store.find_task(job.id, index)
+    return task.state if task is not None else None
 
 
 def edit(

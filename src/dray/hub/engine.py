@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from dray.core.lifecycle.events import Clock, EpochStarted, Fact
 from dray.core.lifecycle.state import State
-from dray.core.lifecycle.timers import next_due_ms
+from dray.core.lifecycle.timers import forget_answered, next_due_ms
 from dray.errors import NotReady
 from dray.hub.clock import HubClock
 from dray.hub.projection import Projector
@@ -171,6 +171,7 @@ class Engine:
             alarm.cancel()
 
     def _timer_wait_s(self) -> float | None:
+        forget_answered(self.state)
         due_ms = next_due_ms(self.state)
         return None if due_ms is None else max(0.0, (due_ms - self._clock.read().now_ms) / 1000)
 

@@ -22,6 +22,7 @@ from dray.hub.store.writer import StoreWriter
 from dray.hub.turns import Decision
 
 EVERY_S = 60.0
+STEPS, PAUSE_S = 100, 0.1
 logger = logging.getLogger("dray.hub.housekeeping")
 
 
@@ -61,9 +62,16 @@ async def sweep(config: HubConfig, engine: Engine, writer: StoreWriter, outputs:
         keys_before_ms=at_ms - round(config.keys_s * 1000),
         audit_before_ms=at_ms - round(config.audit_s * 1000),
     )
-    gone = await writer.run(lambda store: store.sweep(retention))
-    for job_id in gone:
-        outputs.drop(job_id)
+    gone: list[str] = []
+    for _ in range(STEPS):
+        swept, more = await writer.run(lambda store: (store.sweep(retention), store.sweep_pending))
+        gone += swept
+        for job_id in swept:
+            outputs.drop(job_id)
+        if not more:
+            break
+        # Commits go first: a large job goes in many small steps.
+        await asyncio.sleep(PAUSE_S)
     await asyncio.to_thread(trim_output, outputs.folder, config.output_bytes, frozenset(engine.state.jobs))
     return len(gone)
 

@@ -145,8 +145,8 @@ class Session:
             batch, self._outbox, self._plain = self._outbox, [], 0
             for group in self._groups(batch):
                 frame = self.codec.encode(group)
-                plain = group[0]["type"] != CALLS
-                self._in_flight, self._flying_bytes = 1, len(frame) if plain else 0
+                calls = any(envelope["type"] == CALLS for envelope in group)
+                self._in_flight, self._flying_bytes = 1, 0 if calls else len(frame)
                 body = {"bytes": frame} if self.codec.binary else {"text": frame.decode()}
                 await self._send({"type": "websocket.send", **body})
             self._in_flight = self._flying_bytes = 0
@@ -162,18 +162,17 @@ class Session:
                 return
 
     def _groups(self, batch: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-        """Cut what is queued into frames: one message each unless the peer takes lists, calls apart from the rest."""
+        """Cut what is queued into frames: one message each unless the peer takes lists."""
         group: list[dict[str, Any]] = []
-        size, calls = 0, False
+        size = 0
         most = FRAME_MESSAGES if self.lists else 1
         for envelope in batch:
-            is_calls = envelope["type"] == CALLS
-            weight = sum(map(len, envelope["payload"]["args"])) if is_calls else 0
-            if group and (len(group) >= most or is_calls != calls or size + weight > FRAME_BYTES):
+            weight = sum(map(len, envelope["payload"]["args"])) if envelope["type"] == CALLS else 0
+            if group and (len(group) >= most or size + weight > FRAME_BYTES):
                 yield group
                 group, size = [], 0
             group.append(envelope)
-            calls, size = is_calls, size + weight
+            size += weight
         if group:
             yield group
 

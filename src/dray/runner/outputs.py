@@ -59,11 +59,11 @@ class Outputs:
         flags = 0
         target = f"{self._ended}/{lane}.{index}"
         for number, name, flag in STREAMS:
-            live = f"{self._folder}/{name}.0"
-            with contextlib.suppress(OSError):
-                if os.stat(live).st_size:
+            for file in os.listdir(self._folder):
+                # Not always `stdout.0`: the agent cuts what has grown too large, and names it by what went before.
+                if file.startswith(f"{name}.") and os.stat(f"{self._folder}/{file}").st_size:
                     os.makedirs(target, 0o700, exist_ok=True)
-                    os.rename(live, f"{target}/{name}.0")
+                    os.rename(f"{self._folder}/{file}", f"{target}/{file}")
                     flags |= flag
             self._open(number, name)
         return flags

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SIZE = 4096
 _CALL, _BEGUN = struct.Struct("<qI"), struct.Struct("<qIB")
-_FLAG, _TEXT = 12, 16
+_FLAG, _RELEASED, _TEXT = 12, 13, 16
 _LENGTH = struct.Struct("<I")
 
 
@@ -33,7 +33,7 @@ class Now:
 
     def bind(self, lane: str, job: str, keeps: bool) -> None:
         """The calls that follow are of this lane."""
-        self._map[_FLAG] = 0
+        self._map[_FLAG] = self._map[_RELEASED] = 0
         text = json.dumps([lane, job]).encode()
         _LENGTH.pack_into(self._map, _TEXT, len(text))
         self._map[_TEXT + 4 : _TEXT + 4 + len(text)] = text
@@ -49,6 +49,12 @@ class Now:
             self._map[_FLAG] = 0
 
 
+def release_now(descriptor: int | None) -> None:
+    """Note from outside that the lane is through with this runner: it is no longer in the hands of anybody here."""
+    if descriptor is not None:
+        os.pwrite(descriptor, b"\1", _RELEASED)
+
+
 def read_now(path: str) -> dict[str, Any] | None:
     """What a runner was doing: its lane and job, and the call it was in (index -1: none). None where it had no lane."""
     try:
@@ -60,4 +66,6 @@ def read_now(path: str) -> dict[str, Any] | None:
     except (OSError, ValueError, struct.error):
         return None
     running = data[_FLAG] == 1
+    if data[_RELEASED] and not running:
+        return None
     return {"lane": lane, "job": job, "index": index if running else -1, "no": no if running else 0}

@@ -230,7 +230,7 @@ WORKER_PAYLOADS: dict[str, type[Any]] = {
 }
 QUESTIONS = ("metrics_request", "worker_list_request", "worker_show_request")
 RESULT_STATES = ("succeeded", "completed", "failed", "killed", "preempted")
-_OF_A_TASK = (JobAccepted, JobStarted, JobProgress, JobLog, JobResult, JobYield, JobResume, ServiceHealth)
+_OF_A_TASK = (JobProgress, JobLog, JobResult, JobYield, JobResume, ServiceHealth)
 STREAMS = ("stdout", "stderr")
 WorkerMessage = (
     Register
@@ -263,6 +263,8 @@ def check_message(kind: str, body: Any) -> None:
 
 
 def _faults(body: Any) -> list[tuple[str, str]]:
+    if isinstance(body, (JobAccepted, JobStarted)):
+        return _task_faults("task_id", body.task_id)  # two of them for every task
     faults: list[tuple[str, str]] = []
     if isinstance(body, Register):
         faults += _worker_faults("id", body.id)
@@ -278,7 +280,9 @@ def _faults(body: Any) -> list[tuple[str, str]]:
         faults += _capability_faults("capability", body.capability)
         faults += _device_faults(body.devices)
     slots = getattr(body, "slots", None)
-    if isinstance(slots, Slots):
+    if isinstance(slots, Slots) and not all(
+        0 <= value <= MAX_COUNT for value in msgspec.structs.astuple(slots)
+    ):
         for name in Slots.__struct_fields__:
             faults += _count_faults(f"slots.{name}", getattr(slots, name))
     if isinstance(body, ReadyForWork):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -256,3 +257,19 @@ def test_a_call_sees_the_cards_it_was_given(shared: CallHub, devices: list[int])
     job, lane = f"cards{len(devices)}", f"7-{len(devices)}"
     shared.assign(lane, job, lambda: os.environ["CUDA_VISIBLE_DEVICES"], [()], devices=devices)
     assert shared.end(job)[:2] == ("succeeded", ",".join(map(str, devices)))
+
+
+def test_what_a_call_prints_is_seen_while_it_runs(shared: CallHub, tmp_path: Path) -> None:
+    gate = str(tmp_path / "gate")
+
+    def talk() -> None:
+        print("begun")  # noqa: T201 - what it is for
+        while not os.path.exists(gate):
+            time.sleep(0.01)
+        print("done")  # noqa: T201 - what it is for
+
+    shared.assign("8-2", "live", talk, [()])
+    wait_for(lambda: shared.output.get("live/0 stdout") == b"begun\n", "its first words are here")
+    (tmp_path / "gate").touch()
+    wait_for(lambda: shared.output.get("live/0 stdout") == b"begun\ndone\n", "the rest as well")
+    assert shared.end("live")[0] == "succeeded"

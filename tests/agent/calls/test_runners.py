@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -148,3 +149,41 @@ def test_a_call_that_waits_gives_its_slot_up_and_takes_one_back(hub: CallHub) ->
     assert hub.end("j", 1)[0] == "returned"
     hub.send("job_resume", {"task_id": "j", "attempt": "1-1"})
     assert hub.end("j", 0)[:2] == ("succeeded", True)
+
+
+def test_a_call_that_prints_without_end_does_not_fill_the_disk(hub: CallHub) -> None:
+    def chatter() -> int:
+        ends_at = time.monotonic() + 2.5
+        lines = 0
+        while time.monotonic() < ends_at:
+            os.write(1, b"x" * 65535 + b"\n")
+            lines += 1
+            time.sleep(0.005)
+        return lines
+
+    hub.start_agent(1, DRAY_WORKER_OUTPUT_BYTES="1000000")
+    hub.gaps = True
+    hub.assign("1-1", "j", chatter, [()])
+    most = 0
+    while ("j", 0) not in hub.ends:
+        files = list((hub.folder / "h" / "worker" / "runners").glob("*/live/stdout.*"))
+        most = max([most, *(file.stat().st_size for file in files if file.exists())])
+        time.sleep(0.02)
+    state, lines, _ = hub.end("j")
+    assert state == "succeeded"
+    assert lines * 65536 > 5_000_000
+    assert most < 0.6 * lines * 65536
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes as somebody else")
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3.11"), reason="no interpreter that others may use")
+def test_calls_may_run_as_another_user(hub: CallHub) -> None:
+    hub.folder.chmod(0o711)
+    place = hub.folder / "venv"
+    subprocess.run(["/usr/bin/python3.11", "-m", "venv", "--without-pip", place], check=True)
+    hub.start_agent(1, DRAY_WORKER_TASK_USER="nobody", DRAY_WORKER_RUNNERS="0")
+    around = {"env": {"VIRTUAL_ENV": str(place)}, "workdir": "/"}
+    state, value, detail = hub.call(lambda data: (os.geteuid(), len(data)), bytes(100_000), **around)
+    assert state == "succeeded", detail
+    assert value == (pwd.getpwnam("nobody").pw_uid, 100_000)
+    assert hub.call(lambda: bytes(100_000), **around)[:2] == ("succeeded", bytes(100_000))

@@ -140,7 +140,7 @@ def test_of_a_lost_lane_only_the_first_call_is_charged(cluster: Cluster) -> None
     cluster.returns(first.uid, [0], wall_us=1_000)
     held = list(cluster.calls(first.uid))
     cluster.turn(AttemptsLost("w1", (first.uid,), "silent"))
-    assert first.phase is Phase.LOST
+    assert cluster.attempt(first.uid).phase is Phase.LOST
     assert first.calls == {}
     assert [cluster.task(index=one).losses for one in held] == [1] + [0] * (len(held) - 1)
     assert cluster.job().requeued == len(held)
@@ -158,6 +158,7 @@ def test_a_lane_that_never_started_costs_nobody_anything(cluster: Cluster) -> No
 
 def test_a_call_lost_too_often_ends_so(cluster: Cluster) -> None:
     cluster.map(count=1, losses=1)
+    effects: list[Effect] = []
     for number in (1, 2):
         (lane,) = cluster.lanes()
         effects = cluster.returns(lane.uid, [0], "lost")
@@ -185,7 +186,7 @@ def test_a_lane_that_is_not_accepted_is_revoked_and_its_calls_go_back() -> None:
     (lane,) = cluster.lanes()
     cluster.state.experience.calls["job"] = 100.0
     effects = cluster.advance(31)
-    assert lane.phase is Phase.REVOKED
+    assert cluster.attempt(lane.uid).phase is Phase.REVOKED
     assert [cancel.reason for cancel in only(effects, Cancel)] == ["revoked"]
     assert Assign("w1", lane.uid) in effects
     assert cluster.task(index=0).attempts == 1
@@ -226,7 +227,7 @@ def test_one_call_is_cancelled_and_its_lane_waits_for_it(cluster: Cluster) -> No
     sifted = outstanding(cluster.state, "w1", lane.uid, [0], [1])
     assert (list(sifted.places), sifted.gone) == ([], (0,))
     cluster.returns(lane.uid, [0], "succeeded")
-    assert lane.phase is Phase.SUCCEEDED
+    assert cluster.attempt(lane.uid).phase is Phase.SUCCEEDED
     assert (cluster.job().killed, cluster.job().succeeded) == (1, 0)
 
 
@@ -249,12 +250,12 @@ def test_a_requeue_sends_the_calls_of_a_lane_back_uncharged(cluster: Cluster) ->
     lane = cluster.lanes()[0]
     cluster.run(lane.uid)
     cluster.ask_again("job", 0)
-    assert lane.phase is Phase.STOPPING
+    assert cluster.attempt(lane.uid).phase is Phase.STOPPING
     cluster.returns(lane.uid, [0], "killed")
     assert cluster.task(index=0).attempts <= 2
     assert not cluster.task(index=0).state.final
     cluster.end(lane.uid, "killed")
-    assert lane.phase is Phase.KILLED
+    assert cluster.attempt(lane.uid).phase is Phase.KILLED
     assert cluster.task(index=0).losses == cluster.task(index=0).failures == 0
 
 
@@ -297,9 +298,9 @@ def test_a_silent_worker_may_come_back_with_its_lanes(cluster: Cluster) -> None:
     cluster.run(first.uid)
     cluster.beating.clear()
     cluster.advance(60)
-    assert first.phase is Phase.UNKNOWN
+    assert cluster.attempt(first.uid).phase is Phase.UNKNOWN
     effects = cluster.register("w1")
-    assert first.phase is Phase.RUNNING
+    assert cluster.attempt(first.uid).phase is Phase.RUNNING
     assert Assign("w1", first.uid) in effects
 
 
@@ -321,7 +322,7 @@ def test_advice_that_no_longer_holds_is_dropped(cluster: Cluster) -> None:
     assert not cluster.fold(CallsFed((Feed(lane.uid, (2, 100)),)))
     assert not cluster.fold(CallsFed((Feed("9-9", (2, 1)),)))
     cluster.fold(LanesClosed((lane.uid,)))
-    assert lane.phase is Phase.ASSIGNED
+    assert cluster.attempt(lane.uid).phase is Phase.ASSIGNED
     assert not cluster.fold(CutDue(lane.uid, 0))
     assert not cluster.fold(CallsEnded("w1", "9-9", (0,)))
 

@@ -111,7 +111,7 @@ def test_a_job_that_goes_takes_its_calls_along_and_an_ended_one_its_arguments(
 def test_a_large_job_goes_in_portions(open_sqlite: Callable[..., SqliteStore], make: Any) -> None:
     store = open_sqlite()
     store.begin_epoch()
-    many = [results(place, place, b"r") for place in range(95)] + [
+    many = [results(place, place, b"r") for place in range(500)] + [
         ArgsChunk("j1", place, 1, b"a") for place in range(7)
     ]
     store.commit(make.turn(1, chunks=[*many, *(BlobRef(f"{place:064x}", "j1") for place in range(9))]))

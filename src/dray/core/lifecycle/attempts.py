@@ -151,10 +151,8 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
 
 def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> tuple[int, int]:
     cost = cost_of(state.policy, ask)
-    begin_ms = attempt.assigned_ms - round(state.policy.fair_share.entry_charge_s * 1000)
-    party.live += sign
-    party.of_queue.add(sign * cost, begin_ms)
-    party.of_user.add(sign * cost, begin_ms)
+    begin_ms = attempt.assigned_ms - state.policy.fair_share.entry_charge_ms
+    party.count(sign, cost, begin_ms)
     return begin_ms, cost
 
 

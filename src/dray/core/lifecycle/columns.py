@@ -58,7 +58,8 @@ class Columns:
 
     `device_free` and `device_vram` have one column per card, in the order of `cards`; a card that is not there or not
     healthy has 0 free and VRAM -1. `classes` keeps which offers match which kind of ask: filled by the pass. `changes`
-    lists the rows whose room changed, for caches of scores that remember how far they have read.
+    lists the rows whose room changed, for caches of scores that remember how far they have read; `roster` counts how
+    often any worker came, went or registered anew.
     """
 
     def __init__(self) -> None:
@@ -74,6 +75,8 @@ class Columns:
         self.named: dict[str, None] = {}
         self.changes: list[int] = []
         self.changes_dropped = 0
+        self.roster = 0
+        self._inverses: dict[str, tuple[int, np.ndarray[Any, np.dtype[np.float64]]]] = {}
         self.classes: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.bool_]]] = {}
         self.roomier: dict[int, None] = {}
         self.ranks_stale = False
@@ -95,6 +98,7 @@ class Columns:
 
     def update(self, worker: Worker, presence: Presence) -> int:
         """Bring a worker's row in line with what it registered; what its attempts hold stays."""
+        self.roster += 1
         row = self.row_of.get(worker.id)
         if row is None:
             row = self._new_row(worker.id)
@@ -157,6 +161,7 @@ class Columns:
 
     def forget(self, worker_id: str) -> None:
         """Free a row for the next new worker."""
+        self.roster += 1
         row = self.row_of.pop(worker_id)
         for column in self._data.values():
             column[row] = 0
@@ -167,6 +172,14 @@ class Columns:
         self._note_change(row)
         self.roomier.pop(row, None)
         self._free_rows.append(row)
+
+    def inverse(self, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """One divided by a total, of every worker; 0 where there is none. Kept: totals seldom change."""
+        kept = self._inverses.get(name)
+        if kept is None or kept[0] != self.roster:
+            total = self.view[name][: self.count]
+            kept = self._inverses[name] = self.roster, np.where(total > 0, 1.0 / np.maximum(total, 1), 0.0)
+        return kept[1]
 
     def refresh_ranks(self) -> None:
         """Number the rows in order of worker id, so that ties end in the id."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from typing import Any
 
 from dray.core.lifecycle.histories import Spans
 from dray.core.model.records import Attempt, Job, Phase
@@ -23,12 +24,17 @@ _BLAMED = {Phase.FAILED: 0.25, Phase.LOST: 1.0}
 
 
 class Experience:
-    """All of it. `shapes` counts placed tasks by what they asked for; old counts fade as new ones come in."""
+    """All of it. `shapes` counts placed tasks by what they asked for; old counts fade as new ones come in.
+
+    `warm_marks` is what a scorer has made of `warm`; it hangs on `warm_version`.
+    """
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.trouble: dict[str, tuple[float, int]] = {}
         self.warm: dict[str, dict[str, None]] = {}
+        self.warm_version = 0
+        self.warm_marks: dict[str, tuple[tuple[int, int], Any]] = {}
         self._tokens_of: dict[str, dict[str, None]] = {}
         self.runtimes: dict[tuple[str, str], tuple[float, int]] = {}
         self.spans = Spans()
@@ -103,7 +109,10 @@ class Experience:
         tokens = self._tokens_of.setdefault(worker, {})
         tokens.pop(token, None)
         tokens[token] = None
-        self.warm.setdefault(token, {})[worker] = None
+        workers = self.warm.setdefault(token, {})
+        if worker not in workers:
+            workers[worker] = None
+            self.warm_version += 1
         if len(tokens) > MOST_WARM:
             oldest = next(iter(tokens))
             del tokens[oldest]
@@ -113,6 +122,7 @@ class Experience:
         workers = self.warm.get(token)
         if workers is not None:
             workers.pop(worker, None)
+            self.warm_version += 1
             if not workers:
                 del self.warm[token]
 

@@ -7,7 +7,6 @@ failure uses up `retries`, only a loss after user code may have run uses up `los
 from __future__ import annotations
 
 from collections import deque
-from itertools import groupby
 
 from dray.core.lifecycle import attempts, dependencies, lanes, receipts
 from dray.core.lifecycle.attempts import ADOPT, STOP
@@ -161,18 +160,18 @@ def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
     placed: dict[int, int] = {}
-    for job_id, group in groupby(event.placements, key=lambda placement: placement.job_id):
-        job, placements = state.jobs.get(job_id), tuple(group)
-        if job is None:
-            continue
-        if job.gang:
-            if not _is_whole(state, job, placements):
-                continue
-            job.generation += 1
-        for placement in placements:
-            done = place(state, placement, clock)
+    last, job, whole = "", None, True
+    for at, placement in enumerate(event.placements):
+        if placement.job_id != last:
+            last = placement.job_id
+            job = state.jobs.get(last)
+            whole = job is not None
+            if job is not None and job.gang:
+                whole = _is_whole(state, job, event.placements[at : at + job.total])
+                job.generation += whole
+        if whole and job is not None and (done := place(state, job, placement, clock)):
             effects += done
-            placed[job.shape] = placed.get(job.shape, 0) + bool(done)
+            placed[job.shape] = placed.get(job.shape, 0) + 1
     for shape, count in placed.items():
         state.experience.learn_placed(state.asks(shape), count)
     return effects
@@ -182,7 +181,7 @@ def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool
     """Whether every member of a gang can still be taken, each on a worker of its own: if one cannot, none is."""
     workers = {placement.worker for placement in placements}
     return (
-        [placement.index for placement in placements] == list(range(job.total))
+        [placement.index for placement in placements if placement.job_id == job.id] == list(range(job.total))
         and job.waiting == job.total
         and len(workers) == job.total
         and all("gang" in state.workers[name].features for name in workers if name in state.workers)
@@ -191,11 +190,10 @@ def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool
     )
 
 
-def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
+def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Effect]:
     """Give one waiting task a new attempt on one worker."""
-    job = state.jobs.get(placement.job_id)
     worker = state.workers.get(placement.worker)
-    if job is None or job.barred or worker is None or placement.uid in state.attempts:
+    if job.barred or worker is None or placement.uid in state.attempts:
         return []
     if job.calls:
         return _open_lane(state, job, worker, placement, clock)
@@ -315,10 +313,11 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
         return task
     if job.rest.final or index != next_index(state, job):
         return None
-    for hole in range(job.cursor, index):
-        # Ended by itself and kept to be passed over: now its row is all that is needed.
-        state.touched.tasks[job.id, hole] = None
-    job.holes -= index - job.cursor
+    if job.holes:
+        for hole in range(job.cursor, index):
+            # Ended by itself and kept to be passed over: now its row is all that is needed.
+            state.touched.tasks[job.id, hole] = None
+        job.holes -= index - job.cursor
     job.cursor = index + 1
     state.backlog.count(job.queue, -1)
     task = state.tasks[job.id, index] = Task(job_id=job.id, index=index)
@@ -526,7 +525,8 @@ def _spend_credit(state: State, worker_id: str) -> None:
     presence = state.presence[worker_id]
     if presence.credit > 0:
         presence.credit -= 1
-        state.columns.put("credit", state.columns.row_of[worker_id], presence.credit)
+        columns = state.columns
+        columns.put("credit", columns.row_of[worker_id], presence.credit)
 
 
 def _spell(job: Job, index: int) -> str:

@@ -145,9 +145,11 @@ class State:
 
     def place_of(self, job: Job, position: int) -> tuple[int, int]:
         """Where in its line a job's range, or one task, belongs now: an edit or another run may have moved it."""
-        task = None if position == RANGE else self.tasks.get((job.id, position))
         name = self.parties.all[job.party].rules.order
         order = _ORDERS.get(name)
+        if order is None and position == RANGE:
+            return 0, 0
+        task = None if position == RANGE else self.tasks.get((job.id, position))
         # By service alone: a victim is one because more of it is left, and must not go before what it was stopped for.
         ahead = -1 if task is not None and task.ahead and name != "srsf" else 0
         return ahead, order(job, task, self.shapes.asks[job.shape][0]) if order else 0

@@ -33,11 +33,26 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Phase
 
 Reasons = Callable[[str], str]
+_OF_ASSIGNMENTS = ("accept", "resend")
 
 
 def next_due_ms(state: State) -> int | None:
     """When the next look is due; None while nothing is timed."""
     return state.timers[0][0] if state.timers else None
+
+
+def forget_answered(state: State) -> None:
+    """Drop the first looks if they are at assignments that were answered: they would come to nothing.
+
+    Nearly every assignment is answered long before it is to be sent again, and a shell that makes a turn for each look
+    would make as many in vain as for the tasks themselves.
+    """
+    timers, attempts = state.timers, state.attempts
+    while timers and timers[0][1] in _OF_ASSIGNMENTS:
+        attempt = attempts.get(timers[0][2])
+        if attempt is not None and unanswered(attempt):
+            return
+        heapq.heappop(timers)
 
 
 def due(state: State, clock: Clock, reasons: Reasons) -> list[Event]:

@@ -18,6 +18,7 @@ from dray.core.lifecycle.state import State
 from dray.core.lifecycle.yields import has_room
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.spec import unpack_spec
+from dray.core.scheduling.pass_ import prune
 
 AHEAD_US = 5_000
 LONG_US = 100_000
@@ -93,9 +94,18 @@ def prepare(state: State) -> Iterator[Fact]:
             over.append(uid)
     if feeds:
         yield CallsFed(tuple(feeds))
+        _leave_lines(state, supplies)
     if over:
         yield LanesClosed(tuple(over))
         yield from _resume(state)
+
+
+def _leave_lines(state: State, supplies: dict[str, Supply]) -> None:
+    """A job of which nothing waits any more leaves its line: no pass is made to find that out."""
+    for job_id in supplies:
+        job = state.jobs[job_id]
+        if not job.waiting and (line := state.line_of(job)) in state.backlog.buckets:
+            prune(state, line)
 
 
 def _resume(state: State) -> Iterator[Fact]:

@@ -7,6 +7,9 @@ none: the score is rounded down, and a difference of one part in a million milli
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from dray.core.lifecycle.columns import Numbers
@@ -28,6 +31,14 @@ class Book:
         self.read = -1
 
 
+class Place(NamedTuple):
+    """Workers of which an ask would have taken its cores: what they are left with, and their cards as they stand."""
+
+    cpu: Numbers
+    devices: Numbers
+    offers: Numbers
+
+
 class Fragments:
     """Fragmentation measured against the typical shapes of a site. Kept from pass to pass: see `fragments_of`."""
 
@@ -36,35 +47,59 @@ class Fragments:
         self._state = state
         self._typical = experience.typical()
         self.version = experience.typical_version
-        asks = [alternatives[0] for alternatives, _ in self._typical]
-        counts = [count for _, count in self._typical]
-        self.covered = max(1, sum(counts))
-        self._weights = np.array(counts, dtype=np.int64)
-        self._cpu = np.array([ask.cpu_milli for ask in asks], dtype=np.int64)
-        self._gpus = np.array([ask.gpus for ask in asks], dtype=np.int64)
-        shares = sorted({ask.gpu_milli for ask in asks if ask.gpus})
-        self._shares = shares or [WHOLE]
-        self._share_of = np.array(
-            [shares.index(ask.gpu_milli) if ask.gpus else 0 for ask in asks], dtype=np.int64
-        )
-        self._classes: Mask = np.zeros((len(asks), 0), dtype=np.bool_)
+        self._whole = sum(count for _, count in self._typical)
+        self.covered = max(1, self._whole)
         self._books: dict[tuple[int, ...], Book] = {}
+        self._now = Book()
+        self._group()
+
+    def _group(self) -> None:
+        """Sort the shapes into kinds, again when new classes of worker have come.
+
+        Shapes that differ in cores alone are one kind: how much of its weight has cores enough is looked up.
+        """
+        columns = self._state.columns
+        self._offers = len(columns.offers)
+        kinds: dict[tuple[int, int, tuple[bool, ...]], dict[int, int]] = {}
+        for alternatives, count in self._typical:
+            ask = alternatives[0]
+            if not ask.gpus:
+                continue
+            matches = tuple(
+                any(matches_offer(one, columns, offer) for one in alternatives)
+                for offer in range(self._offers)
+            )
+            by_cpu = kinds.setdefault((ask.gpu_milli, ask.gpus, matches), {})
+            by_cpu[ask.cpu_milli] = by_cpu.get(ask.cpu_milli, 0) + count
+        shares = sorted({share for share, _, _ in kinds})
+        self._shares = np.array(shares or [WHOLE], dtype=np.int64)
+        self._share_of = np.array([shares.index(share) for share, _, _ in kinds], dtype=np.intp)
+        self._gpus = np.array([gpus for _, gpus, _ in kinds], dtype=np.int64)
+        self._steps = np.array(sorted({cpu for by_cpu in kinds.values() for cpu in by_cpu}), dtype=np.int64)
+        weights = np.zeros((len(self._steps) + 1, len(kinds)), dtype=np.int64)
+        for kind, by_cpu in enumerate(kinds.values()):
+            for cpu, count in by_cpu.items():
+                weights[int(np.searchsorted(self._steps, cpu)) + 1 :, kind] += count
+        # By class of worker, cores that are enough, and kind.
+        classes = np.array([matches for _, _, matches in kinds], dtype=np.int64).reshape(
+            len(kinds), self._offers
+        )
+        self._weights = weights[None, :, :] * classes.T[:, None, :]
 
     def measure(self, cpu: Numbers, devices: Numbers, offers: Numbers) -> Numbers:
         """Fragmentation of each of these workers, times `covered`."""
-        total = devices.sum(axis=1)
-        if not len(self._weights):
-            return np.zeros(len(cpu), dtype=np.int64)
-        enough = np.stack([(devices >= share).sum(axis=1) for share in self._shares], axis=1)
-        small = np.stack(
-            [np.where(devices < share, devices, 0).sum(axis=1) for share in self._shares], axis=1
-        )
-        fits = cpu[:, None] >= self._cpu
-        fits &= enough[:, self._share_of] >= self._gpus
-        fits &= self._class_table()[:, offers].T
-        fits &= self._gpus > 0
-        lost = np.where(fits, small[:, self._share_of], total[:, None])
-        measured: Numbers = lost @ self._weights
+        if len(self._state.columns.offers) > self._offers:
+            self._group()
+        total: Numbers = devices.sum(axis=1)
+        if not len(self._gpus) or not len(cpu):
+            return total * self._whole
+        large = devices[:, None, :] >= self._shares[None, :, None]
+        enough = large.sum(axis=2)
+        kept = np.where(large, devices[:, None, :], 0).sum(axis=2)
+        # Where a shape fits only the cards too small for it are lost: all but what is kept for it.
+        weights = self._weights[offers, np.searchsorted(self._steps, cpu, side="right")]
+        weights *= enough[:, self._share_of] >= self._gpus
+        measured: Numbers = total * self._whole - (weights * kept[:, self._share_of]).sum(axis=1)
         return measured
 
     def options(self, sight: Sight, ask: Ask) -> Numbers:
@@ -79,31 +114,52 @@ class Fragments:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _options(self, sight: Sight, ask: Ask, part: slice) -> Numbers:
-        cpu, devices, offers = sight.free_cpu[part], sight.devices[part], sight.column("offer")[part]
-        before = self.measure(cpu, devices, offers)
-        after_cpu = cpu - ask.cpu_milli
-        if not ask.gpus:
-            return (before - self.measure(after_cpu, devices, offers))[:, None]
-        if ask.gpu_milli < WHOLE:
-            return self._shared(ask, sight.vram[part], (before, after_cpu, devices, offers))
-        idle = devices == WHOLE
-        if ask.vram_each_bytes:
-            idle &= sight.vram[part] >= ask.vram_each_bytes
-        taken = idle & (np.cumsum(idle, axis=1) <= ask.gpus)
-        gain = before - self.measure(after_cpu, np.where(taken, 0, devices), offers)
-        return np.where(idle.sum(axis=1) >= ask.gpus, gain, _NONE)[:, None]
+        cpu, devices, vram = sight.free_cpu[part], sight.devices[part], sight.vram[part]
+        usable = (devices >= ask.gpu_milli) & (vram >= ask.vram_each_bytes)
+        if ask.gpus and ask.gpu_milli < WHOLE:
+            usable &= vram >= ask.vram_total_bytes
+        # What does not fit need not be measured: most of a full cluster does not.
+        rows = np.flatnonzero((cpu >= ask.cpu_milli) & (usable.sum(axis=1) >= ask.gpus))
+        wide = devices.shape[1] if ask.gpus and ask.gpu_milli < WHOLE else 1
+        gains = np.full((len(cpu), wide), _NONE, dtype=np.int64)
+        if not len(rows):
+            return gains
+        place = Place(cpu[rows] - ask.cpu_milli, devices[rows], sight.column("offer")[part][rows])
+        before = self._before(sight, part, rows)
+        if wide > 1 or (ask.gpus and ask.gpu_milli < WHOLE):
+            gains[rows] = self._shared(ask, usable[rows], before, place)
+            return gains
+        left = place.devices
+        if ask.gpus:
+            idle = usable[rows]
+            left = np.where(idle & (np.cumsum(idle, axis=1) <= ask.gpus), 0, left)
+        gains[rows, 0] = before - self.measure(place.cpu, left, place.offers)
+        return gains
 
-    def _shared(self, ask: Ask, vram: Numbers, now: tuple[Numbers, Numbers, Numbers, Numbers]) -> Numbers:
-        before, cpu, devices, offers = now
-        least = max(ask.vram_each_bytes, ask.vram_total_bytes)
-        usable = (devices >= ask.gpu_milli) & (vram >= least)
-        gains = np.full(devices.shape, _NONE, dtype=np.int64)
-        for card in range(devices.shape[1]):
-            rows = np.flatnonzero(usable[:, card])
+    def _before(self, sight: Sight, part: slice, rows: Numbers) -> Numbers:
+        """What the workers lose as they stand; of all of them that is kept, whatever is asked for."""
+        if not sight.claims:
+            kept = self._kept_now(Sight(sight.rooms))
+            return kept[part][rows] if sight.rows is None else kept[sight.rows[part][rows]]
+        cpu, devices = sight.free_cpu[part][rows], sight.devices[part][rows]
+        return self.measure(cpu, devices, sight.column("offer")[part][rows])
+
+    def _kept_now(self, sight: Sight) -> Numbers:
+        def look(seen: Sight) -> Numbers:
+            return self.measure(seen.free_cpu, seen.devices, seen.column("offer"))
+
+        return self._keep(self._now, sight, look)
+
+    def _shared(self, ask: Ask, usable: Mask, before: Numbers, place: Place) -> Numbers:
+        gains = np.full(place.devices.shape, _NONE, dtype=np.int64)
+        for card in range(place.devices.shape[1]):
+            again = (place.devices[:, :card] == place.devices[:, card : card + 1]) & usable[:, :card]
+            # A card that stands as an earlier one does wins as much: the earlier one is taken.
+            rows = np.flatnonzero(usable[:, card] & ~again.any(axis=1))
             if len(rows):
-                after = devices[rows]
+                after = place.devices[rows]
                 after[:, card] -= ask.gpu_milli
-                gains[rows, card] = before[rows] - self.measure(cpu[rows], after, offers[rows])
+                gains[rows, card] = before[rows] - self.measure(place.cpu[rows], after, place.offers[rows])
         return gains
 
     def gains(self, sight: Sight, ask: Ask) -> Numbers:
@@ -119,13 +175,17 @@ class Fragments:
             if len(self._books) >= MOST_BOOKS:
                 self._books.clear()
             book = self._books[key] = Book()
+        return self._keep(book, sight, lambda seen: self.gains(seen, ask))
+
+    def _keep(self, book: Book, sight: Sight, look: Callable[[Sight], Numbers]) -> Numbers:
+        """Numbers of all workers, of which only those that changed are looked at again."""
         columns = self._state.columns
         now, first = columns.changes_dropped + len(columns.changes), book.read - columns.changes_dropped
         if len(book.gains) != columns.count or first < 0:
-            book.gains = self.gains(sight, ask)
+            book.gains = look(sight)
         elif now > book.read:
             rows = np.unique(np.array(columns.changes[first:], dtype=np.intp))
-            book.gains[rows] = self.gains(Sight(sight.rooms, rows), ask)
+            book.gains[rows] = look(Sight(sight.rooms, rows))
         book.read = now
         return book.gains
 
@@ -142,17 +202,6 @@ class Fragments:
     def best_card(self, sight: Sight, ask: Ask) -> int:
         """Which card a shared ask should get on the one worker in sight; the first of equals."""
         return int(np.argmax(self.marks(self.options(sight, ask)[0])))
-
-    def _class_table(self) -> Mask:
-        columns = self._state.columns
-        known, wanted = self._classes.shape[1], len(columns.offers)
-        if known < wanted:
-            new = [
-                [any(matches_offer(ask, columns, offer) for ask in asks) for offer in range(known, wanted)]
-                for asks, _ in self._typical
-            ]
-            self._classes = np.concatenate([self._classes, np.array(new, dtype=np.bool_)], axis=1)
-        return self._classes
 
 
 def fragments_of(state: State) -> Fragments:

@@ -311,6 +311,8 @@ def _taken(state: State, job_id: str) -> set[int]:
 
 def _in_turn(state: State) -> list[Job]:
     """Who is due for a reservation in a queue that has none, in the order of turns; the others stay due."""
+    if not state.unprotected:
+        return []
     turns = Turns(state, ())
     for job_id in list(state.unprotected):
         job = state.jobs.get(job_id)

@@ -6,7 +6,7 @@ them, or a few as they stand after its claims. A scorer that has nothing to say 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,16 +23,17 @@ from dray.core.scheduling.rooms import Rooms, Rows
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 UNIT = 1_000_000
 PROVIDER = "provider"
+MOST_MARKS = 64
 
 
 class Sight:
     """Columns of all workers (`rows` None) or of some, as the pass found them or, with `claims`, as it left them."""
 
     def __init__(self, rooms: Rooms, rows: Rows | None = None, claims: bool = False) -> None:
-        self.rooms, self.rows = rooms, rows
+        self.rooms, self.rows, self.claims = rooms, rows, claims and rows is not None
         self._columns = rooms.columns
         self._kept: dict[str, Any] = {}
-        self._lefts = [rooms.left(row) for row in rows.tolist()] if claims and rows is not None else None
+        self._lefts = [rooms.left(row) for row in rows.tolist()] if self.claims and rows is not None else None
 
     def __len__(self) -> int:
         return self._columns.count if self.rows is None else len(self.rows)
@@ -87,11 +88,8 @@ class Sight:
 
     def inverse(self, name: str) -> Floats:
         """One divided by a total; 0 where there is none, so that an unknown total leaves nothing over."""
-        found = self._kept.get(name)
-        if found is None:
-            total = self.column(name)
-            found = self._kept[name] = np.where(total > 0, 1.0 / np.maximum(total, 1), 0.0)
-        return found
+        found = self._columns.inverse(name)
+        return found if self.rows is None else found[self.rows]
 
     def free_share(self, what: str) -> Floats:
         """A third of the free part of a total: found once for all shapes that ask in this pass."""
@@ -124,6 +122,13 @@ class Sight:
             if worker in row_of:
                 spread[row_of[worker]] = value
         return spread if self.rows is None else spread[self.rows]
+
+    def among(self, workers: Iterable[str]) -> Floats:
+        """One for these workers, zero for the others."""
+        row_of = self._columns.row_of
+        spread = np.zeros(self._columns.count, dtype=np.float64)
+        spread[[row_of[worker] for worker in workers if worker in row_of]] = 1.0
+        return spread
 
 
 class Wish(NamedTuple):
@@ -161,11 +166,22 @@ def gpu_avoidance(sight: Sight, wish: Wish) -> Floats | None:
 
 def warmth(sight: Sight, wish: Wish) -> Floats | None:
     """Where the same snapshot, function or job ran before."""
-    warm = wish.state.experience.warm
-    if not warm or wish.job is None:
+    experience = wish.state.experience
+    if not experience.warm or wish.job is None:
         return None
-    workers = warm.get(token_of(wish.job))
-    return sight.by_worker(dict.fromkeys(workers, 1.0), 0.0) if workers else None
+    token = token_of(wish.job)
+    workers = experience.warm.get(token)
+    if not workers:
+        return None
+    when = experience.warm_version, wish.state.columns.roster
+    kept = experience.warm_marks.get(token)
+    if kept is None or kept[0] != when:
+        if len(experience.warm_marks) >= MOST_MARKS:
+            experience.warm_marks.clear()
+        kept = experience.warm_marks[token] = when, sight.among(workers)
+    marks: Floats = kept[1]
+    # A copy in any case: whoever weighs it multiplies in place.
+    return marks.copy() if sight.rows is None else marks[sight.rows]
 
 
 def reliability(sight: Sight, wish: Wish) -> Floats | None:

@@ -21,6 +21,7 @@ class CallWatch:
 
     def __init__(self, world: World, runs: Runs) -> None:
         self._world, self._runs = world, runs
+        self._restored = False
 
     def logged(self, life: HubLife, facts: list[Fact], held: Mapping[str, None]) -> None:
         """What is given goes into lanes that may have it, places are given back when nothing is in them any more."""
@@ -63,7 +64,8 @@ class CallWatch:
             self._world.fail(f"{uid} goes on where {taken} run in {total} slots with {cpu} millicores")
 
     def rewind(self) -> None:
-        """Nothing is remembered here that a backup could not know."""
+        """A backup knows nothing of what ran after it, and has it run once more."""
+        self._restored = True
 
     def settle(self, store: MemoryStore, job: Job, least: int) -> None:
         """Every call of a job that has ended has one end, and the job counts them all."""
@@ -117,7 +119,7 @@ class CallWatch:
             self._world.fail(f"call {task_id} failed for good at try {row.no}, with {spec.retries} retries")
         lanes = [store.find_attempt(run.uid) for run in runs if not run.stranger]
         starts = {lane.uid for lane in lanes if lane is not None and lane.started}
-        if spec.at_most_once and len(starts) > 1:
+        if spec.at_most_once and len(starts) > 1 and not self._restored:
             self._world.fail(f"call {task_id} is at-most-once and was started in {starts}")
 
     def _check_run(self, job: Job, row: CallRow) -> None:

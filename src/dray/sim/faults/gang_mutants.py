@@ -33,7 +33,7 @@ GANGS = (
         "generation-not-counted",
         "A gang that is tried again stays in its first generation.",
         _JOBS + "planned",
-        "job.generation += 1",
+        "job.generation += whole",
         "job.generation = 1",
     ),
     _one(

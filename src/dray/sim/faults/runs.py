@@ -75,6 +75,15 @@ class CallRuns(Protocol):
     def behave(self, task_id: str) -> CallBehaviour: ...
 
 
+class NoCalls:
+    """A world in which nobody calls."""
+
+    on = False
+
+    def behave(self, task_id: str) -> CallBehaviour:
+        raise KeyError(task_id)
+
+
 class GangRuns(Protocol):
     """Whoever judges how members of gangs run."""
 

@@ -17,7 +17,7 @@ from dray.core.model.capability import Capability, Device
 from dray.core.model.units import GB
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Connection, Message, Weather
-from dray.sim.faults.runs import Behaviour, CallRuns, Execution, Runs
+from dray.sim.faults.runs import Behaviour, CallRuns, Execution, NoCalls, Runs
 from dray.sim.faults.supervisor_node import Supervisor
 from dray.sim.faults.world import World
 from dray.wire.hub_messages import HUB_PAYLOADS
@@ -38,10 +38,11 @@ class WorkerNode:
         name: str,
         runs: Runs,
         behave: Callable[[str], Behaviour],
-        callers: CallRuns,
+        callers: CallRuns | None = None,
         twin: int = 0,
     ) -> None:
         self.world, self.hub, self.name = world, hub, name
+        callers = callers or NoCalls()
         self.machine_name = f"{name}-twin-{twin}" if twin else name
         self.weather = Weather()
         self.supervisor = Supervisor(world, name, self.machine_name, runs, behave, callers)
