@@ -58,7 +58,8 @@ class Fleet(Listener):
                 return
             except OSError:
                 await asyncio.sleep(random.uniform(0, limit_s))
-                limit_s = min(limit_s * 2, RETRY_MAX_S)
+                # As slow as their heartbeats at most: the small worlds of quick runs come back soon.
+                limit_s = min(limit_s * 2, RETRY_MAX_S, 3 * self.beat_s)
 
     def beat(self, worker: Worker) -> None:
         """Send a heartbeat and book the next one, ten per cent either way."""

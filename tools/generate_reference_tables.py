@@ -68,6 +68,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "name": "name of the worker",
         "slots": "batch tasks at once; 0: the usable cores",
         "service_slots": "services at once",
+        "cpus": "cores that it offers; 0: those that it sees",
         "labels": 'labels of the worker, as `{k = "v"}` or `k=v,k=v`',
         "resources": "named resources it offers, as `{name = 4}` or `name=4,other=1`",
         "backend": "offer this backend only",

@@ -76,15 +76,16 @@ def replay_published(jobs: Sequence[TraceJob], key: Callable[[TraceJob, int], in
     running: list[int] = []
     now_ms = place = total_ms = 0
     while place < len(jobs) or open_jobs:
-        ends_ms = min((now_ms + jobs[one].restart_ms + left[one] for one in running), default=1 << 60)
+        # The last stretch is free of a restart: only whoever runs on through an event is charged for it.
+        ends_ms = min((now_ms + left[one] for one in running), default=1 << 60)
         next_ms = min(ends_ms, jobs[place].arrival_ms if place < len(jobs) else 1 << 60)
+        done = [one for one in running if now_ms + left[one] == next_ms]
         for one in running:
             left[one] -= max(next_ms - now_ms - jobs[one].restart_ms, 0)
         now_ms = next_ms
         while place < len(jobs) and jobs[place].arrival_ms <= now_ms:
             open_jobs.append(place)
             place += 1
-        done = [one for one in running if left[one] <= 0]
         total_ms += sum(now_ms - jobs[one].arrival_ms for one in done)
         gone = set(done)
         open_jobs = [one for one in open_jobs if one not in gone]

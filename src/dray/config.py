@@ -63,6 +63,8 @@ class HubConfig:
     audit_s: float = 90 * DAY_S
     reserve_bytes: int = 32 * MIB
     min_free_bytes: int = 64 * MIB
+    max_blob_bytes: int = 4 * GIB
+    blob_idle_s: float = 3600.0
 
     heartbeat_s: float = 10.0
     suspect_s: float = 25.0
@@ -95,12 +97,15 @@ class AgentConfig:
     name: str = field(default_factory=default_worker_name)
     slots: int = 0
     service_slots: int = 0
+    cpus: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     resources: dict[str, int] = field(default_factory=dict)
     backend: str = ""
     allow_software_vulkan: bool = False
     task_user: str = ""
     address: str = ""
+    runners: int = -1
+    blob_cache_bytes: int = 10 * GIB
     reconnect_min_s: float = 0.5
     reconnect_max_s: float = 30.0
     result_resend_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)

@@ -231,6 +231,8 @@ def test_null_takes_a_field_back_and_no_cards_means_none(hub: RunningHub) -> Non
     spec = call(hub, "PATCH", f"/jobs/{job}", {"gpu_count": 0, "labels": None})[1]["spec"]
     assert (spec["gpu_count"], "gpu_type" in spec, "labels" in spec) == (0, False, False)
     assert call(hub, "PATCH", f"/jobs/{job}", {"job_tier": "evaluation"})[1]["priority"] == 10
+    plain = submit(hub)["id"]
+    assert call(hub, "PATCH", f"/jobs/{plain}", {"job_tier": "evaluation"})[1]["priority"] == 10
     assert call(hub, "PATCH", f"/jobs/{job}", {"priority": 3})[1]["priority"] == 3
     assert call(hub, "PATCH", f"/jobs/{job}", {"priority": None})[1]["priority"] == 10
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "worker": (f"{_CLUSTER}:worker", "Start, list, show, drain and resume workers."),
     "submit": ("dray.cli.submit_command:submit", "Submit a command or a job file and return at once."),
     "run": (f"{_FOLLOW}:run", "Submit a command, show its output, exit with its exit code."),
+    "map": ("dray.cli.map_command:map_items", "Run a command once per item, as one array."),
     "ps": (f"{_JOBS}:ps", "List jobs."),
     "show": (f"{_JOBS}:show", "Show a job or a task with all its attempts."),
     "logs": (f"{_FOLLOW}:logs", "Print the output of a job or a task."),

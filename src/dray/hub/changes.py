@@ -130,7 +130,8 @@ def revise(before: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
     """Lay changes over a spec; null takes a field back to its default. Raises `InvalidSpec` with every problem."""
     raw = spec_document(before)
     if "job_tier" in changes and before.priority == TIERS[before.job_tier].priority:
-        del raw["priority"]
+        # Not there where it is the default of all.
+        raw.pop("priority", None)
     array = changes.get("array")
     if array is not None and before.array is None:
         raise InvalidSpec(

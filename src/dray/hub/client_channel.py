@@ -17,7 +17,9 @@ import msgspec
 
 from dray.core.model.records import JobState
 from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
+from dray.hub.call_answers import CallAnswers
 from dray.hub.channel_answers import ChannelAnswers
+from dray.hub.channel_calls import ChannelCalls
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.http_answers import error_document, internal_error
 from dray.hub.service import Caller, Document, HubService, ReceiptFilter
@@ -33,12 +35,16 @@ logger = logging.getLogger("dray.hub.channel")
 
 
 class ChannelLimits(NamedTuple):
-    """What one socket may hold. Reading pauses at `queue_bytes`; pushes end the session at sixteen times as much."""
+    """What one socket may hold. Reading pauses at `queue_bytes`, and while `asked_bytes` of requests are unanswered;
+    pushes end the session at sixteen times as much. Results of calls stop at `results_bytes`, and go on later.
+    """
 
     frame_bytes: int = 8 << 20
     queue_bytes: int = 1 << 20
     in_flight: int = 256
     watched: int = 100_000
+    asked_bytes: int = 16 << 20
+    results_bytes: int = 4 << 20
 
 
 class Desk(NamedTuple):
@@ -46,6 +52,7 @@ class Desk(NamedTuple):
 
     service: HubService
     channel: ChannelAnswers
+    calls: CallAnswers
     is_live: Callable[[str], bool]
 
 
@@ -91,12 +98,16 @@ class Channel:
         self._rows: dict[str, Any] = {}
         self._rows_bytes = 0
         self._watched: dict[str, None] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[asyncio.Task[None], int] = {}
+        self._asked_bytes = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._closing: tuple[int, str] | None = None
         self._sending = False
         self.pump: asyncio.Task[None] | None = None
         self._bad_in_a_row = 0
+        self.calls = ChannelCalls(
+            desk.calls, caller, self._push, lambda: self._queued_bytes, limits.results_bytes
+        )
 
     async def run(self, receive: Receive) -> None:
         """Read until the peer has gone. What it asked for still happens; nobody hears the answer."""
@@ -112,6 +123,7 @@ class Channel:
         finally:
             self._closing = self._closing or (1006, "")
             self._desk.channel.drop(list(self._watched), self)
+            self.calls.close()
             self.pump.cancel()
 
     def close(self, code: int, reason: str) -> None:
@@ -168,11 +180,12 @@ class Channel:
             return
         self._bad_in_a_row = 0
         task = asyncio.create_task(self._answer(request.id, body))
-        self._asking.add(task)
+        self._asking[task] = len(request.payload)
+        self._asked_bytes += len(request.payload)
         task.add_done_callback(self._asked)
 
     def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asking.discard(task)
+        self._asked_bytes -= self._asking.pop(task)
         self._free()
         if self._closing is not None:
             self._wake.set()
@@ -219,6 +232,7 @@ class Channel:
                 await self._send({"type": "websocket.send", "bytes": wire.join_messages(batch)})
                 self._sending = False
                 self._queued_bytes -= sum(map(len, batch))
+                self.calls.drained()
                 self._free()
             if self._closing is not None:
                 code, reason = self._closing
@@ -242,13 +256,21 @@ class Channel:
         batch, self._outbox = self._outbox[:count], self._outbox[count:]
         return batch
 
+    def _is_free(self) -> bool:
+        limits = self._limits
+        return (
+            len(self._asking) < limits.in_flight
+            and self._queued_bytes <= limits.queue_bytes
+            and self._asked_bytes <= limits.asked_bytes
+        )
+
     def _free(self) -> None:
-        if len(self._asking) < self._limits.in_flight and self._queued_bytes <= self._limits.queue_bytes:
+        if self._is_free():
             self._room.set()
 
     async def _has_room(self) -> None:
         """Wait while too much is asked or unsent: the peer's own socket holds back the rest."""
-        if len(self._asking) < self._limits.in_flight and self._queued_bytes <= self._limits.queue_bytes:
+        if self._is_free():
             return
         self._room.clear()
         await self._room.wait()
@@ -302,6 +324,13 @@ class Channel:
 
     async def values(self, body: wire.Values) -> Document:
         return await self._desk.channel.values(self.caller, body.id, body.first, body.limit)
+
+    async def add_calls(self, body: wire.Calls) -> Document:
+        self.need("submit")
+        return await self.calls.add(body)
+
+    async def collect(self, body: wire.Collect) -> Document:
+        return await self.calls.collect(body)
 
     async def cancel(self, body: wire.Cancel) -> Document:
         self.need("submit")
@@ -384,6 +413,8 @@ _CALLS: dict[type[msgspec.Struct], Callable[[Channel, Any], Any]] = {
     wire.Get: Channel.get,
     wire.Result: Channel.result,
     wire.Values: Channel.values,
+    wire.Calls: Channel.add_calls,
+    wire.Collect: Channel.collect,
     wire.Cancel: Channel.cancel,
     wire.Hold: Channel.hold,
     wire.Release: Channel.release,

@@ -1,4 +1,4 @@
-"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files.
+"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files, blobs.
 
 By age and by size, in small steps between turns, never live work.
 """
@@ -13,6 +13,7 @@ from dray.config import HubConfig
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
 from dray.errors import EpochLost
+from dray.hub.blobs import Blobs
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
 from dray.hub.store.base import AuditRecord, Retention
@@ -23,12 +24,15 @@ EVERY_S = 60.0
 logger = logging.getLogger("dray.hub.housekeeping")
 
 
-async def keep_house(config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs) -> None:
+async def keep_house(
+    config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs, blobs: Blobs
+) -> None:
     """Sweep every minute until cancelled."""
     while True:
         await asyncio.sleep(EVERY_S)
         try:
             await sweep(config, engine, writer, outputs)
+            await blobs.sweep(config.blob_idle_s)
         except EpochLost:
             engine.post(note_lost_epoch)
         except Exception:

@@ -7,24 +7,30 @@ dictionary walk instead of a chain of middleware and regular expressions.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from uvicorn.protocols.utils import ClientDisconnected
 
 from dray.errors import DrayError, InvalidInput, NotFound, NotReady
 from dray.hub.auth import SCOPES, Tokens
+from dray.hub.blob_calls import PIECE_BYTES
+from dray.hub.blobs import Blobs
+from dray.hub.call_answers import CallAnswers
 from dray.hub.gate import Gate, Receive, Scope, Send, decode_json, has_body, read_body, read_headers
 from dray.hub.http_answers import (
     Answer,
+    FileBody,
     Text,
     deny_upgrade,
     encode,
     internal_error,
     send_error,
+    send_head,
     send_whole,
     status_of,
 )
@@ -50,6 +56,13 @@ class SocketRoute(NamedTuple):
     handler: SocketHandler
 
 
+class Values(NamedTuple):
+    """Where values are read from."""
+
+    blobs: Blobs
+    calls: CallAnswers
+
+
 class HttpLimits(NamedTuple):
     """What a request may cost."""
 
@@ -69,6 +82,7 @@ class HttpApi:
         limits: HttpLimits | None = None,
         sockets: Iterable[SocketRoute] = (),
         count_request: CountRequest | None = None,
+        values: Values | None = None,
     ) -> None:
         self.streams = Streams(tokens.is_live)
         self._service = service
@@ -79,7 +93,9 @@ class HttpApi:
         self._count = count_request or (lambda name, status: None)
         # Made when somebody asks: it would take a good part of every start.
         describe = functools.cache(lambda: openapi_text().encode())
-        self._desk = Desk(service, tokens, self.streams, self._limits.batch_specs, describe)
+        self._desk = Desk(
+            service, tokens, self.streams, self._limits.batch_specs, describe, *(values or (None, None))
+        )
 
     def close(self) -> None:
         """Let nobody wait any longer: the hub is about to stop."""
@@ -169,9 +185,17 @@ class _Exchange:
         if route.needs_ready:
             api.check_ready()
         query = read_query(scope["query_string"], route.params)
+        if route.raw_body:
+            return Request(scope, self._receive_piece, headers, caller, path, query), route
         body = await self._read_body(route) if has_body(headers) else None
         self._body_read = True
         return Request(scope, self._receive, headers, caller, path, query, body), route
+
+    async def _receive_piece(self) -> Mapping[str, Any]:
+        """Hand a piece of the body to a handler that reads it itself."""
+        message = await self._receive()
+        self._body_read = not message.get("more_body", False)
+        return message
 
     async def _read_body(self, route: Route) -> Any:
         if route.method == "GET":
@@ -184,17 +208,40 @@ class _Exchange:
             raise InvalidInput("this call takes no body")
         return document
 
-    async def _answer(self, answer: Answer | Text | Stream, request: Request) -> None:
+    async def _answer(self, answer: Answer | Text | FileBody | Stream, request: Request) -> None:
         if isinstance(answer, Answer):
             self._answered = answer.status
             await send_whole(self._send, answer.status, encode(answer.document))
         elif isinstance(answer, Text):
             self._answered = answer.status
-            await send_whole(self._send, answer.status, answer.body, answer.media.encode())
+            media, more = answer.media.encode(), list(answer.headers)
+            await send_whole(self._send, answer.status, answer.body, media, more)
+        elif isinstance(answer, FileBody):
+            await self._send_file(answer)
         else:
             await self._api.streams.run(
                 self._scope, self._receive, self._note_start, answer, request.caller.token_id
             )
+
+    async def _send_file(self, answer: FileBody) -> None:
+        """Send a file; a reader that takes nothing for a while is cut off, and sees that it does not have all."""
+        with await asyncio.to_thread(answer.path.open, "rb") as file:
+            self._answered = 200
+            await send_head(self._send, answer.size, answer.headers)
+            left = 0 if self._scope["method"] == "HEAD" else answer.size
+            try:
+                while left > 0:
+                    piece = await asyncio.to_thread(file.read, min(PIECE_BYTES, left))
+                    left -= len(piece)
+                    async with asyncio.timeout(self._api.streams.slow_reader_s):
+                        await self._send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                    if not piece:
+                        await cut(self._scope, wait_gone(self._receive))
+                        return
+                if not answer.size or self._scope["method"] == "HEAD":
+                    await self._send({"type": "http.response.body", "body": b""})
+            except TimeoutError:
+                await cut(self._scope, wait_gone(self._receive))
 
     async def _note_start(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":

@@ -19,6 +19,9 @@ from dray.core.model.spec import JobSpec
 from dray.core.model.spec_check import MAX_PROBLEMS, suggest
 from dray.errors import InvalidInput, NotReady, Problem, TooLarge
 from dray.hub.auth import Tokens
+from dray.hub.blob_calls import VALUE_ROUTES
+from dray.hub.blobs import Blobs
+from dray.hub.call_answers import CallAnswers
 from dray.hub.http_answers import Answer, Text
 from dray.hub.http_routes import ADMIN, API, READ, SUBMIT, Param, Request, Route
 from dray.hub.http_streams import Stream, Streams, feed_lines
@@ -45,6 +48,8 @@ class Desk(NamedTuple):
     streams: Streams
     batch_specs: int
     describe: Callable[[], bytes]
+    blobs: Blobs | None = None
+    calls: CallAnswers | None = None
 
 
 async def submit_job(desk: Desk, request: Request) -> Answer:
@@ -401,4 +406,11 @@ _PLAIN_ROUTES = (
     Route("GET", "/openapi.json", "show_openapi", "This description", show_openapi, ANY,
           answers={200: dict[str, Any]}, needs_ready=False),
 )  # fmt: skip
-ROUTES: tuple[Route, ...] = (*_JOB_ROUTES, *_CLUSTER_ROUTES, *SITE_ROUTES, *_ADMIN_ROUTES, *_PLAIN_ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *_JOB_ROUTES,
+    *VALUE_ROUTES,
+    *_CLUSTER_ROUTES,
+    *SITE_ROUTES,
+    *_ADMIN_ROUTES,
+    *_PLAIN_ROUTES,
+)

@@ -54,6 +54,10 @@ class Metrics:
         self._requests = Counter(
             "dray_http_requests", "HTTP requests answered", ["route", "status"], registry=self.registry
         )
+        self._calls = Counter("dray_calls", "Calls that ended, by state", ["state"], registry=self.registry)
+        self._blob_bytes = Counter("dray_blob_bytes", "Bytes of values uploaded", registry=self.registry)
+        self._call_children: dict[str, Counter] = {}
+        self.count_blob = self._blob_bytes.inc
         self._outcome_children: dict[str, Counter] = {}
         self._request_children: dict[tuple[str, int], Counter] = {}
 
@@ -63,6 +67,13 @@ class Metrics:
         if child is None:
             child = self._outcome_children[phase] = self._outcomes.labels(phase)
         child.inc()
+
+    def count_calls(self, state: str, count: int) -> None:
+        """Count calls whose results were recorded together."""
+        child = self._call_children.get(state)
+        if child is None:
+            child = self._call_children[state] = self._calls.labels(state)
+        child.inc(count)
 
     def count_request(self, route: str, status: int) -> None:
         """Count one answer. `route` is a name of the table, never a path: paths would grow without end."""

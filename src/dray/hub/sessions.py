@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dray.core.lifecycle.events import SessionClosed, WorkerLeft
@@ -26,6 +26,7 @@ from dray.wire.worker_messages import (
     QUESTIONS,
     SUBPROTOCOL_JSON,
     SUBPROTOCOL_MSGPACK,
+    CallsResult,
     JobLog,
     JobResult,
     Register,
@@ -37,6 +38,8 @@ BAD_INPUT, OVERLOADED, GOING_AWAY = 4400, 1013, 1001
 BAD_IN_A_ROW = 10
 # A frame may hold a million messages: others get their turn, and the outbox its bound, after so many of them.
 FRAME_SLICE = 64
+FRAME_MESSAGES, FRAME_BYTES = 256, 1 << 20
+CALLS = "calls_assign"
 logger = logging.getLogger("dray.hub.sessions")
 
 
@@ -54,11 +57,12 @@ class Session:
     def __init__(self, number: int, caller: Caller, codec: Codec, send: Send, limits: Limits) -> None:
         self.number, self.caller, self.codec = number, caller, codec
         self.worker = ""
-        self.lists = False
+        self.lists = self.calls = False
         self.bad_in_a_row = 0
         self.closing: tuple[int, str] | None = None
         self._send, self._limits = send, limits
         self._outbox: list[dict[str, Any]] = []
+        self._plain = 0
         self._in_flight = 0
         self._flying_bytes = 0
         self._wake = asyncio.Event()
@@ -67,12 +71,17 @@ class Session:
         """Queue one message; too many unread ones end the session."""
         if self.closing is not None:
             return
-        if self._in_flight and (
-            len(self._outbox) >= self._limits.queue_messages or self._flying_bytes > self._limits.queue_bytes
+        # Calls are left out of the count: what a lane may have outstanding bounds them.
+        calls = envelope["type"] == CALLS
+        if (
+            self._in_flight
+            and not calls
+            and (self._plain >= self._limits.queue_messages or self._flying_bytes > self._limits.queue_bytes)
         ):
             self.close(OVERLOADED, "this peer does not read what it is sent")
             return
         self._outbox.append(envelope)
+        self._plain += not calls
         self._wake.set()
 
     def close(self, code: int, reason: str) -> None:
@@ -94,9 +103,11 @@ class Session:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            batch, self._outbox = self._outbox, []
-            for frame in self._frames(batch):
-                self._in_flight, self._flying_bytes = 1, len(frame)
+            batch, self._outbox, self._plain = self._outbox, [], 0
+            for group in self._groups(batch):
+                frame = self.codec.encode(group)
+                plain = group[0]["type"] != CALLS
+                self._in_flight, self._flying_bytes = 1, len(frame) if plain else 0
                 body = {"bytes": frame} if self.codec.binary else {"text": frame.decode()}
                 await self._send({"type": "websocket.send", **body})
             self._in_flight = self._flying_bytes = 0
@@ -111,10 +122,21 @@ class Session:
                 )
                 return
 
-    def _frames(self, batch: list[dict[str, Any]]) -> list[bytes]:
-        if self.lists and batch:
-            return [self.codec.encode(batch[start : start + 256]) for start in range(0, len(batch), 256)]
-        return [self.codec.encode([envelope]) for envelope in batch]
+    def _groups(self, batch: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+        """Cut what is queued into frames: one message each unless the peer takes lists, calls apart from the rest."""
+        group: list[dict[str, Any]] = []
+        size, calls = 0, False
+        most = FRAME_MESSAGES if self.lists else 1
+        for envelope in batch:
+            is_calls = envelope["type"] == CALLS
+            weight = sum(map(len, envelope["payload"]["args"])) if is_calls else 0
+            if group and (len(group) >= most or is_calls != calls or size + weight > FRAME_BYTES):
+                yield group
+                group, size = [], 0
+            group.append(envelope)
+            calls, size = is_calls, size + weight
+        if group:
+            yield group
 
 
 class Sessions:
@@ -230,11 +252,23 @@ class Sessions:
             session.push(message("ack", {"re": "job_log", "log_offsets": ack}))
         if isinstance(body, JobResult):
             self._outputs.expect(body)
-        self._post(session, body)
+        if isinstance(body, CallsResult):
+            self._check_calls(session)
+            self._post(session, body, bytes(envelope.payload) if session.codec.binary else b"")
+        else:
+            self._post(session, body)
 
-    def _post(self, session: Session, body: Any) -> None:
+    def _check_calls(self, session: Session) -> None:
+        if not session.calls:
+            raise InvalidInput(
+                "calls_result: this session did not name the feature 'calls' when it registered"
+            )
+
+    def _post(self, session: Session, body: Any, raw: bytes = b"") -> None:
         worker, number = session.worker, session.number
-        self._engine().post(lambda state, clock: Decision(inbound.interpret(state, worker, number, body)))
+        self._engine().post(
+            lambda state, clock: Decision(inbound.interpret(state, worker, number, body, raw))
+        )
 
     def _register(self, session: Session, body: Register) -> None:
         if session.worker and session.worker != body.id:
@@ -246,6 +280,7 @@ class Sessions:
             )
         session.worker = body.id
         session.lists = session.codec.binary and "list" in (body.features or ())
+        session.calls = "calls" in (body.features or ())
         for result in body.finished_unacked or ():
             self._outputs.expect(result)
         engine, number = self._engine(), session.number

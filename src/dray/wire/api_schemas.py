@@ -309,6 +309,13 @@ class TokenList(msgspec.Struct):
     tokens: list[TokenDocument]
 
 
+class BlobDocument(msgspec.Struct):
+    """A large value that the hub now has."""
+
+    digest: str
+    size: int
+
+
 class Check(msgspec.Struct):
     """One check of the doctor."""
 

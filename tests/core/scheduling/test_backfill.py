@@ -293,3 +293,27 @@ def test_what_is_asked_to_stop_makes_room_beside_a_reservation_at_once(cluster: 
     cluster.cancel("endless", grace_s=30)
     assert leaving in cluster.held("w1")
     assert cluster.current("long")
+
+
+def test_the_next_promise_goes_to_whoever_is_first_in_turn(cluster: Cluster) -> None:
+    """Of those who wait for the queue's one reservation the earliest gets it, at once, whoever was found due first."""
+    uid = crowd(cluster)
+    cluster.submit("second", cpu_milli=7000, max_runtime_s=60)
+    cluster.submit("third", cpu_milli=5000, max_runtime_s=60)
+    cluster.advance(10)
+    cluster.state.unprotected = {"third": None, "second": None}
+    cluster.end(uid)
+    assert cluster.current("big")
+    assert cluster.state.reservations["default"].job_id == "second"
+
+
+def test_a_burst_does_not_keep_others_from_a_promise(cluster: Cluster) -> None:
+    """In a queue by fair share the reservation goes to whoever has had less, not to whoever came first."""
+    cluster.rule(queues={"default": Queue(order="fair_share", protect_after_s=10)})
+    cluster.join("w1", credit=1000, cpus=8)
+    cluster.submit("running", user="burst", cpu_milli=8000, max_runtime_s=100)
+    cluster.run(cluster.current("running"))
+    cluster.submit("more", user="burst", cpu_milli=8000, max_runtime_s=100)
+    cluster.submit("other", user="ada", cpu_milli=7000, max_runtime_s=100)
+    cluster.advance(10)
+    assert cluster.state.reservations["default"].job_id == "other"

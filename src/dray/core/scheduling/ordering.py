@@ -128,6 +128,12 @@ def rank_of(state: State, line: BucketKey, job: Job, entry: Entry) -> tuple[int,
     return late, -aged_priority(state, job), entry
 
 
+def next_entry(state: State, job: Job) -> Entry:
+    """The entry that stands for a job's next task: one that is queued again goes before the range."""
+    position = min(state.requeued_of.get(job.id, ()), default=RANGE)
+    return Entry(*state.place_of(job, position), job.seq, position, job.id)
+
+
 def aged_priority(state: State, job: Job) -> int:
     """The priority a job waits with: read by the `priority` policy only, one point more per `ageing_s` of waiting."""
     queue = state.parties.all[job.party].rules

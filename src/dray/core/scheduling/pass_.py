@@ -18,7 +18,7 @@ from dray.core.lifecycle.parties import cost_of
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
-from dray.core.scheduling.ordering import Head, Turns, stands
+from dray.core.scheduling.ordering import Head, Turns, next_entry, stands
 from dray.core.scheduling.overlay import Overlay
 from dray.core.scheduling.preemption import RETRY_MS, gives_up_ms, lapsed
 from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
@@ -120,8 +120,7 @@ class _Pass:
 
     def _serve_owner(self, job: Job, rows: list[tuple[int, int]]) -> None:
         state = self._state
-        position = min(state.requeued_of.get(job.id, ()), default=RANGE)
-        entry = Entry(*state.place_of(job, position), job.seq, position, job.id)
+        entry = next_entry(state, job)
         head = Head((0, 0, entry), state.line_of(job), job)
         asks = state.asks(job.shape)
         spots = []

@@ -19,6 +19,7 @@ from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.scheduling.filters import CLASS_FILTERS, Room, fits
+from dray.core.scheduling.ordering import Head, Turns, next_entry, rank_of
 from dray.core.scheduling.rooms import Devices, Rooms
 
 # Beyond these an earlier start is hardly to be found, and a pass must stay short.
@@ -221,6 +222,10 @@ def end_ms(state: State, attempt: Attempt) -> int:
         return attempt.cancel_ms + round(attempt.grace_s * 1000)
     if not attempt.limit_ms:
         return NEVER
+    if attempt.lane:
+        # While others wait it is fed for a while only; then its last call may take as long as any.
+        fed_ms = max(attempt.assigned_ms + state.rules.slice_ms, state.now_ms)
+        return fed_ms + attempt.limit_ms
     return (attempt.started_ms or attempt.assigned_ms) + attempt.limit_ms
 
 
@@ -285,8 +290,8 @@ def renew(state: State, rooms: Rooms, roomier: Sequence[int], watch: Watch) -> N
     if roomier:
         for queue, kept in list(state.reservations.items()):
             _improve(state, rooms, queue, kept, roomier)
-    for job_id in list(state.unprotected):
-        _protect(state, rooms, job_id)
+    for job in _in_turn(state):
+        _protect(state, rooms, job)
     watch.stand_guard()
 
 
@@ -303,12 +308,25 @@ def _taken(state: State, job_id: str) -> set[int]:
     }
 
 
-def _protect(state: State, rooms: Rooms, job_id: str) -> None:
-    """Give a task that has waited too long its reservation, unless its queue has one; then it stays due."""
-    job = state.jobs.get(job_id)
-    if job is None or not _may_start(state, job):
-        del state.unprotected[job_id]
-        return
+def _in_turn(state: State) -> list[Job]:
+    """Who is due for a reservation in a queue that has none, in the order of turns; the others stay due."""
+    turns = Turns(state, ())
+    for job_id in list(state.unprotected):
+        job = state.jobs.get(job_id)
+        if job is None or not _may_start(state, job):
+            del state.unprotected[job_id]
+        elif job.queue not in state.reservations:
+            line = state.line_of(job)
+            turns.push(Head(rank_of(state, line, job, next_entry(state, job)), line, job))
+    found: list[Job] = []
+    while (head := turns.pop()) is not None:
+        found.append(head.job)
+    return found
+
+
+def _protect(state: State, rooms: Rooms, job: Job) -> None:
+    """Give a task that has waited too long its reservation, unless its queue has one by now; then it stays due."""
+    job_id = job.id
     if job.queue in state.reservations:
         return
     del state.unprotected[job_id]
@@ -367,8 +385,13 @@ def _rows(state: State) -> list[int]:
 def watch_line(state: State, job: Job) -> None:
     """Look at the first of a blocked line once it has waited long enough to be protected."""
     after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)
-    if after_ms and job.id not in state.watched:
-        state.watched[job.id] = None
-        due_ms = job.waiting_since_ms + after_ms
-        # One that is due already found nowhere to be protected, or another has its queue's reservation.
-        state.set_timer(due_ms if due_ms > state.now_ms else state.now_ms + AGAIN_MS, "protect", job.id)
+    if not after_ms or job.id in state.watched:
+        return
+    due_ms = job.waiting_since_ms + after_ms
+    if due_ms <= state.now_ms and job.queue in state.reservations:
+        # Another has its queue's reservation: it is next in turn, and must not miss the moment.
+        state.unprotected[job.id] = None
+        return
+    state.watched[job.id] = None
+    # One that is due already found nowhere to be protected.
+    state.set_timer(due_ms if due_ms > state.now_ms else state.now_ms + AGAIN_MS, "protect", job.id)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dray.core.lifecycle.effects import Alarm, Effect, Note
+from dray.core.lifecycle.effects import Alarm, Note
 from dray.core.lifecycle.events import (
     ArrayExtended,
     Clock,
@@ -37,7 +37,7 @@ from dray.hub.recovery import recover
 from dray.hub.service import Caller
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
-from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Request, Step
+from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.sim.faults.network import Connection, Message
 from dray.sim.faults.world import World
 from dray.wire.worker_messages import WORKER_PAYLOADS, ReadyForWork, Register
@@ -316,7 +316,7 @@ class HubLife:
                 step.give()
         self._turn_over()
 
-    def _deliver(self, effects: list[Effect]) -> None:
+    def _deliver(self, effects: list[Leaving]) -> None:
         for effect in effects:
             if isinstance(effect, Alarm):
                 self.site.witness.alarmed(self, effect.text)

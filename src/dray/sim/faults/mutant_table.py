@@ -15,6 +15,7 @@ _BUILD = "dray.hub.projection:build_projection"
 _INBOUND = "dray.hub.inbound:"
 _COMMANDS = "dray.hub.commands:"
 _RESULTS = "dray.core.lifecycle.results:"
+_CANCELS = "dray.core.lifecycle.cancels:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _WORKERS = "dray.core.lifecycle.workers:"
 _TIMERS = "dray.core.lifecycle.timers:"
@@ -225,15 +226,15 @@ JOBS = (
     _one(
         "cancel-leaves-the-rest",
         "A cancelled job still gets its tasks placed that had not been.",
-        _JOBS + "cancelled",
+        _CANCELS + "cancelled",
         "    if job.untouched:",
         "    if False:",
     ),
     _one(
         "cancel-lets-run",
         "A cancelled task is ended for the record and its attempt goes on.",
-        _JOBS + "_cancel_task",
-        'effects += stop_attempt(state, attempt, "user", grace_s, clock)',
+        _CANCELS + "_cancel_task",
+        'effects += jobs.stop_attempt(state, attempt, "user", _grace_s(job, event), clock)',
         "pass",
     ),
     _one(

@@ -72,7 +72,8 @@ class Run(NamedTuple):
 class World:
     """One replay. `keep` False: what finds no room at its arrival is turned away, and the last arrival ends it.
 
-    `turn_ms`: what happens within so long is folded in together, at its end, as by a hub that is busy.
+    `turn_ms`: what happens within so long is folded in together, at its end, as by a hub that is busy. `watch` is called
+    after each arrival with its place in the trace, `look` after each turn.
     """
 
     def __init__(
@@ -85,11 +86,13 @@ class World:
         turn_ms: int = 0,
         progress: Callable[[int, int], None] | None = None,
         watch: Callable[[World, int], None] | None = None,
+        look: Callable[[World], None] | None = None,
     ) -> None:
         self.state = State(RULES)
         self.nodes = {node.name: node for node in nodes}
         self._most_gpus = max((node.gpus for node in nodes), default=0)
-        self._keep, self._progress, self._watch = keep, progress, watch
+        self._keep, self._progress = keep, progress
+        self._watch, self._look = watch, look
         self._turn_ms = max(1, turn_ms)
         self._heap: list[tuple[int, int, int, str]] = []
         self._sessions = 0
@@ -315,6 +318,8 @@ class World:
 
     def _take_stock(self, now_ms: int) -> None:
         self.turns += 1
+        if self._look is not None:
+            self._look(self)
         if self.turns % LET_GO == 0 or len(self.state.touched) > 4 * LET_GO:
             self._let_go()
         if self.ledger.is_due(now_ms - START_MS):

@@ -1,0 +1,156 @@
+"""Each part of the quality benchmarks as runs and rows: what is called, and how it stands beside its bar.
+
+A part gives the runs, as they go to JSON, and a table whose first row is the head.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
+
+from benchmarks.quality import backfill, deadlines, fairness, muri, openb
+
+STRATEGIES = ("random", "dot_product", "best_fit", "fgd", "fgd_learnt")
+Runs = list[dict[str, Any]]
+Rows = list[list[str]]
+Call = tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]
+
+
+def run_all(calls: Sequence[Call], cores: int) -> Runs:
+    """Make the calls side by side; each result is shown as it comes."""
+    found: Runs = []
+    with ProcessPoolExecutor(cores) as pool:
+        for done in as_completed([pool.submit(call, *values) for call, values in calls]):
+            found.append(done.result())
+            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+    return found
+
+
+def mean(runs: Sequence[dict[str, Any]], name: str) -> float:
+    """The mean of one figure."""
+    return float(sum(run[name] for run in runs) / len(runs))
+
+
+def placement(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """What stays unallocated on openb, by trace and rule."""
+    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    chosen, variants = asked.strategies.split(","), asked.variants.split(",")
+    calls: list[Call] = [
+        (
+            openb.measure,
+            (asked.traces, variant, name.removesuffix("_learnt"), seed, not name.endswith("_learnt")),
+        )
+        for variant in variants
+        for name in chosen
+        for seed in seeds
+    ]
+    runs = sorted(run_all(calls, asked.cores), key=lambda run: (run["variant"], run["strategy"], run["seed"]))
+    rows = [["trace", "rule", "unallocated %", "published", "pass", "beat", "seeds", "s per run"]]
+    for variant in variants:
+        for name in chosen:
+            mine = [run for run in runs if run["variant"] == variant and run["strategy"] == name]
+            published = openb.PUBLISHED[variant]
+            row = [
+                variant,
+                name,
+                f"{mean(mine, 'unallocated'):.2f}",
+                f"{published[name.removesuffix('_learnt')]:.2f}",
+            ]
+            is_fgd = name.startswith("fgd")
+            row += [f"<= {published['pass']}", f"<= {published['beat']}"] if is_fgd else ["± 0.35", ""]
+            rows.append([*row, str(len(mine)), f"{mean(mine, 'cpu_s'):.1f}"])
+    return runs, rows
+
+
+def order(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """Mean completion times on Philly, by trace and rule."""
+    runs: Runs = []
+    rows = [["trace", "rule", "mean JCT ks", "published", "ratio", "preemptions", "s per run"]]
+    for name in muri.TRACES:
+        jobs = muri.read(asked.traces, name)
+        for rule, key in muri.KEYS.items():
+            found = {"jct_ks": muri.replay_published(jobs, key)}
+            runs.append({"trace": name, "rule": f"{rule} published loop", **found})
+            rows.append(_order_row(name, f"{rule}, published loop", found, muri.PUBLISHED[rule][name]))
+        for rule in muri.POLICIES:
+            if name in muri.PUBLISHED[rule]:
+                found = muri.replay_product(jobs, rule)
+                runs.append({"trace": name, "rule": rule, **found})
+                rows.append(_order_row(name, rule, found, muri.PUBLISHED[rule][name]))
+        print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    return runs, rows
+
+
+def _order_row(trace: str, rule: str, found: dict[str, Any], published: float) -> list[str]:
+    ratio = found["jct_ks"] / published
+    spent = f"{found['cpu_s']:.1f}" if "cpu_s" in found else ""
+    row = [trace, rule, f"{found['jct_ks']:.1f}", f"{published:.1f}", f"{ratio:.4f}"]
+    return [*row, str(found.get("preemptions", "")), spent]
+
+
+def passing(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """Mean bounded slowdown with and without backfill."""
+    rules = (backfill.FCFS, *backfill.POLICIES)
+    calls: list[Call] = [
+        (backfill.run, (seed, load, rule))
+        for load in backfill.LOADS
+        for rule in rules
+        for seed in backfill.SEEDS
+    ]
+    runs = sorted(run_all(calls, asked.cores), key=lambda run: (run["load"], run["rule"], run["seed"]))
+    rows = [
+        ["load", "rule", "mean bounded slowdown", "FCFS / it", "longest wait h", "protected", "late", "seeds"]
+    ]
+    for load in backfill.LOADS:
+        base = mean(_chosen(runs, load, backfill.FCFS), "slowdown")
+        for rule in rules:
+            mine = _chosen(runs, load, rule)
+            slow = mean(mine, "slowdown")
+            row = [f"{load}", rule, f"{slow:.1f}", f"{base / slow:.0f}"]
+            row.append(f"{max(run['longest_wait_s'] for run in mine) / 3600:.1f}")
+            kept = [str(sum(run.get(name, 0) for run in mine)) for name in ("protected", "late")]
+            rows.append([*row, *kept, str(len(mine))])
+    return runs, rows
+
+
+def dates(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """Deadlines missed."""
+    runs = deadlines.run(asked.traces)
+    rows = [["rule", "cluster", "missed", "of", "share", "mean JCT s", "s per run"]]
+    for run in runs:
+        row = [run["rule"], f"{run['nodes']}x{deadlines.GPUS}", f"{run['missed']}", f"{run['deadlines']}"]
+        rows.append([*row, f"{run['share']:.2%}", f"{run['jct_s']:.0f}", f"{run['cpu_s']:.1f}"])
+    return runs, rows
+
+
+def shares(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """What a burst costs the others."""
+    calls: list[Call] = [
+        (fairness.run, (seed, load, rule))
+        for load in fairness.LOADS
+        for rule in fairness.POLICIES
+        for seed in fairness.SEEDS
+    ]
+    runs = sorted(run_all(calls, asked.cores), key=lambda run: (run["load"], run["rule"], run["seed"]))
+    rows = [["load", "rule", "seed", "worst other tenant: without", "with", "ratio", "who bursts: with"]]
+    for run in runs:
+        row = [f"{run['load']}", run["rule"], f"{run['seed']}", f"{run['calm']:.3f}"]
+        rows.append([*row, f"{run['pressed']:.3f}", f"{run['ratio']:.2f}", f"{run['burster']:.1f}"])
+    return runs, rows
+
+
+def _chosen(runs: Runs, load: float, rule: str) -> Runs:
+    return [run for run in runs if run["load"] == load and run["rule"] == rule]
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], tuple[Runs, Rows]]] = {
+    "q1": placement,
+    "q2": order,
+    "backfill": passing,
+    "deadlines": dates,
+    "fairness": shares,
+}
