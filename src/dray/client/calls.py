@@ -70,6 +70,8 @@ class Stream:
         self.gathering = False
         self.resent = False
         self.again = False
+        self.fetching: dict[int, None] = {}
+        self.fetched: asyncio.Future[None] | None = None
         self.answers: set[asyncio.Future[Any]] = set()
 
     def spec(self) -> dict[str, Any]:
@@ -392,7 +394,11 @@ class CallDesk:
         endings: list[Ending] = []
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
-                self._blobs.fetch(value[0], value[1], self._fetched(stream, base + at, state, at, details))
+                if at not in stream.fetching:
+                    stream.fetching[at] = None
+                    self._blobs.fetch(
+                        value[0], value[1], self._fetched(stream, base + at, state, at, details)
+                    )
                 continue
             places.append(base + at)
             if state == "succeeded" and value is not None:
@@ -412,6 +418,9 @@ class CallDesk:
             else:
                 ending = self._end(stream, index, state, got, details)
             stream.taker.take((place,), (ending,))
+            stream.fetching.pop(index, None)
+            if not stream.fetching and stream.fetched is not None and not stream.fetched.done():
+                stream.fetched.set_result(None)
 
         return take
 
@@ -429,6 +438,10 @@ class CallDesk:
     async def _conclude(self, stream: Stream, ended: dict[str, Any]) -> None:
         """A job has ended: whatever has no result by then has none."""
         await self._gather_all(stream)
+        if stream.fetching:
+            # Results that are still on their way are results.
+            stream.fetched = asyncio.get_running_loop().create_future()
+            await stream.fetched
         state, exit_class = str(ended.get("state", "")), str(ended.get("exit_class") or "")
         words = ended.get("error") or f"the job ended as {state}"
         with self._lock:
