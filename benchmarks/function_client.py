@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 
 BEGAN = time.perf_counter()
 
@@ -76,7 +77,7 @@ def map_many(count: int) -> dict[str, float]:
 
 
 def main(work: str, count: int) -> None:
-    works = {
+    works: dict[str, Callable[[], dict[str, float]]] = {
         "first": first_result,
         "connect": connect_only,
         "queue": lambda: queue_up(count),

@@ -37,13 +37,10 @@ def ask_peers(work: str, count: int, names: tuple[str, ...]) -> tuple[dict[str, 
 
 
 def _ask(name: str, work: str, count: int) -> dict[str, float] | str:
-    python: Path | str = Path(sys.executable)
-    short = "pool"
-    if name != POOL:
-        short, requirements = PEERS[name]
-        python = find_peer(name, *requirements)
-        if isinstance(python, str):
-            return python
+    short, requirements = PEERS.get(name, ("pool", ()))
+    python = find_peer(name, *requirements) if requirements else Path(sys.executable)
+    if isinstance(python, str):
+        return python
     script = Path(__file__).with_name("function_peer.py")
     with tempfile.TemporaryDirectory(prefix="drayp-") as scratch:
         # Some start programs of their own environment by name.

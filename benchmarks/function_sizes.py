@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks.cluster import (
     Cluster,
@@ -71,12 +74,11 @@ def _idle() -> dict[str, Figure]:
 
 
 def _runners(cluster: Cluster) -> list[int]:
-    found = []
-    for process in processes_of(cluster.home):
-        words = process.cmdline()
-        if any("dray.runner" in word or "dray/runner" in word for word in words):
-            found.append(process.pid)
-    return found
+    """Runners are children of the supervisor; their command line names no home."""
+    children = [
+        child for pid in cluster.supervisor_pids() for child in psutil.Process(pid).children(recursive=True)
+    ]
+    return [child.pid for child in children if any("dray/runner" in word for word in child.cmdline())]
 
 
 def _queued(calls: int) -> dict[str, Figure]:
@@ -143,13 +145,13 @@ class _Watcher:
 
     def _watch(self) -> None:
         while not self._over.wait(0.5):
-            total = 0.0
-            for process in processes_of(self._cluster.home):
-                try:
-                    total += proportional_mib(process.pid)
-                except Exception:  # noqa: BLE001  # a process may end between two looks
-                    continue
-            self._most = max(self._most, total)
+            # A process may end between two looks.
+            with contextlib.suppress(psutil.Error):
+                pids = [
+                    *(process.pid for process in processes_of(self._cluster.home)),
+                    *_runners(self._cluster),
+                ]
+                self._most = max(self._most, sum(map(proportional_mib, pids)))
 
     def stop(self) -> float:
         self._over.set()
