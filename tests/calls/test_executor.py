@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import itertools
 import os
 import time
 import weakref
@@ -128,6 +129,19 @@ def test_an_executor_that_is_dropped_is_collected(hub: dray.Hub) -> None:
     del pool
     gc.collect()
     assert found() is None
+
+
+def test_collecting_waits_for_no_lock(hub: dray.Hub) -> None:
+    """The collector may run in the middle of a submit, in the very thread that holds the client's lock."""
+    pool = dray.Executor(hub=hub)
+    assert pool.submit(power, 3).result(LIMIT_S) == 9
+    endless = hub.map(power, itertools.count(), window=16, timeout=LIMIT_S)
+    job = endless.job
+    assert next(endless) == 0
+    with hub._opened()[1].functions.desk._lock:
+        del pool, endless
+        gc.collect()
+    assert hub.wait(job, LIMIT_S).state is dray.JobState.SUCCEEDED
 
 
 def test_impossible_settings(hub: dray.Hub) -> None:

@@ -84,7 +84,7 @@ def test_what_is_not_what_it_says_is_not_kept(hub: RunningHub) -> None:
     body = b"x" * 100_000
     wrong = digest_of(b"something else")
     status, said = put(hub, body, wrong)
-    assert (status, said["error"]["code"]) == (400, "invalid_input")
+    assert (status, said["error"]["code"]) == (409, "conflict")
     assert digest_of(body) in said["error"]["message"]
     assert ask(hub, "GET", f"/blobs/{wrong}")[0] == 404
     for bad in ("ab", "AB" * 32, "zz" * 32):

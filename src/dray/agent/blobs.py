@@ -48,10 +48,15 @@ class Refused(Exception):
 
 
 class Blobs:
-    """The cache of one agent and its traffic. `access` tells how to reach the hub, None while nobody knows."""
+    """The cache of one agent and its traffic. `access` tells how to reach the hub, None while nobody knows.
 
-    def __init__(self, folder: Path, cap_bytes: int, access: Callable[[], HubAccess | None]) -> None:
-        self.folder, self._cap_bytes, self._access = folder, cap_bytes, access
+    `near` is where the hub keeps its blobs if it shares this agent's home: those are read where they lie.
+    """
+
+    def __init__(
+        self, folder: Path, near: str, cap_bytes: int, access: Callable[[], HubAccess | None]
+    ) -> None:
+        self.folder, self._near, self._cap_bytes, self._access = folder, near, cap_bytes, access
         self._threads = ThreadPoolExecutor(THREADS, "dray-blobs")
         self._connections = threading.local()
         self._coming: dict[str, asyncio.Task[str]] = {}
@@ -81,11 +86,13 @@ class Blobs:
 
     def prefetch(self, digest: str) -> None:
         """Begin to fetch what a call will need."""
-        if digest not in self._held:
+        if digest not in self._held and not self._is_near(digest):
             _ = self._start(digest, f"/api/v1/blobs/{digest}", digest)
 
     async def fetch(self, digest: str) -> str:
         """The path of a blob; raises Refused where the hub does not give it."""
+        if self._is_near(digest):
+            return f"{self._near}/{digest[:2]}/{digest}"
         return await self._have(digest, f"/api/v1/blobs/{digest}", digest)
 
     async def fetch_value(self, job: str, index: int) -> str:
@@ -100,6 +107,9 @@ class Blobs:
                 return self.path(name)
             self._held_bytes -= self._held.pop(name)
         return await asyncio.shield(self._start(name, target, digest))
+
+    def _is_near(self, digest: str) -> bool:
+        return bool(self._near) and os.access(f"{self._near}/{digest[:2]}/{digest}", os.R_OK)
 
     def _is_there(self, name: str) -> bool:
         return os.path.exists(self.path(name))
@@ -193,7 +203,10 @@ class Blobs:
         if body is not None:
             headers |= {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         try:
-            connection.request(method, target, body, headers)
+            if body is not None and access.tls is None:
+                _send_file(connection, target, body, headers)
+            else:
+                connection.request(method, target, body, headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException):
             connection.close()
@@ -215,11 +228,24 @@ class Blobs:
         parts = urlsplit(access.url)
         made: http.client.HTTPConnection
         if access.tls is not None:
-            made = http.client.HTTPSConnection(parts.netloc, timeout=TIMEOUT_S, context=access.tls)
+            made = http.client.HTTPSConnection(
+                parts.netloc, timeout=TIMEOUT_S, context=access.tls, blocksize=CHUNK_BYTES
+            )
         else:
             made = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
         self._connections.known = (access, made, time.monotonic())
         return made
+
+
+def _send_file(
+    connection: http.client.HTTPConnection, target: str, body: BinaryIO, headers: dict[str, str]
+) -> None:
+    """PUT a file without bringing it into this process."""
+    connection.putrequest("PUT", target)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    connection.sock.sendfile(body)
 
 
 def _words(response: http.client.HTTPResponse) -> str:

@@ -95,8 +95,9 @@ class Driver:
             logger.error("tasks get no session, the socket for it could not be made: %s", fault)
 
     async def _host_runners(self, session_home: SessionHome) -> None:
-        home = RunnerHome(self._home, session_home, self._config.task_user)
-        blobs = Blobs(home.blobs, self._config.blob_cache_bytes, lambda: self.link.hub)
+        near = "" if self._config.hub else str(self._config.home / "blobs")
+        home = RunnerHome(self._home, session_home, self._config.task_user, near)
+        blobs = Blobs(home.blobs, home.near, self._config.blob_cache_bytes, lambda: self.link.hub)
         await asyncio.to_thread(blobs.scan)
         cap_bytes = self._config.output_bytes
         runners = Runners(home, self._machine, blobs, self, self._own, self._work, cap_bytes)

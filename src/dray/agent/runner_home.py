@@ -28,11 +28,13 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(dray.__file__)), "runner"
 class RunnerHome:
     """The runners' part of an agent's home. `session` tells where tasks may reach it, and makes their keys."""
 
-    def __init__(self, home: Path, session: SessionHome, task_user: str) -> None:
+    def __init__(self, home: Path, session: SessionHome, task_user: str, near: str) -> None:
         self._home, self._session, self._user = home, session, task_user
         foreign = bool(task_user) and pwd.getpwnam(task_user).pw_uid != os.geteuid()
         self._owner = pwd.getpwnam(task_user).pw_uid if foreign else -1
         self.is_foreign = foreign
+        # Where the hub of the same home keeps its blobs; another user may not look there.
+        self.near = "" if foreign else near
         base = Path(os.path.dirname(session.path)) if foreign else home
         self.runners, self.blobs = base / "runners", base / "blobs"
         self.socket_path = os.path.join(os.path.dirname(session.path), "runners.sock")
@@ -64,7 +66,7 @@ class RunnerHome:
             "uid": uid,
             "key": self.key(uid),
             "folder": folder,
-            "blobs": str(self.blobs),
+            "blobs": [str(self.blobs), *([self.near] if self.near else [])],
         }
         environment = {name: own[name] for name in KEPT if name in own}
         environment.setdefault("PATH", FALLBACK_PATH)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import secrets
 import threading
 import weakref
@@ -16,7 +17,7 @@ from concurrent.futures import BrokenExecutor
 from typing import Any, TypeVar
 
 from dray.client.blocking import Hub, connect
-from dray.client.futures import CallFuture
+from dray.client.futures import CallFuture, run_later
 from dray.core.model.records import JobState
 from dray.errors import DrayError
 from dray.functions.applying import Initialiser, InitializerFailed, apply, prepare
@@ -53,7 +54,9 @@ class Executor(concurrent.futures.Executor):
         self._live: set[CallFuture[Any]] = set()
         self._shut = False
         self._broken = ""
-        self._finalizer = weakref.finalize(self, _end_owner, self._hub, self._owner, self._own_hub)
+        self._end = functools.partial(_end_owner, self._hub, self._owner, self._own_hub)
+        self._finalizer = weakref.finalize(self, run_later, self._end)
+        self._finalizer.atexit = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> CallFuture[T]:
         """Schedule a call. All keywords go to the function; what calls need was said when the executor was made."""
@@ -100,7 +103,8 @@ class Executor(concurrent.futures.Executor):
             self._cancel_waiting(live)
         if wait:
             concurrent.futures.wait(live)
-            self._finalizer()
+            if self._finalizer.detach() is not None:
+                self._end()
 
     def _cancel_waiting(self, live: list[CallFuture[Any]]) -> None:
         for future in live:

@@ -36,7 +36,7 @@ _PENDING, _CANCELLED, _NOTIFIED, _FINISHED = (
     "CANCELLED_AND_NOTIFIED",
     "FINISHED",
 )
-_guard = threading.Lock()
+_guard = threading.RLock()
 logger = logging.getLogger("dray.client")
 
 
@@ -55,8 +55,9 @@ class LazyFuture(concurrent.futures.Future[T]):
     def _condition(self) -> threading.Condition:
         found: threading.Condition | None = self.__dict__.get("_lock")
         if found is None:
+            fresh = threading.Condition()
             with _guard:
-                found = self.__dict__.setdefault("_lock", threading.Condition())
+                found = self.__dict__.setdefault("_lock", fresh)
             self._begin()
         return found
 
@@ -211,26 +212,41 @@ class _Callbacks:
     """A thread for what callers hang on futures: it may take its time, or ask dray for more, which the loop may not."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pid = 0
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def run(self, work: Callable[[], None]) -> None:
+        """Takes no lock once the thread is there: the garbage collector calls this, in the middle of anything."""
+        if self._pid != os.getpid():
+            self._start()
+        self._queue.put(work)
+
+    def _start(self) -> None:
         with self._lock:
             if self._pid != os.getpid():
-                self._pid, self._queue = os.getpid(), queue.SimpleQueue()
+                # In this order: whoever sees the pid must find the queue that belongs to it.
+                self._queue = queue.SimpleQueue()
+                self._pid = os.getpid()
                 threading.Thread(
                     target=self._serve, args=(self._queue,), name="dray-callbacks", daemon=True
                 ).start()
-            self._queue.put(work)
 
     @staticmethod
     def _serve(waiting: queue.SimpleQueue[Callable[[], None]]) -> None:
         while True:
-            waiting.get()()
+            try:
+                waiting.get()()
+            except Exception:
+                logger.exception("something that was to happen after a call has failed")
 
 
 _callbacks = _Callbacks()
+
+
+def run_later(work: Callable[[], None]) -> None:
+    """Do something in the thread of callbacks: for finalizers, which must wait for nothing where they are called."""
+    _callbacks.run(work)
 
 
 class PackedResult:

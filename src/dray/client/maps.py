@@ -8,6 +8,7 @@ recorded and its results stay readable; an exception that reaches the caller doe
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, Self, TypeVar
 
 from dray.client.calls import CallDesk
-from dray.client.futures import PackedResult
+from dray.client.futures import PackedResult, run_later
 from dray.client.pausing import pausing
 from dray.client.progress import Progress
 from dray.client.recipes import Recipe
@@ -108,7 +109,7 @@ class MapResults(Iterator[T], Generic[T]):
         self._progress = progress
         self._stream: Stream = desk.begin(recipe, self._inbox, limit)
         # An input that nobody ever finishes must not leave its job open.
-        self._closer = weakref.finalize(self, _close, desk, self._stream)
+        self._closer = weakref.finalize(self, run_later, functools.partial(_close, desk, self._stream))
         self._closer.atexit = False
         self._feed()
 

@@ -131,7 +131,7 @@ class Session:
             self._waiting = max(0, self._waiting - 1)
             if self._waiting or "yield" not in self._latest:
                 return True
-            self._latest.pop("yield", None)
+            # Both are repeated to a new agent, in this order: it has to know what it is asked to give back.
             self._say("resume", {})
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self._path and not self._granted.is_set():
@@ -139,6 +139,7 @@ class Session:
                 return False
             self._look()
             self._await_words(LOOK_EVERY_S)
+        self._latest.pop("yield", None)
         self._latest.pop("resume", None)
         return True
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dray.errors import DrayError, InvalidInput, NoSpace, NotFound, TooLarge
+from dray.errors import Conflict, DrayError, NoSpace, NotFound, TooLarge
 from dray.hub.store.base import BlobRow, Store
 from dray.hub.store.writer import StoreWriter
 
@@ -58,7 +58,7 @@ class Upload:
         self.write(pieces)
         found = self._hash.hexdigest()
         if found != digest:
-            raise InvalidInput(
+            raise Conflict(
                 f"the {self.size} bytes that arrived have the digest {found}, not {digest}: send them again whole"
             )
         self._file.flush()

@@ -65,11 +65,14 @@ class Line:
 
     def read(self, timeout_s: float | None) -> list[tuple[int, bytes]] | None:
         """Wait for frames; calls go to the queue, the others are given back. None when nothing came in time."""
-        # The socket itself never has a time limit: the watcher may be writing to it at this moment.
-        if timeout_s is not None and not select.select([self._calls], (), (), timeout_s)[0]:
-            return None
         try:
-            data = self._calls.recv(READ_BYTES)
+            # Most often there is something: then it takes no second look. The socket itself never has a time limit,
+            # since the watcher may be writing to it at this moment.
+            data = self._calls.recv(READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            if not select.select([self._calls], (), (), timeout_s)[0]:
+                return None
+            data = self._receive()
         except OSError:
             data = b""
         if not data:
@@ -81,6 +84,12 @@ class Line:
             else:
                 others.append((kind, body))
         return others
+
+    def _receive(self) -> bytes:
+        try:
+            return self._calls.recv(READ_BYTES)
+        except OSError:
+            return b""
 
     def write(self, data: bytes) -> None:
         """Write a frame, whole."""

@@ -196,10 +196,12 @@ class Program:
 
     def _fetch_blob(self, digest: str, size: int) -> memoryview:
         """A blob from the worker's cache, which the agent fills."""
-        try:
-            return _map(f"{self._blobs}/{digest[:2]}/{digest}")
-        except OSError:
-            return self._ask({"blob": [digest, size]})
+        for folder in self._blobs:
+            try:
+                return _map(f"{folder}/{digest[:2]}/{digest}")
+            except OSError:
+                continue
+        return self._ask({"blob": [digest, size]})
 
     def _load_ref(self, task_id: str) -> Any:
         """The value of another task."""

@@ -56,9 +56,9 @@ class Turns:
         # One queue whose users are not weighed against each other: nobody's share is asked for.
         self.alone = len(self._waiting) <= 1 and all("" in groups for groups in self._waiting.values())
         if self.alone:
-            self._only = next(
-                (group.heap for groups in self._waiting.values() for group in groups.values()), []
-            )
+            # Whoever is pushed without a line of his own may be of another queue: then nobody is alone.
+            heaps = [group.heap for groups in self._waiting.values() for group in groups.values()]
+            self._only = heaps[0] if heaps else None
 
     def is_contended(self, head: Head) -> bool:
         """Whether others than this head's own group wait, which was taken out: then turns are taken task by task."""
