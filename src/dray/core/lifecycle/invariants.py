@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from dray.core.lifecycle import gangs
 from dray.core.lifecycle.backlog import RANGE
+from dray.core.lifecycle.lanes import lane_at
 from dray.core.lifecycle.parties import Gate, Holding, QuotaGate, cost_of, gpus_of
 from dray.core.lifecycle.state import State
 from dray.core.model.dependency import read_need
@@ -200,6 +201,15 @@ def _dependents(state: State, job: Job) -> Iterator[str]:
             yield f"job {job.id} waits for {need.job_id} and would not hear of its end"
         if need.task >= 0 and job.id not in state.task_waiters.get(need.job_id, {}).get(need.task, ()):
             yield f"job {job.id} waits for task {need.task} of {need.job_id} and would not hear of its end"
+        if other is not None and need.task >= 0 and _has_ended(state, other, need.task):
+            yield f"job {job.id} waits for task {need.task} of {need.job_id}, which has ended"
+
+
+def _has_ended(state: State, job: Job, index: int) -> bool:
+    task = state.tasks.get((job.id, index))
+    if task is not None:
+        return task.state.final
+    return index < job.cursor and (not job.calls or lane_at(state, job, index) is None)
 
 
 def _backlog(state: State) -> Iterator[str]:

@@ -129,6 +129,20 @@ CALLS = (
         "if False:",
     ),
     _one(
+        "call-s-end-not-told",
+        "Whoever waits for one call does not hear of its end.",
+        _CALLS + "ended",
+        "if job.id in state.task_waiters:",
+        "if False:",
+    ),
+    _one(
+        "call-s-failure-will-do",
+        "Whoever waits for a call to succeed starts after its failure too.",
+        "dray.core.lifecycle.dependencies:task_followers",
+        "if not is_met(need, final)",
+        "if False",
+    ),
+    _one(
         "lane-rows-shared",
         "The row of a lane changes after it was taken.",
         "dray.hub.projection:_attempt_row",

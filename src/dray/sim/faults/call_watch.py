@@ -67,6 +67,16 @@ class CallWatch:
         """A backup knows nothing of what ran after it, and has it run once more."""
         self._restored = True
 
+    def end_of(self, state: State, store: MemoryStore, job: Job, index: int) -> JobState:
+        """How a call stands by what is committed."""
+        for chunk in store.find_results(job.id, index, index + 1):
+            for row in rows_of(chunk, index, index + 1):
+                return JobState(row.state)
+        task = state.tasks.get((job.id, index)) or store.find_task(job.id, index)
+        if task is not None:
+            return task.state
+        return job.rest if index >= job.cursor else JobState.PENDING
+
     def settle(self, store: MemoryStore, job: Job, least: int) -> None:
         """Every call of a job that has ended has one end, and the job counts them all."""
         if job.total < least:

@@ -22,7 +22,6 @@ from dray.sim.faults.world import World
 from dray.wire.client_messages import Calls
 
 SHARE = 0.5
-MOST_JOBS = 4
 PATIENCE_MS = 3000
 
 
@@ -52,7 +51,7 @@ class Callers:
         checker.calls = self.watch
         if not self.on:
             return
-        for number in range(self._rng.randint(1, MOST_JOBS)):
+        for number in range(self._rng.randint(1, max(1, world.size.jobs // 5))):
             caller = self._draw(number)
             self._callers.append(caller)
             world.at(self._rng.randint(0, world.size.span_ms // 2), self._send, caller)
@@ -81,7 +80,7 @@ class Callers:
         duration = rng.randint(0, 3) if kind < 0.5 else rng.randint(5, 300) if kind < 0.85 else 2000
         if faulty and kind > 0.97:
             duration = rng.randint(20_000, 200_000)
-        failing = rng.random() < 0.1
+        failing = rng.random() < 0.15
         return CallBehaviour(duration, "failed" if failing else "succeeded", rng.random() < 0.06)
 
     def _draw(self, number: int) -> Caller:

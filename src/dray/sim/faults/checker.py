@@ -68,6 +68,7 @@ class CallFacts(Protocol):
     """Whoever follows the calls."""
 
     def logged(self, life: HubLife, facts: list[Fact], held: Mapping[str, None]) -> None: ...
+    def end_of(self, state: State, store: MemoryStore, job: Job, index: int) -> JobState: ...
     def settle(self, store: MemoryStore, job: Job, least: int) -> None: ...
 
 
@@ -235,8 +236,10 @@ class Checker:
             self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which is held")
         for need in map(read_need, unpack_spec(state.jobs[attempt.job_id].spec).after):
             other = state.jobs.get(need.job_id) or self._hub.store.find_job(need.job_id)
-            succeeded = other is not None and other.state is JobState.SUCCEEDED
-            ended = other is not None and other.state.final
+            how = other.state if other is not None else JobState.PENDING
+            if other is not None and need.task >= 0 and self.calls is not None:
+                how = self.calls.end_of(state, self._hub.store, other, need.task)
+            succeeded, ended = how is JobState.SUCCEEDED, how.final
             if not {"ok": succeeded, "any": ended, "fail": ended and not succeeded}[need.kind]:
                 self._world.fail(
                     f"attempt {attempt.uid} of job {attempt.job_id} was made before {need} was met: {other}"
