@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
+
 import dray
 
 LIMIT_S = 90.0
@@ -35,3 +39,31 @@ def test_a_tree_of_calls(hub: dray.Hub) -> None:
 
 def test_a_map_inside_a_call(hub: dray.Hub) -> None:
     assert hub.submit(map_inside, 10).result(LIMIT_S) == 55
+
+
+def count_connections(n: int) -> int:
+    """Ask for the hub again and again, as calls do; give how many threads that left behind."""
+    for number in range(n):
+        assert dray.connect().submit(abs, -number).result(60) == number
+    return sum(thread.name == "dray-client" for thread in threading.enumerate())
+
+
+def test_calls_of_one_job_share_a_connection(hub: dray.Hub) -> None:
+    assert hub.submit(count_connections, 5).result(LIMIT_S) == 1
+
+
+def test_a_connection_that_nobody_holds_is_ended(hub: dray.Hub) -> None:
+    def clients() -> int:
+        return sum(thread.name == "dray-client" for thread in threading.enumerate())
+
+    before = clients()
+    future = dray.connect(home=hub.config.home).submit(abs, -7)
+    gc.collect()
+    assert clients() == before + 1
+    assert future.result(LIMIT_S) == 7
+    del future
+    deadline = time.monotonic() + LIMIT_S
+    while clients() > before:
+        assert time.monotonic() < deadline
+        gc.collect()
+        time.sleep(0.02)

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
 from dray.client.async_client import AsyncHub, AsyncJob, Command
+from dray.client.defaults import default_hub
 from dray.client.discovery import is_running, settle_config
 from dray.client.functions import bare_function
 from dray.client.futures import CallFuture
 from dray.client.jobs import Job, is_array, is_functions, wait_pausing
+from dray.client.leases import Lease
 from dray.client.loops import LoopThread
 from dray.client.maps import WINDOW, MapResults
 from dray.client.recipes import split_keywords
@@ -37,6 +39,7 @@ class Hub:
         self._pid = 0
         self._thread: LoopThread | None = None
         self._hub: AsyncHub | None = None
+        self._lease: Lease | None = None
         self._call("ping")
 
     @property
@@ -57,6 +60,8 @@ class Hub:
         """End the channel and its thread; jobs go on."""
         with self._lock:
             thread, hub, self._thread, self._hub = self._thread, self._hub, None, None
+            if self._lease is not None:
+                self._lease.cancel()
             if thread is not None and hub is not None and self._pid == os.getpid():
                 thread.call(hub.close())
                 thread.stop()
@@ -74,11 +79,10 @@ class Hub:
         function.
         """
         if callable(work):
-            functions = self._opened()[1].functions
             if not given:
-                return functions.submit(work, args, {}, {})
+                return self.submit_plain(work, args, {}, {})
             terms, kwargs = split_keywords(bare_function(work)[0], given)
-            return functions.submit(work, args, kwargs, terms)
+            return self.submit_plain(work, args, kwargs, terms)
         if args:
             raise InvalidInput("a command takes no arguments of its own: make them words of the command")
         return self._job(self._call("submit", work, **given))
@@ -97,7 +101,9 @@ class Hub:
         limit: int = 0,
     ) -> CallFuture[Any]:
         """Submit a call whose keywords are told apart already. Calls of one `owner` have arrays of their own."""
-        return self._opened()[1].functions.submit(function, args, kwargs, terms, owner, limit)
+        future = self._opened()[1].functions.submit(function, args, kwargs, terms, owner, limit)
+        future.lease = self._lease
+        return future
 
     def end_owner(self, owner: Any) -> None:
         """Let the arrays of an owner end: no further calls come."""
@@ -123,7 +129,7 @@ class Hub:
         The work begins at once. `limit` caps how many run at the same time; `timeout` is for all of the results;
         `window` caps how many are in flight; `total` tells the bar what the input itself does not.
         """
-        return self._opened()[1].functions.map(
+        results = self._opened()[1].functions.map(
             function,
             iterables,
             terms,
@@ -135,6 +141,8 @@ class Hub:
             timeout=timeout,
             limit=limit,
         )
+        results.lease = self._lease
+        return results
 
     def submit_many(self, commands: Sequence[Command], *, key: str | None = None, **terms: Any) -> list[Job]:
         """Submit several jobs, all or none, under the same keywords."""
@@ -298,6 +306,7 @@ class Hub:
                     thread.stop()
                     raise
                 self._thread, self._hub, self._pid = thread, hub, os.getpid()
+                self._lease = Lease(thread, hub)
             return self._thread, self._hub
 
 
@@ -312,6 +321,21 @@ def connect(
 
     Where `hub` or `home` is given, only that one is meant: `HubUnavailable` says what to do where it is not there.
     """
+    given = (hub, token, home, fingerprint, cafile)
+    if os.environ.get("DRAY_IN_CALL") and not any(given):
+        # A runner makes thousands of calls: they share one connection for as long as they are of one job.
+        return default_hub()
+    return dial_hub(*given)
+
+
+def dial_hub(
+    hub: str = "",
+    token: str = "",
+    home: str | os.PathLike[str] | None = None,
+    fingerprint: str = "",
+    cafile: str | os.PathLike[str] | None = None,
+) -> Hub:
+    """As `connect`, always with a connection of its own."""
     flags = {
         "hub": hub or None,
         "token": token or None,

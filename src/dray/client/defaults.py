@@ -10,17 +10,19 @@ if TYPE_CHECKING:
     from dray.client.blocking import Hub
 
 _lock = threading.Lock()
-_known: dict[tuple[int, str, str], Hub] = {}
+_known: dict[tuple[object, ...], Hub] = {}
 
 
 def default_hub() -> Hub:
     """The hub of this process. A forked child has its own, and so has a call that another hub's runner makes."""
-    from dray.client.blocking import connect
+    from dray.client.blocking import dial_hub
 
-    key = (os.getpid(), os.environ.get("DRAY_HUB", ""), os.environ.get("DRAY_HOME", ""))
+    # A task's token is good for its own job alone.
+    named = ("DRAY_HUB", "DRAY_HOME", "DRAY_TOKEN")
+    key = (os.getpid(), *(os.environ.get(name, "") for name in named))
     with _lock:
         found = _known.get(key)
         if found is None or found.closed:
             _known.clear()
-            found = _known[key] = connect()
+            found = _known[key] = dial_hub()
         return found

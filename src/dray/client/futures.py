@@ -264,6 +264,7 @@ class CallFuture(LazyFuture[T], Pledge):
     def __init__(self, desk: CallDesk, stream: Stream, index: int) -> None:
         super().__init__()
         self._desk, self._stream, self._index = desk, stream, index
+        self.lease: object = None
         self._final: JobState | None = None
 
     def __repr__(self) -> str:

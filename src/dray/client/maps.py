@@ -106,6 +106,7 @@ class MapResults(Iterator[T], Generic[T]):
         self._inbox = Inbox(ordered)
         self._taken = 0
         self.place = -1
+        self.lease: object = None
         self._progress = progress
         self._stream: Stream = desk.begin(recipe, self._inbox, limit)
         # An input that nobody ever finishes must not leave its job open.
