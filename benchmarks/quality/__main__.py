@@ -1,6 +1,6 @@
 """Run the quality benchmarks and write their tables.
 
-python -m benchmarks.quality --traces DIR [--only q1|q2|backfill|deadlines|fairness] [--seeds 42,43] [--cores N]
+python -m benchmarks.quality --traces DIR [--only q1|q2|backfill|deadlines|fairness|pace] [--seeds 42,43] [--cores N]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.quality import openb
+from benchmarks.quality import openb, pace
 from benchmarks.quality.tables import PARTS, Rows, Runs
 
 RESULTS = Path(__file__).parents[1] / "results" / "quality"
@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--variants", default=",".join(openb.VARIANTS), help="of the placement part")
     parser.add_argument("--strategies", default=",".join(openb.RULES), help="of the placement part")
     parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--short-jobs", type=int, default=pace.MANY, help="of the pace part")
     parser.add_argument("--label", default="", help="appended to the names of the result files")
     asked = parser.parse_args(argv)
     words = f"python -m benchmarks.quality {' '.join(_public(sys.argv[1:] if argv is None else argv))}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
-from benchmarks.quality import backfill, deadlines, fairness, muri, openb
+from benchmarks.quality import backfill, deadlines, fairness, muri, openb, pace
 
 Runs = list[dict[str, Any]]
 Rows = list[list[str]]
@@ -142,6 +142,22 @@ def shares(asked: argparse.Namespace) -> tuple[Runs, Rows]:
     return runs, rows
 
 
+def paces(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """CPU seconds of one core for whole replays."""
+    runs = [
+        pace.replay_philly(asked.traces),
+        pace.replay_openb(asked.traces, "default", "best_fit"),
+        pace.replay_openb(asked.traces, "default", "fgd"),
+        pace.replay_openb(asked.traces, "gpuspec20", "fgd", given=False),
+        pace.replay_short_jobs(asked.short_jobs),
+    ]
+    bars = ("5", "6", "15", "15", f"{300 * asked.short_jobs / pace.MANY:g}")
+    rows = [["replay", "jobs", "CPU s", "bar"]]
+    for run, bar in zip(runs, bars, strict=True):
+        rows.append([run["replay"], f"{run['jobs']:,}", f"{run['cpu_s']:.1f}", f"<= {bar}"])
+    return runs, rows
+
+
 def _chosen(runs: Runs, load: float, rule: str) -> Runs:
     return [run for run in runs if run["load"] == load and run["rule"] == rule]
 
@@ -152,4 +168,5 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[Runs, Rows]]] = {
     "backfill": passing,
     "deadlines": dates,
     "fairness": shares,
+    "pace": paces,
 }

@@ -403,6 +403,19 @@ def test_whoever_comes_after_a_served_preemptor_looks_for_victims_too(cluster: C
     assert "long" in stopping(cluster)
 
 
+def test_victims_by_service_are_sought_beside_work_that_goes_before(cluster: Cluster) -> None:
+    """The worker that could be had whole is left so, though the one with most left to do runs there."""
+    govern(cluster, Queue(order="srsf", protect_after_s=0))
+    cluster.join("w1", credit=100, gpus=2)
+    run(cluster, "shorter", expected_runtime_s=10, gpu_count=1)
+    run(cluster, "long", expected_runtime_s=1000, gpu_count=1)
+    cluster.join("w2", credit=100, gpus=2)
+    run(cluster, "longest", expected_runtime_s=5000, gpu_count=1)
+    run(cluster, "longer", expected_runtime_s=2000, gpu_count=1)
+    cluster.submit("short", expected_runtime_s=50, gpu_count=1)
+    assert stopping(cluster) == ["long"]
+
+
 def test_several_of_one_shape_find_victims_in_one_pass(cluster: Cluster) -> None:
     govern(cluster, Queue(order="srsf", protect_after_s=0))
     cluster.join("w1", credit=100, batch=2)

@@ -38,8 +38,12 @@ class Blow(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The victims that would make room on one worker."""
+    """The victims that would make room on one worker.
 
+    `reach`: how much the worker could give if all were stopped that may be, where that counts.
+    """
+
+    reach: int
     cost: Cost
     row: int
     variant: int
@@ -195,8 +199,19 @@ class Search:
                     spare.give_back(blow.attempt)
                     taken.append(blow)
             if (taken or ask.nodes > 1) and spare.cards_for(ask) is not None:
-                found.append(self._sharpen(row, variant, ask, spare, taken))
+                choice = self._sharpen(row, variant, ask, spare, taken)
+                found.append(choice._replace(reach=self._reach(row, job, blows)))
         return found
+
+    def _reach(self, row: int, job: Job, blows: list[Blow]) -> int:
+        """What a worker could give to work of this service: the less, the more of it is held by what goes before.
+
+        Short work is put together so that wide work finds whole workers, which nobody moves aside for it.
+        """
+        if self._state.policy.queue(job.queue).order != "srsf":
+            return 0
+        free = self._state.columns.get("free_milli", row)
+        return free + sum(gpus_of(self._state.ask(blow.attempt)) for blow in blows)
 
     def _sharpen(self, row: int, variant: int, ask: Ask, spare: Spare, taken: list[Blow]) -> Choice:
         """Let go again of victims that are not needed, the dearest first."""
@@ -213,7 +228,7 @@ class Search:
         worst = max((blow.cost[0] for blow in needed), default=-NEVER)
         sums = [sum(blow.cost[place] for blow in needed) for place in range(1, 5)]
         cost = (worst, sums[0], sums[1], sums[2], sums[3])
-        return Choice(cost, row, variant, devices, tuple(blow.attempt for blow in needed))
+        return Choice(0, cost, row, variant, devices, tuple(blow.attempt for blow in needed))
 
     def _share_held(self, kind: str) -> float:
         """How much of a resource kind is held in the whole cluster."""
@@ -376,7 +391,7 @@ def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...], no
     """The cheapest worker, or for a gang the cheapest workers of one backend, each once."""
     groups: dict[object, list[Choice]] = {}
     for choice in sorted(
-        choices, key=lambda item: (item.cost, item.variant, state.columns.worker_of[item.row])
+        choices, key=lambda item: (item.reach, item.cost, item.variant, state.columns.worker_of[item.row])
     ):
         key: object = choice.variant
         if nodes > 1 and not asks[choice.variant].mixed_backends:
@@ -386,7 +401,7 @@ def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...], no
         if len(group) < nodes and choice.row not in [other.row for other in group]:
             group.append(choice)
     whole = [group for group in groups.values() if len(group) == nodes]
-    return min(whole, key=lambda group: [choice.cost for choice in group], default=[])
+    return min(whole, key=lambda group: [(choice.reach, choice.cost) for choice in group], default=[])
 
 
 def _open_rows(state: State) -> list[int]:
