@@ -25,6 +25,9 @@ CATALOGUE = (
     "core_curves",
     "policy_stack",
     "explain",
+    "function_calls",
+    "function_values",
+    "function_sizes",
 )
 
 

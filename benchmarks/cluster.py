@@ -113,10 +113,7 @@ class Cluster:
         for agent in self._agents:
             end_process(agent, signal.SIGTERM)
         self.stop_hub()
-        for process in processes_of(self.home):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-                process.wait(STOP_S)
+        kill_all_of(self.home)
 
     def _is_ready(self, name: str) -> bool:
         workers = self.request("GET", "/workers")["workers"]
@@ -144,10 +141,7 @@ def temporary_home() -> Iterator[Path]:
     try:
         yield home
     finally:
-        for process in processes_of(home):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-                process.wait(STOP_S)
+        kill_all_of(home)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -181,6 +175,16 @@ def end_process(process: subprocess.Popen[Any], number: signal.Signals) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def kill_all_of(home: Path) -> None:
+    """Kill until none is left. One that has ended and is not reaped yet names nothing any more: it counts as gone."""
+    deadline = time.monotonic() + STOP_S
+    while (left := processes_of(home)) and time.monotonic() < deadline:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(POLL_S)
 
 
 def processes_of(home: Path) -> list[psutil.Process]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from benchmarks.core_cluster import MIB, CoreCluster, pack, shapes
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.progress import tell
+from dray.hub.collector import leave_out_what_is_there, take_over_collector
 
 GIB = 1 << 30
 COLD = 1_000
@@ -157,8 +158,8 @@ def _span(work: Callable[[], None]) -> float:
 
 def _freeze() -> None:
     """As a hub does after it has loaded: what is there for good is no matter for the collector."""
-    gc.collect()
-    gc.freeze()
+    take_over_collector()
+    leave_out_what_is_there()
 
 
 def _middle(spans: list[float]) -> float:

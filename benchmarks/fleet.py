@@ -60,15 +60,20 @@ class FleetProcesses:
 
 @contextlib.contextmanager
 def running_fleet(
-    cluster: Cluster, workers: int, slots: int = 1, beat_s: float = 10.0, processes: int = 1
+    cluster: Cluster,
+    workers: int,
+    slots: int = 1,
+    beat_s: float = 10.0,
+    processes: int = 1,
+    first: int = 0,
 ) -> Iterator[FleetProcesses]:
-    """Simulated workers, not yet connected, gone when the block ends."""
+    """Simulated workers numbered from `first` on, not yet connected, gone when the block ends."""
     started: list[subprocess.Popen[str]] = []
     fleet = FleetProcesses(started)
     try:
         share = workers // processes
         for number in range(processes):
-            words = [cluster.url, cluster.token, number * share, share, slots, beat_s]
+            words = [cluster.url, cluster.token, first + number * share, share, slots, beat_s]
             started.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "benchmarks.fleet_process", *map(str, words)],

@@ -8,6 +8,7 @@ themselves, with the delays and the jitter of dray's own agent.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import sys
@@ -58,7 +59,8 @@ class Fleet(Listener):
                 return
             except OSError:
                 await asyncio.sleep(random.uniform(0, limit_s))
-                limit_s = min(limit_s * 2, RETRY_MAX_S)
+                # As slow as their heartbeats at most: the small worlds of quick runs come back soon.
+                limit_s = min(limit_s * 2, RETRY_MAX_S, 3 * self.beat_s)
 
     def beat(self, worker: Worker) -> None:
         """Send a heartbeat and book the next one, ten per cent either way."""
@@ -126,6 +128,9 @@ async def serve(fleet: Fleet) -> None:
                 fleet.start(fleet.dial(worker))
                 loop.call_later(random.uniform(0, fleet.beat_s), fleet.beat, worker)
             await fleet.complete.wait()
+            # A full collection over ten thousand workers would be timed as the hub's delay.
+            gc.collect()
+            gc.freeze()
         elif line == "reset":
             fleet.spans.clear()
             fleet.new_attempts = fleet.cancels = fleet.stops = fleet.breaks = 0

@@ -1,18 +1,14 @@
-"""What the same work costs without a scheduler, and with another one: measured in the same run as dray.
-
-HyperQueue comes as a wheel and lives in an environment of its own under the user's cache, made once. Where it cannot be
-installed the reason is told and its ratio stays open.
-"""
+"""What the same commands cost without a scheduler, and with another one: measured in the same run as dray."""
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
+
+from benchmarks.peers import find_peer
 
 LIMIT_S = 180.0
 HYPERQUEUE = "hyperqueue==0.27.0"
@@ -45,7 +41,7 @@ def spawn_rate(tasks: int, width: int) -> float:
 
 def hyperqueue_rate(tasks: int, width: int) -> float | str:
     """Commands per second of HyperQueue's own server and worker, or why there is none."""
-    python = find_hyperqueue()
+    python = find_peer("HyperQueue", HYPERQUEUE)
     if isinstance(python, str):
         return python
     script = Path(__file__).with_name("hyperqueue_peer.py")
@@ -54,31 +50,6 @@ def hyperqueue_rate(tasks: int, width: int) -> float | str:
     if done.returncode:
         return f"HyperQueue failed: {done.stderr.strip()[-200:]}"
     return float(done.stdout.split()[-1])
-
-
-@functools.cache
-def find_hyperqueue() -> Path | str:
-    """The interpreter of an environment with HyperQueue in it, made when it is not there; else the reason."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    home = cache / "dray-benchmarks" / HYPERQUEUE.replace("==", "-")
-    python = home / "bin" / "python"
-    if (home / "complete").exists():
-        return python
-    shutil.rmtree(home, ignore_errors=True)
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "venv", str(home)], check=True, capture_output=True, timeout=LIMIT_S
-        )
-        install = [str(python), "-m", "pip", "install", "--quiet", HYPERQUEUE]
-        subprocess.run(install, check=True, capture_output=True, timeout=LIMIT_S)
-        subprocess.run(
-            [str(python), "-c", "import hyperqueue"], check=True, capture_output=True, timeout=LIMIT_S
-        )
-    except (subprocess.SubprocessError, OSError) as fault:
-        said = getattr(fault, "stderr", None) or b""
-        return f"HyperQueue cannot be installed: {said.decode(errors='replace').strip()[-200:] or fault}"
-    (home / "complete").touch()
-    return python
 
 
 def true_path() -> str:

@@ -19,9 +19,9 @@ SETTLE_S = 3.0
 
 
 def measure(quick: bool) -> dict[str, Figure]:
-    workers, slots = (50, 4) if quick else (10_000, 4)
+    workers, slots, beat_s = (50, 4, 0.2) if quick else (10_000, 4, 10.0)
     tasks = workers * slots
-    with running_cluster() as cluster, running_fleet(cluster, workers, slots) as fleet:
+    with running_cluster() as cluster, running_fleet(cluster, workers, slots, beat_s) as fleet:
         fleet.ask("connect")
         job = cluster.request("POST", "/jobs", array_spec(tasks))["id"]
         began = time.perf_counter()

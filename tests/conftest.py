@@ -23,6 +23,18 @@ hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
 )
 
+# Tests of processes wait as long as they compute: with so many workers more than cores, no core does.
+EXTRA_WORKERS = 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """How many workers `-n auto` means; None leaves it to the variable that says so."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + EXTRA_WORKERS
+
 
 @pytest.fixture
 def wait_until() -> Callable[..., object]:

@@ -39,8 +39,20 @@ RULES = (
         "dray.agent.machine",
         PURE_STDLIB
         | {"msgspec", "dray.core", "dray.errors", "dray.wire", "dray.agent.machine"}
-        | {"dray.agent.rendezvous", "dray.agent.task_words"},
+        | {"dray.agent.rendezvous", "dray.agent.task_words"}
+        | {"dray.agent.calls", "dray.agent.effects", "dray.agent.lanes", "dray.agent.yields"},
         pure=True,
+    ),
+    *(
+        Rule(
+            f"dray.agent.{name}",
+            PURE_STDLIB
+            | {"msgspec", "dray.core", "dray.wire", "dray.agent.call_results", "dray.agent.effects"}
+            | {"dray.agent.lane_service", "dray.agent.lanes", "dray.agent.runner_pool"}
+            | {"dray.agent.task_words", "dray.agent.yields"},
+            pure=True,
+        )
+        for name in ("calls", "call_results", "effects", "lane_service", "lanes", "runner_pool", "yields")
     ),
     Rule("dray.agent.rendezvous", PURE_STDLIB | {"dray.wire"}, pure=True),
     Rule("dray.agent.task_words", PURE_STDLIB | {"msgspec", "dray.wire"}, pure=True),

@@ -8,6 +8,7 @@ its announcement makes the demo exit with 1, so that it cannot lie.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shlex
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 LIMIT_S = 88
 COMMAND_S = 30.0
-POLL_S = 0.05
+POLL_S = 0.02
 SLOTS = 2
 ARRAY_CAP = 3
 ARRAY_TASKS = 20
@@ -124,18 +125,17 @@ class Stage:
         self.port = int(url.rpartition(":")[2])
         self.voice.output(f"ready {url}")
 
-    def start_worker(self, name: str) -> None:
-        words = ["worker", "start", "--name", name, "--slots", str(SLOTS), "--home", str(self.folder / name)]
-        self.voice.command(words[:-2])
-        self.start(name, words, self.worker_env)
+    def start_workers(self, *names: str) -> None:
+        for name in names:
+            words = ["worker", "start", "--name", name, "--slots", str(SLOTS)]
+            self.voice.command(words)
+            self.start(name, [*words, "--home", str(self.folder / name)], self.worker_env)
 
-        def is_ready() -> bool:
-            return any(
-                worker["id"] == name and worker["status"] in ("ready", "busy")
-                for worker in self.ask("worker", "ls")["workers"]
-            )
+        def are_ready() -> bool:
+            workers = self.ask("/workers")["workers"]
+            return set(names) <= {worker["id"] for worker in workers if worker["status"] in ("ready", "busy")}
 
-        self.wait_for(is_ready, f"worker {name} is ready")
+        self.wait_for(are_ready, f"{' and '.join(names)} are ready")
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
@@ -173,12 +173,22 @@ class Stage:
         if done.returncode:
             raise Surprise(f"`dray {shlex.join(words)}` exited with {done.returncode}, not 0")
 
-    def ask(self, *words: str) -> Any:
-        """What the same command says to programs."""
-        done = self.call([*words, "-o", "json"])
-        if done.code:
-            raise Surprise(f"`dray {shlex.join(words)} -o json` exited with {done.code}: {done.text}")
-        return json.loads(done.text)
+    def ask(self, path: str) -> Any:
+        """What the hub says to programs: no command is started for a look that nobody sees."""
+        token = (self.folder / "hub" / "token").read_text().strip()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=COMMAND_S)
+        try:
+            connection.request("GET", f"/api/v1{path}", headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            document = json.loads(answer.read())
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise Surprise(f"the hub answered GET {path} with {answer.status}: {document}")
+        return document
+
+    def ask_job(self, job_id: str) -> Any:
+        return self.ask(f"/jobs/{job_id}")
 
     def call(self, words: Sequence[str]) -> Said:
         done = subprocess.run(
@@ -218,19 +228,23 @@ class Stage:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=5)
             process.kill()
-        for process in _list_processes(self.folder):
-            with contextlib.suppress(Exception):
-                process.kill()
-                process.wait(timeout=5)
+        # Killed ones count as gone before somebody reaps them: the first process of a container may be slow at that.
+        deadline = time.monotonic() + 5
+        while (left := list(_list_processes(self.folder))) and time.monotonic() < deadline:
+            for process in left:
+                with contextlib.suppress(Exception):
+                    process.kill()
+            time.sleep(POLL_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _list_processes(folder: Path) -> Iterator[Any]:
-    """Whatever still names the demo's own folder on its command line, and everything below it."""
+    """Whatever lives and names the demo's own folder on its command line, and everything below it."""
     import psutil
 
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
+            # A process that has ended and is not reaped yet has an empty command line.
             if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
                 yield from process.children(recursive=True)
                 yield process
@@ -247,8 +261,7 @@ def raise_curtain(stage: Stage) -> None:
         "DRAY_HUB": f"http://127.0.0.1:{stage.port}",
         "DRAY_TOKEN": json.loads(token.text)["token"],
     }
-    for name in ("ada", "bob"):
-        stage.start_worker(name)
+    stage.start_workers("ada", "bob")
     stage.dray("worker", "ls", contains=("ada", "bob", "ready"))
 
 
@@ -261,7 +274,7 @@ def run_a_success(stage: Stage) -> None:
 def run_a_failure(stage: Stage) -> None:
     stage.voice.announce("A job fails; `dray run` exits as the job did.")
     stage.dray("run", "--id", "broken", "--", "sh", "-c", "echo no such data >&2; exit 3", expect=3)
-    job = stage.ask("show", "broken")
+    job = stage.ask_job("broken")
     ended = (job["state"], job["exit_class"], job["exit_code"])
     stage.check(ended == ("failed", "code", 3), "recorded as failed, class `code`, exit code 3")
 
@@ -269,12 +282,12 @@ def run_a_failure(stage: Stage) -> None:
 def ask_too_much(stage: Stage) -> None:
     stage.voice.announce("A job asks for more than any worker has; `dray why` says so with the numbers.")
     stage.dray(
-        "submit", "--id", "too-large", "-c", "9000", "--queue-timeout", "3s", "--", "python", "train.py"
+        "submit", "--id", "too-large", "-c", "9000", "--queue-timeout", "1s", "--", "python", "train.py"
     )
     stage.dray("why", "too-large", contains=("cannot ever", "9000 cores"))
     stage.dray("wait", "too-large", expect=125, contains=("unschedulable",))
     stage.check(
-        stage.ask("show", "too-large")["state"] == "unschedulable",
+        stage.ask_job("too-large")["state"] == "unschedulable",
         "nobody waits for ever: its queue timeout ended it, reasons included",
     )
 
@@ -285,8 +298,8 @@ def run_an_array(stage: Stage) -> None:
     array = f"0-{ARRAY_TASKS - 1}%{ARRAY_CAP}"
     stage.show_live("run", "--id", "sweep", "-c", "0.5", "-a", array, "--", "sh", "-c", task)
     stage.dray("logs", "sweep/7", contains=("index 7",))
-    counts = stage.ask("show", "sweep")["tasks"]
-    most = _count_at_once(stage.ask("events", "sweep")["events"])
+    counts = stage.ask_job("sweep")["tasks"]
+    most = _count_at_once(stage.ask("/jobs/sweep/events")["events"])
     stage.check(counts["succeeded"] == ARRAY_TASKS, f"all {ARRAY_TASKS} succeeded")
     stage.check(0 < most <= ARRAY_CAP, f"never more than {ARRAY_CAP} at once (the history shows {most})")
 
@@ -307,10 +320,10 @@ def _count_at_once(events: Sequence[dict[str, Any]]) -> int:
 def cancel_a_job(stage: Stage) -> None:
     stage.voice.announce("A long job is cancelled.")
     stage.dray("submit", "--id", "long", "--", "sleep", "600")
-    stage.wait_for(lambda: stage.ask("show", "long")["state"] == "running", "the long job runs")
+    stage.wait_for(lambda: stage.ask_job("long")["state"] == "running", "the long job runs")
     stage.dray("cancel", "long", contains=("killed",))
     gone = stage.wait_for(
-        lambda: [try_ for try_ in stage.ask("show", "long")["attempts"] if try_["ended_at"]],
+        lambda: [try_ for try_ in stage.ask_job("long")["attempts"] if try_["ended_at"]],
         "the process is gone",
     )
     stage.check(gone[0]["phase"] == "killed", "killed, and the worker confirms that the process is gone")
@@ -328,7 +341,7 @@ def ask_why_and_plan(stage: Stage) -> None:
     low = ("-c", "0.5", "--priority", "1")
     stage.dray("submit", "--id", "nightly", *low, "-a", f"0-{last}", "--", "sh", "-c", task)
     stage.wait_for(
-        lambda: stage.ask("show", "nightly")["tasks"]["running"] == last + 1,
+        lambda: stage.ask_job("nightly")["tasks"]["running"] == last + 1,
         "every slot of both workers is taken",
     )
     stage.dray("submit", "--id", "patient", *low, "--", "echo", "my turn")
@@ -337,7 +350,7 @@ def ask_why_and_plan(stage: Stage) -> None:
         "plan", "-c", "0.5", "--priority", "9", "--", "python", "train.py",
         contains=("Would be stopped for it (priority)", "nightly/"),
     )  # fmt: skip
-    waiting = [job["id"] for job in stage.ask("ps", "--state", "pending")["jobs"]]
+    waiting = [job["id"] for job in stage.ask("/jobs?state=pending")["jobs"]]
     stage.check(waiting == ["patient"], "a plan is only a plan: nothing was submitted, nobody was stopped")
 
 
@@ -352,7 +365,7 @@ def make_room(stage: Stage) -> None:
     (stage.folder / "calm").touch()
     stage.dray("wait", "nightly", "patient", contains=("nightly: succeeded", "patient: succeeded"))
     stage.dray("preemptions", contains=("urgent", "nightly/", "served"))
-    (receipt,) = stage.ask("preemptions")["preemptions"]
+    (receipt,) = stage.ask("/preemptions")["preemptions"]
     stage.dray("preemptions", receipt["id"], contains=("work of lower priority makes room", "ran again from"))
     (victim,) = receipt["victims"]
     told = (receipt["status"], receipt["task_id"], victim["state"])
@@ -371,10 +384,8 @@ def lose_the_hub(stage: Stage) -> None:
         "submit", "--id", "steady", "--", "sh", "-c", "echo before; " + wait.format("back") + "echo after"
     )
     jobs = ("short", "steady")
-    stage.wait_for(
-        lambda: all(stage.ask("show", job)["state"] == "running" for job in jobs), "both tasks run"
-    )
-    uids = {job: stage.ask("show", job)["attempts"][0]["uid"] for job in jobs}
+    stage.wait_for(lambda: all(stage.ask_job(job)["state"] == "running" for job in jobs), "both tasks run")
+    uids = {job: stage.ask_job(job)["attempts"][0]["uid"] for job in jobs}
     stage.kill("hub")
     (stage.folder / "go").touch()
     stage.wait_for((stage.folder / "done").exists, "the short task ends while there is no hub")
@@ -384,7 +395,7 @@ def lose_the_hub(stage: Stage) -> None:
     stage.dray("wait", *jobs, contains=("short: succeeded", "steady: succeeded"))
     stage.dray("logs", "short", contains=("ended alone",))
     stage.dray("logs", "steady", contains=("before\nafter",))
-    attempts = {job: [try_["uid"] for try_ in stage.ask("show", job)["attempts"]] for job in jobs}
+    attempts = {job: [try_["uid"] for try_ in stage.ask_job(job)["attempts"]] for job in jobs}
     stage.check(
         attempts == {job: [uid] for job, uid in uids.items()}, "both recorded, each by its first attempt"
     )
@@ -399,17 +410,17 @@ def lose_an_agent(stage: Stage) -> None:
     stage.dray("submit", "--id", "orphan", "--", "sh", "-c", script)
     stage.wait_for(lambda: mark.exists() and mark.read_text().strip(), "the task has started")
     pid = int(mark.read_text())
-    stage.wait_for(lambda: stage.ask("show", "orphan")["state"] == "running", "the hub knows that it runs")
-    before = stage.ask("show", "orphan")
+    stage.wait_for(lambda: stage.ask_job("orphan")["state"] == "running", "the hub knows that it runs")
+    before = stage.ask_job("orphan")
     worker, uid = before["worker"], before["attempts"][0]["uid"]
     stage.kill(worker)
     os.kill(pid, 0)  # raises if the task had gone with its agent
     stage.voice.confirm(f"the task (process {pid}) is still there")
-    stage.start_worker(worker)
+    stage.start_workers(worker)
     go.touch()
     stage.dray("wait", "orphan", contains=("orphan: succeeded",))
     stage.dray("logs", "orphan", contains=("survived",))
-    uids = [try_["uid"] for try_ in stage.ask("show", "orphan")["attempts"]]
+    uids = [try_["uid"] for try_ in stage.ask_job("orphan")["attempts"]]
     stage.check(uids == [uid], f"one attempt, the one that {worker} had before it lost its agent")
 
 

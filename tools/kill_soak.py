@@ -39,7 +39,6 @@ KEPT_RUNS = 40
 def read_words(argv: list[str]) -> argparse.Namespace:
     """Read the words of the command."""
     parser = argparse.ArgumentParser(prog="./dev soak --kill", description=__doc__)
-    parser.add_argument("--kill", action="store_true", help="this soak (needed by ./dev soak only)")
     parser.add_argument("--hub", type=int, default=20, help="kills of the hub")
     parser.add_argument("--agent", type=int, default=10, help="kills of agents")
     parser.add_argument("--supervisor", type=int, default=5, help="kills of supervisors")

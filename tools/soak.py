@@ -7,13 +7,14 @@ then on. Nothing here judges: what must hold is checked inside the simulation.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,14 @@ from dray.sim.faults.soaking import LAST_LINES, Tally, Verdict, hunt, judge, rep
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "tests" / "scenarios"
 PROGRESS_S = 10.0
+OTHERS = {"--kill": "tools.kill_soak", "--calls": "tools.call_soak", "--fuzz": "tools.fuzz"}
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="./dev soak", description="Run the fault simulation over many seeds."
+        prog="./dev soak",
+        description="Run the fault simulation over many seeds.",
+        epilog="Real processes and broken input instead: --kill, --calls or --fuzz, each with its own --help.",
     )
     parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many seeds (default 200)")
     parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (default 0)")
@@ -182,7 +186,19 @@ def quieten() -> None:
     logging.disable(logging.CRITICAL)
 
 
+def find_other(words: list[str]) -> Callable[[list[str]], int] | None:
+    """The soak on real processes or with broken input that was asked for instead of the simulation."""
+    name = next((OTHERS[word] for word in words if word in OTHERS), "")
+    if not name:
+        return None
+    sys.path.append(str(ROOT))
+    main: Callable[[list[str]], int] = importlib.import_module(name).main
+    return main
+
+
 def main() -> int:
+    if other := find_other(sys.argv[1:]):
+        return other([word for word in sys.argv[1:] if word not in OTHERS])
     options = read_arguments()
     quieten()
     if options.seed is not None:

@@ -14,41 +14,61 @@ if TYPE_CHECKING:
     from dray.client.async_client import AsyncHub as AsyncHub
     from dray.client.async_client import AsyncJob as AsyncJob
     from dray.client.blocking import Hub as Hub
-    from dray.client.blocking import Job as Job
     from dray.client.blocking import connect as connect
+    from dray.client.executor import Executor as Executor
+    from dray.client.futures import CallFuture as Future
+    from dray.client.gathering import as_completed as as_completed
+    from dray.client.gathering import gather as gather
+    from dray.client.jobs import Job as Job
     from dray.client.session import session as session
     from dray.client.status import Status as Status
+    from dray.client.tasks import task as task
     from dray.core.model.records import JobState as JobState
     from dray.errors import DrayError as DrayError
     from dray.errors import HubUnavailable as HubUnavailable
+    from dray.functions.failures import CallFailed as CallFailed
 
 __version__ = "0.2.0"
 
 _HOMES = {
     "AsyncHub": "dray.client.async_client",
     "AsyncJob": "dray.client.async_client",
+    "CallFailed": "dray.functions.failures",
     "DrayError": "dray.errors",
+    "Executor": "dray.client.executor",
+    "Future": "dray.client.futures",
     "Hub": "dray.client.blocking",
     "HubUnavailable": "dray.errors",
-    "Job": "dray.client.blocking",
+    "Job": "dray.client.jobs",
     "JobState": "dray.core.model.records",
     "Status": "dray.client.status",
+    "as_completed": "dray.client.gathering",
     "connect": "dray.client.blocking",
+    "gather": "dray.client.gathering",
     "session": "dray.client.session",
+    "task": "dray.client.tasks",
 }
+# What a name is called in its home, where that is another word.
+_SPELLED = {"Future": "CallFuture"}
 __all__ = [
     "AsyncHub",
     "AsyncJob",
+    "CallFailed",
     "DrayError",
+    "Executor",
+    "Future",
     "Hub",
     "HubUnavailable",
     "Job",
     "JobState",
     "Status",
     "__version__",
+    "as_completed",
     "connect",
     "errors",
+    "gather",
     "session",
+    "task",
 ]
 
 
@@ -60,7 +80,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'dray' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(home), _SPELLED.get(name, name))
     globals()[name] = value
     return value
 

@@ -63,6 +63,8 @@ class HubConfig:
     audit_s: float = 90 * DAY_S
     reserve_bytes: int = 32 * MIB
     min_free_bytes: int = 64 * MIB
+    max_blob_bytes: int = 4 * GIB
+    blob_idle_s: float = 3600.0
 
     heartbeat_s: float = 10.0
     suspect_s: float = 25.0
@@ -71,6 +73,7 @@ class HubConfig:
     lost_service_s: float = 60.0
     start_grace_s: float = 120.0
     accept_s: float = 30.0
+    open_idle_s: float = 60.0
     resend_s: tuple[float, ...] = (2.0, 4.0, 8.0)
     brake_share: float = 0.5
     brake_window_s: float = 60.0
@@ -95,12 +98,15 @@ class AgentConfig:
     name: str = field(default_factory=default_worker_name)
     slots: int = 0
     service_slots: int = 0
+    cpus: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     resources: dict[str, int] = field(default_factory=dict)
     backend: str = ""
     allow_software_vulkan: bool = False
     task_user: str = ""
     address: str = ""
+    runners: int = -1
+    blob_cache_bytes: int = 10 * GIB
     reconnect_min_s: float = 0.5
     reconnect_max_s: float = 30.0
     result_resend_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -266,7 +272,7 @@ def _convert(item: Field[Any], raw: Any) -> Any:
         if (
             value == 0
             and default not in (MISSING, 0)
-            and item.name not in ("port", "estimate_every_s")
+            and item.name not in ("port", "estimate_every_s", "runners")
             and isinstance(default, (int, float))
         ):
             raise InvalidInput("must be more than 0, got 0")

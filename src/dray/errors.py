@@ -76,6 +76,18 @@ class Conflict(DrayError):
     code = "conflict"
 
 
+class Closed(Conflict):
+    """Further calls for a job that takes none any more."""
+
+    code = "closed"
+
+
+class MissingBlobs(Conflict):
+    """Values that the hub was pointed to and does not have; each problem names one of them by its digest."""
+
+    code = "missing_blobs"
+
+
 class TooLarge(DrayError):
     """An input beyond a configured limit."""
 

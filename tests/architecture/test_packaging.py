@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
@@ -118,6 +120,10 @@ def test_a_machine_without_python_is_told(bare_checkout: Path) -> None:
 
 
 def test_a_failed_download_is_tried_twice_and_leaves_no_stamp(bare_checkout: Path) -> None:
+    # A sound venv is kept as it is; one with this environment's pip is there at once, one of its own takes seconds.
+    venv.create(bare_checkout / ".venv", symlinks=True)
+    (packages,) = (bare_checkout / ".venv").glob("lib/python*/site-packages")
+    (packages / "pip").symlink_to(Path(sysconfig.get_path("purelib")) / "pip")
     (bare_checkout / "requirements" / "uv.txt").write_text("uv==0.0.0 --hash=sha256:" + "0" * 64 + "\n")
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(bare_checkout)}
     done = dev("check", script=bare_checkout / "dev", PYTHON=sys.executable, **offline)

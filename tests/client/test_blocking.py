@@ -81,7 +81,7 @@ def test_lists_are_filtered_and_several_waits_keep_their_order(client: dray.Hub)
 
 def test_refusals_keep_their_class_and_their_problems(client: dray.Hub) -> None:
     with pytest.raises(InvalidSpec) as refused:
-        client.submit(["true"], priority="high", retries=-1)
+        _ = client.submit(["true"], priority="high", retries=-1)
     assert [problem.where for problem in refused.value.problems] == ["priority", "retries"]
 
 

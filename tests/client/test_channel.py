@@ -10,16 +10,16 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
-from websockets.asyncio.client import ClientConnection
 
 from dray.client.async_client import AsyncHub
 from dray.client.channel import Channel
 from dray.client.discovery import Target, settle_config
+from dray.client.websocket import WebSocket
 from dray.core.model.records import JobState
 from dray.errors import Conflict, HubUnavailable, NotFound, TooLarge, Unauthenticated
 from dray.testing import RunningHub, make_spec, running_hub
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 WaitUntil = Callable[..., Awaitable[object]]
 
 
@@ -255,15 +255,13 @@ async def test_a_close_at_the_very_moment_of_a_break_ends_the_channel(hub: Runni
     broken = asyncio.Event()
 
     class ClosedAtTheBreak(Channel):
-        async def _write(self, socket: ClientConnection) -> None:
-            try:
-                await super()._write(socket)
-            finally:
-                # The session is over and its keeper waits for this very task to end.
-                if not closing:
-                    closing.append(asyncio.create_task(self.close()))
-                    broken.set()
-                    await asyncio.sleep(0)
+        async def _dial_again(self) -> WebSocket:
+            # The session is over and its keeper is about to dial again.
+            if not closing:
+                closing.append(asyncio.create_task(self.close()))
+                broken.set()
+                await asyncio.sleep(0)
+            return await super()._dial_again()
 
     target = Target(hub.url, hub.token, fingerprint="", cafile=None)
     channel = ClosedAtTheBreak(lambda: target)

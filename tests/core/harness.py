@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Assign, Cancel, Effect, NoWork
+from dray.core.lifecycle.effects import Assign, Cancel, Effect, FeedCalls, NoWork
 from dray.core.lifecycle.events import (
     Activity,
     ArrayExtended,
     AttemptAccepted,
     AttemptEnded,
     AttemptStarted,
+    CallsEnded,
     CancelRequested,
     Clock,
     CreditSet,
@@ -41,10 +42,11 @@ from dray.core.lifecycle.events import (
     is_fact,
 )
 from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.lanes import outstanding
 from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
-from dray.core.lifecycle.timers import due, next_due_ms
+from dray.core.lifecycle.timers import due, forget_answered, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.policy import Policy, pack_policy
 from dray.core.model.policy_check import check_policy
@@ -52,9 +54,10 @@ from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.spec import pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.explain import explain
+from dray.core.scheduling.feeding import feed, prepare
 from dray.core.scheduling.pass_ import is_due, plan, settle_plan
 
-AGENT = ("functions", "gang", "job_started", "resend", "shared_gpu")
+AGENT = ("calls", "gang", "job_started", "resend", "shared_gpu")
 WALL_MS = 1_700_000_000_000
 BEAT_MS = 10_000
 E = TypeVar("E")
@@ -95,13 +98,17 @@ class Cluster:
         for event in due(self.state, self.clock, self._reason):
             effects += self.fold(event)
         self.state.now_ms = self.now_ms
+        for fact in prepare(self.state):
+            effects += self.fold(fact)
         cut = is_due(self.state)
         while cut:
             decided = plan(self.state)
             if decided.placements or decided.preemptions:
                 effects += self.fold(PlanDecided(decided.placements, decided.preemptions))
             cut = settle_plan(self.state, decided)
-        served = {effect.worker for effect in effects if isinstance(effect, Assign)}
+        for fact in feed(self.state):
+            effects += self.fold(fact)
+        served = {effect.worker for effect in effects if isinstance(effect, Assign | FeedCalls)}
         effects += [NoWork(worker) for worker in self.state.polls if worker not in served]
         self.state.polls.clear()
         found = problems(self.state)
@@ -115,6 +122,7 @@ class Cluster:
         effects: list[Effect] = []
         next_beat_ms = self.now_ms + BEAT_MS
         while True:
+            forget_answered(self.state)
             timer_ms = next_due_ms(self.state)
             at_ms = min(end_ms, next_beat_ms, timer_ms if timer_ms is not None else end_ms)
             self.now_ms = max(self.now_ms, at_ms)
@@ -267,6 +275,48 @@ class Cluster:
         over = not attempt.phase.live and not adoptable(self.state, attempt)
         name = uid if named or over else ""
         return Activity(attempt.job_id, self.spelled(attempt), name, over=over, running=running)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def map(self, job_id: str = "job", count: int = 0, user: str = "ann", **spec: Any) -> list[Effect]:
+        """Submit so many calls of one function; `open` takes more."""
+        more = {"open": True} if spec.pop("open", False) else {}
+        limit = {"limit": spec.pop("limit")} if "limit" in spec else {}
+        array = {"first": 0, "last": count - 1, **more, **limit}
+        return self.submit(job_id, user, command=[], function=b"f", array=array, **spec)
+
+    def lanes(self, job_id: str = "job") -> list[Attempt]:
+        """The live lanes of a job in the order in which they were opened."""
+        return [self.state.attempts[uid] for uid in self.state.live_of.get(job_id, ())]
+
+    def calls(self, uid: str) -> dict[int, int]:
+        """What is outstanding in a lane."""
+        return dict(self.attempt(uid).calls or {})
+
+    def frame(
+        self,
+        uid: str,
+        index: Iterable[int],
+        said: str | tuple[str, ...] = "succeeded",
+        wall_us: int = 0,
+        no: Iterable[int] | None = None,
+        **details: tuple[str, str],
+    ) -> list[Event]:
+        """A worker's frame of ended calls, sifted as a hub does; without numbers by those that they have now."""
+        lane, given = self.attempt(uid), list(index)
+        numbers = [abs((lane.calls or {}).get(one, 1)) for one in given] if no is None else list(no)
+        found = outstanding(self.state, lane.worker, uid, given, numbers)
+        words = said if isinstance(said, str) else tuple(said[place] for place in found.places)
+        known = tuple(given[place] for place in found.places)
+        if not known and not found.gone:
+            return []
+        told = {int(key.lstrip("c")): value for key, value in details.items()}
+        return [CallsEnded(lane.worker, uid, known, words, wall_us, told, found.gone)]
+
+    def returns(self, uid: str, index: Iterable[int], said: Any = "succeeded", **more: Any) -> list[Effect]:
+        """A worker tells of calls that ended."""
+        worker = self.attempt(uid).worker
+        return self.turn(*self.sign_of_life(worker), *self.frame(uid, index, said, **more))
 
     def spelled(self, attempt: Attempt) -> int:
         """A task's index as its id spells it."""

@@ -93,9 +93,10 @@ def test_a_worker_that_is_gone_for_good(cluster: Cluster) -> None:
     once = cluster.submit("sleep", "300", at_most_once=True)
     for name in (job_id, once):
         cluster.wait_running(name)
-    first.kill()
+    # Before the first one goes, so that nothing takes long between its end and the first look.
     second = cluster.start_agent("w2")
-    phases = set()
+    phases = {cluster.job(job_id)["attempts"][0]["phase"]}
+    first.kill()
 
     def moved() -> bool:
         job = cluster.job(job_id)

@@ -1,4 +1,4 @@
-"""Every route of the HTTP API against a real hub, for a few seconds: schemathesis and the streams."""
+"""Every route of the HTTP API against a real hub, with a few calls each: schemathesis and the streams."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def filled():
 
 def test_answers_are_as_described(filled):
     hub, known = filled
-    report = run_schemathesis(hub, known, SchemaRun(max_time_s=6, seed=1, examples=2, phases="fuzzing"))
+    report = run_schemathesis(hub, known, SchemaRun(max_time_s=0, seed=1, examples=3, phases="fuzzing"))
     assert report["findings"] == {}, report["findings"]
     # The stream of events is asked below, and the description itself is what the run begins with.
     assert report["selected"] == len(ROUTES) - 2
-    assert report["cases"] > 0
+    assert report["cases"] >= report["selected"]
 
 
 def test_streams_open_or_refuse(filled):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import msgspec
 from tests.golden.worker_samples import CAPABILITY_READ, SLOTS_READ
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Ack, Effect, LookUp, NoWork, Refuse
+from dray.core.lifecycle.effects import Ack, LookUp, NoWork, Refuse, Resume
 from dray.core.lifecycle.events import (
     Activity,
+    ArrayExtended,
     AttemptAccepted,
     AttemptEnded,
+    CallsFed,
     CancelRequested,
     Clock,
     CreditSet,
@@ -25,15 +28,21 @@ from dray.core.lifecycle.events import (
     SessionOpened,
     WorkerRegistered,
 )
+from dray.core.lifecycle.events import (
+    Feed as FeedOfCalls,
+)
 from dray.core.lifecycle.state import State
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
+from dray.hub.call_results import AckCalls
 from dray.hub.effect_runner import Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.questions import Questions
 from dray.hub.sessions import Sessions
+from dray.hub.store.base import ArgsChunk, Turn
 from dray.hub.store.memory import MemoryStore
+from dray.hub.turns import Leaving
 from dray.wire.codec import message
 from dray.wire.worker_messages import MetricsRequest, WorkerListRequest, WorkerShowRequest
 
@@ -53,6 +62,10 @@ SPECS: dict[str, dict[str, Any]] = {
     },
     "many": {"command": ["true"], "array": {"last": 9, "limit": 3}},
 }
+
+
+BLOB = ("ab" * 32, 70_000)
+ARGS = [b"DV1\x00", BLOB, b"DV1\x01"]
 
 
 class Peer:
@@ -81,11 +94,11 @@ class Script:
         self.runner = Runner(self.state, sessions, self.store, Feed(self.store), lambda note: None, 10.0)
         self.seq = 0
 
-    def play(self, *steps: Event | Effect) -> list[dict[str, Any]]:
+    def play(self, *steps: Event | Leaving) -> list[dict[str, Any]]:
         """Fold events in, carry their effects out, give what was sent."""
-        effects: list[Effect] = []
+        effects: list[Leaving] = []
         for step in steps:
-            if isinstance(step, (Ack, NoWork, Refuse, LookUp)):
+            if isinstance(step, (Ack, AckCalls, NoWork, Refuse, LookUp, Resume)):
                 effects.append(step)
             else:
                 effects += apply(self.state, cast("Event", step), CLOCK)
@@ -143,7 +156,7 @@ def compose() -> dict[str, list[dict[str, Any]]]:
     said["ack_job_log"] = [
         message("ack", {"re": "job_log", "log_offsets": {"7-2": {"stdout": 5, "stderr": 0}}})
     ]
-    return said | compose_gang()
+    return said | compose_gang() | compose_calls()
 
 
 def compose_gang() -> dict[str, list[dict[str, Any]]]:
@@ -164,3 +177,21 @@ def compose_gang() -> dict[str, list[dict[str, Any]]]:
     )
     script.play(first)
     return said | {"job_go": script.play(last)}
+
+
+def compose_calls() -> dict[str, list[dict[str, Any]]]:
+    """What a worker with a lane is sent."""
+    script = Script()
+    asked = {"function": b"DF1\x00", "array": {"last": -1, "open": True}, "max_runtime_hours": 1.5}
+    spec = pack_spec(check_spec(asked))
+    chunk = ArgsChunk("calls", 0, len(ARGS), msgspec.msgpack.encode(ARGS))
+    script.store.commit(Turn(1, 1, 1, b"", b"", chunks=[chunk]))
+    script.play(EpochStarted(7), JobsSubmitted((NewJob("calls", "ann", spec),)))
+    script.play(ArrayExtended("calls", len(ARGS), True))
+    script.play(SessionOpened("worker-1", 1, ""), registered(features=("calls", "yield"), base=False))
+    script.play(CreditSet("worker-1", 3, SLOTS_READ))
+    said = {"calls_assign": script.play(PlanDecided((Placement("calls", 0, "7-4", "worker-1", (1,)),)))}
+    said["calls_assign_more"] = script.play(CallsFed((FeedOfCalls("7-4", (1, 2)),)))
+    said["calls_ack"] = script.play(AckCalls("worker-1", 9), AckCalls("worker-1", 10))
+    said["job_resume"] = script.play(Resume("worker-1", "7-4"))
+    return said

@@ -11,16 +11,22 @@ from dray.core.lifecycle.events import (
     ArrayExtended,
     AttemptAccepted,
     AttemptEnded,
+    AttemptResumed,
     AttemptRevoked,
     AttemptSaved,
     AttemptsLost,
     AttemptStarted,
+    AttemptYielded,
+    CallsEnded,
+    CallsFed,
     CancelRequested,
     EpochStarted,
     Fact,
+    Feed,
     HoldChanged,
     JobEdited,
     JobsSubmitted,
+    LanesClosed,
     LimitPassed,
     NewJob,
     Outcome,
@@ -104,6 +110,11 @@ FACTS: list[Fact] = [
     JobEdited("job", b"\x80", "ann", ("ok:other",)),
     RequeueRequested("job", 3, "ann"),
     AttemptSaved("worker-1", "job", 3, "2-5", 40, 1500),
+    CallsFed((Feed("2-6", (0, 3, 7, 1)),)),
+    CallsEnded("worker-1", "2-6", (0, 7), ("succeeded", "failed"), 1234, {7: ("raised", "it broke")}, (2,)),
+    LanesClosed(("2-6", "2-7")),
+    AttemptYielded("worker-1", "2-5"),
+    AttemptResumed("2-5"),
 ]
 
 SPEC = JobSpec(
@@ -230,6 +241,7 @@ JOB = Job(
     held_by="ann",
     original=b"\x81",
     rest_class="dependency",
+    calls=True,
 )
 TASK = Task(
     job_id="job",
@@ -290,6 +302,9 @@ ATTEMPT = Attempt(
     go=True,
     saved_step=40,
     saved_ms=10,
+    calls={7: 2, 8: -1},
+    yielded=True,
+    fed_ms=11,
 )
 WORKER = Worker(
     id="worker-1",

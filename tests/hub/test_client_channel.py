@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from dray.testing import MockWorker, RunningHub, make_spec, running_hub
 from dray.wire import client_messages as wire
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from dray.core.model.records import JobState
 from dray.errors import DrayError
 from dray.testing import RunningHub, make_slots, make_spec, running_hub
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +231,8 @@ def test_null_takes_a_field_back_and_no_cards_means_none(hub: RunningHub) -> Non
     spec = call(hub, "PATCH", f"/jobs/{job}", {"gpu_count": 0, "labels": None})[1]["spec"]
     assert (spec["gpu_count"], "gpu_type" in spec, "labels" in spec) == (0, False, False)
     assert call(hub, "PATCH", f"/jobs/{job}", {"job_tier": "evaluation"})[1]["priority"] == 10
+    plain = submit(hub)["id"]
+    assert call(hub, "PATCH", f"/jobs/{plain}", {"job_tier": "evaluation"})[1]["priority"] == 10
     assert call(hub, "PATCH", f"/jobs/{job}", {"priority": 3})[1]["priority"] == 3
     assert call(hub, "PATCH", f"/jobs/{job}", {"priority": None})[1]["priority"] == 10
 
@@ -349,7 +351,7 @@ def test_the_client_holds_releases_edits_and_requeues(client: Hub) -> None:
     with pytest.raises(DrayError, match="has ended"):
         first.edit(priority=1)
     with pytest.raises(DrayError, match="parts of several cards"):
-        client.submit(["true"], gpus=1.5)
+        _ = client.submit(["true"], gpus=1.5)
 
 
 def test_gangs_are_edited_by_their_total(client: Hub) -> None:

@@ -181,17 +181,17 @@ def test_only_listed_queues_take_jobs(hub: RunningHub, ask: Asker) -> None:
     assert ask("PATCH", f"/jobs/{job['id']}", {"queue": "gold"})[1]["queue"] == "gold"
     assert ask("POST", "/jobs", make_spec())[0] == 201
     with hub.connect() as client, pytest.raises(dray.errors.InvalidSpec, match="no queue 'x'"):
-        client.submit(["true"], queue="x")
+        _ = client.submit(["true"], queue="x")
 
 
 def test_submits_are_paced(hub: RunningHub, ask: Asker) -> None:
-    ask("PUT", "/policy", {"pacing": {"submits": [{"user": "*", "per_minute": 6, "burst": 3}]}})
+    ask("PUT", "/policy", {"pacing": {"submits": [{"user": "*", "per_minute": 1, "burst": 3}]}})
     assert ask("POST", "/jobs:batch", [make_spec()] * 2, **{"Idempotency-Key": "k"})[0] == 201
     assert ask("POST", "/jobs", make_spec(id="one"))[0] == 201
     status, refused, headers = ask("POST", "/jobs", make_spec())
     assert (status, refused["error"]["code"]) == (429, "too_many_requests")
-    assert 8 <= int(headers["retry-after"]) <= 10
-    assert 8 <= refused["error"]["retry_after_s"] <= 10
+    told_s = refused["error"]["retry_after_s"]
+    assert 10 < told_s <= int(headers["retry-after"]) <= 60
     assert ask("POST", "/jobs:batch", [make_spec()] * 2)[0] == 429
     # What was made before costs nothing again.
     assert ask("POST", "/jobs:batch", [make_spec()] * 2, **{"Idempotency-Key": "k"})[0] == 200
@@ -205,11 +205,13 @@ def test_submits_are_paced(hub: RunningHub, ask: Asker) -> None:
 
 
 def test_the_client_waits_as_told(hub: RunningHub, ask: Asker, caplog: pytest.LogCaptureFixture) -> None:
-    ask("PUT", "/policy", {"pacing": {"submits": [{"user": "*", "per_minute": 240, "burst": 1}]}})
+    ask("PUT", "/policy", {"pacing": {"submits": [{"user": "*", "per_minute": 120, "burst": 1}]}})
     with hub.connect() as client:
-        jobs = [client.submit(["true"]) for _ in range(4)]
-    assert len({job.id for job in jobs}) == 4
-    assert "may submit 240 jobs a minute" in caplog.text
+        # A debt of two seconds: the next one comes too early on a slow machine as well.
+        assert ask("POST", "/jobs:batch", [make_spec()] * 5)[0] == 201
+        jobs = [client.submit(["true"]) for _ in range(2)]
+    assert len({job.id for job in jobs}) == 2
+    assert "may submit 120 jobs a minute" in caplog.text
 
 
 def test_caps_and_starts_are_listed(hub: RunningHub, ask: Asker) -> None:

@@ -68,7 +68,24 @@ def test_what_is_unknown_is_listed_and_what_is_held_is_never_forgotten(
         if uid in named or uid in finished:
             continue
         assert actions[uid] == (RESEND if phase is Phase.ASSIGNED and same else LOSE)
+
     assert set(actions) == named | (set(held) - set(finished))
+
+
+@given(HELD, REPORTS, FINISHED, FLAGS, st.lists(UIDS, unique=True))
+def test_a_lane_that_is_not_reported_is_sent_again_unless_it_is_to_stop(
+    held: dict[str, Phase], reports: list[Reported], finished: list[str], same: bool, lanes: list[str]
+) -> None:
+    held = held_with(held, reports)
+    decided = {item.key: item.action for item in reconcile(held, reports, finished, same, lanes)}
+    plain = {item.key: item.action for item in reconcile(held, reports, finished, same)}
+    for key, action in decided.items():
+        sent_again = action == RESEND and plain[key] == LOSE
+        assert action == plain[key] or sent_again
+        if sent_again:
+            assert key in lanes
+            assert held[key] is not Phase.STOPPING
+            assert same
 
 
 @given(HELD, REPORTS, FINISHED, FLAGS)

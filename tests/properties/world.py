@@ -14,11 +14,12 @@ import msgspec
 from tests.core.harness import Cluster, registration
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Assign, Effect
+from dray.core.lifecycle.effects import Assign, Effect, FeedCalls
 from dray.core.lifecycle.events import (
     Activity,
     AttemptEnded,
     AttemptSaved,
+    AttemptYielded,
     Clock,
     EpochStarted,
     Event,
@@ -26,6 +27,7 @@ from dray.core.lifecycle.events import (
     Outcome,
     PlanDecided,
     PolicyChanged,
+    ResumeAsked,
     WorkerChanged,
     WorkerDrained,
     WorkerForgotten,
@@ -36,7 +38,7 @@ from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.recovery import load, read_ledger, release, wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import Counters, State, Touched
-from dray.core.model.ledger import LedgerKey, pack_record
+from dray.core.model.ledger import LedgerKey, pack_record, unpack_record
 from dray.core.model.policy import (
     Budget,
     Cap,
@@ -67,6 +69,10 @@ SPECS: tuple[dict[str, Any], ...] = (
     {"type": "service", "lost_after_s": 50},
     {"at_most_once": True, "require": ["zone=a"]},
     {"gpu_milli": 300, "array": {"last": 4, "limit": 3}, "scheduling_timeout_s": 200},
+    {"command": [], "function": b"f", "array": {"last": 30}, "retries": 1},
+    {"command": [], "function": b"g", "array": {"first": 0, "last": 4, "open": True, "limit": 2}},
+    {"command": [], "function": b"h", "array": {"last": 9}, "cpu_milli": 1000, "losses": 0},
+    {"command": [], "function": b"i", "at_most_once": True},
 )
 OFFERS: tuple[dict[str, Any], ...] = (
     {"cpus": 4, "memory_gb": 8, "batch": 3},
@@ -89,6 +95,7 @@ POLICIES = (
     ),
 )
 QUEUES = ("default", "default", "night")
+CALL_ENDS = ("succeeded", "succeeded", "failed", "returned", "lost", "killed")
 ENDS = ("succeeded", "failed", "failed", "killed", "preempted", "lost", "lost_unstarted")
 WAITS_S = (0.5, 3, 12, 31, 45, 130)
 WORKERS, JOBS = 4, 40
@@ -133,7 +140,9 @@ class World(Cluster):
     def turn(self, *events: Event) -> list[Effect]:
         effects = super().turn(*events)
         for effect in effects:
-            if isinstance(effect, Assign) and self.state.presence[effect.worker].session:
+            if not isinstance(effect, Assign | FeedCalls):
+                continue
+            if self.state.presence[effect.worker].session:
                 self.given.setdefault(effect.worker, {}).setdefault(effect.uid, "assigned")
         self._check_wake_ups()
         return effects
@@ -301,11 +310,48 @@ class World(Cluster):
         uid = live[number // WORKERS % len(live)]
         end = ENDS[how % len(ENDS)]
         lost = end.startswith("lost")
+        if self.state.attempts[uid].lane:
+            self._finish_calls(worker, uid, how)
+            return
         said = self.outcome(uid, "failed" if lost else end, exit_class=end if lost else "", exit_code=how % 3)
         del given[uid]
         self.said.append((worker, said))
         if self._connected(worker):
             self.turn(*self.sign_of_life(worker), AttemptEnded(worker, said))
+
+    def _finish_calls(self, worker: str, uid: str, how: int) -> None:
+        """Some calls of a lane end, in one frame; a lane that is to stop is over after that."""
+        lane, connected = self.state.attempts[uid], self._connected(worker)
+        if lane.cancel or not lane.phase.live:
+            del self.given[worker][uid]
+            said = self.outcome(uid, "preempted" if lane.cancel == "preempted" else "killed")
+            self.said.append((worker, said))
+            if connected:
+                self.turn(*self.sign_of_life(worker), AttemptEnded(worker, said))
+            return
+        calls = list(lane.calls or ())[: 1 + how % 4]
+        if connected and calls:
+            words = tuple(CALL_ENDS[(how + place) % len(CALL_ENDS)] for place in range(len(calls)))
+            before = self.ended_calls(lane.job_id)
+            self.returns(uid, calls, words if how % 3 else "succeeded", wall_us=how * 1000)
+            after = self.ended_calls(lane.job_id)
+            assert 0 <= after - before <= len(calls), (
+                f"{len(calls)} calls ended, {after - before} are counted"
+            )
+
+    def ended_calls(self, job_id: str) -> int:
+        """How many calls of a job have their result."""
+        return self.state.jobs[job_id].ended
+
+    def pause(self, number: int, how: int) -> None:
+        """Something that runs waits for others, or goes on."""
+        worker, given = self._choose(number)
+        live = [uid for uid in given if uid in self.state.attempts and given[uid] == "running"]
+        if not live or not self._connected(worker):
+            return
+        uid = live[number // WORKERS % len(live)]
+        word = AttemptYielded(worker, uid) if how % 2 else ResumeAsked(worker, uid)
+        self.turn(*self.sign_of_life(worker), word)
 
     def save(self, number: int, step: int) -> None:
         """A task says that its work is safe."""
@@ -346,7 +392,7 @@ class World(Cluster):
             live, kept = getattr(state, kind), getattr(rows, kind)
             for key in getattr(touched, kind):
                 if key in live:
-                    kept[key] = copy.copy(live[key])
+                    kept[key] = _twin(live[key])
                 elif kind == "workers":
                     kept.pop(key, None)
         for key in touched.ledger:
@@ -373,7 +419,7 @@ class World(Cluster):
 
     def recovered(self) -> State:
         rows, state = self.rows, State(self.state.rules)
-        attempts = [copy.copy(attempt) for attempt in rows.attempts.values() if self._is_loaded(attempt)]
+        attempts = [_twin(attempt) for attempt in rows.attempts.values() if self._is_loaded(attempt)]
         held = {attempt.job_id for attempt in attempts}
         jobs = [copy.copy(job) for job in rows.jobs.values() if not job.state.final or job.id in held]
         loaded = {job.id for job in jobs}
@@ -386,6 +432,8 @@ class World(Cluster):
         return state
 
     def _is_loaded(self, attempt: Attempt) -> bool:
+        if attempt.lane:
+            return attempt.phase.live
         task = self.rows.tasks[attempt.job_id, attempt.index]
         return attempt.phase.live or (task.queued and task.last_uid == attempt.uid)
 
@@ -409,6 +457,14 @@ class World(Cluster):
         return phase.live
 
 
+def _twin(record: Any) -> Any:
+    """A copy of a record; what is outstanding in a lane changes in place."""
+    twin = copy.copy(record)
+    if isinstance(twin, Attempt) and twin.calls is not None:
+        twin.calls = dict(twin.calls)
+    return twin
+
+
 def records(state: State) -> Records:
     """The durable side of a state as bytes. Numbers of shapes and parties are caches, drawn anew by a load."""
     return {
@@ -417,10 +473,15 @@ def records(state: State) -> Records:
         },
         "tasks": {key: _pack(task) for key, task in state.tasks.items()},
         "attempts": {
-            key: _pack(msgspec.structs.replace(one, shape=0)) for key, one in state.attempts.items()
+            # In the order in which they were given: of a lost lane the first is charged.
+            key: _pack(msgspec.structs.replace(one, shape=0, calls=None)) + repr(one.calls).encode()
+            for key, one in state.attempts.items()
         },
         "workers": {key: _pack(worker) for key, worker in state.workers.items()},
-        "ledger": {key: pack_record(record) for key, record in state.ledger.items()},
+        "ledger": {
+            key: pack_record(unpack_record(key[0], pack_record(record)))
+            for key, record in state.ledger.items()
+        },
     }
 
 
@@ -444,6 +505,7 @@ _SHARES = {
     "ready": 4,
     "progress": 5,
     "finish": 4,
+    "pause": 2,
     "repeat": 1,
     "save": 1,
     "cancel_one": 1,

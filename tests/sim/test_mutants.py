@@ -52,12 +52,33 @@ QUICK = (
     "once-only-stopped",
     "victim-frees-at-once",
     "victim-charged",
+    "call-stays-in-lane",
+    "lane-takes-calls-along",
+    "lost-call-free",
+    "returned-call-in-no-line",
+    "retried-failure-kept",
+    "cut-call-lets-go",
+    "frame-recorded-whole",
+    "yielded-lane-fed",
+    "yield-gives-nothing",
+    "resumed-without-room",
+    "lane-rows-shared",
 )
+# The seeds that caught the shy ones last time are asked first. Where they no longer do, all are.
+CAUGHT_BY = {
+    "idle-stale-hub-stays": 49,
+    "quarantine-kills": 40,
+    "victim-frees-at-once": 29,
+    "victim-charged": 29,
+    "once-only-stopped": 23,
+    "keeper-admits-everybody": 18,
+    "cap-one-too-many": 10,
+}
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name):
-    verdict = hunt(BY_NAME[name], 0, 80)
+    verdict = hunt(BY_NAME[name], CAUGHT_BY.get(name, 0), 1) or hunt(BY_NAME[name], 0, 80)
     assert verdict is not None, f"{name} survives: {BY_NAME[name].sentence}"
 
 

@@ -110,7 +110,7 @@ def deafen(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the agent pass over all that it is asked to do."""
     assert site.worker.machine is not None
     monkeypatch.setattr(site.worker.machine, "assigned", lambda message, now_ms: [])
-    monkeypatch.setattr(site.worker.machine, "cancelled", lambda message: [])
+    monkeypatch.setattr(site.worker.machine, "cancelled", lambda message, now_ms=0: [])
 
 
 def test_a_lost_request_to_stop_is_repeated():

@@ -13,12 +13,15 @@ import signal
 import sys
 from collections.abc import Sequence
 
+import msgspec
+
 from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
 from dray.agent.link import check_address, keep_dialling
 from dray.agent.machine import Machine
 from dray.agent.supervisor.client import SupervisorError
 from dray.config import AgentConfig
+from dray.core.model.capability import Capability
 from dray.errors import DrayError
 
 REDETECT_S = 60.0
@@ -70,6 +73,7 @@ async def _serve(config: AgentConfig) -> int:
     print(f"worker {machine.name}: {machine.batch_total} slots, {_describe(found)}", flush=True)
     waiting = asyncio.create_task(told.wait())
     done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    await driver.drain()
     driver.stop_listening()
     await driver.link.close(GOODBYE, "the agent stops; its tasks go on")
     await _cancel(tasks)
@@ -92,8 +96,10 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     resend_ms = tuple(round(delay * 1000) for delay in config.result_resend_s)
     labels = {**found.labels, **config.labels}
     slots = config.slots or found.usable_cores
-    machine = Machine(config.name, secrets.token_hex(8), slots, config.service_slots, resend_ms, labels)
-    machine.capability, machine.devices = found.capability, tuple(found.devices)
+    ready = slots if config.runners < 0 else config.runners
+    incarnation = secrets.token_hex(8)
+    machine = Machine(config.name, incarnation, slots, config.service_slots, resend_ms, labels, ready)
+    machine.capability, machine.devices = _offer(config, found), tuple(found.devices)
     machine.resources = dict(config.resources)
     return machine
 
@@ -103,9 +109,17 @@ async def _keep_detecting(config: AgentConfig, machine: Machine) -> None:
     while True:
         await asyncio.sleep(REDETECT_S)
         found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
-        if (found.capability, tuple(found.devices)) != (machine.capability, machine.devices):
+        offered = (_offer(config, found), tuple(found.devices))
+        if offered != (machine.capability, machine.devices):
             logger.warning("this machine has changed: %s", _describe(found))
-        machine.capability, machine.devices = found.capability, tuple(found.devices)
+        machine.capability, machine.devices = offered
+
+
+def _offer(config: AgentConfig, found: Detected) -> Capability:
+    """What was found, with the number of cores that the configuration says instead."""
+    if not config.cpus:
+        return found.capability
+    return msgspec.structs.replace(found.capability, cpu_count=config.cpus)
 
 
 def _describe(found: Detected) -> str:

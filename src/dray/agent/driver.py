@@ -12,20 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from dray.agent.addresses import find_address, find_port
-from dray.agent.environment import build_environment, build_task, is_careful
-from dray.agent.link import Link
-from dray.agent.machine import (
+from dray.agent.blobs import Blobs
+from dray.agent.effects import (
+    BindRunner,
     Effect,
+    FeedRunner,
+    Grant,
     Launch,
-    Machine,
+    LetGo,
+    Nudge,
+    Prefetch,
+    Recall,
     Refuse,
     Ship,
+    StartRunner,
     Supervise,
     Tell,
     Warn,
-    gang_meta,
-    known_to_hub,
 )
+from dray.agent.environment import build_environment, build_task, is_careful
+from dray.agent.link import Link
+from dray.agent.machine import Machine, gang_meta, known_to_hub
+from dray.agent.runner_home import RunnerHome
+from dray.agent.runners import Runners
 from dray.agent.session_home import SessionHome
 from dray.agent.shipping import Shipper
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
@@ -39,6 +48,11 @@ GIVING_UP = 4400
 YOUNG_S = 0.005
 ACK_WITHIN_S = 0.05
 ACKS_AT_ONCE = 256
+TICK_S = 0.025
+# While nothing is expected to happen for a while: calls that run for long are looked at rarely.
+QUIET_TICK_S = 0.25
+LIVE_S = 0.5
+DRAIN_S = 2.0
 logger = logging.getLogger("dray.agent")
 
 
@@ -62,23 +76,51 @@ class Driver:
         self._work = str(home / "work")
         os.makedirs(self._work, exist_ok=True)
         self._sessions: TaskSessions | None = None
+        self._runners: Runners | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._looked = 0.0
+        self.link.pull_from(self._pull)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     async def listen(self) -> None:
         """Let tasks speak through their sessions; where that cannot be, they run without."""
         try:
-            sessions = TaskSessions(SessionHome(self._home, self._config.task_user), self)
+            session_home = SessionHome(self._home, self._config.task_user)
+            sessions = TaskSessions(session_home, self)
             await sessions.start()
+            self._sessions = sessions
+            await self._host_runners(session_home)
         except (OSError, KeyError) as fault:
             logger.error("tasks get no session, the socket for it could not be made: %s", fault)
-        else:
-            self._sessions = sessions
+
+    async def _host_runners(self, session_home: SessionHome) -> None:
+        near = "" if self._config.hub else str(self._config.home / "blobs")
+        home = RunnerHome(self._home, session_home, self._config.task_user, near)
+        blobs = Blobs(home.blobs, home.near, self._config.blob_cache_bytes, lambda: self.link.hub)
+        await asyncio.to_thread(blobs.scan)
+        cap_bytes = self._config.output_bytes
+        runners = Runners(home, self._machine, blobs, self, self._own, self._work, cap_bytes)
+        await runners.lines.start()
+        self._runners = runners
 
     def stop_listening(self) -> None:
-        """Let tasks know at once that this agent is gone; they look for the next."""
+        """Let tasks know at once that this agent is gone; they look for the next. Runners end."""
         if self._sessions is not None:
             self._sessions.close()
+        if self._runners is not None:
+            self._runners.close()
+
+    async def drain(self) -> None:
+        """Give back what lanes hold, since their runners end with this agent; and see the hub take it."""
+        self.carry_out(self._machine.calls.drain(_now_ms()))
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + DRAIN_S
+        while self._has_lanes() and loop.time() < ends_at:  # noqa: ASYNC110 - many have a part in it, any may fail
+            await asyncio.sleep(0.01)
+
+    def _has_lanes(self) -> bool:
+        return self._machine.registered and bool(self._machine.calls.describe_active())
 
     def task_greeted(self, uid: str) -> dict[str, Any]:
         """A task opened its session."""
@@ -86,7 +128,26 @@ class Driver:
 
     def task_said(self, uid: str, words: Words) -> None:
         """A task said something through its session."""
-        self._carry_out(self._machine.task_said(uid, words, _now_ms()))
+        self.carry_out(self._machine.task_said(uid, words, _now_ms()))
+
+    def follow_call(self, lane: str, index: int, task_id: str, folder: str, ended: bool) -> None:
+        """A call has printed something."""
+        self._shipper.follow_call(lane, index, task_id, folder, ended)
+        self._look.set()
+
+    def own_variables(self, lane: str, token: str) -> dict[str, str]:
+        """What calls of a lane find in their environment beside the job's: their session, and how to reach the hub."""
+        variables = {"DRAY_IN_CALL": "1", "DRAY_ATTEMPT_UID": lane, "DRAY_TOKEN": token}
+        if self._sessions is not None:
+            variables |= self._sessions.variables(lane)
+        hub, config = self.link.hub, self._config
+        if hub is not None:
+            variables["DRAY_HUB"] = hub.url
+        if self.link.fingerprint:
+            variables["DRAY_FINGERPRINT"] = self.link.fingerprint
+        if config.cafile is not None:
+            variables["DRAY_CAFILE"] = str(config.cafile)
+        return variables
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
@@ -101,15 +162,18 @@ class Driver:
         """Pass the supervisor's events on; when it dies, start another, which reports what became of its tasks."""
         while True:
             assert self._supervisor is not None  # attach() comes first
-            async for event in self._supervisor.events():
+            async for told in self._supervisor.events():
+                event = told if self._runners is None else self._runners.annotate(told)
+                if event is None:
+                    continue
                 if event.get("ev") == "state":
-                    self._machine.attached(event, _now_ms())
+                    self.carry_out(self._machine.attached(event, _now_ms()))
                     self._report_all()
                     attached.set()
                 elif event.get("ev") == "error":
                     logger.warning("the supervisor could not do something: %s", event.get("error"))
                 else:
-                    self._carry_out(self._machine.supervised(event, _now_ms()))
+                    self.carry_out(self._machine.supervised(event, _now_ms()))
             logger.error("the supervisor is gone: starting another, its tasks are reported lost")
             await self._reattach()
 
@@ -126,13 +190,21 @@ class Driver:
     def _report_all(self) -> None:
         """After a new supervisor: what ended with the old one is told in the running session."""
         if self._machine.registered:
-            self._carry_out(self._machine.report(_now_ms()))
+            self.carry_out(self._machine.report(_now_ms()))
 
     # --- the hub ------------------------------------------------------------------------------------------------------
 
     def _hub_said(self, kind: str, body: Any, error: str) -> None:
         machine = self._machine
-        if kind == "ack":
+        if kind == "calls_assign":
+            if body.spec is not None and is_careful(body.spec):
+                self._careful.add(body.lane)
+            self.carry_out(machine.calls_assigned(body, _now_ms()))
+        elif kind == "calls_ack":
+            for _ in body.seq:
+                self.link.answered()
+            self.carry_out(machine.calls_acked(body, _now_ms()))
+        elif kind == "ack":
             self.link.answered()
             if body.heartbeat_s:
                 self.link.heartbeat_s = body.heartbeat_s
@@ -143,15 +215,17 @@ class Driver:
                 # What was read while no session could carry it is read again.
                 self._shipper.rewind()
                 self._shipper.retain(known_to_hub(body) | self._unshipped)
-            self._carry_out(machine.acked(body, _now_ms()))
+            self.carry_out(machine.acked(body, _now_ms()))
             if body.re == "register":
                 self._look.set()
         elif kind == "job_assign":
-            self._carry_out(machine.assigned(body, _now_ms()))
+            self.carry_out(machine.assigned(body, _now_ms()))
         elif kind == "job_go":
-            self._carry_out(machine.go(body, _now_ms()))
+            self.carry_out(machine.go(body, _now_ms()))
         elif kind == "job_cancel":
-            self._carry_out(machine.cancelled(body))
+            self.carry_out(machine.cancelled(body, _now_ms()))
+        elif kind == "job_resume":
+            self.carry_out(machine.resumed(body, _now_ms()))
         elif kind == "error":
             self.link.answered()
             if machine.registered:
@@ -176,13 +250,13 @@ class Driver:
         while True:
             await asyncio.sleep(self.link.heartbeat_s * (0.9 + 0.2 * (time.monotonic_ns() % 1000) / 1000))
             if self._machine.registered:
-                self._carry_out([self._machine.heartbeat(_now_ms())])
+                self.carry_out([self._machine.heartbeat(_now_ms())])
 
     async def resend(self) -> None:
         """Send results again until the hub has them."""
         while True:
             await asyncio.sleep(0.5)
-            self._carry_out(self._machine.resend(_now_ms()))
+            self.carry_out(self._machine.resend(_now_ms()))
 
     async def ship(self) -> None:
         """Look for output of what runs: often while some comes, seldom while none does."""
@@ -199,10 +273,19 @@ class Driver:
 
     # --- effects ------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Do what the machine asks for; what calls have brought meanwhile leaves when the link has room."""
         for effect in effects:
-            if isinstance(effect, Tell):
+            if isinstance(effect, (FeedRunner, BindRunner, LetGo, Recall, Nudge, Prefetch)):
+                if self._runners is not None:
+                    self._runners.carry_out(effect)
+            elif isinstance(effect, Tell):
                 self._tell(effect)
+            elif isinstance(effect, StartRunner):
+                self._start_runner(effect)
+            elif isinstance(effect, Grant):
+                if self._sessions is not None:
+                    self._sessions.grant(effect.uid)
             elif isinstance(effect, Launch):
                 self._launch(effect)
             elif isinstance(effect, Supervise):
@@ -215,6 +298,43 @@ class Driver:
             elif isinstance(effect, Refuse):
                 logger.error("%s: leaving it", effect.reason)
                 self._closing = asyncio.ensure_future(self.link.close(4400, effect.reason))
+        if self._machine.calls.results.waiting:
+            self.link.wake()
+        if self._tick is None and self._machine.busy:
+            quiet = self._machine.calls.is_quiet(_now_ms())
+            delay_s = QUIET_TICK_S if quiet else TICK_S
+            self._tick = asyncio.get_running_loop().call_later(delay_s, self._tick_over)
+
+    def _tick_over(self) -> None:
+        self._tick = None
+        loop = asyncio.get_running_loop()
+        if self._runners is not None and loop.time() - self._looked >= LIVE_S:
+            self._looked = loop.time()
+            self._runners.look_live()
+        self.carry_out(self._machine.tick(_now_ms()))
+
+    def _pull(self) -> list[Tell]:
+        """Ends of calls for a frame that can leave now; they make the first words of their lanes needless."""
+        pulled = self._machine.pull(_now_ms())
+        for told in pulled:
+            self._young.pop(told.payload["lane"], None)
+        return pulled
+
+    def _start_runner(self, effect: StartRunner) -> None:
+        """Runners wait for nothing in their start: they go to the supervisor with the tasks of this moment."""
+        if self._runners is None:
+            return
+        try:
+            task = self._runners.make_task(effect)
+        except OSError as fault:
+            logger.error("a runner's folder cannot be made: %s", fault)
+            refusal = {"ev": "refused", "uid": effect.uid, "error": str(fault)}
+            asyncio.get_running_loop().call_later(1.0, self._supervised_late, refusal)
+            return
+        self._queue_run(task)
+
+    def _supervised_late(self, event: dict[str, Any]) -> None:
+        self.carry_out(self._machine.supervised(event, _now_ms()))
 
     def _tell(self, message: Tell) -> None:
         """Send a message; the first words about an attempt wait a moment, since its result may make them needless.
@@ -273,6 +393,9 @@ class Driver:
             task["meta"]["gang"] = gang_meta(launch.gang, [find_port()])
             self._supervise({"op": "prepare", "tasks": [task]})
             return
+        self._queue_run(task)
+
+    def _queue_run(self, task: dict[str, Any]) -> None:
         if not self._runs:
             asyncio.get_running_loop().call_soon(self._flush_runs)
         self._runs.append(task)

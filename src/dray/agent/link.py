@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from dray.agent.blobs import HubAccess
+from dray.agent.effects import Tell
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable, InvalidInput
 from dray.wire.codec import Envelope, message
@@ -49,6 +51,18 @@ class Link:
         self._socket: ClientConnection | None = None
         self.heartbeat_s = 10.0
         self.local_address = ""
+        self.hub: HubAccess | None = None
+        self.fingerprint = ""
+        self._pull: Callable[[], list[Tell]] | None = None
+
+    def pull_from(self, pull: Callable[[], list[Tell]]) -> None:
+        """Ask `pull` for more whenever a frame can leave: what waits there grows until then."""
+        self._pull = pull
+
+    def wake(self) -> None:
+        """There is something to pull."""
+        if self._socket is not None:
+            self._wake.set()
 
     def push(self, kind: str, payload: dict[str, Any], acked: bool) -> None:
         """Queue a message; `acked` ones hold back later frames until the hub has answered."""
@@ -87,6 +101,8 @@ class Link:
         except (OSError, TimeoutError, websockets.WebSocketException) as fault:
             raise HubUnavailable(f"no hub answers at {url}: {fault!r}") from None
         self.local_address = str(socket.local_address[0]) if socket.local_address else ""
+        self.fingerprint = pinned
+        self.hub = HubAccess("http" + url.removeprefix("ws").removesuffix("/ws"), token, tls)
         self._begin(socket, hello())
         writer = asyncio.create_task(self._write(socket))
         try:
@@ -114,9 +130,13 @@ class Link:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not self._queue or len(self._unanswered) >= UNANSWERED_FRAMES:
+            if len(self._unanswered) >= UNANSWERED_FRAMES:
                 continue
             batch, self._queue = self._queue[:256], self._queue[256:]
+            pulled = self._pull() if self._pull is not None and not self._queue else []
+            batch += [(message(told.type, told.payload), told.acked) for told in pulled]
+            if not batch:
+                continue
             expected = sum(1 for _, acked in batch if acked)
             if expected:
                 self._unanswered.append(expected)
@@ -124,7 +144,7 @@ class Link:
                 await socket.send(self._codec.encode([envelope for envelope, _ in batch]))
             except websockets.ConnectionClosed:
                 return  # the reader sees it too and ends the session
-            if self._queue:
+            if self._queue or pulled:
                 self._wake.set()
 
     async def _read(self, socket: ClientConnection) -> None:

@@ -7,34 +7,38 @@ conclusions: whether a result counts is the hub's to say. A result is kept and s
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from dray.agent.calls import Calls, is_runner
+from dray.agent.effects import Effect, Launch, Refuse, Ship, Supervise, Tell, Warn
+from dray.agent.lanes import Lane, Stopping
 from dray.agent.rendezvous import name_peers
 from dray.agent.task_words import Said, Words
 from dray.core.model.capability import Capability, Device, Slots
-from dray.core.model.spec import FOREVER_NS, TIERS, JobSpec
-from dray.wire.hub_messages import Ack, GangPlace, JobAssign, JobCancel, JobGo
+from dray.core.model.spec import FOREVER_NS, TIERS
+from dray.wire.hub_messages import (
+    Ack,
+    CallsAck,
+    CallsAssign,
+    GangPlace,
+    JobAssign,
+    JobCancel,
+    JobGo,
+    JobResume,
+)
 
-FEATURES = ("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress")
+FEATURES = (
+    *("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress"),
+    *("calls", "yield"),
+)
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
 UNLIMITED_CREDIT = 1 << 20
 REMEMBERED = 1000
 # Half of what a hub reads of one worker: what is said on the way out comes on top.
 TOLD_PER_S = 100
-
-
-class Stopping(NamedTuple):
-    """An attempt was asked to end: why, and when KILL comes."""
-
-    reason: str
-    kill_ms: int
-
-    def describe(self, now_ms: int) -> dict[str, Any]:
-        """As its task is told."""
-        return {"reason": self.reason, "grace_s": max(0, self.kill_ms - now_ms) / 1000}
 
 
 class Running(msgspec.Struct, kw_only=True):
@@ -60,59 +64,8 @@ class Running(msgspec.Struct, kw_only=True):
     stopping: Stopping | None = None
 
 
-class Launch(NamedTuple):
-    """Ask the shell to build the environment of a task and hand it to the supervisor; a member of a gang to be held."""
-
-    uid: str
-    spec: JobSpec
-    limit_s: float | None
-    grace_s: float
-    devices: tuple[int, ...]
-    attempt_no: int
-    lease_s: float | None = None
-    gang: GangPlace | None = None
-
-
-class Supervise(NamedTuple):
-    """A request to the supervisor, ready to be sent."""
-
-    request: dict[str, Any]
-
-
-class Tell(NamedTuple):
-    """A message to the hub. `acked`: the hub will answer it."""
-
-    type: str
-    payload: dict[str, Any]
-    acked: bool = True
-
-
-class Ship(NamedTuple):
-    """Send what an attempt has printed: all of it when it has ended."""
-
-    uid: str
-    task_id: str
-    ended: bool
-
-
-class Warn(NamedTuple):
-    """Tell a task through its session that it is to end."""
-
-    uid: str
-    stop: dict[str, Any]
-
-
-class Refuse(NamedTuple):
-    """Leave this hub: its epoch is behind what this worker has seen."""
-
-    reason: str
-
-
-Effect = Launch | Supervise | Tell | Ship | Warn | Refuse
-
-
 class Machine:
-    """One agent's state. `now_ms` comes in with every call: no clock is read here."""
+    """One agent's state. `now_ms` comes in with every call: no clock is read here. `ready`: runners kept warm."""
 
     def __init__(
         self,
@@ -122,12 +75,15 @@ class Machine:
         service_slots: int,
         resend_ms: tuple[int, ...],
         labels: dict[str, str],
+        ready: int = 0,
     ) -> None:
         self.name, self.incarnation, self.labels = name, incarnation, labels
         self.batch_total, self.service_total = slots, service_slots
         self.capability, self.devices = Capability(), tuple[Device, ...]()
         self.resources: dict[str, int] = {}
         self.running: dict[str, Running] = {}
+        self.calls = Calls(incarnation, ready, slots)
+        self.yields = self.calls.yields
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = 0
         self.registered = False
@@ -145,12 +101,14 @@ class Machine:
         """
         self._asked = {*unsent}
 
-    def attached(self, state: dict[str, Any], now_ms: int) -> None:
+    def attached(self, state: dict[str, Any], now_ms: int) -> list[Effect]:
         """Take over what the supervisor holds: after a restart of this agent, or of the supervisor."""
         self.journal_id, self.boot_id = state["journal_id"], state["boot_id"]
         self.max_epoch = max(self.max_epoch, int(state["max_epoch"]))
         before, self.running = self.running, {}
         for item in state["attempts"]:
+            if is_runner(item["uid"]):
+                continue
             meta = item.get("meta") or {}
             known = before.get(item["uid"])
             attempt = Running(uid=item["uid"], task_id=item["task_id"], pool=meta.get("pool", "batch"))
@@ -164,9 +122,11 @@ class Machine:
             if item["phase"] == "exited":
                 attempt.result = known.result if known and known.result else result_of(attempt, item)
             self.running[attempt.uid] = attempt
-        for uid in (self._asked or set()) & before.keys():
+        asked, self._asked = self._asked or set(), None
+        for uid in asked & before.keys():
             self.running.setdefault(uid, before[uid])
-        self._asked = None
+        runners = [item for item in state["attempts"] if is_runner(item["uid"])]
+        return self.calls.attached(runners, asked, now_ms)
 
     def supervised(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         """Report what the supervisor says has happened."""
@@ -178,8 +138,11 @@ class Machine:
         if kind == "started":
             return [effect for item in event["items"] for effect in self._started(item)]
         if kind == "exited":
-            effects = [effect for item in event["items"] for effect in self._exited(item, now_ms)]
-            return [*effects, self._ready("finished")] if effects and self.registered else effects
+            tasks = [item for item in event["items"] if not is_runner(item["uid"])]
+            effects = [effect for item in tasks for effect in self._exited(item, now_ms)]
+            effects += [self._ready("finished")] if effects and self.registered else []
+            gone = (item for item in event["items"] if is_runner(item["uid"]))
+            return effects + [effect for item in gone for effect in self.calls.runner_exited(item, now_ms)]
         if kind == "refused":
             return self._refused(event, now_ms)
         if kind == "stopping":
@@ -219,6 +182,7 @@ class Machine:
         if attempt is None or attempt.phase == "exited":
             return []
         attempt.phase = "exited"
+        self.yields.ended(attempt.uid)
         attempt.result = result_of(attempt, item)
         # A hub restored from a backup refuses the output of what it does not know.
         printed = attempt.known and any((item.get("out") or {"all": 1}).values())
@@ -233,6 +197,8 @@ class Machine:
         return [Warn(attempt.uid, attempt.stopping.describe(now_ms))]
 
     def _refused(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
+        if is_runner(event.get("uid") or ""):
+            return self.calls.runner_exited(event, now_ms)
         attempt = self.running.get(event.get("uid") or "")
         if attempt is None:
             return []
@@ -245,18 +211,20 @@ class Machine:
 
     def greeted(self, uid: str, now_ms: int) -> dict[str, Any]:
         """Answer the first word of a session: which task it is of, and whether it is to end."""
-        attempt = self.running.get(uid)
+        attempt = self.running.get(uid) or self.calls.lanes.get(uid)
         if attempt is None:
             return {}
         stop = {} if attempt.stopping is None else {"stop": attempt.stopping.describe(now_ms)}
-        return {"task_id": attempt.task_id, **stop}
+        return {"task_id": attempt.job if isinstance(attempt, Lane) else attempt.task_id, **stop}
 
     def task_said(self, uid: str, words: Words, now_ms: int) -> list[Effect]:
         """Keep what a task says of itself; what it saved goes to the hub at once, and ends a stop early."""
+        if uid in self.calls.lanes:
+            return self._lane_said(self.calls.lanes[uid], words, now_ms)
         attempt = self.running.get(uid)
         if attempt is None or attempt.phase == "exited":
             return []
-        effects: list[Effect] = []
+        effects = self.yields.said(uid, attempt.task_id, words, now_ms)
         if "watch" in words and not attempt.said.heeds:
             attempt.said.heeds = True
             effects.append(Supervise({"op": "heed", "uid": uid}))
@@ -264,6 +232,21 @@ class Machine:
         effects += self._tell_progress([attempt], now_ms)
         if "saved" in words and attempt.stopping is not None:
             effects.append(Supervise({"op": "hasten", "uid": uid}))
+        return effects
+
+    def _lane_said(self, lane: Lane, words: Words, now_ms: int) -> list[Effect]:
+        """The call that a lane is in speaks: the hub hears of its waiting, and of its progress as the lane's."""
+        effects: list[Effect] = []
+        if lane.fed:
+            effects = self.yields.said(lane.uid, lane.job, words, now_ms)
+            if (lane.uid in self.yields) != lane.yielded:
+                effects += self.calls.yielded(lane.uid, lane.uid in self.yields, now_ms)
+            if "watch" in words:
+                effects.append(Supervise({"op": "heed", "uid": lane.runner}))
+        lane.said.hear(words, now_ms)
+        if self.registered and lane.said.is_due(now_ms):
+            lane.said.told(now_ms)
+            effects.append(Tell("job_progress", lane.said.payload(lane.job, lane.uid, now_ms), acked=False))
         return effects
 
     def _tell_progress(self, attempts: list[Running], now_ms: int) -> list[Effect]:
@@ -296,7 +279,8 @@ class Machine:
             "active_tasks": [
                 {"task_id": attempt.task_id, "state": attempt.phase, "attempt": attempt.uid}
                 for attempt in active
-            ],
+            ]
+            + self.calls.describe_active(),
             "slots": msgspec.to_builtins(self.slots()),
             "incarnation": self.incarnation,
             "boot_id": self.boot_id,
@@ -304,7 +288,8 @@ class Machine:
             "max_epoch_seen": self.max_epoch,
             "finished_unacked": [
                 attempt.result for attempt in self.running.values() if attempt.result is not None
-            ],
+            ]
+            + self.calls.finished(),
             "labels": self.labels,
             "devices": msgspec.to_builtins(self.devices),
             "address": self.address,
@@ -313,8 +298,14 @@ class Machine:
         }
 
     def slots(self) -> Slots:
-        """How many slots there are and how many tasks hold one now."""
-        live = [attempt.pool for attempt in self.running.values() if attempt.phase != "exited"]
+        """How many slots there are and how many tasks hold one now. Lanes are not among them: the hub counts those,
+        and does not say when it closes one.
+        """
+        live = [
+            attempt.pool
+            for attempt in self.running.values()
+            if attempt.phase != "exited" and attempt.uid not in self.yields
+        ]
         return Slots(self.batch_total, live.count("batch"), self.service_total, live.count("service"))
 
     def heartbeat(self, now_ms: int) -> Tell:
@@ -328,7 +319,7 @@ class Machine:
             "slots": msgspec.to_builtins(self.slots()),
             "capability": msgspec.to_builtins(self.capability),
             "devices": msgspec.to_builtins(self.devices),
-            "active": active,
+            "active": active + self.calls.unfinished(),
         }
         return Tell("heartbeat", payload)
 
@@ -361,6 +352,9 @@ class Machine:
                 attempt.said.repeat()
                 if attempt.known:
                     effects.append(Ship(attempt.uid, attempt.task_id, attempt.phase == "exited"))
+        for uid in ack.results:
+            if self.calls.forget(uid):
+                self.yields.ended(uid)
         done = [uid for uid in ack.results if uid in self.running]
         for uid in done:
             del self.running[uid]
@@ -368,7 +362,7 @@ class Machine:
             effects.append(Supervise({"op": "acked", "uids": done}))
         if ack.re == "register":
             self.registered = True
-            effects.append(self._ready("registered"))
+            effects += [*self.yields.repeat_all(now_ms), self._ready("registered"), *self.calls.registered()]
         return effects
 
     def assigned(self, message: JobAssign, now_ms: int) -> list[Effect]:
@@ -415,8 +409,32 @@ class Machine:
         environment = name_peers(attempt.gang, message.peers)
         return [Supervise({"op": "go", "uid": attempt.uid, "env": environment})]
 
-    def cancelled(self, message: JobCancel) -> list[Effect]:
+    def calls_assigned(self, message: CallsAssign, now_ms: int) -> list[Effect]:
+        """Take calls on; of a lane that is never to start, only its end is told again."""
+        if message.lane in self._refused_uids:
+            return [Tell("job_result", _never_started(message.job, message.lane))]
+        return self.calls.assigned(message, now_ms)
+
+    def calls_acked(self, message: CallsAck, now_ms: int) -> list[Effect]:
+        """Forget ends of calls that the hub has recorded."""
+        return self.calls.acked(message, now_ms)
+
+    def pull(self, now_ms: int) -> list[Tell]:
+        """The ends of calls that may leave now: asked for when the link has room."""
+        return list(self.calls.results.pull(now_ms)) if self.registered else []
+
+    def resumed(self, message: JobResume, now_ms: int) -> list[Effect]:
+        """The hub gives a task its slot back."""
+        effects = self.yields.granted(message.attempt)
+        lane = self.calls.lanes.get(message.attempt)
+        if effects and lane is not None:
+            effects += self.calls.yielded(lane.uid, False, now_ms)
+        return effects
+
+    def cancelled(self, message: JobCancel, now_ms: int = 0) -> list[Effect]:
         """Stop an attempt; one that is not here is reported as never started, and will not be started later."""
+        if message.attempt in self.calls.lanes:
+            return self.calls.cancelled(message, now_ms)
         for attempt in list(self.running.values()):
             named = attempt.uid == message.attempt if message.attempt else attempt.task_id == message.task_id
             if named and attempt.phase != "exited":
@@ -440,6 +458,7 @@ class Machine:
         """The session is gone; what runs goes on."""
         self.registered = False
         self._beaten_ms.clear()
+        self.calls.disconnected()
         for attempt in self.running.values():
             attempt.sends = 0
 
@@ -456,7 +475,17 @@ class Machine:
             for a in self.running.values()
             if a.result is not None and now_ms - a.sent_ms >= self._patience_ms(a)
         ]
+        told += self.yields.repeat_late(now_ms) + self.calls.resend(now_ms)
         return told + [effect for attempt in late for effect in self._send_result(attempt, now_ms)]
+
+    @property
+    def busy(self) -> bool:
+        """Whether `tick` has anything to watch."""
+        return self.calls.busy
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Watch what runs for moments: called every few hundredths of a second while `busy`."""
+        return self.calls.tick(now_ms)
 
     def report(self, now_ms: int) -> list[Effect]:
         """Send every unacked result at once: a new supervisor has just told what became of the old one's tasks."""
@@ -525,3 +554,18 @@ def _never_started(task_id: str, uid: str) -> dict[str, Any]:
         "exit_class": "lost_unstarted",
         "error": error,
     }
+
+
+# The simulation and the shell know the machine's effects by its name.
+__all__ = [
+    "Effect",
+    "Launch",
+    "Machine",
+    "Refuse",
+    "Running",
+    "Ship",
+    "Supervise",
+    "Tell",
+    "Warn",
+    "gang_meta",
+]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.agent.supervisor.output import STREAMS, read_output
+from dray.agent.supervisor.server import remove_output
 
 CHUNK_BYTES = 64 << 10
 
@@ -26,10 +27,10 @@ class Stream:
 
 
 class Parcel:
-    """The output of one attempt."""
+    """The output of one attempt, or of one call: `attempt` is then its lane, and the files go when they are shipped."""
 
-    def __init__(self, uid: str, task_id: str, folder: str) -> None:
-        self.uid, self.task_id, self.folder = uid, task_id, folder
+    def __init__(self, uid: str, task_id: str, folder: str, attempt: str) -> None:
+        self.uid, self.task_id, self.folder, self.attempt = uid, task_id, folder, attempt
         self.streams = {stream: Stream() for stream in STREAMS}
         self.ended = False
 
@@ -47,8 +48,17 @@ class Shipper:
         """Ship an attempt's output from now on; a first look follows at once."""
         parcel = self.parcels.get(uid)
         if parcel is None:
-            parcel = self.parcels[uid] = Parcel(uid, task_id, f"{self._attempts}/{uid}")
+            parcel = self.parcels[uid] = Parcel(uid, task_id, f"{self._attempts}/{uid}", uid)
         parcel.ended = parcel.ended or ended
+        self.ship(parcel)
+
+    def follow_call(self, lane: str, index: int, task_id: str, folder: str, ended: bool) -> None:
+        """Ship what a call prints; `folder` is another one when it has ended."""
+        uid = f"{lane}.{index}"
+        parcel = self.parcels.get(uid)
+        if parcel is None:
+            parcel = self.parcels[uid] = Parcel(uid, task_id, folder, lane)
+        parcel.folder, parcel.ended = folder, parcel.ended or ended
         self.ship(parcel)
 
     def look(self) -> bool:
@@ -65,8 +75,13 @@ class Shipper:
                     moved = True
         whole = all(stream.sent == stream.acked for stream in parcel.streams.values())
         if parcel.ended and whole and not moved:
-            del self.parcels[parcel.uid]
+            self._let_go(parcel)
         return moved
+
+    def _let_go(self, parcel: Parcel) -> None:
+        del self.parcels[parcel.uid]
+        if parcel.attempt != parcel.uid:
+            remove_output(parcel.folder)
 
     def _send_chunk(self, parcel: Parcel, name: str, stream: Stream) -> bool:
         data, offset, _ = read_output(parcel.folder, name, stream.sent, CHUNK_BYTES)
@@ -74,7 +89,7 @@ class Shipper:
             return False
         payload = {
             "task_id": parcel.task_id,
-            "attempt": parcel.uid,
+            "attempt": parcel.attempt,
             "stream": name,
             "offset": offset,
             "data": data,
@@ -97,9 +112,10 @@ class Shipper:
             self.ship(parcel)
 
     def retain(self, uids: set[str]) -> None:
-        """Let all others go: the hub does not know them."""
-        for uid in [uid for uid in self.parcels if uid not in uids]:
-            del self.parcels[uid]
+        """Let all other attempts go: the hub does not know them. Calls are known by their lanes."""
+        for uid, parcel in list(self.parcels.items()):
+            if uid not in uids and parcel.attempt == uid:
+                del self.parcels[uid]
 
     def rewind(self) -> None:
         """A new session: what was not acked is sent again."""

@@ -65,6 +65,11 @@ class TaskSessions:
         for talk in list(self.open.get(uid, ())):
             talk.send({"stop": stop})
 
+    def grant(self, uid: str) -> None:
+        """Tell a task, on all of its connections, that it has its slot back."""
+        for talk in list(self.open.get(uid, ())):
+            talk.send({"resumed": {}})
+
     # --- what connections ask ---------------------------------------------------------------------------------------
 
     def meet(self, talk: Talk) -> bool:

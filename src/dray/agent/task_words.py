@@ -15,7 +15,7 @@ import msgspec
 
 from dray.wire.worker_messages import MAX_NOTE, MAX_STEP
 
-KINDS = ("progress", "saved", "watch", "finished")
+KINDS = ("progress", "saved", "watch", "finished", "yield", "resume")
 TELL_EVERY_MS = 1000
 
 Words = dict[str, Any]

@@ -69,6 +69,10 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
+    def header(self, name: str) -> str:
+        """One header of the answer; empty where it has none of that name."""
+        return self._response.headers.get(name, "")
+
     def chunks(self) -> Iterator[bytes]:
         while True:
             try:

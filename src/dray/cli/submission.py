@@ -72,8 +72,9 @@ def repeat(
     if words:
         raise click.UsageError("--from repeats the job's own command: give none, or drop --from", context)
     given, problems = read_flags(flags)
-    spec = dict(hub.get(job_path(job)).get("spec") or {})
-    if spec.get("function"):
+    document = hub.get(job_path(job))
+    spec = dict(document.get("spec") or {})
+    if document.get("calls"):
         raise click.UsageError(f"job {job} runs a function: submit it again from Python", context)
     for field in ("id", "user_id", "after", "hold"):
         spec.pop(field, None)

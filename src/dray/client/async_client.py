@@ -7,22 +7,28 @@ always safe.
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, Self
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, overload
 
+from dray.client.blobs import Blobs
+from dray.client.calls import CallDesk
 from dray.client.channel import Channel
 from dray.client.discovery import find_target
-from dray.client.outputs import read_output
+from dray.client.functions import Functions, bare_function
+from dray.client.futures import CallFuture
+from dray.client.recipes import split_keywords
+from dray.client.results import Recorded, read_recorded
 from dray.client.status import Status
 from dray.client.terms import build_changes, build_spec
 from dray.config import ClientConfig
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import JobState
-from dray.errors import NotFound
+from dray.errors import InvalidInput, NotFound
 
 Command = Sequence[str] | Mapping[str, Any]
 _END = object()
+ASK_MIN_S, ASK_MAX_S = 0.02, 1.0
 
 
 class AsyncJob:
@@ -76,14 +82,28 @@ class AsyncHub:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self._channel = Channel(lambda: find_target(config), config.away_s)
+        self._functions: Functions | None = None
 
     async def open(self) -> Self:
         """Dial. Raises `HubUnavailable` where no hub answers."""
         await self._channel.open()
+        if self._functions is None:
+            wake = asyncio.get_running_loop().call_soon_threadsafe
+            blobs = Blobs(lambda: find_target(self.config), wake)
+            self._functions = Functions(CallDesk(self._channel, blobs, self.read_logs), blobs)
         return self
 
     async def close(self) -> None:
+        if self._functions is not None:
+            await self._functions.desk.close()
         await self._channel.close()
+
+    @property
+    def functions(self) -> Functions:
+        """What this client does with functions; for threads other than the loop's."""
+        if self._functions is None:
+            raise InvalidInput("this client is not open: use it in an `async with`, or await its open()")
+        return self._functions
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -93,9 +113,23 @@ class AsyncHub:
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
-    async def submit(self, command: Command, *, key: str | None = None, **terms: Any) -> AsyncJob:
-        """Submit one job: a command as a list of words, or a spec as a mapping, and keywords."""
-        return (await self.submit_specs([build_spec(command, terms)], key))[0]
+    @overload
+    async def submit(
+        self, work: Callable[..., Any], /, *args: Any, key: str | None = None, **terms: Any
+    ) -> CallFuture[Any]: ...
+    @overload
+    async def submit(self, work: Command, /, *, key: str | None = None, **terms: Any) -> AsyncJob: ...
+    async def submit(
+        self, work: Command | Callable[..., Any], /, *args: Any, key: str | None = None, **terms: Any
+    ) -> AsyncJob | CallFuture[Any]:
+        """Submit a function and its arguments, or a command as a list of words, or a spec as a mapping."""
+        if callable(work):
+            wanted, kwargs = split_keywords(bare_function(work)[0], terms)
+            wanted = wanted if key is None else {**wanted, "key": key}
+            return await asyncio.to_thread(self.functions.submit, work, args, kwargs, wanted)
+        if args:
+            raise InvalidInput("a command takes no arguments of its own: make them words of the command")
+        return (await self.submit_specs([build_spec(work, terms)], key))[0]
 
     async def submit_many(
         self, commands: Sequence[Command], *, key: str | None = None, **terms: Any
@@ -105,7 +139,7 @@ class AsyncHub:
 
     async def submit_specs(self, specs: Sequence[dict[str, Any]], key: str | None = None) -> list[AsyncJob]:
         """Submit specs as they stand, all or none."""
-        payload = {"specs": specs, "key": key or uuid.uuid4().hex}
+        payload = {"specs": specs, "key": key or os.urandom(16).hex()}
         answer = await self._channel.ask("submit", payload)
         created = bool(answer["created"])
         pairs = zip(answer["ids"], answer["states"], strict=True)
@@ -116,15 +150,24 @@ class AsyncHub:
         return AsyncJob(self, job_id, "")
 
     async def status(self, job: AnyJob) -> Status:
-        """How a job stands now."""
-        job_id = id_of(job)
+        """How a job stands now, or one task of it (`JOB/INDEX`)."""
+        job_id, index = split_task_id(id_of(job)) or (id_of(job), -1)
+        if index >= 0:
+            rows = (await self._channel.ask("tasks", {"id": job_id, "cursor": str(index), "limit": 1}))[
+                "tasks"
+            ]
+            if not rows or rows[0].get("index", index) != index:
+                raise NotFound(f"job {job_id} has no task {index}")
+            return Status({"id": id_of(job), **rows[0]})
         answer = await self._channel.ask("get", {"ids": [job_id]})
         if not answer["jobs"]:
             raise NotFound(f"there is no job {job_id!r}, or it is not yours")
         return Status(answer["jobs"][0])
 
     async def wait(self, job: AnyJob, timeout: float | None = None) -> Status:
-        """Wait for a job's end. Raises `TimeoutError`; the job goes on."""
+        """Wait for the end of a job, or of one task (`JOB/INDEX`). Raises `TimeoutError`; the job goes on."""
+        if "/" in id_of(job):
+            return await self._wait_for_task(job, timeout)
         watch = self._channel.watch(id_of(job))
         try:
             async with asyncio.timeout(timeout):
@@ -132,6 +175,18 @@ class AsyncHub:
         except TimeoutError:
             raise TimeoutError(f"job {id_of(job)} has not ended within {timeout:g} s; it goes on") from None
         return Status(row["document"], row.get("value", b""))
+
+    async def _wait_for_task(self, job: AnyJob, timeout: float | None) -> Status:
+        """Nobody tells of single tasks: the hub is asked, less and less often."""
+        pause_s = ASK_MIN_S
+        try:
+            async with asyncio.timeout(timeout):
+                while not (status := await self.status(job)).state.final:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(ASK_MAX_S, 1.5 * pause_s)
+        except TimeoutError:
+            raise TimeoutError(f"task {id_of(job)} has not ended within {timeout:g} s; it goes on") from None
+        return status
 
     async def wait_all(self, jobs: Sequence[AnyJob], timeout: float | None = None) -> list[Status]:
         """Wait for several jobs; the answers are in the order asked for."""
@@ -246,10 +301,23 @@ class AsyncHub:
             first = answer["next"]
         return values
 
+    async def recorded(self, job: AnyJob) -> list[Recorded]:
+        """What is recorded of a function's job, one row per call that has ended; values stay packed."""
+        return await read_recorded(self._channel.ask, id_of(job))
+
     async def ping(self) -> dict[str, Any]:
         """The hub's version and epoch."""
         answer: dict[str, Any] = await self._channel.ask("ping", {})
         return answer
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """The machines that the hub knows: id, status, slots, what they have."""
+        from dray.client.outputs import read_document  # here: HTTP loads half of the mail package
+
+        found = await asyncio.to_thread(
+            read_document, find_target(self.config), "/api/v1/workers", self.config.timeout_s
+        )
+        return list(found["workers"])
 
     async def logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> AsyncIterator[bytes]:
         """Yield a task's output; keywords `task`, `attempt`, `stream`, `tail`."""
@@ -263,6 +331,8 @@ class AsyncHub:
     def read_logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
         """The same, blocking, for those without a loop."""
         job_id, index = split_task_id(id_of(job)) or (id_of(job), -1)
+        from dray.client.outputs import read_output  # here: HTTP loads half of the mail package
+
         query = {"follow": follow, **({"task": index} if index >= 0 else {}), **wanted}
         return read_output(find_target(self.config), job_id, query, self.config.timeout_s)
 

@@ -6,98 +6,28 @@ loop. A process made by fork has none of its parent's threads: there the face st
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar, overload
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, overload
 
 from dray.client.async_client import AsyncHub, AsyncJob, Command
-from dray.client.discovery import settle_config
+from dray.client.defaults import default_hub
+from dray.client.discovery import is_running, settle_config
+from dray.client.functions import bare_function
+from dray.client.futures import CallFuture
+from dray.client.jobs import Job, is_array, is_functions, wait_pausing
+from dray.client.leases import Lease
+from dray.client.loops import LoopThread
+from dray.client.maps import WINDOW, MapResults
+from dray.client.recipes import split_keywords
+from dray.client.results import Recorded, open_recorded
 from dray.client.status import Status
 from dray.config import ClientConfig
-from dray.core.model.records import JobState
+from dray.errors import DrayError, InvalidInput
 
-T = TypeVar("T")
-
-
-class LoopThread:
-    """An event loop in a daemon thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="dray-client", daemon=True)
-        self._thread.start()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait here; an interrupt here cancels it there."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a blocking call inside dray's own loop would wait for itself: use AsyncHub")
-        running = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return running.result()
-        except BaseException:
-            running.cancel()
-            raise
-
-    def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
-
-
-class Job:
-    """One submitted job."""
-
-    def __init__(self, hub: Hub, job_id: str, state: str = "", created: bool = True) -> None:
-        self._hub, self.id, self.created = hub, job_id, created
-        self._last = state
-
-    def __repr__(self) -> str:
-        return f"Job(id={self.id!r})"
-
-    @property
-    def state(self) -> JobState:
-        """How it stands now; a job that has ended is not asked about again."""
-        if not self._last or not JobState(self._last).final:
-            self._last = self._hub.status(self).state
-        return JobState(self._last)
-
-    def status(self) -> Status:
-        return self._hub.status(self)
-
-    def wait(self, timeout: float | None = None) -> Status:
-        return self._hub.wait(self, timeout)
-
-    def why(self) -> dict[str, Any]:
-        return self._hub.why(self)
-
-    def cancel(self, grace_s: float | None = None) -> bool:
-        return self._hub.cancel(self, grace_s)
-
-    def hold(self) -> Status:
-        return self._hub.hold(self)
-
-    def release(self) -> Status:
-        return self._hub.release(self)
-
-    def requeue(self) -> Status:
-        return self._hub.requeue(self)
-
-    def edit(self, **terms: Any) -> Status:
-        return self._hub.edit(self, **terms)
-
-    def logs(self, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
-        return self._hub.logs(self, follow=follow, **wanted)
-
-
-AnyJob = Job | str
+AnyJob = Job | CallFuture[Any] | str
 
 
 class Hub:
@@ -109,7 +39,13 @@ class Hub:
         self._pid = 0
         self._thread: LoopThread | None = None
         self._hub: AsyncHub | None = None
+        self._lease: Lease | None = None
         self._call("ping")
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called since it was last used."""
+        return self._hub is None
 
     def __repr__(self) -> str:
         return f"Hub({self.config.hub or str(self.config.home)!r})"
@@ -124,13 +60,89 @@ class Hub:
         """End the channel and its thread; jobs go on."""
         with self._lock:
             thread, hub, self._thread, self._hub = self._thread, self._hub, None, None
+            if self._lease is not None:
+                self._lease.cancel()
             if thread is not None and hub is not None and self._pid == os.getpid():
                 thread.call(hub.close())
                 thread.stop()
 
-    def submit(self, command: Command, *, key: str | None = None, **terms: Any) -> Job:
-        """Submit one job: a command as a list of words, or a spec as a mapping, and keywords."""
-        return self._job(self._call("submit", command, key=key, **terms))
+    @overload
+    def submit(self, work: Command, /, **given: Any) -> Job: ...
+    @overload
+    def submit(self, work: Callable[..., Any], /, *args: Any, **given: Any) -> CallFuture[Any]: ...
+    def submit(
+        self, work: Command | Callable[..., Any], /, *args: Any, **given: Any
+    ) -> Job | CallFuture[Any]:
+        """Submit a function and its arguments, or a command as a list of words, or a spec as a mapping.
+
+        Keywords say what the work needs (`cpus=2, gpus=1, memory="8g", scheduling_timeout=300`); all others go to the
+        function.
+        """
+        if callable(work):
+            if not given:
+                return self.submit_plain(work, args, {}, {})
+            terms, kwargs = split_keywords(bare_function(work)[0], given)
+            return self.submit_plain(work, args, kwargs, terms)
+        if args:
+            raise InvalidInput("a command takes no arguments of its own: make them words of the command")
+        return self._job(self._call("submit", work, **given))
+
+    def submit_task(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallFuture[Any]:
+        """Submit what `@dray.task` made: all keywords go to the function."""
+        return self.submit_plain(task.__wrapped__, args, kwargs, task.__dray_terms__)
+
+    def submit_plain(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        terms: Mapping[str, Any],
+        owner: Any = None,
+        limit: int = 0,
+    ) -> CallFuture[Any]:
+        """Submit a call whose keywords are told apart already. Calls of one `owner` have arrays of their own."""
+        future = self._opened()[1].functions.submit(function, args, kwargs, terms, owner, limit)
+        future.lease = self._lease
+        return future
+
+    def end_owner(self, owner: Any) -> None:
+        """Let the arrays of an owner end: no further calls come."""
+        if not self.closed:
+            self._opened()[1].functions.desk.close_owner(owner)
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        /,
+        *iterables: Iterable[Any],
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        timeout: float | None = None,
+        progress: bool | None = None,
+        limit: int = 0,
+        total: int | None = None,
+        window: int | None = None,
+        **terms: Any,
+    ) -> MapResults[Any]:
+        """Call a function once per item, as one array job; yields results in order, or as they come.
+
+        The work begins at once. `limit` caps how many run at the same time; `timeout` is for all of the results;
+        `window` caps how many are in flight; `total` tells the bar what the input itself does not.
+        """
+        results = self._opened()[1].functions.map(
+            function,
+            iterables,
+            terms,
+            progress,
+            total,
+            window=window or WINDOW,
+            ordered=ordered,
+            return_exceptions=return_exceptions,
+            timeout=timeout,
+            limit=limit,
+        )
+        results.lease = self._lease
+        return results
 
     def submit_many(self, commands: Sequence[Command], *, key: str | None = None, **terms: Any) -> list[Job]:
         """Submit several jobs, all or none, under the same keywords."""
@@ -146,17 +158,48 @@ class Hub:
         return status
 
     @overload
-    def wait(self, job: AnyJob, timeout: float | None = None) -> Status: ...
+    def wait(  # type: ignore[overload-overlap]  # a text is a sequence of texts, and means an id here
+        self, job: AnyJob, timeout: float | None = None
+    ) -> Status: ...
     @overload
-    def wait(self, job: Sequence[Job], timeout: float | None = None) -> list[Status]: ...
-    def wait(self, job: AnyJob | Sequence[Job], timeout: float | None = None) -> Status | list[Status]:
+    def wait(self, job: Sequence[AnyJob], timeout: float | None = None) -> list[Status]: ...
+    def wait(self, job: AnyJob | Sequence[AnyJob], timeout: float | None = None) -> Status | list[Status]:
         """Wait for a job's end, or for several. Raises `TimeoutError`; jobs go on."""
-        answer: Status | list[Status]
-        if isinstance(job, (Job, str)):
-            answer = self._call("wait", _id_of(job), timeout)
-        else:
-            answer = self._call("wait_all", [_id_of(one) for one in job], timeout)
-        return answer
+        if isinstance(job, (Job, CallFuture, str)):
+            return self._wait_one(job, timeout)
+        ends_at = None if timeout is None else time.monotonic() + timeout
+        return [
+            self._wait_one(one, None if ends_at is None else max(0.0, ends_at - time.monotonic()))
+            for one in job
+        ]
+
+    def _wait_one(self, job: AnyJob, timeout: float | None) -> Status:
+        future = Job(self, job) if isinstance(job, str) else job
+        if not wait_pausing(future, timeout):
+            raise TimeoutError(f"job {future.id} has not ended within {timeout or 0:g} s; it goes on")
+        if isinstance(future, CallFuture):
+            return future.status()
+        status: Status = self._call("wait", future.id)
+        return status
+
+    def watch_end(self, job: Job) -> None:
+        """Let a job's handle hear of the job's end."""
+        thread, hub = self._opened()
+        thread.spawn(_tell_end(hub, job))
+
+    def results(self, job: AnyJob, timeout: float | None = None) -> Any:
+        """What a job gave once it has ended: a function's value or values, a command's status."""
+        status = self._wait_one(job, timeout)
+        task_id = _id_of(job)
+        if not is_functions(self.status(task_id.partition("/")[0]) if "/" in task_id else status):
+            return status
+        rows = self._call("recorded", task_id)
+        blobs = self._opened()[1].functions.blobs
+        if not rows and not status.ok:
+            return status
+        if "/" in task_id or not is_array(status):
+            return open_recorded(rows[0], blobs) if rows else status
+        return [open_recorded(row, blobs) for row in rows]
 
     def cancel(self, job: AnyJob, grace_s: float | None = None) -> bool:
         """Ask for a job's end, or one task's (`JOB/INDEX`). False where it had ended before."""
@@ -222,10 +265,25 @@ class Hub:
         values: list[bytes | None] = self._call("values", _id_of(job))
         return values
 
+    def recorded(self, job: AnyJob) -> list[Recorded]:
+        """What is recorded of a function's job so far, one row per call that has ended; values stay packed."""
+        rows: list[Recorded] = self._call("recorded", _id_of(job))
+        return rows
+
     def ping(self) -> dict[str, Any]:
         """The hub's version and epoch."""
         answer: dict[str, Any] = self._call("ping")
         return answer
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The machines that the hub knows: id, status, slots, what they have."""
+        found: list[dict[str, Any]] = self._call("workers")
+        return found
+
+    def slots(self) -> int:
+        """How many tasks the workers that are here can run at once."""
+        here = (worker for worker in self.workers() if worker.get("status") in ("ready", "busy"))
+        return sum(int(worker.get("total_slots", 0)) for worker in here)
 
     def logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
         """Yield a task's output; keywords `task`, `attempt`, `stream`, `tail`."""
@@ -248,6 +306,7 @@ class Hub:
                     thread.stop()
                     raise
                 self._thread, self._hub, self._pid = thread, hub, os.getpid()
+                self._lease = Lease(thread, hub)
             return self._thread, self._hub
 
 
@@ -258,18 +317,48 @@ def connect(
     fingerprint: str = "",
     cafile: str | os.PathLike[str] | None = None,
 ) -> Hub:
-    """The hub named here, by DRAY_HUB, or running on this machine; `HubUnavailable` says what to do where none is."""
+    """The hub named here, by DRAY_HUB, or running on this machine; else a private one, which ends with the program.
+
+    Where `hub` or `home` is given, only that one is meant: `HubUnavailable` says what to do where it is not there.
+    """
+    given = (hub, token, home, fingerprint, cafile)
+    if os.environ.get("DRAY_IN_CALL") and not any(given):
+        # A runner makes thousands of calls: they share one connection for as long as they are of one job.
+        return default_hub()
+    return dial_hub(*given)
+
+
+def dial_hub(
+    hub: str = "",
+    token: str = "",
+    home: str | os.PathLike[str] | None = None,
+    fingerprint: str = "",
+    cafile: str | os.PathLike[str] | None = None,
+) -> Hub:
+    """As `connect`, always with a connection of its own."""
     flags = {
         "hub": hub or None,
         "token": token or None,
         "fingerprint": fingerprint or None,
         "cafile": os.fspath(cafile) if cafile is not None else None,
     }
-    return Hub(settle_config(os.fspath(home) if home is not None else None, **flags))
+    config = settle_config(os.fspath(home) if home is not None else None, **flags)
+    if home is None and not config.hub and not is_running(config.home):
+        from dray.client.private import private_home
+
+        config = settle_config(private_home(), **flags)
+    return Hub(config)
 
 
 async def _open(config: ClientConfig) -> AsyncHub:
     return await AsyncHub(config).open()
+
+
+async def _tell_end(hub: AsyncHub, job: Job) -> None:
+    try:
+        job.settle(await hub.wait(job.id))
+    except DrayError as fault:
+        job.refuse(fault)
 
 
 def _id_of(job: AnyJob) -> str:

@@ -12,15 +12,14 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Iterable
-from typing import Any
-
-import websockets
-from websockets.asyncio.client import ClientConnection, connect
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from dray import errors
 from dray.client.discovery import Target, trust
+from dray.client.refusals import read_error
 from dray.client.watches import Watch, Watchlist
+from dray.client.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire import client_messages as wire
 
@@ -28,8 +27,17 @@ FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0
 NOT_READY_S = 0.2
+OPEN_S = 10.0
 logger = logging.getLogger("dray.client")
 _FATAL_CLOSES: dict[int, type[DrayError]] = {4400: InvalidInput, 4401: Unauthenticated, 1009: TooLarge}
+
+
+class Listener(NamedTuple):
+    """Whoever hears of what the hub sends unasked, and of breaks."""
+
+    pushed: Callable[[str, Any], None]
+    resumed: Callable[[], None]
+    failed: Callable[[DrayError], None]
 
 
 class _Asked:
@@ -49,12 +57,13 @@ class Channel:
         self._find, self._away_s = find, away_s
         self._asked: dict[int, _Asked] = {}
         self._outbox: list[bytes] = []
-        self._wake = asyncio.Event()
+        self._scheduled = False
         self._numbers = 0
         self._watchlist = Watchlist(self._ask_watches)
         self._keeper: asyncio.Task[None] | None = None
-        self._socket: ClientConnection | None = None
+        self._socket: WebSocket | None = None
         self._failure: DrayError | None = None
+        self._listener: Listener | None = None
         self.dials = 0
 
     async def open(self) -> None:
@@ -76,8 +85,21 @@ class Channel:
         self._failure = self._failure or HubUnavailable("this client was closed: connect again")
         self._fail(self._failure)
 
+    def listen(
+        self,
+        pushed: Callable[[str, Any], None],
+        resumed: Callable[[], None],
+        failed: Callable[[DrayError], None],
+    ) -> None:
+        """Say who hears of results that are pushed, of every new session after a break, and of the end."""
+        self._listener = Listener(pushed, resumed, failed)
+
     async def ask(self, kind: str, payload: Any) -> Any:
         """Ask, across breaks of the connection, until there is an answer; raises what the hub refused with."""
+        return await self.post(kind, payload)
+
+    def post(self, kind: str, payload: Any) -> asyncio.Future[Any]:
+        """Ask without waiting: the answer comes by the future."""
         if self._failure is not None:
             raise self._failure
         self._numbers += 1
@@ -88,11 +110,9 @@ class Channel:
                 f"this {kind} takes {len(message)} bytes, the limit is {MESSAGE_BYTES}: send it in several parts"
             )
         asked = self._asked[number] = _Asked(message, asyncio.get_running_loop().create_future())
+        asked.answer.add_done_callback(lambda _: self._asked.pop(number, None))
         self._send_soon(message)
-        try:
-            return await asked.answer
-        finally:
-            self._asked.pop(number, None)
+        return asked.answer
 
     def watch(self, job_id: str) -> Watch:
         """Follow a job until its end; everybody who asks for the same job shares one watch."""
@@ -102,28 +122,23 @@ class Channel:
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
-    async def _dial(self) -> ClientConnection:
+    async def _dial(self) -> WebSocket:
         target = self._find()
-        context = await asyncio.to_thread(trust, target) if target.url.startswith("https") else None
+        parts = target.parts
+        secure = parts.scheme == "https"
+        context = await asyncio.to_thread(trust, target) if secure else None
+        port = parts.port or (443 if secure else 80)
+        path = parts.path.rstrip("/") + wire.CLIENT_PATH
+        address = Address(parts.hostname or "", port, path, wire.SUBPROTOCOL_CLIENT, target.token, context)
         self.dials += 1
         try:
-            return await connect(
-                "ws" + target.url.removeprefix("http") + wire.CLIENT_PATH,
-                additional_headers={"Authorization": f"Bearer {target.token}"},
-                subprotocols=[websockets.Subprotocol(wire.SUBPROTOCOL_CLIENT)],
-                ssl=context,
-                compression=None,
-                max_size=None,
-                open_timeout=10,
-                close_timeout=2,
-                proxy=None,
-            )
-        except websockets.InvalidStatus as refusal:
-            raise _read_refusal(target.url, refusal.response.status_code, refusal.response.body) from None
-        except (OSError, TimeoutError, websockets.WebSocketException) as fault:
+            return await dial(address, OPEN_S)
+        except HandshakeRefused as refusal:
+            raise _read_refusal(target.url, refusal.status, refusal.body) from None
+        except (OSError, TimeoutError) as fault:
             raise HubUnavailable(f"no hub answers at {target.url}: {str(fault) or 'no answer'}") from None
 
-    async def _keep(self, socket: ClientConnection) -> None:
+    async def _keep(self, socket: WebSocket) -> None:
         """Session after session until a refusal that no retry can mend."""
         try:
             while True:
@@ -133,30 +148,24 @@ class Channel:
             self._failure = failure
             self._fail(failure)
 
-    async def _serve(self, socket: ClientConnection) -> None:
+    async def _serve(self, socket: WebSocket) -> None:
         self._socket = socket
         self._outbox = [asked.message for asked in self._asked.values()]
-        self._wake.set()
+        socket.on_message, socket.on_writable = self._take_frame, self._write
         self._watchlist.ask_again()
-        writer = asyncio.create_task(self._write(socket))
+        if self._listener is not None:
+            self._listener.resumed()
+        self._write()
         try:
-            while True:
-                for reply in wire.read_replies(_binary(await socket.recv())):
-                    self._take(reply)
-        except (websockets.ConnectionClosed, InvalidInput):
-            code, reason = socket.close_code, socket.close_reason
+            # Shielded: a channel that is closed meanwhile must not cancel what the socket still fulfils.
+            code, reason = await asyncio.shield(socket.closed)
             if code in _FATAL_CLOSES:
                 raise _FATAL_CLOSES[code](f"the hub closed the channel: {reason}") from None
         finally:
             self._socket = None
-            writer.cancel()
-            try:
-                # Not `await writer`: its end by the line above looks like a cancellation of this task by `close`.
-                await asyncio.gather(writer, return_exceptions=True)
-            finally:
-                await socket.close()
+            await socket.close()
 
-    async def _dial_again(self) -> ClientConnection:
+    async def _dial_again(self) -> WebSocket:
         loop = asyncio.get_running_loop()
         deadline, delay_s = loop.time() + self._away_s, RETRY_MIN_S
         while True:
@@ -170,31 +179,52 @@ class Channel:
             await asyncio.sleep(random.uniform(delay_s / 2, delay_s))
             delay_s = min(delay_s * 2, RETRY_MAX_S)
 
-    async def _write(self, socket: ClientConnection) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._outbox:
-                count, size = 0, 0
-                for message in self._outbox:
-                    size += len(message)
-                    if count and size > FRAME_BYTES:
-                        break
-                    count += 1
-                batch, self._outbox = self._outbox[:count], self._outbox[count:]
-                await socket.send(wire.join_messages(batch))
+    def _write(self) -> None:
+        """Send what waits, as far as the socket takes it."""
+        self._scheduled = False
+        socket = self._socket
+        while self._outbox and socket is not None and socket.writable:
+            count, size = 0, 0
+            for message in self._outbox:
+                size += len(message)
+                if count and size > FRAME_BYTES:
+                    break
+                count += 1
+            batch, self._outbox = self._outbox[:count], self._outbox[count:]
+            socket.send(wire.join_messages(batch))
 
     def _send_soon(self, message: bytes) -> None:
         # While there is no socket the request waits among those without an answer, which the next session sends.
         if self._socket is not None:
             self._outbox.append(message)
-            self._wake.set()
+            if not self._scheduled:
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._write)
+
+    def flush(self) -> None:
+        """Send what waits now and not at the end of this step of the loop."""
+        self._write()
 
     # --- what comes back ----------------------------------------------------------------------------------------------
+
+    def _take_frame(self, frame: bytes) -> None:
+        try:
+            replies = wire.read_replies(frame)
+        except InvalidInput as fault:
+            logger.warning("%s: dialling again", fault.message)
+            if self._socket is not None:
+                self._socket.abort()
+            return
+        for reply in replies:
+            self._take(reply)
 
     def _take(self, reply: wire.Reply) -> None:
         if reply.type == wire.CHANGED:
             self._watchlist.take(reply.payload["jobs"])
+            return
+        if reply.type in (wire.RESULTS, wire.ENDED):
+            if self._listener is not None:
+                self._listener.pushed(reply.type, reply.payload)
             return
         number = reply.id if isinstance(reply.id, int) else 0
         asked = self._asked.get(number)
@@ -233,29 +263,8 @@ class Channel:
             if not asked.answer.done():
                 asked.answer.set_exception(failure)
         self._watchlist.fail(failure)
-
-
-def read_error(document: Any) -> DrayError:
-    """Turn the documented error shape back into the class it came from."""
-    code, message = str(document["code"]), str(document["message"])
-    problems = [
-        errors.Problem(str(item["where"]), str(item["what"])) for item in document.get("problems") or ()
-    ]
-    kind = _by_code(errors.DrayError.__subclasses__(), code)
-    if kind is errors.TooManyRequests:
-        return errors.TooManyRequests(message, float(document.get("retry_after_s") or 1.0))
-    refusal = (kind or DrayError)(message, problems)
-    refusal.code = code
-    return refusal
-
-
-def _by_code(kinds: Iterable[type[DrayError]], code: str) -> type[DrayError] | None:
-    for kind in kinds:
-        if kind.__module__ == errors.__name__ and kind.code == code:
-            return kind
-        if found := _by_code(kind.__subclasses__(), code):
-            return found
-    return None
+        if self._listener is not None:
+            self._listener.failed(failure)
 
 
 def _read_refusal(url: str, status: int, body: bytes | bytearray | None) -> DrayError:
@@ -266,9 +275,3 @@ def _read_refusal(url: str, status: int, body: bytes | bytearray | None) -> Dray
     if isinstance(refusal, (Unauthenticated, Forbidden)):
         return refusal
     return HubUnavailable(f"the hub at {url} refuses: {refusal.message}")
-
-
-def _binary(frame: str | bytes) -> bytes:
-    if isinstance(frame, str):
-        raise InvalidInput("the hub sent text on a msgpack channel")
-    return frame

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -123,6 +124,20 @@ def read_hub_file(home: Path) -> dict[str, Any]:
     except (OSError, ValueError) as fault:
         raise NoHub(f"{path} cannot be read ({fault}): restart the hub, or set DRAY_HUB") from None
     return document if isinstance(document, dict) else {}
+
+
+def is_running(home: Path) -> bool:
+    """Whether a hub of this home seems to be there: it left its note, and the process that it names lives."""
+    pid = read_hub_file(home).get("pid", 0)
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _read_token(home: Path) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from dray.client.channel import read_error
 from dray.client.discovery import Target, trust
+from dray.client.refusals import read_error
 from dray.errors import DrayError, HubUnavailable
 
 CHUNK_BYTES = 1 << 16
@@ -35,6 +35,22 @@ def read_output(target: Target, job_id: str, query: dict[str, Any], open_s: floa
         ) from None
     finally:
         connection.close()
+
+
+def read_document(target: Target, path: str, open_s: float) -> dict[str, Any]:
+    """One answer of the API, whole."""
+    connection = _connect(target, open_s)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {target.token}"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _read_refusal(response, target)
+        document: dict[str, Any] = json.loads(response.read())
+    except (OSError, http.client.HTTPException) as fault:
+        raise HubUnavailable(f"no hub answers at {target.url}: {fault}") from None
+    finally:
+        connection.close()
+    return document
 
 
 def _connect(target: Target, open_s: float) -> http.client.HTTPConnection:

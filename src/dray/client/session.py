@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import socket
 import threading
 import time
@@ -45,6 +46,8 @@ class Session:
         self._unsent: dict[str, None] = {}
         self._stop: tuple[str, float] | None = None
         self._watching = False
+        self._waits, self._waiting = threading.Lock(), 0
+        self._granted = threading.Event()
         self._tokens, self._token_at = float(BURST), time.monotonic()
         self._reset()
 
@@ -111,6 +114,43 @@ class Session:
                 break
             time.sleep(LOOK_EVERY_S)
         return self.should_stop()
+
+    def yield_slot(self) -> None:
+        """Say that the task waits on others and leaves its slot to them. Each call needs its `resume_slot`."""
+        with self._waits:
+            self._waiting += 1
+            if self._waiting == 1:
+                self._granted.clear()
+                self._latest.pop("resume", None)
+                self._say("yield", {})
+                self._flush(time.monotonic() + LAST_WORDS_S)
+
+    def resume_slot(self, timeout_s: float | None = None) -> bool:
+        """Take the slot back: waits until there is one; False where none came within `timeout_s`."""
+        with self._waits:
+            self._waiting = max(0, self._waiting - 1)
+            if self._waiting or "yield" not in self._latest:
+                return True
+            # Both are repeated to a new agent, in this order: it has to know what it is asked to give back.
+            self._say("resume", {})
+        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._path and not self._granted.is_set():
+            if ends_at is not None and time.monotonic() >= ends_at:
+                return False
+            self._look()
+            self._await_words(LOOK_EVERY_S)
+        self._latest.pop("yield", None)
+        self._latest.pop("resume", None)
+        return True
+
+    def _await_words(self, timeout_s: float) -> None:
+        """Wait a moment for the agent to say something."""
+        line = self._socket
+        try:
+            if line is None or not select.select([line], (), (), timeout_s)[0]:
+                time.sleep(0 if line is not None else timeout_s)
+        except (OSError, ValueError):
+            time.sleep(timeout_s)
 
     def close(self, timeout_s: float = LAST_WORDS_S) -> bool:
         """Send what is left and end the connection; whether the agent has taken it all. Opens again when used."""
@@ -216,6 +256,8 @@ class Session:
             raise ValueError("an endless line")
 
     def _hear(self, message: Any) -> None:
+        if isinstance(message, dict) and "resumed" in message:
+            self._granted.set()
         stop = message.get("stop") if isinstance(message, dict) else None
         if isinstance(stop, dict):
             ends_at = time.monotonic() + float(stop.get("grace_s", 0))
@@ -269,6 +311,15 @@ def session() -> Session:
         found = _known[os.getpid()] = Session()
         atexit.register(_say_goodbye, found)
     return found
+
+
+def renew() -> None:
+    """Part from the session of a call that is over: the next one, in the same process, has its own."""
+    found = _known.pop(os.getpid(), None)
+    if found is not None:
+        atexit.unregister(_say_goodbye)
+        _say_goodbye(found)
+        found.close(0)
 
 
 def _say_goodbye(found: Session) -> None:

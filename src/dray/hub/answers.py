@@ -22,6 +22,7 @@ from dray.core.model.records import Attempt, Job, JobState
 from dray.core.scheduling.explain import View, headline
 from dray.errors import Forbidden, InvalidInput, NotFound
 from dray.hub import changes, commands
+from dray.hub.call_rows import CallReader, call_of
 from dray.hub.commands import KeyMemory, Sources, find_job, owned
 from dray.hub.documents import Document, job_document, moment, task_document, worker_document, worker_tasks
 from dray.hub.engine import Engine
@@ -38,6 +39,7 @@ from dray.hub.slices import work_off
 from dray.hub.store.base import JobFilter, Store
 
 MAX_WAIT_S = 60.0
+SCANNED_CALLS = 10_000
 
 
 class Parts(NamedTuple):
@@ -61,7 +63,14 @@ class Answers:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._engine, self._store = parts.engine, parts.store
-        self._sources = Sources(parts.store, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
+        self.calls = CallReader(parts.store, lambda: parts.engine.fresh)
+        self.sources = Sources(
+            parts.store,
+            KeyMemory(),
+            parts.low_space,
+            pacing=parts.site.pacing,
+            fresh=lambda: parts.engine.fresh,
+        )
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.listeners: list[Callable[[Note], None]] = [parts.site.hear, parts.forecasts.hear]
@@ -86,7 +95,7 @@ class Answers:
             return Submitted([self._brief(state, job_id) for job_id in ids], created)
 
         answer: Submitted = await self._engine.change(
-            commands.submit(caller, checked, key, self._sources, finish), len(checked)
+            commands.submit(caller, checked, key, self.sources, finish), len(checked)
         )
         return answer
 
@@ -102,7 +111,7 @@ class Answers:
             return {"ids": ids, "states": states, "created": created}
 
         answer: Document = await self._engine.change(
-            commands.submit(caller, checked, key, self._sources, finish), len(checked)
+            commands.submit(caller, checked, key, self.sources, finish), len(checked)
         )
         return answer
 
@@ -179,6 +188,8 @@ class Answers:
 
         def look(state: State) -> Document:
             job = owned(caller, find_job(state, self._store, job_id), job_id)
+            if job.calls:
+                return self._call_documents(state, job, states, first, limit)
             indices = self._indices(job, states, first, limit)
             shown = [self._task_document(state, job, index) for index in indices]
             more = len(indices) == limit and indices[-1] + 1 < job.total
@@ -207,7 +218,7 @@ class Answers:
         return answer
 
     async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:
-        checked = commands.read_specs(caller, [spec], 1)[0]
+        checked = commands.read_specs(caller, [spec], 1, calls=True)[0]
 
         def begin(state: State) -> Iterator[Document]:
             clock = Clock(state.now_ms, self._engine.clock_ms())
@@ -364,6 +375,9 @@ class Answers:
         reason = headline(state, job, View(state)) if waits else ""
         if job.numbered:
             return job_document(job, None, [], reason)
+        if job.calls:
+            call = self.calls.call(state, job, 0)
+            return job_document(job, call.task, call.attempts, reason, state.progress)
         task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
         known = self.attempts_of(state, job, 0) if attempts is None else attempts
         return job_document(job, task, known, reason, state.progress)
@@ -393,6 +407,9 @@ class Answers:
         if job.numbered:
             return job_document(job, None, [], reason)
         untouched = not job.cursor and not job.rest.final
+        if job.calls and not untouched:
+            call = self.calls.call(state, job, 0)
+            return job_document(job, call.task, call.attempts, reason, state.progress)
         task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
         attempts = [] if untouched else self.attempts_of(state, job, 0)
         return job_document(job, task, attempts, reason, state.progress)
@@ -401,6 +418,20 @@ class Answers:
         task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
         attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
         return task_document(job, index, task, attempts, state.progress)
+
+    def _call_documents(
+        self, state: State, job: Job, states: tuple[str, ...], first: int, limit: int
+    ) -> Document:
+        """A page of calls; one that looks for few among many ends early, with a cursor to go on from."""
+        shown: list[Document] = []
+        end = min(job.total, first + max(limit, SCANNED_CALLS if states else 0))
+        for call in self.calls.calls(state, job, first, end):
+            if len(shown) == limit:
+                end = call.number
+                break
+            if not states or call.task.state.value in states:
+                shown.append(task_document(job, call.number, call.task, call.attempts, state.progress))
+        return {"tasks": shown, "next_cursor": str(end) if end < job.total else None}
 
     def _indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> list[int]:
         if not states:
@@ -419,7 +450,9 @@ class Answers:
         return not job.holes or self._store.find_task(job.id, index) is None
 
     def attempts_of(self, state: State, job: Job, index: int | None) -> list[Attempt]:
-        """Attempts of a job's task (None: of all its tasks), memory before rows."""
+        """Attempts of a job's task (None: of all its tasks), memory before rows. Those of a call are its lane's."""
+        if job.calls and index is not None:
+            return self.calls.call(state, job, index).attempts
         task = state.tasks.get((job.id, index)) if index is not None else None
         if task is not None and task.attempts <= 1 and task.last_uid in state.attempts:
             # Most tasks are tried once: neither the rows nor the other attempts in memory need to be looked at.
@@ -443,6 +476,9 @@ def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str
     """Find the attempt that a worker's message speaks of, in memory or in the rows."""
 
     def look(worker: str, job_id: str, index: int, uid: str) -> Attempt | None:
+        lane = (engine().state.attempts.get(uid) or store.find_attempt(uid)) if uid else None
+        if lane is not None and lane.lane:
+            return call_of(lane, index) if (lane.worker, lane.job_id) == (worker, job_id) else None
         attempt = find(engine().state, worker, job_id, index, uid)
         if attempt is None:
             known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import gc
 import getpass
 import json
 import logging
@@ -30,6 +29,11 @@ from dray.core.model.policy import DEFAULT_QUEUE
 from dray.errors import DrayError, StoreError
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, write_private
+from dray.hub.blobs import Blobs
+from dray.hub.call_answers import CallAnswers
+from dray.hub.call_args import ArgsMemory
+from dray.hub.call_commands import CallSources
+from dray.hub.call_feed import CallFeed
 from dray.hub.certificates import (
     TlsFiles,
     check_bind,
@@ -42,12 +46,14 @@ from dray.hub.channel_answers import ChannelAnswers
 from dray.hub.client_channel import ChannelLimits, ClientChannels
 from dray.hub.client_channel import Desk as ChannelDesk
 from dray.hub.clock import HubClock
+from dray.hub.collector import leave_out_what_is_there, take_over_collector
 from dray.hub.effect_runner import Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.forecasts import Forecasts
 from dray.hub.housekeeping import keep_house
-from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
+from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute, Values
+from dray.hub.lane_feed import LaneFeed
 from dray.hub.logs import set_up_logging
 from dray.hub.metrics import Gauges, Metrics
 from dray.hub.outputs import Outputs
@@ -65,6 +71,7 @@ from dray.hub.store.base import AuditRecord, Store, TokenRow
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.hub.submit_pacing import SubmitPacing
+from dray.hub.task_tokens import TaskTokens, ensure_secret
 from dray.hub.turns import Decision
 from dray.wire.client_messages import CLIENT_PATH
 
@@ -84,6 +91,7 @@ class Hub(NamedTuple):
     channels: ClientChannels
     feed: Feed
     outputs: Outputs
+    blobs: Blobs
     tokens: Tokens
     api: HttpApi
     server: HttpServer
@@ -99,6 +107,7 @@ def run_hub(config: HubConfig) -> int:
                 import uvloop
 
                 uvloop.install()
+            take_over_collector()
             return asyncio.run(_serve(config))
     except DrayError as fault:
         print(f"dray hub: {fault.message}", file=sys.stderr)
@@ -147,8 +156,7 @@ async def start_hub(config: HubConfig) -> Hub:
     wake_up(state, now)
     for name, span_ms, limit_ms in store.recent_runs(RECALLED_RUNS):
         state.experience.spans.learn(name, span_ms, limit_ms)
-    gc.collect()
-    gc.freeze()
+    leave_out_what_is_there()
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
     hub = _wire(config, store, state, seq, clock, bound, tls)
     hub.writer.start()
@@ -189,6 +197,8 @@ def _wire(
         config.frame_text_bytes, config.frame_msgpack_bytes, config.queue_messages, config.queue_bytes
     )
     sessions = Sessions(the_engine, store, outputs, questions, limits)
+    args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
+    tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
     runner = Runner(
         state,
         sessions,
@@ -196,6 +206,8 @@ def _wire(
         feed,
         lambda note: answers.notice(note),  # noqa: PLW0108 - `answers` is made further down
         config.heartbeat_s,
+        LaneFeed(state, args, tasks.make),
+        call_feed.publish,
     )
     engine = Engine(state, writer, clock, runner, metrics, Projector(writer), seq)
 
@@ -204,37 +216,26 @@ def _wire(
 
     most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
+    answers.listeners += [call_feed.hear, args.hear]
+    blobs = _make_blobs(config, store, writer, clock, metrics)
+    calls = CallAnswers(engine, CallSources(answers.sources, args, blobs.missing), answers.calls, call_feed)
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
         await writer.run(lambda target: target.save_token(row))
         await engine.change(lambda state, clock: _audit_only(record))
 
-    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save_token)
-    channels = _make_channels(config, answers, engine, store, tokens)
+    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save_token, tasks)
+    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), calls, tokens.is_live)
+    channels = ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
     ]
-    http_limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
-    hosts = (*config.hosts, config.host, socket.gethostname())
-    api = HttpApi(answers, tokens, hosts, http_limits, routes, metrics.count_request)
+    api = _make_api(config, answers, tokens, routes, metrics, Values(blobs, calls))
     cert, key = (tls.cert, tls.key) if tls else (None, None)
     server = HttpServer(api, bound, cert, key, config.frame_msgpack_bytes + (1 << 20))
-    return Hub(
-        config,
-        store,
-        writer,
-        engine,
-        answers,
-        sessions,
-        channels,
-        feed,
-        outputs,
-        tokens,
-        api,
-        server,
-        server.url,
-    )
+    sides = (sessions, channels, feed, outputs, blobs, tokens, api, server, server.url)
+    return Hub(config, store, writer, engine, answers, *sides)
 
 
 def _make_more(
@@ -245,11 +246,30 @@ def _make_more(
     return site, Forecasts(engine, clock, config.estimate_every_s)
 
 
-def _make_channels(
-    config: HubConfig, answers: Answers, engine: Engine, store: SqliteStore, tokens: Tokens
-) -> ClientChannels:
-    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), tokens.is_live)
-    return ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
+def _make_api(
+    config: HubConfig,
+    answers: Answers,
+    tokens: Tokens,
+    routes: list[SocketRoute],
+    metrics: Metrics,
+    values: Values,
+) -> HttpApi:
+    limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
+    hosts = (*config.hosts, config.host, socket.gethostname())
+    return HttpApi(answers, tokens, hosts, limits, routes, metrics.count_request, values)
+
+
+def _make_blobs(
+    config: HubConfig, store: SqliteStore, writer: StoreWriter, clock: HubClock, metrics: Metrics
+) -> Blobs:
+    def has_space(size: int) -> bool:
+        return store.free_bytes() - size >= config.min_free_bytes
+
+    def clock_ms() -> int:
+        return clock.read().at_ms
+
+    folder = config.home / "blobs"
+    return Blobs(folder, store, writer, config.max_blob_bytes, has_space, clock_ms, metrics.count_blob)
 
 
 def _audit_only(record: AuditRecord) -> Any:
@@ -293,7 +313,7 @@ async def _serve(config: HubConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     engine = asyncio.create_task(hub.engine.run())
-    house = asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs))
+    house = asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs, hub.blobs))
     foresight = asyncio.create_task(hub.answers.forecasts.run())
     await _announce(hub)
     waiting = asyncio.create_task(told.wait())
@@ -359,4 +379,5 @@ def _rules(config: HubConfig) -> Rules:
         brake_window_ms=round(config.brake_window_s * 1000),
         brake_min=config.brake_min,
         flap_refuse_ms=round(config.flap_refuse_s * 1000),
+        open_idle_ms=round(config.open_idle_s * 1000),
     )

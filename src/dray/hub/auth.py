@@ -23,6 +23,7 @@ from dray.core.model.spec_check import suggest
 from dray.errors import Conflict, InvalidInput, NotFound, Problem, Unauthenticated
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, TokenRow
+from dray.hub.task_tokens import TaskTokens, is_task_id, is_task_token
 
 SCOPES = ("admin", "submit", "read", "worker")
 TOKEN_FILE = "token"
@@ -59,9 +60,15 @@ class _Entry:
 class Tokens:
     """The tokens of one hub. `save` makes a row and its audit record durable before anything is answered."""
 
-    def __init__(self, rows: Iterable[TokenRow], clock_ms: Callable[[], int], save: SaveToken) -> None:
+    def __init__(
+        self,
+        rows: Iterable[TokenRow],
+        clock_ms: Callable[[], int],
+        save: SaveToken,
+        tasks: TaskTokens | None = None,
+    ) -> None:
         self._clock_ms = clock_ms
-        self._save = save
+        self._save, self._tasks = save, tasks
         self._entries = {row.id: _Entry(row) for row in rows}
 
     def authenticate(self, header: str | None) -> Caller:
@@ -72,6 +79,8 @@ class Tokens:
         presented = presented.strip()
         if scheme.lower() != "bearer" or not presented:
             raise Unauthenticated(f"the Authorization header is not of the form `Bearer <token>`: {_HINT}")
+        if self._tasks is not None and is_task_token(presented):
+            return self._tasks.authenticate(presented)
         entry = self._entries.get(_id_of(presented))
         kept = entry.row.hash if entry is not None else _NO_HASH
         # An unknown id costs the same as a wrong secret, so the time of an answer names no ids.
@@ -86,6 +95,8 @@ class Tokens:
 
     def is_live(self, token_id: str) -> bool:
         """Whether a token that was good when a stream began still is."""
+        if self._tasks is not None and is_task_id(token_id):
+            return self._tasks.is_live(token_id)
         entry = self._entries.get(token_id)
         return entry is not None and _is_live(entry.row, self._clock_ms())
 

@@ -13,16 +13,15 @@ import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from typing import TYPE_CHECKING, NamedTuple
 
 from dray.errors import InvalidConfig
 from dray.hub.auth import write_private
 from dray.hub.gate import bare_host
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 VALID_DAYS = 5 * 365
 
@@ -58,6 +57,10 @@ def ensure_certificate(home: Path, names: Iterable[str], now: datetime | None = 
     if files.cert.exists() and files.key.exists():
         files.key.chmod(0o600)
         return files
+    # Imported where a certificate is made, once in a home's life: every start would pay for it.
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     key = ec.generate_private_key(ec.SECP256R1())
     cert = _make_certificate(key, names, now or datetime.now(UTC))
     plain = serialization.NoEncryption()
@@ -94,6 +97,10 @@ _END = "-----END CERTIFICATE-----\n"
 def _make_certificate(
     key: ec.EllipticCurvePrivateKey, names: Iterable[str], now: datetime
 ) -> x509.Certificate:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dray hub")])
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     builder = (
@@ -113,6 +120,8 @@ def _make_certificate(
 
 
 def _alternatives(names: Iterable[str]) -> list[x509.GeneralName]:
+    from cryptography import x509
+
     found: list[x509.GeneralName] = []
     for name in dict.fromkeys(bare_host(name) for name in (*names, "localhost", "127.0.0.1", "::1")):
         try:

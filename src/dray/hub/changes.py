@@ -14,11 +14,12 @@ import msgspec
 
 from dray.core.lifecycle.events import Clock, Event, HoldChanged, JobEdited, RequeueRequested
 from dray.core.lifecycle.state import State
-from dray.core.model.records import Job
+from dray.core.model.records import Attempt, Job, JobState
 from dray.core.model.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
 from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
+from dray.hub.call_rows import CallReader
 from dray.hub.needs import resolve_edit
 from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
@@ -62,17 +63,17 @@ def requeue(
         job = living(caller, state, store, job_id, "queued again")
         if index is not None and not 0 <= index < job.total:
             raise NotFound(f"job {job_id!r} has no task {index}: it has {job.total}")
-        task = None if index is None else state.tasks.get((job_id, index)) or store.find_task(job_id, index)
-        if task is not None and task.state.final:
+        ended = None if index is None else _task_state(state, store, job, index)
+        if ended is not None and ended.final:
             raise Conflict(
-                f"task {index} of job {job_id} has ended ({task.state}): its result never changes; submit it again"
+                f"task {index} of job {job_id} has ended ({ended}): its result never changes; submit it again"
             )
         if unpack_spec(job.spec).at_most_once:
             raise Conflict(f"job {job_id} may start once only (at_most_once): cancel it and submit it again")
         live = [state.attempts[uid] for uid in state.live_of.get(job_id, ())]
         # A gang stops and starts as one, whichever of its members is meant.
         chosen = None if job.gang else index
-        wanted = [item for item in live if chosen in (None, item.index) and not item.cancel]
+        wanted = [item for item in live if not item.cancel and _is_of(item, chosen)]
         note = "" if wanted else "nothing of it runs: it waits, or is stopping already"
         events = [RequeueRequested(job_id, -1 if chosen is None else chosen, caller.user)] if wanted else []
         target = job_id if chosen is None or not job.numbered else f"{job_id}/{chosen}"
@@ -80,6 +81,15 @@ def requeue(
         return Decision(events, lambda after: finish(after, job_id, note), (record,) if events else ())
 
     return decide
+
+
+def _task_state(state: State, store: Store, job: Job, index: int) -> JobState | None:
+    """How one task stands, where it has a result or a record."""
+    rows = CallReader(store, lambda: ()).rows(job.id, index, index + 1) if job.calls else {}
+    if index in rows:
+        return JobState(rows[index].state)
+    task = state.tasks.get((job.id, index)) or store.find_task(job.id, index)
+    return task.state if task is not None else None
 
 
 def edit(
@@ -113,6 +123,13 @@ def edit(
     return decide
 
 
+def _is_of(attempt: Attempt, index: int | None) -> bool:
+    """Whether an attempt runs a task, or any (None); a lane runs the calls that are outstanding in it."""
+    if index is None:
+        return True
+    return attempt.index == index if attempt.calls is None else attempt.calls.get(index, 0) > 0
+
+
 def living(caller: Caller, state: State, store: Store, job_id: str, what: str) -> Job:
     """Give a job that the caller may change and that has not ended."""
     job = state.jobs.get(job_id) or store.find_job(job_id)
@@ -130,7 +147,8 @@ def revise(before: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
     """Lay changes over a spec; null takes a field back to its default. Raises `InvalidSpec` with every problem."""
     raw = spec_document(before)
     if "job_tier" in changes and before.priority == TIERS[before.job_tier].priority:
-        del raw["priority"]
+        # Not there where it is the default of all.
+        raw.pop("priority", None)
     array = changes.get("array")
     if array is not None and before.array is None:
         raise InvalidSpec(

@@ -20,6 +20,7 @@ from dray.hub.engine import Engine
 from dray.hub.service import Caller
 from dray.hub.store.base import Store
 from dray.hub.watches import Watcher, Watches
+from dray.wire.worker_messages import PackedValue
 
 ANSWER_BYTES = 4 << 20
 _DOCUMENT_BYTES = 2048
@@ -73,6 +74,8 @@ class ChannelAnswers:
 
         def look(state: State) -> Document:
             job = owned(caller, find_job(state, self._store, job_id), job_id)
+            if job.calls:
+                return self._call_values(state, job, first, limit)
             indices = range(first, min(job.total, first + limit))
             shown: list[tuple[str, bytes | None]] = []
             size = 0
@@ -92,6 +95,21 @@ class ChannelAnswers:
             }
 
         return await self._engine.read(look)
+
+    def _call_values(self, state: State, job: Job, first: int, limit: int) -> Document:
+        states: list[str] = []
+        values: list[PackedValue | None] = []
+        size = 0
+        for call in self._answers.calls.calls(state, job, first, first + limit):
+            if size > ANSWER_BYTES:
+                break
+            states.append(call.task.state.value)
+            values.append(call.row.value if call.row is not None else None)
+            size += len(values[-1] or b"")
+        end = first + len(states)
+        following = end if states and end < job.total else None
+        shown = {"states": states, "values": values, "next": following}
+        return {"id": job.id, "total": job.total, "first": first, **shown}
 
     async def _collect(
         self, caller: Caller, ids: Sequence[str], show: Callable[[State, Job], Document | None]
@@ -121,7 +139,10 @@ class ChannelAnswers:
     def _last_row(self, state: State, job: Job) -> Document:
         attempts = [] if job.numbered else self._answers.attempts_of(state, job, 0)
         ending: Document = {"document": self._answers.whole(state, job, attempts)}
-        value = _value(attempts)
+        value: PackedValue | None = _value(attempts)
+        if job.calls and not job.numbered:
+            row = self._answers.calls.call(state, job, 0).row
+            value = row.value if row is not None else None
         return ending | {"value": value} if value else ending
 
     def _task(self, state: State, job: Job, index: int) -> tuple[str, bytes | None]:

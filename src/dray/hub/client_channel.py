@@ -2,7 +2,9 @@
 
 Owns sockets, framing, limits and the way from a message to a call of the hub's services; what is allowed is decided
 behind them, exactly as for HTTP. Answers leave as soon as the socket takes them, and what is ready by then shares a
-frame: the peer's pace makes the batches, no timer does. A peer that asks faster than it reads is simply read no
+frame: the peer's pace makes the batches, no timer does. Only what is told unasked about a job that goes on is held to
+`ROWS_S`: people do not see more, and a row for each of a thousand tasks a second costs both ends as much as the tasks.
+A peer that asks faster than it reads is simply read no
 further; one that does not read what it asked to be told of is closed (1013).
 """
 
@@ -17,7 +19,9 @@ import msgspec
 
 from dray.core.model.records import JobState
 from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
+from dray.hub.call_answers import CallAnswers
 from dray.hub.channel_answers import ChannelAnswers
+from dray.hub.channel_calls import ChannelCalls
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.http_answers import error_document, internal_error
 from dray.hub.service import Caller, Document, HubService, ReceiptFilter
@@ -28,17 +32,22 @@ BAD_INPUT, OVERLOADED, TOKEN_GONE, GOING_AWAY = 4400, 1013, 4401, 1001
 BAD_IN_A_ROW = 10
 FRAME_MESSAGES = 512
 GOODBYE_S = 2.0
+ROWS_S = 0.02
 _STATES = frozenset(state.value for state in JobState)
 logger = logging.getLogger("dray.hub.channel")
 
 
 class ChannelLimits(NamedTuple):
-    """What one socket may hold. Reading pauses at `queue_bytes`; pushes end the session at sixteen times as much."""
+    """What one socket may hold. Reading pauses at `queue_bytes`, and while `asked_bytes` of requests are unanswered;
+    pushes end the session at sixteen times as much. Results of calls stop at `results_bytes`, and go on later.
+    """
 
     frame_bytes: int = 8 << 20
     queue_bytes: int = 1 << 20
     in_flight: int = 256
     watched: int = 100_000
+    asked_bytes: int = 16 << 20
+    results_bytes: int = 4 << 20
 
 
 class Desk(NamedTuple):
@@ -46,6 +55,7 @@ class Desk(NamedTuple):
 
     service: HubService
     channel: ChannelAnswers
+    calls: CallAnswers
     is_live: Callable[[str], bool]
 
 
@@ -90,13 +100,19 @@ class Channel:
         self._queued_bytes = 0
         self._rows: dict[str, Any] = {}
         self._rows_bytes = 0
+        self._rows_at = 0.0
+        self._rows_timer: asyncio.TimerHandle | None = None
         self._watched: dict[str, None] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[asyncio.Task[None], int] = {}
+        self._asked_bytes = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._closing: tuple[int, str] | None = None
         self._sending = False
         self.pump: asyncio.Task[None] | None = None
         self._bad_in_a_row = 0
+        self.calls = ChannelCalls(
+            desk.calls, caller, self._push, lambda: self._queued_bytes, limits.results_bytes
+        )
 
     async def run(self, receive: Receive) -> None:
         """Read until the peer has gone. What it asked for still happens; nobody hears the answer."""
@@ -111,7 +127,10 @@ class Channel:
                     await self._take_frame(frame)
         finally:
             self._closing = self._closing or (1006, "")
+            if self._rows_timer is not None:
+                self._rows_timer.cancel()
             self._desk.channel.drop(list(self._watched), self)
+            self.calls.close()
             self.pump.cancel()
 
     def close(self, code: int, reason: str) -> None:
@@ -132,10 +151,23 @@ class Channel:
             self._rows[job_id] = packed
         else:
             self._rows[job_id] = row
+            if self._rest_rows():
+                return
         if self._rows_bytes + self._queued_bytes > 16 * self._limits.queue_bytes and self._sending:
             self._rows, self._outbox, self._rows_bytes = {}, [], 0
             self.close(OVERLOADED, "this peer does not read what it asked to be told of")
         self._wake.set()
+
+    def _rest_rows(self) -> bool:
+        """Whether rows left so lately that the next ones are to wait; then a timer sees to them."""
+        if self._rows_timer is not None:
+            return True
+        loop = asyncio.get_running_loop()
+        due_at = self._rows_at + ROWS_S
+        if loop.time() >= due_at:
+            return False
+        self._rows_timer = loop.call_at(due_at, self._wake.set)
+        return True
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -168,11 +200,12 @@ class Channel:
             return
         self._bad_in_a_row = 0
         task = asyncio.create_task(self._answer(request.id, body))
-        self._asking.add(task)
+        self._asking[task] = len(request.payload)
+        self._asked_bytes += len(request.payload)
         task.add_done_callback(self._asked)
 
     def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asking.discard(task)
+        self._asked_bytes -= self._asking.pop(task)
         self._free()
         if self._closing is not None:
             self._wake.set()
@@ -219,6 +252,7 @@ class Channel:
                 await self._send({"type": "websocket.send", "bytes": wire.join_messages(batch)})
                 self._sending = False
                 self._queued_bytes -= sum(map(len, batch))
+                self.calls.drained()
                 self._free()
             if self._closing is not None:
                 code, reason = self._closing
@@ -232,6 +266,10 @@ class Channel:
     def _batch(self) -> list[bytes]:
         if self._rows:
             rows, self._rows, self._rows_bytes = self._rows, {}, 0
+            self._rows_at = asyncio.get_running_loop().time()
+            if self._rows_timer is not None:
+                self._rows_timer.cancel()
+                self._rows_timer = None
             self._push(wire.write_message(wire.CHANGED, None, {"jobs": list(rows.values())}))
         count, size = 0, 0
         for message in self._outbox[:FRAME_MESSAGES]:
@@ -242,13 +280,21 @@ class Channel:
         batch, self._outbox = self._outbox[:count], self._outbox[count:]
         return batch
 
+    def _is_free(self) -> bool:
+        limits = self._limits
+        return (
+            len(self._asking) < limits.in_flight
+            and self._queued_bytes <= limits.queue_bytes
+            and self._asked_bytes <= limits.asked_bytes
+        )
+
     def _free(self) -> None:
-        if len(self._asking) < self._limits.in_flight and self._queued_bytes <= self._limits.queue_bytes:
+        if self._is_free():
             self._room.set()
 
     async def _has_room(self) -> None:
         """Wait while too much is asked or unsent: the peer's own socket holds back the rest."""
-        if len(self._asking) < self._limits.in_flight and self._queued_bytes <= self._limits.queue_bytes:
+        if self._is_free():
             return
         self._room.clear()
         await self._room.wait()
@@ -302,6 +348,13 @@ class Channel:
 
     async def values(self, body: wire.Values) -> Document:
         return await self._desk.channel.values(self.caller, body.id, body.first, body.limit)
+
+    async def add_calls(self, body: wire.Calls) -> Document:
+        self.need("submit")
+        return await self.calls.add(body)
+
+    async def collect(self, body: wire.Collect) -> Document:
+        return await self.calls.collect(body)
 
     async def cancel(self, body: wire.Cancel) -> Document:
         self.need("submit")
@@ -384,6 +437,8 @@ _CALLS: dict[type[msgspec.Struct], Callable[[Channel, Any], Any]] = {
     wire.Get: Channel.get,
     wire.Result: Channel.result,
     wire.Values: Channel.values,
+    wire.Calls: Channel.add_calls,
+    wire.Collect: Channel.collect,
     wire.Cancel: Channel.cancel,
     wire.Hold: Channel.hold,
     wire.Release: Channel.release,

@@ -24,7 +24,7 @@ from dray.hub.changes import check_deadlines
 from dray.hub.needs import Open, resolve
 from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
-from dray.hub.store.base import AuditRecord, KeyRow, Store
+from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Store
 from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.turns import Decision
 from dray.wire.codec import MAX_DEPTH, depth_of
@@ -73,11 +73,12 @@ class Sources(NamedTuple):
     low_space: Callable[[], bool]
     draw: Callable[[int], list[str]] = draw_ids
     pacing: SubmitPacing | None = None
+    fresh: Callable[[], Sequence[Chunk]] = lambda: ()
 
 
-def read_specs(caller: Caller, raws: Sequence[Any], most: int) -> list[JobSpec]:
+def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = False) -> list[JobSpec]:
     """Check every spec of a request and settle whose jobs they are; all problems of all specs at once, up to a
-    number that a person may still read.
+    number that a person may still read. A function is taken only where its arguments come with it (`calls`).
     """
     if len(raws) > most:
         raise TooLarge(f"a batch holds at most {most} specs, got {len(raws)}: send several")
@@ -95,6 +96,9 @@ def read_specs(caller: Caller, raws: Sequence[Any], most: int) -> list[JobSpec]:
             continue
         try:
             specs.append(check_spec(raw))
+            if specs[-1].function and not calls:
+                what = "is submitted by `calls` over the client channel, with its arguments (hub.submit does that)"
+                problems.append(Problem(f"{prefix}function", what))
         except InvalidSpec as fault:
             problems += [Problem(prefix + problem.where, problem.what) for problem in fault.problems]
     if problems:
@@ -152,7 +156,7 @@ def submit(
                 "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
             )
         check_deadlines(specs, clock)
-        needs = resolve(state, sources.store, caller, specs)
+        needs = resolve(state, sources.store, caller, specs, sources.fresh)
         if sources.pacing is not None:
             # Last of all checks: what is refused for another reason has cost nothing.
             sources.pacing.take(state.policy, specs, clock)

@@ -76,6 +76,8 @@ def job_document(
     spec = unpack_spec(job.spec)
     shown = spec_document(spec)
     shown["id"] = job.id
+    # Nobody reads it, and it may be large: that there is one is said by `calls`.
+    shown.pop("function", None)
     newest = max(attempts, key=lambda attempt: attempt.no, default=None)
     document: Document = {
         "id": job.id,
@@ -103,6 +105,7 @@ def job_document(
         "held_by": job.held_by,
         "after": list(job.after),
         "edited": bool(job.original),
+        "calls": job.calls,
         "spec": shown,
     }
     return document | _ending(job, task)

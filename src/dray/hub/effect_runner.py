@@ -13,14 +13,16 @@ from dray.core.lifecycle.effects import (
     Ack,
     Alarm,
     Assign,
+    CallsDone,
     Cancel,
     CloseSession,
-    Effect,
+    FeedCalls,
     Go,
     LookUp,
     Note,
     NoWork,
     Refuse,
+    Resume,
 )
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.gangs import members, waits_for_go
@@ -28,12 +30,17 @@ from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Phase
 from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
+from dray.hub.call_args import ArgsMemory
+from dray.hub.call_results import AckCalls, Recorded
 from dray.hub.feed import Feed
+from dray.hub.lane_feed import LaneFeed
 from dray.hub.sessions import Session, Sessions
 from dray.hub.store.base import Store
+from dray.hub.turns import Leaving
 from dray.wire.codec import message
 
 logger = logging.getLogger("dray.hub")
+Publish = Callable[[int, list["Recorded | CallsDone"]], None]
 # The protocol's list of reasons is closed, and an agent that does not know one leaves its task running: what a worker
 # must do about a requeue is what it does about any user's cancel.
 _PEER_REASONS = {"requeued": "user"}
@@ -50,13 +57,24 @@ class Runner:
         feed: Feed,
         notice: Callable[[Note], None],
         heartbeat_s: float,
+        lanes: LaneFeed | None = None,
+        publish: Publish | None = None,
     ) -> None:
         self._state, self._sessions, self._store, self._feed = state, sessions, store, feed
         self._notice, self._heartbeat_s = notice, heartbeat_s
+        self._lanes = lanes or LaneFeed(state, ArgsMemory(store), lambda job: "")
+        self._publish = publish or (lambda seq, ended: None)
+        self._ended: list[Recorded | CallsDone] = []
+        self._acks: dict[str, list[int]] = {}
         self._specs: dict[tuple[str, int], dict[str, Any]] = {}
         self._peers: dict[str, list[dict[str, Any]]] = {}
         self._send: dict[type[Any], Callable[[Any], None]] = {
             Assign: self._assign,
+            FeedCalls: lambda effect: self._lanes.feed(effect.uid, effect.indices),
+            AckCalls: lambda effect: self._acks.setdefault(effect.worker, []).append(effect.seq),
+            Recorded: self._ended.append,
+            CallsDone: self._ended.append,
+            Resume: self._resume,
             Go: self._go,
             NoWork: self._no_work,
             Cancel: self._cancel,
@@ -67,8 +85,8 @@ class Runner:
             Alarm: self._alarm,
         }
 
-    def run(self, effects: list[Effect], seq: int, clock: Clock) -> None:
-        """Carry out one turn's effects."""
+    def run(self, effects: list[Leaving], seq: int, clock: Clock) -> None:
+        """Carry out one turn's effects; calls go out at the end, what the whole turn gave to a lane together."""
         notes = []
         for effect in effects:
             if isinstance(effect, Note):
@@ -76,9 +94,22 @@ class Runner:
                 self._notice(effect)
             else:
                 self._send[type(effect)](effect)
+        self._send_calls()
+        # Also with nothing to tell: the job that ended in this turn may have had its last result before.
+        ended = self._ended.copy()
+        self._ended.clear()
+        self._publish(seq, ended)
         self._specs.clear()
         self._peers.clear()
         self._feed.publish(seq, clock.at_ms, notes)
+
+    def _send_calls(self) -> None:
+        for worker, seqs in self._acks.items():
+            if session := self._session(worker):
+                session.push(message("calls_ack", {"seq": seqs}))
+        self._acks.clear()
+        for session, envelope in self._lanes.messages(self._session):
+            session.push(envelope)
 
     def _session(self, worker: str) -> Session | None:
         """The session that the state names: a newer socket under this id is nobody until its register was folded in."""
@@ -87,6 +118,9 @@ class Runner:
 
     def _assign(self, effect: Assign) -> None:
         session, attempt = self._session(effect.worker), self._state.attempts.get(effect.uid)
+        if attempt is not None and attempt.lane:
+            self._lanes.resend(effect.uid)
+            return
         if session is None or attempt is None or attempt.phase is not Phase.ASSIGNED:
             return
         job = self._state.jobs[attempt.job_id]
@@ -125,6 +159,13 @@ class Runner:
     def _peer(self, member: Attempt) -> dict[str, Any]:
         address = member.address or self._state.workers[member.worker].address
         return {"rank": member.index, "address": address, "ports": list(member.ports)}
+
+    def _resume(self, effect: Resume) -> None:
+        session, attempt = self._session(effect.worker), self._state.attempts.get(effect.uid)
+        if session is not None and attempt is not None and attempt.phase.live:
+            # A lane has no task: its word goes under the job's own id, as its accept and its end do.
+            task = attempt.job_id if attempt.lane else self._state.spell(attempt)
+            session.push(message("job_resume", {"task_id": task, "attempt": attempt.uid}))
 
     def _no_work(self, effect: NoWork) -> None:
         if session := self._session(effect.worker):

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from dray.core.lifecycle.effects import Effect
 from dray.core.lifecycle.events import Clock, EpochStarted, Fact
 from dray.core.lifecycle.state import State
-from dray.core.lifecycle.timers import next_due_ms
+from dray.core.lifecycle.timers import forget_answered, next_due_ms
 from dray.errors import NotReady
 from dray.hub.clock import HubClock
 from dray.hub.projection import Projector
+from dray.hub.store.base import Chunk
 from dray.hub.store.writer import StoreWriter
-from dray.hub.turns import Commit, Conductor, Decide, Decision, Deliver, Request
+from dray.hub.turns import Commit, Conductor, Decide, Decision, Deliver, Leaving, Request
 
 T = TypeVar("T")
 DRAIN = 512
@@ -31,7 +31,7 @@ MAX_INBOX = 8192
 class EffectRunner(Protocol):
     """Turns committed effects into I/O."""
 
-    def run(self, effects: list[Effect], seq: int, clock: Clock) -> None: ...
+    def run(self, effects: list[Leaving], seq: int, clock: Clock) -> None: ...
 
 
 class Observer(Protocol):
@@ -72,6 +72,11 @@ class Engine:
     def seq(self) -> int:
         """The number of the last turn."""
         return self._conductor.seq
+
+    @property
+    def fresh(self) -> Sequence[Chunk]:
+        """The chunks of the turn that is under way, which the store does not show yet."""
+        return self._conductor.fresh
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
@@ -121,8 +126,13 @@ class Engine:
         """Wall time, for people."""
         return self._clock.read().at_ms
 
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever reads messages is to wait: a flood of them must not eat the memory."""
+        return not self._room.is_set()
+
     async def has_room(self) -> None:
-        """Wait while the inbox is full: a flood of messages must not eat the memory."""
+        """Wait while the inbox is full."""
         await self._room.wait()
 
     # --- turns ------------------------------------------------------------------------------------------------------
@@ -161,6 +171,7 @@ class Engine:
             alarm.cancel()
 
     def _timer_wait_s(self) -> float | None:
+        forget_answered(self.state)
         due_ms = next_due_ms(self.state)
         return None if due_ms is None else max(0.0, (due_ms - self._clock.read().now_ms) / 1000)
 

@@ -1,4 +1,4 @@
-"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files.
+"""What goes by itself after a while: finished jobs, log rows, keys, audit records, output files, blobs, memory.
 
 By age and by size, in small steps between turns, never live work.
 """
@@ -13,6 +13,8 @@ from dray.config import HubConfig
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
 from dray.errors import EpochLost
+from dray.hub.blobs import Blobs
+from dray.hub.collector import Collector
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
 from dray.hub.store.base import AuditRecord, Retention
@@ -20,15 +22,25 @@ from dray.hub.store.writer import StoreWriter
 from dray.hub.turns import Decision
 
 EVERY_S = 60.0
+STEPS, PAUSE_S = 100, 0.1
 logger = logging.getLogger("dray.hub.housekeeping")
 
 
-async def keep_house(config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs) -> None:
+async def keep_house(
+    config: HubConfig, engine: Engine, writer: StoreWriter, outputs: Outputs, blobs: Blobs
+) -> None:
     """Sweep every minute until cancelled."""
+    collector = Collector()
+    strays = True
     while True:
         await asyncio.sleep(EVERY_S)
+        collector.tend()
         try:
             await sweep(config, engine, writer, outputs)
+            if strays:
+                await blobs.list_strays()
+            strays = False
+            await blobs.sweep(config.blob_idle_s)
         except EpochLost:
             engine.post(note_lost_epoch)
         except Exception:
@@ -50,9 +62,16 @@ async def sweep(config: HubConfig, engine: Engine, writer: StoreWriter, outputs:
         keys_before_ms=at_ms - round(config.keys_s * 1000),
         audit_before_ms=at_ms - round(config.audit_s * 1000),
     )
-    gone = await writer.run(lambda store: store.sweep(retention))
-    for job_id in gone:
-        outputs.drop(job_id)
+    gone: list[str] = []
+    for _ in range(STEPS):
+        swept, more = await writer.run(lambda store: (store.sweep(retention), store.sweep_pending))
+        gone += swept
+        for job_id in swept:
+            outputs.drop(job_id)
+        if not more:
+            break
+        # Commits go first: a large job goes in many small steps.
+        await asyncio.sleep(PAUSE_S)
     await asyncio.to_thread(trim_output, outputs.folder, config.output_bytes, frozenset(engine.state.jobs))
     return len(gone)
 

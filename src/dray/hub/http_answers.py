@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -56,6 +58,15 @@ class Text(NamedTuple):
     body: bytes
     media: str
     status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class FileBody(NamedTuple):
+    """The bytes of a file, sent piece by piece."""
+
+    path: Path
+    size: int
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 def status_of(error: errors.DrayError) -> int:
@@ -107,6 +118,17 @@ async def send_whole(
     headers = [(b"content-type", media), (b"content-length", b"%d" % len(body)), *_ALWAYS, *(more or ())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_head(send: Send, size: int, more: Sequence[tuple[bytes, bytes]]) -> None:
+    """Begin an answer of so many bytes of any kind."""
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"content-length", b"%d" % size),
+        *_ALWAYS,
+        *more,
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
 async def send_start(send: Send, media: str) -> None:

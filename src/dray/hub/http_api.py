@@ -7,23 +7,31 @@ dictionary walk instead of a chain of middleware and regular expressions.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 from uvicorn.protocols.utils import ClientDisconnected
 
 from dray.errors import DrayError, InvalidInput, NotFound, NotReady
 from dray.hub.auth import SCOPES, Tokens
+from dray.hub.blob_calls import PIECE_BYTES
+from dray.hub.blobs import Blobs
+from dray.hub.call_answers import CallAnswers
 from dray.hub.gate import Gate, Receive, Scope, Send, decode_json, has_body, read_body, read_headers
 from dray.hub.http_answers import (
     Answer,
+    FileBody,
     Text,
     deny_upgrade,
     encode,
     internal_error,
     send_error,
+    send_head,
     send_whole,
     status_of,
 )
@@ -49,6 +57,13 @@ class SocketRoute(NamedTuple):
     handler: SocketHandler
 
 
+class Values(NamedTuple):
+    """Where values are read from."""
+
+    blobs: Blobs
+    calls: CallAnswers
+
+
 class HttpLimits(NamedTuple):
     """What a request may cost."""
 
@@ -68,6 +83,7 @@ class HttpApi:
         limits: HttpLimits | None = None,
         sockets: Iterable[SocketRoute] = (),
         count_request: CountRequest | None = None,
+        values: Values | None = None,
     ) -> None:
         self.streams = Streams(tokens.is_live)
         self._service = service
@@ -76,7 +92,11 @@ class HttpApi:
         self._router = Router(ROUTES)
         self._sockets = {route.path.encode(): route for route in sockets}
         self._count = count_request or (lambda name, status: None)
-        self._desk = Desk(service, tokens, self.streams, self._limits.batch_specs, openapi_text().encode())
+        # Made when somebody asks: it would take a good part of every start.
+        describe = functools.cache(lambda: openapi_text().encode())
+        self._desk = Desk(
+            service, tokens, self.streams, self._limits.batch_specs, describe, *(values or (None, None))
+        )
 
     def close(self) -> None:
         """Let nobody wait any longer: the hub is about to stop."""
@@ -166,9 +186,17 @@ class _Exchange:
         if route.needs_ready:
             api.check_ready()
         query = read_query(scope["query_string"], route.params)
+        if route.raw_body:
+            return Request(scope, self._receive_piece, headers, caller, path, query), route
         body = await self._read_body(route) if has_body(headers) else None
         self._body_read = True
         return Request(scope, self._receive, headers, caller, path, query, body), route
+
+    async def _receive_piece(self) -> Mapping[str, Any]:
+        """Hand a piece of the body to a handler that reads it itself."""
+        message = await self._receive()
+        self._body_read = not message.get("more_body", False)
+        return message
 
     async def _read_body(self, route: Route) -> Any:
         if route.method == "GET":
@@ -181,17 +209,43 @@ class _Exchange:
             raise InvalidInput("this call takes no body")
         return document
 
-    async def _answer(self, answer: Answer | Text | Stream, request: Request) -> None:
+    async def _answer(self, answer: Answer | Text | FileBody | Stream, request: Request) -> None:
         if isinstance(answer, Answer):
             self._answered = answer.status
             await send_whole(self._send, answer.status, encode(answer.document))
         elif isinstance(answer, Text):
             self._answered = answer.status
-            await send_whole(self._send, answer.status, answer.body, answer.media.encode())
+            media, more = answer.media.encode(), list(answer.headers)
+            await send_whole(self._send, answer.status, answer.body, media, more)
+        elif isinstance(answer, FileBody):
+            await self._send_file(answer)
         else:
             await self._api.streams.run(
                 self._scope, self._receive, self._note_start, answer, request.caller.token_id
             )
+
+    async def _send_file(self, answer: FileBody) -> None:
+        """Send a file; a reader that takes nothing for a while is cut off, and sees that it does not have all."""
+        wanted = 0 if self._scope["method"] == "HEAD" else answer.size
+        file, piece = await asyncio.to_thread(_begin_file, answer.path, min(PIECE_BYTES, wanted))
+        with file:
+            self._answered = 200
+            await send_head(self._send, answer.size, answer.headers)
+            left = wanted
+            try:
+                while left > 0:
+                    if left < wanted:
+                        piece = await asyncio.to_thread(file.read, min(PIECE_BYTES, left))
+                    left -= len(piece)
+                    async with asyncio.timeout(self._api.streams.slow_reader_s):
+                        await self._send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                    if not piece:
+                        await cut(self._scope, wait_gone(self._receive))
+                        return
+                if not wanted:
+                    await self._send({"type": "http.response.body", "body": b""})
+            except TimeoutError:
+                await cut(self._scope, wait_gone(self._receive))
 
     async def _note_start(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -205,3 +259,13 @@ class _Exchange:
             return
         self._answered = status_of(error)
         await send_error(self._send, self._receive, self._headers, error, self._body_read)
+
+
+def _begin_file(path: Path, size: int) -> tuple[BinaryIO, bytes]:
+    """Open a file and read its first piece, in one go: most files have no other."""
+    file = path.open("rb")
+    try:
+        return file, file.read(size)
+    except BaseException:
+        file.close()
+        raise

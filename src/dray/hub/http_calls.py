@@ -7,7 +7,9 @@ own.
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -17,6 +19,9 @@ from dray.core.model.spec import JobSpec
 from dray.core.model.spec_check import MAX_PROBLEMS, suggest
 from dray.errors import InvalidInput, NotReady, Problem, TooLarge
 from dray.hub.auth import Tokens
+from dray.hub.blob_calls import VALUE_ROUTES
+from dray.hub.blobs import Blobs
+from dray.hub.call_answers import CallAnswers
 from dray.hub.http_answers import Answer, Text
 from dray.hub.http_routes import ADMIN, API, READ, SUBMIT, Param, Request, Route
 from dray.hub.http_streams import Stream, Streams, feed_lines
@@ -42,7 +47,9 @@ class Desk(NamedTuple):
     tokens: Tokens
     streams: Streams
     batch_specs: int
-    openapi: bytes
+    describe: Callable[[], bytes]
+    blobs: Blobs | None = None
+    calls: CallAnswers | None = None
 
 
 async def submit_job(desk: Desk, request: Request) -> Answer:
@@ -234,7 +241,8 @@ async def show_metrics(desk: Desk, request: Request) -> Text:
 
 
 async def show_openapi(desk: Desk, request: Request) -> Text:
-    return Text(desk.openapi, "application/json")
+    # Off the loop: the first one to ask has it made.
+    return Text(await asyncio.to_thread(desk.describe), "application/json")
 
 
 def read_struct(kind: type[T], document: Any) -> T:
@@ -398,4 +406,11 @@ _PLAIN_ROUTES = (
     Route("GET", "/openapi.json", "show_openapi", "This description", show_openapi, ANY,
           answers={200: dict[str, Any]}, needs_ready=False),
 )  # fmt: skip
-ROUTES: tuple[Route, ...] = (*_JOB_ROUTES, *_CLUSTER_ROUTES, *SITE_ROUTES, *_ADMIN_ROUTES, *_PLAIN_ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *_JOB_ROUTES,
+    *VALUE_ROUTES,
+    *_CLUSTER_ROUTES,
+    *SITE_ROUTES,
+    *_ADMIN_ROUTES,
+    *_PLAIN_ROUTES,
+)

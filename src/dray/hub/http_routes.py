@@ -119,7 +119,10 @@ class Request(msgspec.Struct):
 
 
 class Route(NamedTuple):
-    """One call. `handler` takes the api and a `Request`; `body` is the type of the JSON document it reads."""
+    """One call. `handler` takes the api and a `Request`; `body` is the type of the JSON document it reads.
+
+    `raw_body`: it reads bytes of any number from `Request.receive` itself.
+    """
 
     method: str
     path: str
@@ -135,6 +138,7 @@ class Route(NamedTuple):
     headers: tuple[str, ...] = ()
     needs_ready: bool = True
     errors: tuple[int, ...] = ()
+    raw_body: bool = False
 
 
 class Match(NamedTuple):

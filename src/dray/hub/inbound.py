@@ -10,37 +10,47 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dray.core.lifecycle.checkpoints import is_news
-from dray.core.lifecycle.effects import Ack, Effect, LookUp, Refuse
+from dray.core.lifecycle.effects import Ack, Effect, LookUp, Refuse, Resume
 from dray.core.lifecycle.events import (
     Activity,
     AttemptAccepted,
     AttemptEnded,
     AttemptSaved,
     AttemptStarted,
+    AttemptYielded,
     CreditSet,
     Event,
     Heard,
     Outcome,
     Progressed,
+    ResendDue,
+    ResumeAsked,
     SessionOpened,
     SlotsSeen,
     WorkerChanged,
     WorkerRegistered,
     WorkerReturned,
 )
+from dray.core.lifecycle.lanes import missing
 from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import split_task_id
-from dray.hub.store.base import Store
+from dray.core.model.records import LANE, Attempt
+from dray.hub.call_results import record
+from dray.hub.store.base import Chunk, Store
+from dray.hub.turns import Leaving
 from dray.wire.worker_messages import (
     MAX_NOTE,
+    CallsResult,
     Heartbeat,
     JobAccepted,
     JobLog,
     JobProgress,
     JobResult,
+    JobResume,
     JobStarted,
+    JobYield,
     MetricsRequest,
     ReadyForWork,
     Register,
@@ -51,9 +61,11 @@ from dray.wire.worker_messages import (
 )
 
 
-def interpret(state: State, worker: str, session: int, body: WorkerMessage) -> Iterator[Event | Effect]:
+def interpret(
+    state: State, worker: str, session: int, body: WorkerMessage, raw: bytes = b""
+) -> Iterator[Event | Leaving | Chunk]:
     """Yield what follows from one message of a registered session, step by step: each step sees the one before
-    folded in.
+    folded in. `raw` is a frame of results as it came, where it may be stored so.
     """
     presence = state.presence.get(worker)
     if presence is None or presence.session != session:
@@ -61,6 +73,9 @@ def interpret(state: State, worker: str, session: int, body: WorkerMessage) -> I
     yield Heard(worker)
     if state.workers[worker].silent:
         yield WorkerReturned(worker)
+    if type(body) is CallsResult:
+        yield from record(state, worker, body, raw)
+        return
     yield from _STEPS[type(body)](state, worker, body)
 
 
@@ -113,7 +128,10 @@ def _activity(state: State, store: Store, worker: str, task: str, uid: str, said
         uid, over = found.uid, not found.phase.live and not adoptable(state, found)
     else:
         known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
-        if known is not None and (known.worker, known.job_id, known.index) != (worker, job_id, max(index, 0)):
+        named = (max(index, 0), LANE) if index < 0 else (index,)
+        if known is not None and (
+            (known.worker, known.job_id) != (worker, job_id) or known.index not in named
+        ):
             # A uid drawn again by a hub that was restored from a backup: this worker's work is not ours to judge.
             known = None
         over = known is not None and not known.phase.live
@@ -148,6 +166,8 @@ def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | E
     if body.capability is not None and (body.capability != known.capability or devices != known.devices):
         yield WorkerChanged(worker, body.capability, devices)
     yield SlotsSeen(worker, body.slots)
+    for uid in missing(state, worker, body.active) if body.active is not None else ():
+        yield ResendDue(uid)
     yield Ack(worker, "heartbeat")
 
 
@@ -197,6 +217,29 @@ def _health(state: State, worker: str, body: ServiceHealth) -> Iterator[Event | 
         yield Ack(worker, "service_health")
 
 
+def _yielded(state: State, worker: str, body: JobYield) -> Iterator[Event | Effect]:
+    """A word about an attempt that is over is left unread: whatever it held has been given back."""
+    attempt = _own(state, worker, body.attempt)
+    if attempt is not None and not attempt.yielded:
+        yield AttemptYielded(worker, attempt.uid)
+
+
+def _resumes(state: State, worker: str, body: JobResume) -> Iterator[Event | Effect]:
+    attempt = _own(state, worker, body.attempt)
+    if attempt is None:
+        return
+    if attempt.yielded:
+        yield ResumeAsked(worker, attempt.uid)
+    else:
+        # It has its place: the word that said so was lost.
+        yield Resume(worker, attempt.uid)
+
+
+def _own(state: State, worker: str, uid: str) -> Attempt | None:
+    attempt = state.attempts.get(uid)
+    return attempt if attempt is not None and attempt.worker == worker and attempt.phase.live else None
+
+
 def _nothing(state: State, worker: str, body: object) -> Iterator[Event | Effect]:
     yield from ()
 
@@ -209,6 +252,8 @@ _STEPS: dict[type[Any], Callable[[State, str, Any], Iterator[Event | Effect]]] =
     JobResult: _result,
     ServiceHealth: _health,
     JobProgress: _progress,
+    JobYield: _yielded,
+    JobResume: _resumes,
     JobLog: _nothing,
     MetricsRequest: _nothing,
     WorkerListRequest: _nothing,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job
 from dray.errors import InvalidInput, NotFound
+from dray.hub.call_rows import is_call
 from dray.hub.commands import find_job, owned
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
@@ -71,7 +72,7 @@ class LogReader:
                 if shown:
                     yield f"[dray: attempt {attempt.no}, on {attempt.worker}]\n".encode()
                 shown = attempt.no
-                async for piece in self._outputs.read(attempt, _streams(request), self._runs(attempt.uid)):
+                async for piece in self._outputs.read(attempt, _streams(request), self._runs(attempt)):
                     yield piece
             if request.attempt is not None and shown:
                 return
@@ -83,10 +84,13 @@ class LogReader:
                 return
             await asyncio.sleep(NEXT_LOOK_S)
 
-    def _runs(self, uid: str) -> Callable[[], bool]:
+    def _runs(self, attempt: Attempt) -> Callable[[], bool]:
         def runs() -> bool:
-            current = self._engine.state.attempts.get(uid)
-            return current is not None and current.phase.live
+            current = self._engine.state.attempts.get(attempt.uid)
+            if current is None or not current.phase.live:
+                return False
+            # A lane lives on after a call that went through it.
+            return not is_call(attempt) or attempt.index in (current.calls or {})
 
         return runs
 

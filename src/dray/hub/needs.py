@@ -6,17 +6,20 @@ for those who wait: `core.lifecycle` does that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.dependencies import reaches
 from dray.core.lifecycle.state import State
 from dray.core.model.dependency import broken_words, is_met, read_need
-from dray.core.model.records import Job
+from dray.core.model.records import Job, JobState
 from dray.core.model.spec import JobSpec
 from dray.errors import InvalidSpec, Problem
+from dray.hub.call_rows import CallReader
 from dray.hub.service import Caller
-from dray.hub.store.base import Store
+from dray.hub.store.base import Chunk, Store
+
+Fresh = Callable[[], Sequence[Chunk]]
 
 
 class Open(NamedTuple):
@@ -29,16 +32,19 @@ class Open(NamedTuple):
 NOTHING = Open()
 
 
-def resolve(state: State, store: Store, caller: Caller, specs: Sequence[JobSpec]) -> list[Open]:
+def resolve(
+    state: State, store: Store, caller: Caller, specs: Sequence[JobSpec], fresh: Fresh = lambda: ()
+) -> list[Open]:
     """Look up what each job of a submit waits for; unknown jobs and circles are refused, all at once."""
     if not any(spec.after for spec in specs):
         return [NOTHING] * len(specs)
     batch = {spec.id: spec for spec in specs if spec.id}
     problems: list[Problem] = []
     found = []
+    reader = CallReader(store, fresh)
     for place, spec in enumerate(specs):
         prefix = f"[{place}]." if len(specs) > 1 else ""
-        found.append(_look_up(state, store, caller, spec.after, batch, prefix, problems))
+        found.append(_look_up(state, reader, caller, spec.after, batch, prefix, problems))
     if not problems and (circle := _find_circle(batch)):
         problems = [Problem("after", f"these jobs wait for each other in a circle: {' -> '.join(circle)}")]
     _refuse(problems)
@@ -50,7 +56,7 @@ def resolve_edit(
 ) -> tuple[str, ...]:
     """Look up what an edited job shall wait for; what can never be met, or would close a circle, is refused."""
     problems: list[Problem] = []
-    found = _look_up(state, store, caller, after, {}, "", problems)
+    found = _look_up(state, CallReader(store, lambda: ()), caller, after, {}, "", problems)
     if found.broken:
         problems.append(Problem("after", f"can never be met: {found.broken}"))
     for text in found.after:
@@ -65,7 +71,7 @@ def resolve_edit(
 
 def _look_up(
     state: State,
-    store: Store,
+    reader: CallReader,
     caller: Caller,
     after: Sequence[str],
     batch: Mapping[str, JobSpec],
@@ -78,15 +84,29 @@ def _look_up(
         if need.job_id in batch:
             still_open.append(text)
             continue
-        job = state.jobs.get(need.job_id) or store.find_job(need.job_id)
+        job = state.jobs.get(need.job_id) or reader.store.find_job(need.job_id)
         if job is None or not caller.sees(job.user):
             what = f"there is no job {need.job_id!r} to wait for, or it is not yours"
             problems.append(Problem(f"{prefix}after[{number}]", what))
-        elif not job.state.final:
+            continue
+        if need.task >= job.total:
+            what = f"job {job.id} has no task {need.task} to wait for: it has {job.total}"
+            problems.append(Problem(f"{prefix}after[{number}]", what))
+            continue
+        ended = job.state if need.task < 0 else _task_state(state, reader, job, need.task)
+        if not ended.final:
             still_open.append(text)
-        elif not is_met(need, job.state):
-            broken = broken or broken_words(need, job.state)
+        elif not is_met(need, ended):
+            broken = broken or broken_words(need, ended)
     return Open(tuple(still_open), broken)
+
+
+def _task_state(state: State, reader: CallReader, job: Job, index: int) -> JobState:
+    """How one task stands; a call that ended is known to its chunk alone."""
+    if job.calls:
+        return reader.call(state, job, index).task.state
+    task = state.tasks.get((job.id, index)) or reader.store.find_task(job.id, index)
+    return job.rest if task is None else task.state
 
 
 def _find_circle(batch: Mapping[str, JobSpec]) -> list[str]:

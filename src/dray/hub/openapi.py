@@ -18,6 +18,7 @@ from dray.core.model.policy import ORDERS, PREEMPTION_RULES, STRATEGIES
 from dray.hub.http_calls import ROUTES
 from dray.hub.http_routes import Route, id_schema
 from dray.wire.api_schemas import ErrorAnswer
+from dray.wire.worker_messages import DIGEST_PATTERN
 
 _REF = "#/components/schemas/{name}"
 _ABOUT = {
@@ -41,6 +42,7 @@ _WORDS = {
     ("PlacementPolicy", "strategy"): STRATEGIES,
     ("PreemptionPolicy", "strategy"): PREEMPTION_RULES,
 }
+_PATHS: dict[str, dict[str, Any]] = {"digest": {"type": "string", "pattern": DIGEST_PATTERN}}
 _HEADERS = {
     "Idempotency-Key": (
         "the same key again gives the same jobs, for 7 days",
@@ -114,6 +116,8 @@ def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
         operation["description"] = (
             f"Needs a token with the scope {' or '.join(f'`{one}`' for one in route.scopes)}."
         )
+    if route.raw_body:
+        operation["requestBody"] = {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
     if route.body is not None:
         schema = schemas.of(route.body)
         if route.body_optional:
@@ -202,7 +206,7 @@ def _usual_errors(route: Route) -> set[int]:
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": id_schema()}
+        {"name": name, "in": "path", "required": True, "schema": _PATHS.get(name) or id_schema()}
         for name in re.findall(r"{(\w+)}", route.path)
     ]
 

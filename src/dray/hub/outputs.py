@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import Attempt
 from dray.errors import InvalidInput
+from dray.hub.call_rows import is_call
 from dray.wire.worker_messages import STREAMS, JobLog, JobResult
 
 HEADER = struct.Struct("<BQI")
@@ -123,7 +124,7 @@ class Outputs:
     ) -> None:
         self.folder, self._cap, self._find = folder, cap_bytes, find
         self._open: OrderedDict[str, Recording] = OrderedDict()
-        self._owners: OrderedDict[tuple[str, str], Attempt] = OrderedDict()
+        self._owners: OrderedDict[tuple[str, str, str], Attempt] = OrderedDict()
         self._announced: OrderedDict[str, list[int]] = OrderedDict()
 
     def take(self, worker: str, body: JobLog) -> dict[str, dict[str, int]]:
@@ -131,7 +132,7 @@ class Outputs:
         attempt = self._owner(worker, body)
         recording = self.recording(attempt)
         recording.append(STREAMS.index(body.stream), body.offset, body.data, self._cap)
-        return {attempt.uid: dict(zip(STREAMS, recording.ends, strict=True))}
+        return {name_of(attempt): dict(zip(STREAMS, recording.ends, strict=True))}
 
     def expect(self, result: JobResult) -> None:
         """Note how much a finished attempt printed, so that a follower knows when it has all."""
@@ -148,25 +149,28 @@ class Outputs:
 
     def recording(self, attempt: Attempt) -> Recording:
         """Open (or make) the recording of an attempt."""
-        recording = self._open.get(attempt.uid)
+        name = name_of(attempt)
+        recording = self._open.get(name)
         if recording is None:
-            recording = self._open[attempt.uid] = Recording(self.path(attempt))
-            recording.expected = self._announced.get(attempt.uid)
+            recording = self._open[name] = Recording(self.path(attempt))
+            recording.expected = self._announced.get(name)
             if len(self._open) > OPEN_FILES:
                 self._open.popitem(last=False)
         else:
-            self._open.move_to_end(attempt.uid)
+            self._open.move_to_end(name)
         return recording
 
     def path(self, attempt: Attempt) -> Path:
-        return self.folder / attempt.job_id / f"{attempt.index}.{attempt.no}.{attempt.uid}"
+        # Of a call only its lane and its index are known for good.
+        number = "call" if is_call(attempt) else attempt.no
+        return self.folder / attempt.job_id / f"{attempt.index}.{number}.{attempt.uid}"
 
     def drop(self, job_id: str) -> None:
         """Delete what a forgotten job printed."""
         shutil.rmtree(self.folder / job_id, ignore_errors=True)
 
     def _owner(self, worker: str, body: JobLog) -> Attempt:
-        key = (worker, body.attempt or body.task_id)
+        key = (worker, body.attempt or "", body.task_id)
         attempt = self._owners.get(key)
         if attempt is None or not body.attempt:
             job_id, index = split_task_id(body.task_id) or (body.task_id, -1)
@@ -199,6 +203,11 @@ class Outputs:
                 return
             if await _idle(bell, None if running else IDLE_END_S):
                 return
+
+
+def name_of(attempt: Attempt) -> str:
+    """How an attempt's output is acked: by its uid, that of a call by its lane's uid and its index."""
+    return f"{attempt.uid}.{attempt.index}" if is_call(attempt) else attempt.uid
 
 
 async def _idle(bell: asyncio.Event, limit_s: float | None) -> bool:

@@ -138,8 +138,14 @@ def _job_row(job: Job) -> JobRow:
 def _attempt_row(state: State, attempt: Attempt) -> AttemptRow:
     job, worker = state.jobs[attempt.job_id], state.workers.get(attempt.worker)
     gpu_type = worker.capability.gpu_type if worker and attempt.devices else ""
+    # What is outstanding in a lane changes in place: the row keeps it as it is now.
+    calls = None if attempt.calls is None else dict(attempt.calls)
     return AttemptRow(
-        msgspec.structs.replace(attempt), job.name, job.user, shape_name(state.ask(attempt)), gpu_type
+        msgspec.structs.replace(attempt, calls=calls),
+        job.name,
+        job.user,
+        shape_name(state.ask(attempt)),
+        gpu_type,
     )
 
 

@@ -22,6 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dray.errors import HubUnavailable, InvalidConfig
+from dray.hub.sockets import FrameSocket
 
 HEADER_BYTES = 64 << 10
 HEADER_S = 30.0
@@ -140,7 +141,7 @@ def _config(app: Callable[..., Any], cert: Path | None, key: Path | None, frame_
     return uvicorn.Config(
         app,
         http=_BoundedProtocol,
-        ws="websockets-sansio",
+        ws=FrameSocket,
         loop="none",
         lifespan="off",
         interface="asgi3",

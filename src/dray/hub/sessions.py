@@ -1,14 +1,16 @@
 """Worker sockets: frames in, frames out, nothing decided. What a message means is settled in `inbound`, inside a turn.
 
 Each session has an outbox with a bound: a peer that does not read is closed (1013) instead of eating the hub's memory.
+Small frames go straight in and out of the socket where it offers that; a task reads and another writes all that has to
+wait, in the same order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from dray.core.lifecycle.events import SessionClosed, WorkerLeft
 from dray.errors import InvalidInput
@@ -18,6 +20,7 @@ from dray.hub.gate import Receive, Scope, Send
 from dray.hub.outputs import Outputs
 from dray.hub.questions import Questions
 from dray.hub.service import Caller
+from dray.hub.sockets import EXTENSION
 from dray.hub.store.base import Store
 from dray.hub.turns import Decision
 from dray.wire.codec import Codec, Envelope, message
@@ -26,6 +29,7 @@ from dray.wire.worker_messages import (
     QUESTIONS,
     SUBPROTOCOL_JSON,
     SUBPROTOCOL_MSGPACK,
+    CallsResult,
     JobLog,
     JobResult,
     Register,
@@ -37,6 +41,8 @@ BAD_INPUT, OVERLOADED, GOING_AWAY = 4400, 1013, 1001
 BAD_IN_A_ROW = 10
 # A frame may hold a million messages: others get their turn, and the outbox its bound, after so many of them.
 FRAME_SLICE = 64
+FRAME_MESSAGES, FRAME_BYTES = 256, 1 << 20
+CALLS = "calls_assign"
 logger = logging.getLogger("dray.hub.sessions")
 
 
@@ -48,17 +54,37 @@ class Limits:
         self.queue_messages, self.queue_bytes = queue_messages, queue_bytes
 
 
-class Session:
-    """One socket. `worker` is empty until it has registered."""
+class Frames(Protocol):
+    """The short way in and out of a socket."""
 
-    def __init__(self, number: int, caller: Caller, codec: Codec, send: Send, limits: Limits) -> None:
+    def take_frames(self, take: Callable[[bytes], bool]) -> None: ...
+    def write_frame(self, frame: bytes) -> bool: ...
+
+
+class Session:
+    """One socket. `worker` is empty until it has registered; `reading`: a frame is being taken step by step."""
+
+    def __init__(
+        self,
+        number: int,
+        caller: Caller,
+        codec: Codec,
+        send: Send,
+        limits: Limits,
+        frames: Frames | None = None,
+    ) -> None:
         self.number, self.caller, self.codec = number, caller, codec
         self.worker = ""
-        self.lists = False
+        self.lists = self.calls = False
         self.bad_in_a_row = 0
+        self.reading = False
         self.closing: tuple[int, str] | None = None
         self._send, self._limits = send, limits
+        # Text frames are rare enough for the long way.
+        self._direct = frames if codec.binary else None
+        self._flushing = False
         self._outbox: list[dict[str, Any]] = []
+        self._plain = 0
         self._in_flight = 0
         self._flying_bytes = 0
         self._wake = asyncio.Event()
@@ -67,13 +93,35 @@ class Session:
         """Queue one message; too many unread ones end the session."""
         if self.closing is not None:
             return
-        if self._in_flight and (
-            len(self._outbox) >= self._limits.queue_messages or self._flying_bytes > self._limits.queue_bytes
+        # Calls are left out of the count: what a lane may have outstanding bounds them.
+        calls = envelope["type"] == CALLS
+        if (
+            self._in_flight
+            and not calls
+            and (self._plain >= self._limits.queue_messages or self._flying_bytes > self._limits.queue_bytes)
         ):
             self.close(OVERLOADED, "this peer does not read what it is sent")
             return
         self._outbox.append(envelope)
-        self._wake.set()
+        self._plain += not calls
+        if self._direct is None or self._in_flight:
+            self._wake.set()
+        elif not self._flushing:
+            # Once all that this step of the loop has to say is there.
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write what is queued at once if it is one frame and the socket takes it; else the pump sends it."""
+        self._flushing = False
+        if not self._outbox or self.closing is not None or self._in_flight or self._direct is None:
+            self._wake.set()
+            return
+        first, *more = self._groups(self._outbox)
+        if not more and self._direct.write_frame(self.codec.encode(first)):
+            self._outbox, self._plain = [], 0
+        else:
+            self._wake.set()
 
     def close(self, code: int, reason: str) -> None:
         """End the session after what is queued; later messages are dropped."""
@@ -94,9 +142,11 @@ class Session:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            batch, self._outbox = self._outbox, []
-            for frame in self._frames(batch):
-                self._in_flight, self._flying_bytes = 1, len(frame)
+            batch, self._outbox, self._plain = self._outbox, [], 0
+            for group in self._groups(batch):
+                frame = self.codec.encode(group)
+                calls = any(envelope["type"] == CALLS for envelope in group)
+                self._in_flight, self._flying_bytes = 1, 0 if calls else len(frame)
                 body = {"bytes": frame} if self.codec.binary else {"text": frame.decode()}
                 await self._send({"type": "websocket.send", **body})
             self._in_flight = self._flying_bytes = 0
@@ -111,10 +161,20 @@ class Session:
                 )
                 return
 
-    def _frames(self, batch: list[dict[str, Any]]) -> list[bytes]:
-        if self.lists and batch:
-            return [self.codec.encode(batch[start : start + 256]) for start in range(0, len(batch), 256)]
-        return [self.codec.encode([envelope]) for envelope in batch]
+    def _groups(self, batch: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+        """Cut what is queued into frames: one message each unless the peer takes lists."""
+        group: list[dict[str, Any]] = []
+        size = 0
+        most = FRAME_MESSAGES if self.lists else 1
+        for envelope in batch:
+            weight = sum(map(len, envelope["payload"]["args"])) if envelope["type"] == CALLS else 0
+            if group and (len(group) >= most or size + weight > FRAME_BYTES):
+                yield group
+                group, size = [], 0
+            group.append(envelope)
+            size += weight
+        if group:
+            yield group
 
 
 class Sessions:
@@ -141,15 +201,17 @@ class Sessions:
         chosen = next((name for name in offered if name in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON)), None)
         await send({"type": "websocket.accept", "subprotocol": chosen})
         self._numbers += 1
-        session = Session(
-            self._numbers, caller, self._codecs[chosen == SUBPROTOCOL_MSGPACK], send, self._limits
-        )
+        frames: Frames | None = (scope.get("extensions") or {}).get(EXTENSION)
+        codec = self._codecs[chosen == SUBPROTOCOL_MSGPACK]
+        session = Session(self._numbers, caller, codec, send, self._limits, frames)
         self.open[session.number] = session
         pump = asyncio.create_task(session.pump())
         if offered and chosen is None:
             session.close(
                 BAD_INPUT, f"this hub speaks {SUBPROTOCOL_MSGPACK} and plain JSON, not {offered[0][:40]}"
             )
+        if frames is not None:
+            frames.take_frames(lambda frame: self._take(session, frame))
         try:
             code = await self._read(session, receive)
         finally:
@@ -170,8 +232,35 @@ class Sessions:
             if session.closing is not None:
                 continue
             frame: bytes | str = got["bytes"] if got.get("bytes") is not None else got.get("text") or ""
+            session.reading = True
             await self._frame(session, frame)
             await self._engine().has_room()
+            session.reading = False
+
+    def _take(self, session: Session, frame: bytes) -> bool:
+        """Take a frame in one step where nothing stands in its way; what is odd about one the long way says."""
+        if session.reading or session.closing is not None or not session.codec.binary:
+            return False
+        if len(frame) > self._limits.binary_bytes or self._engine().is_full:
+            return False
+        try:
+            envelopes = session.codec.split(frame)
+        except InvalidInput:
+            return False
+        if len(envelopes) > FRAME_SLICE:
+            return False
+        for envelope in envelopes:
+            self._one(session, envelope)
+            if session.closing is not None:
+                break
+        return True
+
+    def _one(self, session: Session, envelope: Envelope) -> None:
+        try:
+            self._message(session, envelope)
+            session.bad_in_a_row = 0
+        except InvalidInput as fault:
+            self._refuse(session, fault.message)
 
     async def _frame(self, session: Session, frame: bytes | str) -> None:
         """Take one frame, message by message, until it or the session ends."""
@@ -192,11 +281,7 @@ class Sessions:
             self._refuse(session, fault.message)
             return
         for count, envelope in enumerate(envelopes, 1):
-            try:
-                self._message(session, envelope)
-                session.bad_in_a_row = 0
-            except InvalidInput as fault:
-                self._refuse(session, fault.message)
+            self._one(session, envelope)
             if count % FRAME_SLICE == 0:
                 await asyncio.sleep(0)
                 await self._engine().has_room()
@@ -230,11 +315,23 @@ class Sessions:
             session.push(message("ack", {"re": "job_log", "log_offsets": ack}))
         if isinstance(body, JobResult):
             self._outputs.expect(body)
-        self._post(session, body)
+        if isinstance(body, CallsResult):
+            self._check_calls(session)
+            self._post(session, body, bytes(envelope.payload) if session.codec.binary else b"")
+        else:
+            self._post(session, body)
 
-    def _post(self, session: Session, body: Any) -> None:
+    def _check_calls(self, session: Session) -> None:
+        if not session.calls:
+            raise InvalidInput(
+                "calls_result: this session did not name the feature 'calls' when it registered"
+            )
+
+    def _post(self, session: Session, body: Any, raw: bytes = b"") -> None:
         worker, number = session.worker, session.number
-        self._engine().post(lambda state, clock: Decision(inbound.interpret(state, worker, number, body)))
+        self._engine().post(
+            lambda state, clock: Decision(inbound.interpret(state, worker, number, body, raw))
+        )
 
     def _register(self, session: Session, body: Register) -> None:
         if session.worker and session.worker != body.id:
@@ -246,6 +343,7 @@ class Sessions:
             )
         session.worker = body.id
         session.lists = session.codec.binary and "list" in (body.features or ())
+        session.calls = "calls" in (body.features or ())
         for result in body.finished_unacked or ():
             self._outputs.expect(result)
         engine, number = self._engine(), session.number

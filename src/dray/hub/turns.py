@@ -18,11 +18,16 @@ from dray.core.lifecycle.events import Clock, Event, Fact, PlanDecided, is_fact,
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due
 from dray.core.scheduling.explain import View, headline
+from dray.core.scheduling.feeding import feed, prepare
 from dray.core.scheduling.pass_ import is_due, plan, settle_plan
 from dray.errors import BrokenInvariant, DrayError
-from dray.hub.store.base import AuditRecord, KeyRow, Turn
+from dray.hub.call_results import AckCalls, Recorded
+from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Turn
 
-_EFFECTS = frozenset(Effect.__args__)
+# What leaves after the commit: effects of the core, and those that only a hub with sockets knows.
+Leaving = Effect | Recorded | AckCalls
+_EFFECTS = frozenset((*Effect.__args__, AckCalls))
+_CHUNKS = frozenset(Chunk.__args__)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -37,7 +42,7 @@ class Waiting(Protocol):
 class Decision(NamedTuple):
     """What a request comes to in its turn: events to fold in, what to record beside them, what to answer after."""
 
-    events: Iterable[Event | Effect] = ()
+    events: Iterable[Event | Leaving | Chunk] = ()
     answer: Callable[[State], Any] | None = None
     audit: tuple[AuditRecord, ...] = ()
     keys: tuple[KeyRow, ...] = ()
@@ -63,7 +68,7 @@ class Commit(NamedTuple):
 class Deliver(NamedTuple):
     """Let these effects leave."""
 
-    effects: list[Effect]
+    effects: list[Leaving]
 
 
 class Answer(NamedTuple):
@@ -90,10 +95,13 @@ class Conductor:
     def __init__(self, state: State, seq: int) -> None:
         self.state, self.seq = state, seq
         self.cut = False
+        self.fresh: list[Chunk] = []
 
     def turn(self, requests: Iterable[Request], first: Iterable[Fact], clock: Clock) -> Iterator[Step]:
         """Take requests, timers and the pass, then commit, deliver and answer. `first` comes before everything."""
         gathered = Gathered(self.state, clock)
+        # Whoever looks for chunks while the turn is under way finds those that no store has yet.
+        self.fresh = gathered.chunks
         self.state.now_ms = clock.now_ms
         for fact in first:
             gathered.fold(fact)
@@ -108,10 +116,15 @@ class Conductor:
                 "if they are gone for good, drain them (dray worker drain)"
             )
             gathered.effects += [Alarm(text), Note("alarm", data={"text": text})]
+        for fact in prepare(self.state):
+            gathered.fold(fact)
         self.cut = self._pass(gathered)
+        for fact in feed(self.state):
+            gathered.fold(fact)
         if gathered.durable:
             self.seq += 1
             yield Commit(gathered.record(self.seq))
+        self.fresh = []
         yield Deliver(gathered.effects)
         yield Answer(gathered.answers)
 
@@ -139,14 +152,15 @@ class Gathered:
     def __init__(self, state: State, clock: Clock) -> None:
         self.state, self.clock = state, clock
         self.facts: list[Fact] = []
-        self.effects: list[Effect] = []
+        self.effects: list[Leaving] = []
         self.keys: list[KeyRow] = []
         self.audit: list[AuditRecord] = []
+        self.chunks: list[Chunk] = []
         self.answers: list[tuple[Waiting, Any, BaseException | None]] = []
 
     @property
     def durable(self) -> bool:
-        return bool(self.facts or self.keys or self.audit)
+        return bool(self.facts or self.keys or self.audit or self.chunks)
 
     def take(self, request: Request) -> None:
         """Decide one request against the state as it stands now, and fold what it comes to in."""
@@ -176,12 +190,20 @@ class Gathered:
         except DrayError as refusal:
             return None, refusal
 
-    def fold(self, item: Event | Effect) -> None:
-        """Apply an event; an effect that needs no event rides along."""
-        if type(item) in _EFFECTS:
+    def fold(self, item: Event | Leaving | Chunk) -> None:
+        """Apply an event; an effect that needs no event rides along, and so does what is only to be kept."""
+        kind: type[Any] = type(item)
+        if kind in _EFFECTS:
             self.effects.append(item)  # type: ignore[arg-type]  # narrowed by the exact type above
             return
-        if is_fact(item):  # type: ignore[arg-type]  # not an effect, so an event
+        if kind is Recorded:
+            self.effects.append(item)  # type: ignore[arg-type]  # as above
+            item = item.chunk  # type: ignore[union-attr]  # as above
+            kind = type(item)
+        if kind in _CHUNKS:
+            self.chunks.append(item)  # type: ignore[arg-type]  # as above
+            return
+        if is_fact(item):  # type: ignore[arg-type]  # neither an effect nor a chunk, so an event
             self.facts.append(item)  # type: ignore[arg-type]  # a struct is a fact
         self.effects += apply(self.state, item, self.clock)  # type: ignore[arg-type]  # an event, see above
 
@@ -191,4 +213,4 @@ class Gathered:
         notes = [(note.type, note.job_id, note.task_id, note.worker, dict(note.data)) for note in shown]
         clock = self.clock
         facts = pack_facts(self.facts)
-        return Turn(seq, clock.now_ms, clock.at_ms, facts, _encode(notes), self.keys, self.audit)
+        return Turn(seq, clock.now_ms, clock.at_ms, facts, _encode(notes), self.keys, self.audit, self.chunks)

@@ -143,6 +143,7 @@ class JobDocument(msgspec.Struct):
     held_by: str = ""
     after: Annotated[list[str], Meta(description="conditions on other jobs that are still open")] = []
     edited: Annotated[bool, Meta(description="whether `spec` was changed since the submit")] = False
+    calls: Annotated[bool, Meta(description="whether its tasks are calls of a function")] = False
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
     estimate: Annotated[
@@ -307,6 +308,13 @@ class TokenList(msgspec.Struct):
     """Every token, newest first."""
 
     tokens: list[TokenDocument]
+
+
+class BlobDocument(msgspec.Struct):
+    """A large value that the hub now has."""
+
+    digest: str
+    size: int
 
 
 class Check(msgspec.Struct):

@@ -1,8 +1,8 @@
 """The client channel, version 1: what a client may ask, what the hub answers and pushes, and how both are read.
 
 A frame is one message `{"type", "id", "payload"}` or a list of them, in msgpack. `id` is the client's own number of a
-request; its one answer carries the same id. What is pushed (`changed`) carries none. Both sides are spelled here, so
-that neither can drift from the other.
+request; its one answer carries the same id. What is pushed (`changed`, `results`, `ended`) carries none. Both sides are
+spelled here, so that neither can drift from the other.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dray.core.model.ids import split_task_id
+from dray.core.model.ids import ID_RULE, is_id, split_task_id
+from dray.core.model.spec import MAX_TASKS
 from dray.errors import InvalidInput, Problem
+from dray.wire.worker_messages import MAX_CALLS, Digest, PackedValue
 
 SUBPROTOCOL_CLIENT = "dray.client.v1.msgpack"
 CLIENT_PATH = "/ws/client"
@@ -61,6 +63,33 @@ class Values(msgspec.Struct, forbid_unknown_fields=True):
 
     id: str
     first: int = 0
+    limit: int = MAX_ROWS
+
+
+class Calls(msgspec.Struct, forbid_unknown_fields=True):
+    """Add calls to a job from index `first` on, and hear of their results; with `spec` the job is made where it is new.
+
+    Sent again it changes nothing: calls below the job's total were recorded before. `blobs` names what the function or
+    the arguments refer to beyond `args`. `close` says that no further ones come. Answered by `job`, `total`, `state`.
+    """
+
+    job: str
+    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_TASKS)] = 0
+    args: Annotated[list[PackedValue], msgspec.Meta(max_length=MAX_CALLS)] = []
+    spec: Any = None
+    blobs: Annotated[list[Digest], msgspec.Meta(max_length=MAX_CALLS)] = []
+    close: bool = False
+
+
+class Collect(msgspec.Struct, forbid_unknown_fields=True):
+    """Those of the calls `first` … `first + limit - 1` that have ended, and hear of the others.
+
+    Answered by `index`, `state`, `value`, `details` as in `results`, `next` (where to go on, null at the end of the
+    job's calls) and `job_state`. An answer holds less than `limit` where the values are large: go on from `next`.
+    """
+
+    job: str
+    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_TASKS)] = 0
     limit: int = MAX_ROWS
 
 
@@ -158,6 +187,8 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "get": Get,
     "result": Result,
     "values": Values,
+    "calls": Calls,
+    "collect": Collect,
     "cancel": Cancel,
     "hold": Hold,
     "release": Release,
@@ -172,6 +203,8 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "preemption": Preemption,
 }
 ANSWER, ERROR, CHANGED = "answer", "error", "changed"
+# Pushed of a job whose calls this channel added or collected: results as they are recorded, and its end.
+RESULTS, ENDED = "results", "ended"
 RequestId = int | str | None
 
 
@@ -288,6 +321,8 @@ def _problem(body: Any) -> Problem | None:
         return Problem("limit", f"must be 1 to {MAX_ROWS}, got {limit}")
     if isinstance(body, Values) and not 0 <= body.first < 1 << 31:
         return Problem("first", f"must be 0 or more, got {body.first}")
+    if isinstance(body, (Calls, Collect)) and not is_id(body.job):
+        return Problem("job", f"{body.job[:160]!r} is no id of a job: it must be {ID_RULE}")
     return _change_problem(body) if isinstance(body, (Cancel, Hold, Release, Requeue, Edit)) else None
 
 

@@ -70,6 +70,38 @@ class JobGo(msgspec.Struct):
     peers: list[Peer]
 
 
+class CallsAssign(msgspec.Struct):
+    """Calls for one lane, in columns: run them one at a time, in this order.
+
+    `spec` comes with the first ones of a lane in a session and holds for the rest. `args` holds packed arguments, or
+    the digest and the size of the blob that has them. `remaining_time` is the budget of each call in nanoseconds.
+    """
+
+    lane: str
+    job: str
+    attempt: AttemptRef
+    index: list[int]
+    no: list[int]
+    args: list[bytes | tuple[str, int]]
+    remaining_time: int
+    spec: JobSpec | None = None
+    devices: list[int] = []
+    token: str = ""
+
+
+class CallsAck(msgspec.Struct):
+    """These results are recorded, or no longer wanted: they may be forgotten."""
+
+    seq: list[int]
+
+
+class JobResume(msgspec.Struct):
+    """A task that gave its slot up has it back."""
+
+    task_id: str
+    attempt: str
+
+
 class NoWork(msgspec.Struct):
     """Nothing for you now."""
 
@@ -101,6 +133,9 @@ HUB_PAYLOADS: dict[str, type[Any]] = {
     "ack": Ack,
     "job_assign": JobAssign,
     "job_go": JobGo,
+    "calls_assign": CallsAssign,
+    "calls_ack": CallsAck,
+    "job_resume": JobResume,
     "no_work": NoWork,
     "job_cancel": JobCancel,
     "prewarm_hint": PrewarmHint,

@@ -6,13 +6,14 @@ list or an object is expected, since several languages write an empty one so.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from dray.core.model.capability import BACKENDS, Capability, Device, Slots
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
+from dray.core.model.spec import MAX_TASKS
 from dray.errors import InvalidInput
 from dray.wire.codec import Codec
 
@@ -23,6 +24,8 @@ MAX_AMOUNT = 1 << 60
 MAX_STEP = (1 << 53) - 1
 MAX_AGE_S = 1 << 31
 MAX_NOTE = 256
+MAX_CALLS = 4096
+DIGEST_PATTERN = "^[0-9a-f]{64}$"
 # An attempt's number is its epoch above 40 bits of count, in 63 bits: a later epoch has no room there.
 LAST_EPOCH = (1 << 23) - 1
 # The furthest that one worker's word may raise a hub. Half of all epochs stay above it, or the worker that raised the
@@ -149,6 +152,49 @@ class ServiceHealth(msgspec.Struct):
     ready: bool | None = None
 
 
+class JobYield(msgspec.Struct):
+    """A task waits on others and gives its slot and cores up until it asks for them back."""
+
+    task_id: str
+    attempt: str
+
+
+class JobResume(msgspec.Struct):
+    """A task that gave its slot up wants it back; the hub answers with a message of the same name."""
+
+    task_id: str
+    attempt: str
+
+
+CALL_STATES = ("succeeded", "failed", "killed", "returned", "lost")
+CallState = Literal["succeeded", "failed", "killed", "returned", "lost"]
+CallIndex = Annotated[int, Meta(ge=0, lt=MAX_TASKS)]
+CallNumber = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+WallUs = Annotated[int, Meta(ge=0, le=1 << 53)]
+Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN)]
+BlobSize = Annotated[int, Meta(ge=0, le=1 << 60)]
+# A value that travels with its call, or the digest and the size of the blob that holds it.
+PackedValue = bytes | tuple[Digest, BlobSize]
+
+
+class CallsResult(msgspec.Struct):
+    """How calls of one lane ended, in columns; sent again after every register until its `seq` is acked.
+
+    `state` is one word where all of them ended alike. `value` is None for a call that left none. `details` names by
+    its index each call that has more to tell: exit class and error.
+    """
+
+    seq: Annotated[int, Meta(ge=0, le=MAX_STEP)]
+    lane: str
+    job: str
+    index: Annotated[list[CallIndex], Meta(min_length=1, max_length=MAX_CALLS)]
+    no: list[CallNumber]
+    state: list[CallState] | CallState
+    value: list[PackedValue | None]
+    wall_us: list[WallUs]
+    details: dict[str, tuple[str, str]] = {}
+
+
 class MetricsRequest(msgspec.Struct):
     """Ask for counters and gauges by name."""
 
@@ -174,6 +220,9 @@ WORKER_PAYLOADS: dict[str, type[Any]] = {
     "job_progress": JobProgress,
     "job_log": JobLog,
     "job_result": JobResult,
+    "job_yield": JobYield,
+    "job_resume": JobResume,
+    "calls_result": CallsResult,
     "service_health": ServiceHealth,
     "metrics_request": MetricsRequest,
     "worker_list_request": WorkerListRequest,
@@ -181,6 +230,7 @@ WORKER_PAYLOADS: dict[str, type[Any]] = {
 }
 QUESTIONS = ("metrics_request", "worker_list_request", "worker_show_request")
 RESULT_STATES = ("succeeded", "completed", "failed", "killed", "preempted")
+_OF_A_TASK = (JobProgress, JobLog, JobResult, JobYield, JobResume, ServiceHealth)
 STREAMS = ("stdout", "stderr")
 WorkerMessage = (
     Register
@@ -191,6 +241,9 @@ WorkerMessage = (
     | JobProgress
     | JobLog
     | JobResult
+    | JobYield
+    | JobResume
+    | CallsResult
     | ServiceHealth
     | MetricsRequest
     | WorkerListRequest
@@ -210,6 +263,8 @@ def check_message(kind: str, body: Any) -> None:
 
 
 def _faults(body: Any) -> list[tuple[str, str]]:
+    if isinstance(body, (JobAccepted, JobStarted)):
+        return _task_faults("task_id", body.task_id)  # two of them for every task
     faults: list[tuple[str, str]] = []
     if isinstance(body, Register):
         faults += _worker_faults("id", body.id)
@@ -225,23 +280,41 @@ def _faults(body: Any) -> list[tuple[str, str]]:
         faults += _capability_faults("capability", body.capability)
         faults += _device_faults(body.devices)
     slots = getattr(body, "slots", None)
-    if isinstance(slots, Slots):
+    if isinstance(slots, Slots) and not all(
+        0 <= value <= MAX_COUNT for value in msgspec.structs.astuple(slots)
+    ):
         for name in Slots.__struct_fields__:
             faults += _count_faults(f"slots.{name}", getattr(slots, name))
     if isinstance(body, ReadyForWork):
         faults += _count_faults("credits", body.credits, 1 << 31)
-    if isinstance(body, (JobAccepted, JobStarted, JobProgress, JobLog, JobResult, ServiceHealth)):
+    if isinstance(body, _OF_A_TASK):
         faults += _task_faults("task_id", body.task_id)
     if isinstance(body, JobResult) and body.state not in RESULT_STATES:
         faults.append(("state", f"must be one of {', '.join(RESULT_STATES)}, got {body.state[:64]!r}"))
     if isinstance(body, (Heartbeat, JobResult)):
         faults += _usage_faults(body.usage)
+    if isinstance(body, CallsResult):
+        faults += _calls_faults(body)
     if isinstance(body, JobProgress):
         faults += _progress_faults(body)
     if isinstance(body, JobLog):
         if body.stream not in STREAMS:
             faults.append(("stream", f"must be one of {', '.join(STREAMS)}, got {body.stream[:64]!r}"))
         faults += _count_faults("offset", body.offset, 1 << 62)
+    return faults
+
+
+def _calls_faults(body: CallsResult) -> list[tuple[str, str]]:
+    faults = [] if is_id(body.job) else [("job", f"a job id must be {ID_RULE}, got {body.job[:160]!r}")]
+    count = len(body.index)
+    for name in ("no", "value", "wall_us", "state"):
+        column = getattr(body, name)
+        if isinstance(column, list) and len(column) != count:
+            faults.append((name, f"holds {len(column)} entries, index holds {count}"))
+    if len(set(body.index)) != count:
+        faults.append(("index", "names a call twice"))
+    if body.details and (strange := body.details.keys() - {str(index) for index in body.index}):
+        faults.append(("details", f"names {min(strange)[:16]!r}, which is not in index"))
     return faults
 
 

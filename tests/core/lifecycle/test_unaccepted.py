@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.core.harness import Cluster, assigned, cancels, only
 
 from dray.core.lifecycle.effects import Ack, Assign, Cancel, Effect
+from dray.core.lifecycle.timers import forget_answered, unanswered
 from dray.core.model.records import JobState, Phase
 
 
@@ -46,6 +47,21 @@ def test_no_second_asking_after_acceptance_or_without_a_session(cluster: Cluster
     cluster.submit("cut-off")
     cluster.break_socket("w1")
     assert assigned(cluster.advance(10)) == []
+
+
+def test_a_look_at_an_answered_assignment_is_forgotten_and_no_other(cluster: Cluster) -> None:
+    cluster.join("w1", credit=2)
+    cluster.submit("answered")
+    cluster.submit("open")
+    cluster.accept(cluster.current("answered"))
+    forget_answered(cluster.state)
+    looks = {key for _, kind, key in cluster.state.timers if kind in ("accept", "resend")}
+    uid = cluster.current("open")
+    assert looks == {uid}
+    cluster.cancel("open")
+    forget_answered(cluster.state)
+    assert unanswered(cluster.attempt(uid)), "it was asked to stop and has not said a word yet"
+    assert any(key == uid for _, kind, key in cluster.state.timers if kind == "resend")
 
 
 def test_goodbye_gives_unaccepted_work_back_at_once(cluster: Cluster) -> None:

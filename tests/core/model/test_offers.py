@@ -37,7 +37,7 @@ def ask(**fields: Any) -> Ask:
         ({"min_vram_gb": 40.5}, {"vram_total_bytes": 40_500_000_000, "gpus": 1}),
         ({"gpu_milli": 250}, {"gpus": 1, "gpu_milli": 250, "features": ("shared_gpu",)}),
         ({"node_count": 2}, {"nodes": 2, "features": ("gang",)}),
-        ({"command": [], "function": b"f"}, {"features": ("functions",)}),
+        ({"command": [], "function": b"f"}, {"features": ("calls",)}),
         ({"gpu_type": "A100", "gpu_backend": "nvidia"}, {"gpu_type": "a100", "backend": "nvidia"}),
         ({"device": {"kind": "gpu", "variant": "AUTO"}}, {"device_kind": "gpu", "device_variant": ""}),
         ({"device": {"kind": "gpu", "variant": "H100"}}, {"device_variant": "h100"}),

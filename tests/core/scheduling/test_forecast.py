@@ -120,3 +120,14 @@ def test_a_scene_leaves_out_what_does_not_fit_together(cluster: Cluster) -> None
     assert Forecast(state, clock, 0, lambda: True).run(wanted) == {}, (
         "it was placed while the scene was packed"
     )
+
+
+def test_calls_follow_each_other_through_their_lanes(cluster: Cluster) -> None:
+    cluster.join("w1", credit=2, batch=2)
+    cluster.map("map", count=10_000)
+    for lane in cluster.lanes("map"):
+        cluster.returns(lane.uid, cluster.calls(lane.uid), wall_us=10_000)
+    cluster.submit("next")
+    waits = foresee(cluster, most=20_000)
+    assert 45 <= waits["next", 0] <= 55, "ten thousand calls of 10 ms, two at a time"
+    assert waits["map", 10] < waits["map", 5_000] < waits["map", 9_999] <= waits["next", 0]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dray.hub.blob_calls import VALUE_ROUTES
 from dray.hub.http_calls import ROUTES
 from dray.hub.store.base import JobFilter
 
@@ -242,11 +243,15 @@ def test_other_methods_are_told_which_there_are(site):
 
 
 @pytest.mark.parametrize(
-    "route", [route for route in ROUTES if route.method == "GET"], ids=lambda route: route.name
+    "route",
+    [route for route in ROUTES if route.method == "GET" and route not in VALUE_ROUTES],
+    ids=lambda route: route.name,
 )
 def test_head_is_get_without_a_body(site, route):
     site.ask("POST", "/api/v1/jobs", {"id": "x"})
-    reply = site.ask("HEAD", route.path.replace("{id}", "x").replace("{name}", "x"))
+    reply = site.ask(
+        "HEAD", route.path.replace("{id}", "x").replace("{name}", "x").replace("{digest}", "ab" * 32)
+    )
     assert (reply.status, reply.body) == (200, b"")
     assert "content-length" in reply.headers
 

@@ -12,7 +12,7 @@ import pytest
 
 from dray.errors import BrokenInvariant, NotReady
 from dray.hub.store.sqlite import SqliteStore
-from dray.hub.store.writer import SWITCH_INTERVAL_S, StoreWriter
+from dray.hub.store.writer import SLOW_COMMITS, SMALL_BYTES, SWITCH_INTERVAL_S, StoreWriter
 
 Open = Callable[..., SqliteStore]
 
@@ -77,4 +77,53 @@ async def test_a_caller_that_gave_up_does_not_stop_the_write(store: SqliteStore,
     gate.set()
     assert await held
     assert await writer.run(lambda opened: len(opened.tail(0))) == 1
+    await writer.close()
+
+
+async def test_a_small_turn_is_durable_at_once_while_the_thread_is_idle(
+    store: SqliteStore, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    commit = store.commit
+
+    def noted(turn: Any) -> None:
+        threads.append(threading.current_thread().name)
+        commit(turn)
+
+    monkeypatch.setattr(store, "commit", noted)
+    writer = StoreWriter(store)
+    writer.start()
+    assert writer.commit(make.turn(1)).done()
+    rows = writer.project(make.projection(1))
+    behind = writer.commit(make.turn(2))
+    assert not behind.done(), "it waits for the rows before it"
+    await behind
+    assert rows.done()
+    await writer.commit(make.turn(3, facts=bytes(SMALL_BYTES + 1)))
+    assert threads == [threading.current_thread().name, "dray-store", "dray-store"]
+    await writer.close()
+
+
+async def test_a_slow_disk_is_left_to_the_thread(
+    store: SqliteStore, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.hub.store.writer.QUICK_S", 0.0)
+    writer = StoreWriter(store)
+    writer.start()
+    assert writer.commit(make.turn(1)).done()
+    for seq in range(2, SLOW_COMMITS + 2):
+        later = writer.commit(make.turn(seq))
+        assert not later.done()
+        await later
+    assert writer.commit(make.turn(SLOW_COMMITS + 2)).done(), "now and then it is tried again"
+    await writer.close()
+
+
+async def test_a_turn_that_fails_in_the_loop_tells_its_caller(store: SqliteStore, make: Any) -> None:
+    writer = StoreWriter(store)
+    writer.start()
+    await writer.commit(make.turn(2))
+    with pytest.raises(BrokenInvariant, match="in order"):
+        await writer.commit(make.turn(1))
+    await writer.commit(make.turn(3))
     await writer.close()

@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle import checkpoints, control, events, jobs, preemptions, regime, results, workers
+from dray.core.lifecycle import (
+    calls,
+    cancels,
+    checkpoints,
+    control,
+    events,
+    jobs,
+    preemptions,
+    regime,
+    results,
+    workers,
+    yields,
+)
 from dray.core.lifecycle.effects import Effect, Note
 from dray.core.lifecycle.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state import State
@@ -27,7 +39,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.JobsSubmitted: jobs.submitted,
     events.ArrayExtended: jobs.extended,
     events.PlanDecided: preemptions.planned,
-    events.CancelRequested: jobs.cancelled,
+    events.CancelRequested: cancels.cancelled,
     events.WaitTimedOut: jobs.timed_out,
     events.AttemptAccepted: results.accepted,
     events.AttemptStarted: results.started,
@@ -61,6 +73,14 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.LookDue: regime.look_due,
     events.GoDue: workers.go_due,
     events.Progressed: checkpoints.progressed,
+    events.CallsFed: calls.fed,
+    events.CallsEnded: calls.ended,
+    events.LanesClosed: calls.closed,
+    events.CutDue: calls.cut_due,
+    events.LingerDue: calls.linger_due,
+    events.AttemptYielded: yields.yielded,
+    events.AttemptResumed: yields.resumed,
+    events.ResumeAsked: yields.resume_asked,
 }
 
 

@@ -6,6 +6,7 @@ changes nothing: it is a duplicate, or comes from an attempt whose time is over.
 
 from __future__ import annotations
 
+from dray.core.lifecycle.columns import kind_of
 from dray.core.lifecycle.parties import Party, QuotaGate, cost_of, decayed, gpus_of
 from dray.core.lifecycle.state import State
 from dray.core.model.ledger import Meter
@@ -98,6 +99,37 @@ def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None
     ask = state.ask(attempt)
     account(state, job, attempt, ask, sign, start)
     state.columns.hold(attempt.worker, ask, attempt.devices, sign)
+    if attempt.yielded:
+        state.columns.lend(attempt.worker, ask, sign)
+        stop_resuming(state, attempt)
+
+
+def stop_resuming(state: State, attempt: Attempt) -> None:
+    """An attempt no longer waits to go on: it does, or it has ended."""
+    if attempt.uid in state.resuming:
+        del state.resuming[attempt.uid]
+        state.presence[attempt.worker].resuming -= 1
+        state.touch_worker(attempt.worker)
+
+
+def give_credit_back(state: State, lane: Attempt) -> None:
+    """Let a worker have another attempt in the place of a lane that it was not told of the end of.
+
+    What it asked for on another session is void.
+    """
+    session, worker_id = state.spent_on.pop(lane.uid, 0), lane.worker
+    presence = state.presence[worker_id]
+    slots = presence.slots
+    if session and session == presence.session and presence.credit < slots.batch_total + slots.service_total:
+        presence.credit += 1
+        state.columns.set_presence(state.columns.row_of[worker_id], state.workers[worker_id], presence)
+
+
+def learn_end(state: State, attempt: Attempt) -> None:
+    """Let later placements know how it went here."""
+    columns = state.columns
+    offer = columns.offers[columns.get("offer", columns.row_of[attempt.worker])]
+    state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind_of(offer))
 
 
 def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start: bool) -> None:
@@ -119,10 +151,8 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
 
 def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> tuple[int, int]:
     cost = cost_of(state.policy, ask)
-    begin_ms = attempt.assigned_ms - round(state.policy.fair_share.entry_charge_s * 1000)
-    party.live += sign
-    party.of_queue.add(sign * cost, begin_ms)
-    party.of_user.add(sign * cost, begin_ms)
+    begin_ms = attempt.assigned_ms - state.policy.fair_share.entry_charge_ms
+    party.count(sign, cost, begin_ms)
     return begin_ms, cost
 
 

@@ -129,7 +129,8 @@ class Backlog:
             self.awake[key.shape] = None
 
     def shut(self, key: BucketKey, gate: str) -> None:
-        """Leave a line out of passes until a gate opens."""
+        """Leave a line out of passes until a gate opens; one gate at a time, the one that was met last."""
+        self._leave_gate(key)
         self.gated[key] = gate
         self.behind.setdefault(gate, {})[key] = None
 
@@ -158,17 +159,20 @@ class Backlog:
     def remove_bucket(self, key: BucketKey) -> None:
         """Forget a line in which nobody waits."""
         del self.buckets[key]
-        gate = self.gated.pop(key, "")
-        if gate:
-            del self.behind[gate][key]
-            if not self.behind[gate]:
-                del self.behind[gate]
+        self._leave_gate(key)
         keys = self.of_shape[key.shape]
         del keys[key]
         if not keys:
             del self.of_shape[key.shape]
             self.awake.pop(key.shape, None)
             self.parked.pop(key.shape, None)
+
+    def _leave_gate(self, key: BucketKey) -> None:
+        gate = self.gated.pop(key, "")
+        if gate:
+            del self.behind[gate][key]
+            if not self.behind[gate]:
+                del self.behind[gate]
 
     def entries(self, key: BucketKey) -> Iterator[Entry]:
         """Walk a line in order, stale entries included."""

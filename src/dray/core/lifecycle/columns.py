@@ -124,7 +124,8 @@ class Columns:
         data["batch_in_use"][row] = slots.batch_in_use
         data["service_total"][row] = slots.service_total
         data["service_in_use"][row] = slots.service_in_use
-        data["credit"][row] = presence.credit
+        # While somebody waits to go on where it yielded, nobody new comes in.
+        data["credit"][row] = 0 if presence.resuming else presence.credit
         data["open"][row] = int(
             bool(presence.session) and not (presence.suspect or worker.draining or worker.silent)
         )
@@ -149,6 +150,14 @@ class Columns:
         self._note_change(row)
         if sign < 0:
             self.roomier[row] = None
+
+    def lend(self, worker_id: str, ask: Ask, sign: int) -> None:
+        """Give up the slot and the cores of an attempt that yields (sign 1), or take them back (sign -1)."""
+        row, data = self.row_of[worker_id], self._data
+        data["used_cpu"][row] -= sign * ask.cpu_milli
+        data[_LIVE[ask.pool]][row] -= sign
+        self._note_change(row)
+        self.roomier[row] = None
 
     def forget(self, worker_id: str) -> None:
         """Free a row for the next new worker."""

@@ -120,7 +120,11 @@ def requeue_requested(state: State, event: RequeueRequested, clock: Clock) -> li
     ]
     for uid in list(state.live_of.get(job.id, ())):
         attempt = state.attempts[uid]
-        task = state.tasks[job.id, attempt.index]
-        if task.current == uid and (job.gang or event.index in (-1, attempt.index)):
+        if attempt.lane:
+            wanted = event.index == -1 or (attempt.calls or {}).get(event.index, 0) > 0
+        else:
+            task = state.tasks[job.id, attempt.index]
+            wanted = task.current == uid and (job.gang or event.index in (-1, attempt.index))
+        if wanted:
             effects += jobs.stop_attempt(state, attempt, REQUEUED, TIERS[job.tier].grace_s, clock)
     return effects

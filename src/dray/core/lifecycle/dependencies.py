@@ -9,27 +9,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.core.lifecycle.state import State
-from dray.core.model.dependency import broken_words, is_met, read_need
-from dray.core.model.records import Job
+from dray.core.model.dependency import Need, broken_words, is_met, read_need
+from dray.core.model.records import Job, JobState
 
 
 def register(state: State, job: Job) -> None:
-    """Have a job looked at when one that it waits for ends."""
-    for text in job.after:
-        state.dependents.setdefault(read_need(text).job_id, {})[job.id] = None
+    """Have a job looked at when one that it waits for ends, or the one task of it that it waits for."""
+    for need in map(read_need, job.after):
+        state.dependents.setdefault(need.job_id, {})[job.id] = None
+        if need.task >= 0:
+            waiters = state.task_waiters.setdefault(need.job_id, {})
+            waiters.setdefault(need.task, {})[job.id] = None
 
 
 def withdraw(state: State, job: Job) -> None:
     """Let a job wait for nobody any more: it ended, or was told so."""
-    for text in job.after:
-        waited_for = read_need(text).job_id
-        waiting = state.dependents.get(waited_for, {})
-        waiting.pop(job.id, None)
-        if not waiting:
-            state.dependents.pop(waited_for, None)
+    for need in map(read_need, job.after):
+        _strike(state.dependents, need.job_id, job.id)
+        if need.task >= 0 and need.job_id in state.task_waiters:
+            _forget_task(state, need.job_id, need.task, job.id)
     if job.after:
         job.after = ()
         state.touched.jobs[job.id] = None
+
+
+def _strike(index: dict[str, dict[str, None]], waited_for: str, job_id: str) -> None:
+    waiting = index.get(waited_for, {})
+    waiting.pop(job_id, None)
+    if not waiting:
+        index.pop(waited_for, None)
+
+
+def _forget_task(state: State, waited_for: str, index: int, job_id: str) -> None:
+    waiters = state.task_waiters[waited_for]
+    waiters.get(index, {}).pop(job_id, None)
+    if not waiters.get(index):
+        waiters.pop(index, None)
+    if not waiters:
+        del state.task_waiters[waited_for]
 
 
 def followers(state: State, ended: Job) -> Iterator[tuple[Job, str]]:
@@ -38,13 +55,38 @@ def followers(state: State, ended: Job) -> Iterator[tuple[Job, str]]:
     In order of submission, however the index came about: a restart rebuilds it.
     """
     waiting = [state.jobs[job_id] for job_id in state.dependents.pop(ended.id, ())]
+    state.task_waiters.pop(ended.id, None)
     for job in sorted(waiting, key=lambda job: job.seq):
         needs = [read_need(text) for text in job.after]
-        judged = [need for need in needs if need.job_id == ended.id]
-        broken = next((need for need in judged if not is_met(need, ended.state)), None)
+        judged = [(need, _end_of(state, ended, need)) for need in needs if need.job_id == ended.id]
         job.after = tuple(str(need) for need in needs if need.job_id != ended.id)
         state.touched.jobs[job.id] = None
-        yield job, "" if broken is None else broken_words(broken, ended.state)
+        yield job, next((broken_words(*pair) for pair in judged if not is_met(*pair)), "")
+
+
+def _end_of(state: State, ended: Job, need: Need) -> JobState:
+    """How a job ended, or one of its tasks that nobody was told of by itself: it went with the rest."""
+    if need.task < 0:
+        return ended.state
+    task = state.tasks.get((ended.id, need.task))
+    if task is not None and task.state.final:
+        return task.state
+    return ended.rest if ended.rest.final else ended.state
+
+
+def task_followers(state: State, ended: Job, index: int, final: JobState) -> Iterator[tuple[Job, str]]:
+    """The jobs that waited for one task that has ended so, as `followers` gives them."""
+    waiting = [state.jobs[job_id] for job_id in state.task_waiters.get(ended.id, {}).get(index, ())]
+    for job in sorted(waiting, key=lambda job: job.seq):
+        needs = [read_need(text) for text in job.after]
+        judged = [need for need in needs if (need.job_id, need.task) == (ended.id, index)]
+        left = [need for need in needs if need not in judged]
+        _forget_task(state, ended.id, index, job.id)
+        if all(need.job_id != ended.id for need in left):
+            _strike(state.dependents, ended.id, job.id)
+        job.after = tuple(map(str, left))
+        state.touched.jobs[job.id] = None
+        yield job, next((broken_words(need, final) for need in judged if not is_met(need, final)), "")
 
 
 def reaches(state: State, first: str, last: str) -> bool:

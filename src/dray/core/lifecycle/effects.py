@@ -13,7 +13,32 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Assign(NamedTuple):
-    """Send (or send again) an attempt to its worker."""
+    """Send (or send again) an attempt to its worker; of a lane all calls that are outstanding in it."""
+
+    worker: str
+    uid: str
+
+
+class FeedCalls(NamedTuple):
+    """Send these calls into a lane of a worker."""
+
+    worker: str
+    uid: str
+    indices: tuple[int, ...]
+
+
+class CallsDone(NamedTuple):
+    """These calls ended otherwise than by a result of their worker: cancelled, lost too often. Each has a record."""
+
+    job_id: str
+    indices: tuple[int, ...]
+    state: str
+    exit_class: str
+    error: str
+
+
+class Resume(NamedTuple):
+    """Tell an attempt that had yielded that it has its slot and cores back."""
 
     worker: str
     uid: str
@@ -93,4 +118,18 @@ class Alarm(NamedTuple):
     text: str
 
 
-Effect = Assign | Go | NoWork | Cancel | Ack | Refuse | LookUp | CloseSession | Note | Alarm
+Effect = (
+    Assign
+    | FeedCalls
+    | CallsDone
+    | Resume
+    | Go
+    | NoWork
+    | Cancel
+    | Ack
+    | Refuse
+    | LookUp
+    | CloseSession
+    | Note
+    | Alarm
+)

@@ -247,6 +247,55 @@ class RequeueRequested(msgspec.Struct, frozen=True, array_like=True, tag=23):
     user: str = ""
 
 
+class Feed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Calls given into one lane: `ranges` is flat, first and count of each run of indices in turn."""
+
+    uid: str
+    ranges: tuple[int, ...]
+
+
+class CallsFed(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """Waiting calls were given into lanes that are there already."""
+
+    feeds: tuple[Feed, ...]
+
+
+class CallsEnded(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """Calls of one lane ended, each one outstanding there when this was decided (see `lanes.outstanding`).
+
+    `state` is one word for all where they are alike: succeeded, failed, killed, returned (never begun) or lost.
+    `wall_us` is their run time summed up. `details` gives exit class and error by index where there is any.
+    `gone`: calls that were cancelled before, whose end is confirmed now.
+    """
+
+    worker: str
+    uid: str
+    index: tuple[int, ...]
+    state: tuple[str, ...] | str = "succeeded"
+    wall_us: int = 0
+    details: dict[int, tuple[str, str]] = {}
+    gone: tuple[int, ...] = ()
+
+
+class LanesClosed(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """Lanes without calls gave their places back."""
+
+    uids: tuple[str, ...]
+
+
+class AttemptYielded(msgspec.Struct, frozen=True, array_like=True, tag=28):
+    """An attempt waits for others and gives its slot and cores up meanwhile."""
+
+    worker: str
+    uid: str
+
+
+class AttemptResumed(msgspec.Struct, frozen=True, array_like=True, tag=29):
+    """An attempt that had yielded got a slot and its cores back."""
+
+    uid: str
+
+
 Fact = (
     JobsSubmitted
     | PlanDecided
@@ -272,6 +321,11 @@ Fact = (
     | HoldChanged
     | JobEdited
     | RequeueRequested
+    | CallsFed
+    | CallsEnded
+    | LanesClosed
+    | AttemptYielded
+    | AttemptResumed
 )
 
 
@@ -363,6 +417,26 @@ class Progressed(NamedTuple):
     note: str | None = None
 
 
+class ResumeAsked(NamedTuple):
+    """An attempt that yielded wants its slot and cores back. Its agent asks again until it hears that it has them."""
+
+    worker: str
+    uid: str
+
+
+class CutDue(NamedTuple):
+    """A call was cancelled by itself and has not been confirmed gone: ask again."""
+
+    uid: str
+    call: int
+
+
+class LingerDue(NamedTuple):
+    """A lane without calls has been kept long enough for more of them to come."""
+
+    uid: str
+
+
 Signal = (
     Heard
     | SlotsSeen
@@ -377,6 +451,9 @@ Signal = (
     | LookDue
     | GoDue
     | Progressed
+    | ResumeAsked
+    | CutDue
+    | LingerDue
 )
 Event = Fact | Signal
 

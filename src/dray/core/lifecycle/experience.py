@@ -38,6 +38,7 @@ class Experience:
         self._tokens_of: dict[str, dict[str, None]] = {}
         self.runtimes: dict[tuple[str, str], tuple[float, int]] = {}
         self.spans = Spans()
+        self.calls: dict[str, float] = {}
         self.shapes: dict[Asks, int] = {}
         self.fragments: object | None = None
         self._placed = self._fresh = 0
@@ -56,11 +57,26 @@ class Experience:
         if not attempt.started or attempt.phase is Phase.LOST:
             return
         self._warm_up(attempt.worker, token_of(job))
+        if attempt.lane:
+            # How long a place was held says nothing of how long its calls take.
+            return
         if attempt.phase is Phase.SUCCEEDED and attempt.wall_s > 0:
             self._time(job.name, gpu_type, attempt.wall_s)
         if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
             ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
             self.spans.learn(kind_of_work(job), max(1, ran_ms), attempt.limit_ms)
+
+    def learn_calls(self, job: Job, count: int, wall_us: int) -> None:
+        """Take in how long some calls of a job took together; recent ones count for more."""
+        mean = wall_us / count
+        known = self.calls.get(job.id)
+        # Half and half: how far ahead a lane is fed follows within a few frames, whichever way it goes.
+        self.calls[job.id] = mean if known is None else (known + mean) / 2
+        self.spans.learn(kind_of_work(job), max(1, round(mean / 1000)), job.limit_ms)
+
+    def forget_calls(self, job_id: str) -> None:
+        """Drop what is known of the calls of a job that is gone."""
+        self.calls.pop(job_id, None)
 
     def learn_placed(self, asks: Asks, count: int) -> None:
         """Count placed tasks of one shape."""

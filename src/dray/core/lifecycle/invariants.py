@@ -10,17 +10,18 @@ from collections.abc import Iterator
 
 from dray.core.lifecycle import gangs
 from dray.core.lifecycle.backlog import RANGE
+from dray.core.lifecycle.lanes import lane_at
 from dray.core.lifecycle.parties import Gate, Holding, QuotaGate, cost_of, gpus_of
 from dray.core.lifecycle.state import State
 from dray.core.model.dependency import read_need
 from dray.core.model.ledger import Receipt
-from dray.core.model.records import Job, JobState, Task
+from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.resources import WHOLE
 
 
 def problems(state: State) -> list[str]:
     """Every invariant that does not hold, in words; empty when all is well."""
-    checks = (_tasks, _jobs, _attempts, _columns, _capacity, _backlog, _parties, _gates, _receipts)
+    checks = (_tasks, _jobs, _attempts, _columns, _capacity, _backlog, _parties, _gates, _receipts, _resuming)
     return [problem for check in checks for problem in check(state)]
 
 
@@ -62,6 +63,11 @@ def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
     running = sum(1 for task in tasks if task.state is JobState.RUNNING)
     live = len(state.live_of.get(job.id, ()))
     held = sum(1 for task in tasks if task.current)
+    if job.calls:
+        lanes = [state.attempts[uid] for uid in state.live_of.get(job.id, ())]
+        running = sum(1 for lane in lanes if lane.calls and lane.accepted_at_ms)
+        held = sum(1 for lane in lanes for number in (lane.calls or {}).values() if number > 0)
+        yield from _lanes(state, job, lanes)
     if job.running != running:
         yield f"job {job.id} counts {job.running} running tasks, there are {running}"
     if job.live != live:
@@ -77,6 +83,28 @@ def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
         yield f"job {job.id} has {job.live} live attempts, its cap is {job.limit}"
     if job.gang and not job.state.final:
         yield from _gang(state, job)
+
+
+def _lanes(state: State, job: Job, lanes: list[Attempt]) -> Iterator[str]:
+    """A call is in one lane at most; one that is there for another time than the first has a record that says so."""
+    seen: dict[int, str] = {}
+    for lane in lanes:
+        for index, number in (lane.calls or {}).items():
+            name = f"call {job.id}/{index} in lane {lane.uid}"
+            if not 0 <= index < job.cursor:
+                yield f"{name} was never taken out of the line: {job.cursor} were"
+            task = state.tasks.get((job.id, index))
+            if number < 0:
+                if task is not None and not task.state.final:
+                    yield f"{name} was cancelled and its record says {task.state}"
+                continue
+            if index in seen:
+                yield f"{name} is in lane {seen[index]} too"
+            seen[index] = lane.uid
+            if (task is None) != (number == 1) or (task is not None and task.current != lane.uid):
+                yield f"{name} is there for the {number}. time and its record says {task}"
+            if task is not None and task.attempts != number:
+                yield f"{name} is there for the {number}. time, its record counts {task.attempts}"
 
 
 def _gang(state: State, job: Job) -> Iterator[str]:
@@ -110,6 +138,12 @@ def _attempts(state: State) -> Iterator[str]:
         held = uid in state.held.get(attempt.worker, ())
         if held != attempt.phase.live:
             yield f"attempt {uid} is {attempt.phase} and {'held' if held else 'not held'} by worker {attempt.worker}"
+        if attempt.lane != (attempt.calls is not None) or attempt.lane != state.jobs[attempt.job_id].calls:
+            yield f"attempt {uid} is a lane by half: index {attempt.index}, calls {attempt.calls}"
+        if attempt.lane:
+            if attempt.calls and not attempt.phase.live:
+                yield f"lane {uid} is {attempt.phase} and still has calls {sorted(attempt.calls)}"
+            continue
         task = state.tasks.get((attempt.job_id, attempt.index))
         if task is not None and task.current == uid:
             key = (attempt.job_id, attempt.index)
@@ -124,11 +158,12 @@ def _columns(state: State) -> Iterator[str]:
     for worker_id, row in state.columns.row_of.items():
         held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
         asks = [state.ask(attempt) for attempt in held]
+        going = [state.ask(attempt) for attempt in held if not attempt.yielded]
         sums = {
-            "used_cpu": sum(ask.cpu_milli for ask in asks),
+            "used_cpu": sum(ask.cpu_milli for ask in going),
             "used_mem": sum(ask.memory_bytes for ask in asks),
-            "batch_live": sum(1 for ask in asks if ask.pool == "batch"),
-            "service_live": sum(1 for ask in asks if ask.pool == "service"),
+            "batch_live": sum(1 for ask in going if ask.pool == "batch"),
+            "service_live": sum(1 for ask in going if ask.pool == "service"),
         }
         for name, value in sums.items():
             held_there = state.columns.get(name, row)
@@ -164,6 +199,17 @@ def _dependents(state: State, job: Job) -> Iterator[str]:
             yield f"job {job.id} waits for {need.job_id}, which has ended"
         if job.id not in state.dependents.get(need.job_id, ()):
             yield f"job {job.id} waits for {need.job_id} and would not hear of its end"
+        if need.task >= 0 and job.id not in state.task_waiters.get(need.job_id, {}).get(need.task, ()):
+            yield f"job {job.id} waits for task {need.task} of {need.job_id} and would not hear of its end"
+        if other is not None and need.task >= 0 and _has_ended(state, other, need.task):
+            yield f"job {job.id} waits for task {need.task} of {need.job_id}, which has ended"
+
+
+def _has_ended(state: State, job: Job, index: int) -> bool:
+    task = state.tasks.get((job.id, index))
+    if task is not None:
+        return task.state.final
+    return index < job.cursor and (not job.calls or lane_at(state, job, index) is None)
 
 
 def _backlog(state: State) -> Iterator[str]:
@@ -249,6 +295,20 @@ def _gates(state: State) -> Iterator[str]:
 
 def _since_ms(gate: Gate) -> int:
     return gate.period * gate.per_ms if isinstance(gate, QuotaGate) and gate.per_ms else 0
+
+
+def _resuming(state: State) -> Iterator[str]:
+    """Whoever wants to go on has yielded, lives, and is counted on its worker."""
+    counts: dict[str, int] = {}
+    for uid in state.resuming:
+        attempt = state.attempts.get(uid)
+        if attempt is None or not attempt.phase.live or not attempt.yielded:
+            yield f"attempt {uid} waits to go on and has not yielded"
+        else:
+            counts[attempt.worker] = counts.get(attempt.worker, 0) + 1
+    for worker_id, presence in state.presence.items():
+        if presence.resuming != counts.get(worker_id, 0):
+            yield f"worker {worker_id} counts {presence.resuming} that wait to go on, not {counts.get(worker_id, 0)}"
 
 
 def _receipts(state: State) -> Iterator[str]:

@@ -7,14 +7,12 @@ failure uses up `retries`, only a loss after user code may have run uses up `los
 from __future__ import annotations
 
 from collections import deque
-from itertools import groupby
 
-from dray.core.lifecycle import attempts, dependencies, receipts
+from dray.core.lifecycle import attempts, dependencies, lanes, receipts
 from dray.core.lifecycle.attempts import ADOPT, STOP
-from dray.core.lifecycle.effects import Assign, Cancel, Effect, Note
+from dray.core.lifecycle.effects import Assign, Cancel, Effect, FeedCalls, Note
 from dray.core.lifecycle.events import (
     ArrayExtended,
-    CancelRequested,
     Clock,
     JobsSubmitted,
     NewJob,
@@ -24,7 +22,7 @@ from dray.core.lifecycle.events import (
 )
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import attempt_number, task_id
-from dray.core.model.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.records import LANE, Attempt, Job, JobState, Phase, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
@@ -58,6 +56,7 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         elif job.total:
             state.queue_up(job)
         arm_wait(state, job)
+        arm_idle(state, job)
         data = {"name": job.name, "user": job.user, "tasks": job.total, "queue": job.queue}
         notes.append(Note("job_submitted", job.id, data=data))
     # Last, when all of the batch are known: one of them may wait for another that ends here.
@@ -107,6 +106,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         held=spec.hold,
         held_by=new.user if spec.hold else "",
         after=new.after,
+        calls=bool(spec.function),
     )
 
 
@@ -120,11 +120,21 @@ def extended(state: State, event: ArrayExtended, clock: Clock) -> list[Effect]:
     state.backlog.count(job.queue, event.count)
     job.open = not event.close
     state.touched.jobs[job.id] = None
+    if job.calls and event.count:
+        job.waiting_since_ms = clock.now_ms
     if event.count and not was_waiting:
         job.waiting_since_ms = clock.now_ms
         state.queue_up(job)
         arm_wait(state, job)
+        if job.calls:
+            lanes.wake_idle(state, job)
     return settle(state, job, clock)
+
+
+def arm_idle(state: State, job: Job) -> None:
+    """Look at an open array of calls when it may have been left: whoever forgets to close one must not keep it."""
+    if job.calls and job.open:
+        state.set_timer(job.waiting_since_ms + state.rules.open_idle_ms, "idle", job.id)
 
 
 def join_all(state: State, job: Job, clock: Clock) -> None:
@@ -135,6 +145,8 @@ def join_all(state: State, job: Job, clock: Clock) -> None:
     for index in state.requeued_of.get(job.id, ()):
         state.queue_up(job, index)
     arm_wait(state, job)
+    if job.calls:
+        lanes.wake_idle(state, job)
     state.touched.jobs[job.id] = None
 
 
@@ -148,18 +160,18 @@ def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
     placed: dict[int, int] = {}
-    for job_id, group in groupby(event.placements, key=lambda placement: placement.job_id):
-        job, placements = state.jobs.get(job_id), tuple(group)
-        if job is None:
-            continue
-        if job.gang:
-            if not _is_whole(state, job, placements):
-                continue
-            job.generation += 1
-        for placement in placements:
-            done = place(state, placement, clock)
+    last, job, whole = "", None, True
+    for at, placement in enumerate(event.placements):
+        if placement.job_id != last:
+            last = placement.job_id
+            job = state.jobs.get(last)
+            whole = job is not None
+            if job is not None and job.gang:
+                whole = _is_whole(state, job, event.placements[at : at + job.total])
+                job.generation += whole
+        if whole and job is not None and (done := place(state, job, placement, clock)):
             effects += done
-            placed[job.shape] = placed.get(job.shape, 0) + bool(done)
+            placed[job.shape] = placed.get(job.shape, 0) + 1
     for shape, count in placed.items():
         state.experience.learn_placed(state.asks(shape), count)
     return effects
@@ -169,7 +181,7 @@ def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool
     """Whether every member of a gang can still be taken, each on a worker of its own: if one cannot, none is."""
     workers = {placement.worker for placement in placements}
     return (
-        [placement.index for placement in placements] == list(range(job.total))
+        [placement.index for placement in placements if placement.job_id == job.id] == list(range(job.total))
         and job.waiting == job.total
         and len(workers) == job.total
         and all("gang" in state.workers[name].features for name in workers if name in state.workers)
@@ -178,12 +190,13 @@ def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool
     )
 
 
-def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
+def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Effect]:
     """Give one waiting task a new attempt on one worker."""
-    job = state.jobs.get(placement.job_id)
     worker = state.workers.get(placement.worker)
-    if job is None or job.barred or worker is None or placement.uid in state.attempts:
+    if job.barred or worker is None or placement.uid in state.attempts:
         return []
+    if job.calls:
+        return _open_lane(state, job, worker, placement, clock)
     task = take_waiting(state, job, placement.index)
     if task is None:
         return []
@@ -222,6 +235,51 @@ def place(state: State, placement: Placement, clock: Clock) -> list[Effect]:
     return [Assign(placement.worker, uid), note, *served]
 
 
+def _open_lane(state: State, job: Job, worker: Worker, placement: Placement, clock: Clock) -> list[Effect]:
+    """Hold a place on one worker for the calls of a job; the one it was found for is the first to go through it."""
+    index, uid = placement.index, placement.uid
+    if index >= job.cursor:
+        number = 1 if lanes.take_range(state, job, index, 1) else 0
+    else:
+        task = take_waiting(state, job, index)
+        number = 0 if task is None else task.attempts + 1
+        if task is not None:
+            task.attempts, task.current, task.last_uid, task.ahead = number, uid, uid, False
+            state.touched.tasks[job.id, index] = None
+    if not number:
+        return []
+    lane = Attempt(
+        uid=uid,
+        job_id=job.id,
+        index=LANE,
+        no=1,
+        fence=attempt_number(uid),
+        worker=placement.worker,
+        shape=job.shape,
+        devices=placement.devices,
+        variant=placement.variant,
+        assigned_ms=clock.now_ms,
+        assigned_at_ms=clock.at_ms,
+        limit_ms=job.limit_ms,
+        lost_after_ms=job.lost_after_ms,
+        calls={index: number},
+        fed_ms=clock.now_ms,
+    )
+    counters = state.counters
+    counters.next_attempt = max(counters.next_attempt, (lane.fence & (1 << 40) - 1) + 1)
+    served = receipts.close(state, job, "served", clock) if job.id in state.receipts else []
+    job.waiting_since_ms = clock.now_ms
+    state.attempts[uid] = lane
+    state.hungry[uid] = None
+    attempts.hold(state, lane, 1, start=True)
+    _spend_credit(state, placement.worker)
+    state.spent_on[uid] = state.presence[placement.worker].session
+    state.touched.attempts[uid] = None
+    arm_accept(state, lane, worker, clock)
+    note = Note("lane_opened", job.id, "", placement.worker, {"call": index})
+    return [FeedCalls(placement.worker, uid, (index,)), note, *served]
+
+
 def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> None:
     """Look at a new assignment when it is to be sent again, else when its time to be accepted is over.
 
@@ -255,10 +313,11 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
         return task
     if job.rest.final or index != next_index(state, job):
         return None
-    for hole in range(job.cursor, index):
-        # Ended by itself and kept to be passed over: now its row is all that is needed.
-        state.touched.tasks[job.id, hole] = None
-    job.holes -= index - job.cursor
+    if job.holes:
+        for hole in range(job.cursor, index):
+            # Ended by itself and kept to be passed over: now its row is all that is needed.
+            state.touched.tasks[job.id, hole] = None
+        job.holes -= index - job.cursor
     job.cursor = index + 1
     state.backlog.count(job.queue, -1)
     task = state.tasks[job.id, index] = Task(job_id=job.id, index=index)
@@ -314,8 +373,22 @@ def end_task(
     state: State, job: Job, task: Task, final: JobState, clock: Clock, exit_class: str, error: str
 ) -> list[Effect]:
     """Record a task's one result."""
-    note = _mark_ended(state, job, task, final, clock, exit_class, error)
-    return [note, *settle(state, job, clock)]
+    effects: list[Effect] = [_mark_ended(state, job, task, final, clock, exit_class, error)]
+    if job.id in state.task_waiters:
+        effects += tell_task_waiters(state, job, task.index, final, clock)
+    return effects + settle(state, job, clock)
+
+
+def tell_task_waiters(state: State, job: Job, index: int, final: JobState, clock: Clock) -> list[Effect]:
+    """See to the jobs that waited for one task of a job, which has ended so."""
+    effects: list[Effect] = []
+    for waiting, broken in list(dependencies.task_followers(state, job, index, final)):
+        if broken:
+            effects += end_waiting(state, waiting, JobState.KILLED, clock, "dependency", broken)
+            effects += settle(state, waiting, clock)
+        elif not waiting.barred:
+            join_all(state, waiting, clock)
+    return effects
 
 
 def _mark_ended(
@@ -396,52 +469,6 @@ def _derive(state: State, job: Job, clock: Clock) -> bool:
     return True
 
 
-def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect]:
-    """End what waits at once; what runs is ended for the record and asked to stop, and holds its place until it has."""
-    job = state.jobs.get(event.job_id)
-    if job is None or job.state.final:
-        return []
-    effects: list[Effect] = [
-        Note("cancel_requested", job.id, data={"user": event.user, "index": event.index})
-    ]
-    state.touched.jobs[job.id] = None
-    if event.index >= 0 and not job.gang:
-        return effects + _cancel_task(state, job, event.index, event, clock)
-    job.cancelled, job.open = True, False
-    for index in list(state.requeued_of.get(job.id, ())):
-        effects += _cancel_task(state, job, index, event, clock)
-    # Of a gang also those that have ended and wait for the others' end.
-    live = [state.attempts[uid].index for uid in state.live_of.get(job.id, ())]
-    for index in range(job.cursor) if job.gang else live:
-        effects += _cancel_task(state, job, index, event, clock)
-    if job.untouched:
-        job.killed += job.untouched
-        state.backlog.count(job.queue, -job.untouched)
-        job.rest = JobState.KILLED
-        job.error = "cancelled before it started"
-    return effects + settle(state, job, clock)
-
-
-def _cancel_task(state: State, job: Job, index: int, event: CancelRequested, clock: Clock) -> list[Effect]:
-    task = state.tasks.get((job.id, index))
-    if task is None:
-        if job.rest.final or not job.cursor <= index < job.total:
-            return []
-        task = state.tasks[job.id, index] = Task(job_id=job.id, index=index)
-        job.holes += 1
-        state.backlog.count(job.queue, -1)
-    if task.state.final:
-        return []
-    effects: list[Effect] = []
-    attempt = state.attempts.get(task.current)
-    if attempt is not None:
-        grace_s = event.grace_s if event.grace_s >= 0 else TIERS[job.tier].grace_s
-        effects += stop_attempt(state, attempt, "user", grace_s, clock)
-        state.touched.attempts[attempt.uid] = None
-    who = f"cancelled by {event.user}" if event.user else "cancelled"
-    return effects + end_task(state, job, task, JobState.KILLED, clock, "cancelled", who)
-
-
 def stop_attempt(state: State, attempt: Attempt, reason: str, grace_s: float, clock: Clock) -> list[Effect]:
     """Ask a worker to stop an attempt; what it holds stays held until it is confirmed gone."""
     if not attempts.move(state, attempt, STOP):
@@ -498,7 +525,8 @@ def _spend_credit(state: State, worker_id: str) -> None:
     presence = state.presence[worker_id]
     if presence.credit > 0:
         presence.credit -= 1
-        state.columns.put("credit", state.columns.row_of[worker_id], presence.credit)
+        columns = state.columns
+        columns.put("credit", columns.row_of[worker_id], presence.credit)
 
 
 def _spell(job: Job, index: int) -> str:

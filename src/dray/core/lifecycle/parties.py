@@ -188,6 +188,17 @@ class Party:
         self.budgets = tuple(gate for gate in gates if isinstance(gate, QuotaGate) and gate.soft_ms)
         self.live = 0
 
+    def count(self, sign: int, cost: int, begin_ms: int) -> None:
+        """Follow an attempt that begins or ceases to hold, for its queue and its user too."""
+        self.live += sign
+        cost *= sign
+        starts = cost * begin_ms
+        queue, user = self.of_queue, self.of_user
+        queue.cost += cost
+        queue.cost_starts += starts
+        user.cost += cost
+        user.cost_starts += starts
+
     def is_late(self, now_ms: int) -> bool:
         """Whether a soft budget is used up."""
         return any(gate.is_late(now_ms) for gate in self.budgets)
@@ -303,6 +314,8 @@ def gpus_of(ask: Ask) -> int:
 
 def cost_of(policy: Policy, ask: Ask) -> int:
     """What a task weighs in shares: millicores, a GPU counting as several cores."""
+    if not ask.gpus:
+        return max(1000, ask.cpu_milli)
     return max(1000, ask.cpu_milli) + round(gpus_of(ask) * policy.fair_share.gpu_cost)
 
 

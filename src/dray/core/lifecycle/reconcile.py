@@ -6,7 +6,7 @@ since a hub restored from a backup is the one that has forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dray.core.model.records import Phase
@@ -32,14 +32,23 @@ class Decision(NamedTuple):
 
 
 def reconcile(
-    held: Mapping[str, Phase], active: Sequence[Reported], finished: Sequence[str], same_journal: bool
+    held: Mapping[str, Phase],
+    active: Sequence[Reported],
+    finished: Sequence[str],
+    same_journal: bool,
+    lanes: Collection[str] = (),
 ) -> list[Decision]:
-    """Decide for every attempt in the report and every one held here; results are recorded by their own rule."""
+    """Decide for every attempt in the report and every one held here; results are recorded by their own rule.
+
+    Of those held, `lanes` is sent again whatever its phase: a worker says nothing of a lane without calls, and one that
+    lost some of them with its agent says so call by call.
+    """
     decisions = {item.key: _judge(item) for item in active}
     mentioned = {*decisions, *finished}
     for uid, phase in held.items():
         if uid not in mentioned:
-            resend = phase is Phase.ASSIGNED and same_journal
+            again = phase is Phase.ASSIGNED or (uid in lanes and phase is not Phase.STOPPING)
+            resend = again and same_journal
             decisions[uid] = RESEND if resend else LOSE
     return [Decision(decisions[key], key) for key in sorted(decisions)]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, dependencies, gangs, jobs, receipts
+from dray.core.lifecycle import attempts, calls, dependencies, gangs, jobs, receipts
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
@@ -73,9 +73,12 @@ def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
 
 def recall(state: State, attempt: Attempt) -> None:
     """Take an attempt back into memory: a live one, or a lost one that may still be adopted."""
+    if attempt.lane and not attempt.phase.live:
+        return
     attempt.shape = state.jobs[attempt.job_id].shape
     state.attempts[attempt.uid] = attempt
-    state.newest[attempt.worker, attempt.job_id, attempt.index] = attempt.uid
+    if not attempt.lane:
+        state.newest[attempt.worker, attempt.job_id, attempt.index] = attempt.uid
     if attempt.phase.live:
         attempts.hold(state, attempt, 1)
 
@@ -93,7 +96,12 @@ def wake_up(state: State, clock: Clock) -> None:
         state.set_timer(presence.loss_timer_ms, "silence", worker_id)
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
+        jobs.arm_idle(state, job)
     for attempt in state.attempts.values():
+        if attempt.lane and attempt.phase.live:
+            state.hungry[attempt.uid] = None
+            for index in calls.cuts_of(attempt):
+                state.set_timer(clock.now_ms + state.rules.stop_again_ms, "cut", f"{attempt.uid} {index}")
         gangs.arm_go(state, attempt, clock.now_ms + state.rules.resend_ms[0])
         if unanswered(attempt):
             state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
@@ -146,13 +154,14 @@ def adoptable(state: State, attempt: Attempt) -> bool:
 
 def _stopping(state: State, task: Task) -> bool:
     last = state.attempts.get(task.last_uid)
-    return last is not None and last.phase.live
+    return last is not None and last.phase.live and not last.lane
 
 
 def _release_job(state: State, job: Job) -> None:
     for key in list(_holes(state, job)):
         del state.tasks[key]
     del state.jobs[job.id]
+    state.experience.forget_calls(job.id)
     if state.shapes.release(job.shape):
         for bucket in list(state.backlog.of_shape.get(job.shape, ())):
             state.backlog.remove_bucket(bucket)

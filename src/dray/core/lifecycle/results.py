@@ -6,9 +6,8 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, gangs, jobs, receipts
+from dray.core.lifecycle import attempts, calls, gangs, jobs, lanes, receipts
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
-from dray.core.lifecycle.columns import kind_of
 from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
     AttemptAccepted,
@@ -38,6 +37,9 @@ def find(state: State, worker: str, job_id: str, index: int, uid: str) -> Attemp
     attempt = state.attempts.get(uid)
     if attempt is None or attempt.worker != worker or attempt.job_id != job_id:
         return None
+    if attempt.lane:
+        # Also where one call of it is named: a worker that was asked to stop it says that it does not have its lane.
+        return attempt
     if state.jobs[job_id].numbered is (index < 0):
         return None
     return attempt if attempt.index == max(index, 0) else None
@@ -52,6 +54,8 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
     if attempt.phase is Phase.REVOKED:
         return [*effects, Cancel(event.worker, state.spell(attempt), attempt.uid, "revoked", 0)]
     moved = attempts.move(state, attempt, ACCEPT)
+    if attempt.lane and attempt.phase.live:
+        lanes.begin(state, state.jobs[attempt.job_id], attempt, clock.at_ms)
     if attempt.phase.live:
         attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
         state.touched.attempts[attempt.uid] = None
@@ -61,7 +65,10 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
     effects.append(
         Note("task_accepted", attempt.job_id, state.spell(attempt), attempt.worker, {"attempt": attempt.no})
     )
-    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    job = state.jobs[attempt.job_id]
+    if attempt.lane:
+        return effects
+    task = state.tasks[attempt.job_id, attempt.index]
     if job.gang:
         return effects + gangs.accepted(state, job, attempt, clock)
     jobs.started(state, job, task, attempt, clock)
@@ -100,12 +107,16 @@ def started(state: State, event: AttemptStarted, clock: Clock) -> list[Effect]:
     effects: list[Effect] = [Ack(event.worker, "job_started")]
     if not attempt.phase.live:
         return effects
+    if attempt.lane:
+        lanes.begin(state, state.jobs[attempt.job_id], attempt, clock.at_ms)
     attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
     attempt.pid = event.pid
     first = not attempt.started
     mark_started(state, attempt, clock)
     attempts.move(state, attempt, START)
     state.touched.attempts[attempt.uid] = None
+    if attempt.lane:
+        return effects
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     gangs.saw_running(state, job, attempt, clock)
     if first:
@@ -131,6 +142,8 @@ def ended(state: State, event: AttemptEnded, clock: Clock) -> list[Effect]:
 
 def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tuple[str, list[Effect]]:
     """Give the verdict on a result: recorded, duplicate or superseded."""
+    if attempt.lane:
+        return calls.lane_ended(state, attempt, outcome, clock)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     assigned_ms = attempt.assigned_ms
     if attempt.phase is Phase.LOST:
@@ -156,7 +169,7 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
         trigger = PREEMPT
     attempts.move(state, attempt, trigger)
     receipts.victim_gone(state, attempt)
-    learn_end(state, attempt)
+    attempts.learn_end(state, attempt)
     if task.current != attempt.uid:
         return "superseded", effects
     return "recorded", effects + conclude(state, job, task, attempt, clock)
@@ -219,20 +232,15 @@ def _conclude_loss(state: State, job: Job, task: Task, attempt: Attempt, clock: 
 
 def lose(state: State, attempt: Attempt, reason: str, clock: Clock) -> list[Effect]:
     """Give an attempt up: its worker is gone, or no longer knows it."""
+    if attempt.lane:
+        return calls.lose_lane(state, attempt, reason, clock)
     if not attempts.move(state, attempt, LOSE):
         return []
     attempt.ended_at_ms, attempt.exit_class, attempt.error = clock.at_ms, "lost", reason
     receipts.victim_gone(state, attempt)
-    learn_end(state, attempt)
+    attempts.learn_end(state, attempt)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     return conclude(state, job, task, attempt, clock) if task.current == attempt.uid else []
-
-
-def learn_end(state: State, attempt: Attempt) -> None:
-    """Let later placements know how it went here."""
-    columns = state.columns
-    offer = columns.offers[columns.get("offer", columns.row_of[attempt.worker])]
-    state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind_of(offer))
 
 
 def lost(state: State, event: AttemptsLost, clock: Clock) -> list[Effect]:
@@ -263,6 +271,8 @@ def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
     attempt = state.attempts.get(event.uid)
     if attempt is None:
         return []
+    if attempt.lane:
+        return calls.revoke_lane(state, attempt, event.reason, clock)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     if job.gang and attempt.phase is Phase.ASSIGNED:
         attempt.error = event.reason

@@ -25,3 +25,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     flap_refuse_ms: int = 60_000
     pass_placements: int = 2_000
     progress_per_s: int = 200
+    open_idle_ms: int = 60_000
+    linger_ms: int = 50
+    slice_ms: int = 1_000

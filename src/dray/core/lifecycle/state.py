@@ -1,9 +1,11 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, progress, polls), was learnt in passing (experience) or is a cache that can be derived (columns,
-backlog, needs, parties, held, live_of, requeued_of, dependents, newest, timers, reservations, first_missing: up to
-which rank a gang is accepted). Memory holds live work: ended entities leave once their rows are written.
+signal (presence, progress, polls, resuming), learnt in passing (experience) or a cache that can be derived (columns,
+backlog, needs, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
+first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
+than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened). Memory
+holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -103,6 +105,12 @@ class State:
         self.touched = Touched()
         self.polls: dict[str, int] = {}
         self.first_missing: dict[str, int] = {}
+        self.hungry: dict[str, None] = {}
+        self.busy: dict[str, None] = {}
+        self.lingering: dict[str, int] = {}
+        self.spent_on: dict[str, int] = {}
+        self.resuming: dict[str, None] = {}
+        self.task_waiters: dict[str, dict[int, dict[str, None]]] = {}
         self.timers: list[tuple[int, str, str]] = []
         self.started_ms = 0
         self.now_ms = 0
@@ -137,9 +145,11 @@ class State:
 
     def place_of(self, job: Job, position: int) -> tuple[int, int]:
         """Where in its line a job's range, or one task, belongs now: an edit or another run may have moved it."""
-        task = None if position == RANGE else self.tasks.get((job.id, position))
         name = self.parties.all[job.party].rules.order
         order = _ORDERS.get(name)
+        if order is None and position == RANGE:
+            return 0, 0
+        task = None if position == RANGE else self.tasks.get((job.id, position))
         # By service alone: a victim is one because more of it is left, and must not go before what it was stopped for.
         ahead = -1 if task is not None and task.ahead and name != "srsf" else 0
         return ahead, order(job, task, self.shapes.asks[job.shape][0]) if order else 0

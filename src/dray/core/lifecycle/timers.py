@@ -9,15 +9,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from dray.core.lifecycle import gangs, jobs
+from dray.core.lifecycle import calls, gangs, jobs
 from dray.core.lifecycle.events import (
+    ArrayExtended,
     AttemptRevoked,
     AttemptsLost,
     Clock,
+    CutDue,
     Event,
     GateDue,
     GoDue,
     LimitPassed,
+    LingerDue,
     LookDue,
     ProtectDue,
     ResendDue,
@@ -30,11 +33,26 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Phase
 
 Reasons = Callable[[str], str]
+_OF_ASSIGNMENTS = ("accept", "resend")
 
 
 def next_due_ms(state: State) -> int | None:
     """When the next look is due; None while nothing is timed."""
     return state.timers[0][0] if state.timers else None
+
+
+def forget_answered(state: State) -> None:
+    """Drop the first looks if they are at assignments that were answered: they would come to nothing.
+
+    Nearly every assignment is answered long before it is to be sent again, and a shell that makes a turn for each look
+    would make as many in vain as for the tasks themselves.
+    """
+    timers, attempts = state.timers, state.attempts
+    while timers and timers[0][1] in _OF_ASSIGNMENTS:
+        attempt = attempts.get(timers[0][2])
+        if attempt is not None and unanswered(attempt):
+            return
+        heapq.heappop(timers)
 
 
 def due(state: State, clock: Clock, reasons: Reasons) -> list[Event]:
@@ -198,6 +216,39 @@ def _go(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
     return [GoDue(uid)]
 
 
+def _cut(state: State, key: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    uid, _, index = key.partition(" ")
+    lane = state.attempts.get(uid)
+    if lane is None or not calls.is_cut(lane, int(index)):
+        return []
+    state.set_timer(clock.now_ms + state.rules.stop_again_ms, "cut", key)
+    return [CutDue(uid, int(index))]
+
+
+def _linger(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    due_ms, lane = state.lingering.get(uid, 0), state.attempts.get(uid)
+    if not due_ms or lane is None or lane.calls:
+        state.lingering.pop(uid, None)
+        return []
+    if clock.now_ms < due_ms:
+        state.set_timer(due_ms, "linger", uid)
+        return []
+    return [LingerDue(uid)]
+
+
+def _idle(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    job = state.jobs.get(job_id)
+    if job is None or not job.open:
+        return []
+    if job.ended == job.total and clock.now_ms >= job.waiting_since_ms + state.rules.open_idle_ms:
+        return [ArrayExtended(job_id, 0, close=True)]
+    due_ms = (
+        max(job.waiting_since_ms, clock.now_ms - state.rules.open_idle_ms // 2) + state.rules.open_idle_ms
+    )
+    state.set_timer(due_ms, "idle", job_id)
+    return []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -209,4 +260,7 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "protect": _protect,
     "look": _look,
     "go": _go,
+    "cut": _cut,
+    "linger": _linger,
+    "idle": _idle,
 }

@@ -6,7 +6,7 @@ a new session under an id takes over from the old one, and two machines that kee
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, gangs, jobs, results
+from dray.core.lifecycle import attempts, gangs, jobs, lanes, results
 from dray.core.lifecycle.attempts import ACCEPT, RETURN, SILENCE
 from dray.core.lifecycle.effects import Ack, Alarm, Assign, Cancel, CloseSession, Effect, Go, Note
 from dray.core.lifecycle.events import (
@@ -127,7 +127,8 @@ def _reconcile(
     reported = [report for report, _ in reports.values()]
     keep, stop, strange = [], [], []
     messages: list[Effect] = []
-    for decision in reconcile(held, reported, finished, same_journal):
+    own = [uid for uid in held if state.attempts[uid].lane]
+    for decision in reconcile(held, reported, finished, same_journal, own):
         attempt, action = state.attempts.get(decision.key), decision.action
         if action == ADOPT and attempt is not None and not attempts.may_return(state, attempt):
             action = STOP
@@ -149,8 +150,10 @@ def _reconcile(
             messages.append(_stop(state, event.worker, reports[decision.key][1], attempt, clock))
         elif action == RESEND and attempt is not None:
             messages.append(Assign(event.worker, attempt.uid))
-            state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
-            attempts.count_anew(state, attempt)
+            attempts.move(state, attempt, RETURN)
+            if attempt.phase is Phase.ASSIGNED:
+                state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+                attempts.count_anew(state, attempt)
         elif action == LOSE and attempt is not None:
             why = (
                 "its worker came back without it"
@@ -160,6 +163,7 @@ def _reconcile(
             effects += results.lose(state, attempt, why, clock)
         elif action == QUARANTINE:
             strange.append(decision.key)
+    lanes.wake_worker(state, event.worker)
     worker.quarantined = tuple(strange)
     state.touch_worker(event.worker)
     return [Ack(event.worker, "register", verdicts, tuple(keep), tuple(stop)), *effects, *messages]
@@ -172,12 +176,16 @@ def _report(state: State, event: WorkerRegistered, activity: Activity) -> Report
     attempt = results.find(state, event.worker, activity.job_id, activity.index, activity.uid)
     if attempt is None:
         return Reported(task_id(activity.job_id, activity.index), False)
+    if attempt.lane:
+        return Reported(attempt.uid, True, attempt.phase, bool(attempt.cancel))
     task = state.tasks[attempt.job_id, attempt.index]
     adoptable = task.queued and task.last_uid == attempt.uid and not state.jobs[attempt.job_id].gang
     return Reported(attempt.uid, True, attempt.phase, bool(attempt.cancel), adoptable)
 
 
 def _keep(state: State, attempt: Attempt, running: bool, clock: Clock) -> list[Effect]:
+    if attempt.lane:
+        return _keep_lane(state, attempt, running, clock)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
     if job.gang and attempt.phase is Phase.ASSIGNED and not running:
         # Its acceptance carries where it can be met, and a registration does not: let it be said again.
@@ -191,6 +199,17 @@ def _keep(state: State, attempt: Attempt, running: bool, clock: Clock) -> list[E
     attempts.move(state, attempt, RETURN)
     state.touched.attempts[attempt.uid] = None
     return [Go(attempt.worker, attempt.uid)] if gangs.waits_for_go(attempt) else []
+
+
+def _keep_lane(state: State, lane: Attempt, running: bool, clock: Clock) -> list[Effect]:
+    """It does not say which calls it has: all of them are sent again, and it leaves out what it knows."""
+    lanes.begin(state, state.jobs[lane.job_id], lane, clock.at_ms)
+    attempts.move(state, lane, ACCEPT)
+    if running:
+        results.mark_started(state, lane, clock)
+    attempts.move(state, lane, RETURN)
+    state.touched.attempts[lane.uid] = None
+    return [Assign(lane.worker, lane.uid)]
 
 
 def _stop(state: State, worker: str, activity: Activity, attempt: Attempt | None, clock: Clock) -> Cancel:
@@ -221,6 +240,7 @@ def heard(state: State, event: Heard, clock: Clock) -> list[Effect]:
         if presence.suspect:
             presence.suspect = False
             state.touch_worker(event.worker)
+            lanes.wake_worker(state, event.worker)
     return []
 
 
@@ -261,7 +281,9 @@ def suspected(state: State, event: Suspected, clock: Clock) -> list[Effect]:
 def resend_due(state: State, event: ResendDue, clock: Clock) -> list[Effect]:
     """Ask again for an assignment that was not accepted yet."""
     attempt = state.attempts.get(event.uid)
-    if attempt is None or attempt.phase is not Phase.ASSIGNED or not state.presence[attempt.worker].session:
+    if attempt is None or not state.presence[attempt.worker].session:
+        return []
+    if attempt.phase is not Phase.ASSIGNED and not (attempt.calls and attempt.phase.live):
         return []
     return [Assign(attempt.worker, attempt.uid)]
 
@@ -310,6 +332,7 @@ def returned(state: State, event: WorkerReturned, clock: Clock) -> list[Effect]:
     for uid in list(state.held.get(event.worker, ())):
         attempts.move(state, state.attempts[uid], RETURN)
     state.touch_worker(event.worker)
+    lanes.wake_worker(state, event.worker)
     return [Note("worker_returned", worker=event.worker)]
 
 
@@ -318,6 +341,7 @@ def drained(state: State, event: WorkerDrained, clock: Clock) -> list[Effect]:
     state.workers[event.worker].draining = event.on
     state.touched.workers[event.worker] = None
     state.touch_worker(event.worker)
+    lanes.wake_worker(state, event.worker)
     kind = "worker_draining" if event.on else "worker_resumed"
     return [Note(kind, worker=event.worker, data={"user": event.user})]
 

@@ -1,14 +1,14 @@
 """What a job may wait for: another job's success, its end, or its failure, written `ok:ID`, `any:ID` or `fail:ID`.
 
 Speaks of jobs by their ids and states alone. A bare id means `ok:ID`; an array or a gang counts as one job, which has
-succeeded when all of its tasks have.
+succeeded when all of its tasks have. `ok:ID/7` speaks of one task of it, which may end long before its job does.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dray.core.model.ids import ID_RULE, is_id
+from dray.core.model.ids import ID_RULE, split_task_id, task_id
 from dray.core.model.records import JobState
 
 KINDS = ("ok", "any", "fail")
@@ -17,24 +17,32 @@ _WORDS = {"ok": "to succeed", "any": "to end", "fail": "to fail"}
 
 
 class Need(NamedTuple):
-    """One condition on one job."""
+    """One condition on one job, or on one task of it (`task` from 0 on)."""
 
     kind: str
     job_id: str
+    task: int = -1
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.job_id}"
+        return f"{self.kind}:{task_id(self.job_id, self.task)}"
+
+    @property
+    def what(self) -> str:
+        """For people: `job 7`, or `task 7/3`."""
+        return f"{'job' if self.task < 0 else 'task'} {task_id(self.job_id, self.task)}"
 
     @property
     def words(self) -> str:
         """For people: `job 7 to succeed`."""
-        return f"job {self.job_id} {_WORDS[self.kind]}"
+        return f"{self.what} {_WORDS[self.kind]}"
 
 
 def read_need(text: str) -> Need:
     """Read a condition that `need_problem` found nothing wrong with."""
-    kind, colon, job_id = text.partition(":")
-    return Need(kind, job_id) if colon else Need("ok", text)
+    kind, colon, name = text.partition(":")
+    if not colon:
+        kind, name = "ok", text
+    return Need(kind, *(split_task_id(name) or (name, -1)))
 
 
 def need_problem(text: str) -> str:
@@ -43,7 +51,7 @@ def need_problem(text: str) -> str:
     if colon and kind not in KINDS:
         return f"{text[:160]!r} must begin with ok:, any: or fail:, followed by the id of a job"
     name = job_id if colon else kind
-    return "" if is_id(name) else f"{text[:160]!r} names no job: an id is {ID_RULE}"
+    return "" if split_task_id(name) is not None else f"{text[:160]!r} names no job: an id is {ID_RULE}"
 
 
 def is_met(need: Need, ended: JobState) -> bool:
@@ -55,4 +63,4 @@ def is_met(need: Need, ended: JobState) -> bool:
 
 def broken_words(need: Need, ended: JobState) -> str:
     """Say why a condition can no longer be met."""
-    return f"it waited for {need.words}, and that job ended {ended.value}"
+    return f"it waited for {need.words}, and that {'job' if need.task < 0 else 'task'} ended {ended.value}"

@@ -89,6 +89,10 @@ class FairShare(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     weights: dict[str, float] = {}
     gpu_cost: float = 8
 
+    @property
+    def entry_charge_ms(self) -> int:
+        return round(self.entry_charge_s * 1000)
+
 
 class Weights(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How much each scorer counts; every scorer gives 0..1 and the sum decides."""

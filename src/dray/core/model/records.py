@@ -55,6 +55,8 @@ class Phase(StrEnum):
 
 
 LIVE_PHASES = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, Phase.UNKNOWN)
+# The index of an attempt that is a lane: it belongs to no task, calls of its job go through it.
+LANE = -1
 
 
 class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
@@ -66,7 +68,9 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     `held` by a person (`held_by`), or while `after` names jobs that have not ended: it is in no line. `original` is the
     spec as submitted, where an edit changed it. A gang counts its tries in `generation`; `broken` says how the present
     one came to its end while members are still stopping, `breaker` by which attempt, `blamed` which worker is avoided.
-    `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time.
+    `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time. `calls`: its tasks are calls
+    of a function and go through lanes; a call has a record of its own only once it had trouble, and [0, cursor) was
+    fed into lanes at least once.
     """
 
     id: str
@@ -120,6 +124,7 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     held_by: str = ""
     original: bytes = b""
     rest_class: str = ""
+    calls: bool = False
 
     @property
     def barred(self) -> bool:
@@ -176,6 +181,11 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     `cancel` is the reason it was asked to stop ("" for none). `started` stays True once user code may have run: it
     decides whether a loss is charged. `variant` is the alternative by which it runs. `go`: its gang passed the start
     barrier. `saved_ms` is how much of its run time its last checkpoint covers.
+
+    A lane is an attempt of no task (`index` is LANE): a held place through which calls of its job go, one at a time, in
+    the order given. `calls` are those given and not ended, by index with the number of the try; below 0: cancelled, and
+    not confirmed gone. `fed_ms`: when it was last given any. `yielded`: an attempt, of a task or a lane, that waits for
+    others and has given its slot and cores up meanwhile.
     """
 
     uid: str
@@ -216,3 +226,11 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     go: bool = False
     saved_step: int = 0
     saved_ms: int = 0
+    calls: dict[int, int] | None = None
+    yielded: bool = False
+    fed_ms: int = 0
+
+    @property
+    def lane(self) -> bool:
+        """Whether it is a held place for calls, not a try of one task."""
+        return self.index == LANE

@@ -47,7 +47,7 @@ def ask_of(spec: JobSpec) -> Ask:
     shared = 0 < spec.gpu_milli < WHOLE
     needs = (
         ("gang", spec.node_count > 1),
-        ("functions", bool(spec.function)),
+        ("calls", bool(spec.function)),
         ("shared_gpu", shared),
         ("lease", spec.overlap == "fenced"),
     )

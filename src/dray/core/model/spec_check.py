@@ -20,6 +20,7 @@ from dray.core.model.labels import condition_problem
 from dray.core.model.spec import (
     DEVICE_KINDS,
     MAX_COMMAND_BYTES,
+    MAX_FUNCTION_BYTES,
     MAX_NODES,
     MAX_TASKS,
     OVERLAPS,
@@ -213,9 +214,9 @@ def _needs(value: Any) -> str:
         return fault
     seen: dict[str, None] = {}
     for need in map(read_need, value):
-        if need.job_id in seen:
-            return f"names job {need.job_id} twice: give one condition for it"
-        seen[need.job_id] = None
+        if need.what in seen:
+            return f"names {need.what} twice: give one condition for it"
+        seen[need.what] = None
     return ""
 
 
@@ -385,6 +386,8 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         problems.append(Problem("command", "is empty: give the program to run and its arguments"))
     if command and function:
         problems.append(Problem("function", "a job runs either a command or a function, not both"))
+    if function:
+        problems += _function_problems(raw, function)
     size = sum(len(part.encode()) + 1 for part in command)
     size += sum(len(key.encode()) + len(value.encode()) + 2 for key, value in (raw.get("env") or {}).items())
     if size > MAX_COMMAND_BYTES:
@@ -406,6 +409,26 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         what = f"must be {MIN_LEASE_S} or more with overlap fenced, or heartbeats come too late to renew the lease"
         problems.append(Problem("lost_after_s", what))
     problems += _array_problems(raw)
+    return problems
+
+
+def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]:
+    """Calls of a function share warm processes, one after the other: what needs a process of its own is a command."""
+    problems = []
+    if len(function) > MAX_FUNCTION_BYTES:
+        what = (
+            f"takes {len(function)} bytes, the limit is {MAX_FUNCTION_BYTES}: a larger one travels as a blob"
+        )
+        problems.append(Problem("function", what))
+    if (raw.get("node_count") or 1) > 1:
+        problems.append(Problem("node_count", "a function runs on one node: start a gang by a command"))
+    if (raw.get("type") or "batch") != "batch":
+        problems.append(Problem("type", "a function ends: start a service by a command"))
+    if raw.get("overlap") == "fenced":
+        what = "calls of a function cannot be fenced: use at_most_once, or a command"
+        problems.append(Problem("overlap", what))
+    what = "goes with a command: a function is called in a process that is there"
+    problems += [Problem(field, what) for field in ("prolog", "epilog") if raw.get(field)]
     return problems
 
 

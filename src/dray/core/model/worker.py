@@ -36,7 +36,8 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
 class Presence(msgspec.Struct, kw_only=True):
     """The live side of a worker: its session, when it was last heard, and how much work it asked for.
 
-    `told` counts what it said of its tasks' progress since `told_since_ms`; `flooding`: more than its share.
+    `told` counts what it said of its tasks' progress since `told_since_ms`; `flooding`: more than its share. `resuming`
+    counts its attempts that had yielded and wait to go on.
     """
 
     session: int = 0
@@ -51,6 +52,7 @@ class Presence(msgspec.Struct, kw_only=True):
     told: int = 0
     told_since_ms: int = 0
     flooding: bool = False
+    resuming: int = 0
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,11 @@ from dray.core.lifecycle.events import (
     AttemptAccepted,
     AttemptEnded,
     AttemptStarted,
+    CallsEnded,
+    CallsFed,
     Clock,
+    Feed,
+    LanesClosed,
     Outcome,
     PlanDecided,
     Preemption,
@@ -25,11 +29,13 @@ from dray.core.lifecycle.histories import Spans
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.records import Attempt, Job, Phase
+from dray.core.scheduling.feeding import Supply, may_feed
 from dray.core.scheduling.pass_ import plan, settle_plan
 from dray.core.scheduling.reservations import end_ms
 
 HORIZON_MS = 30 * 86_400_000
 MOST_STEPS = 20_000
+PARTS = 8
 LONGER = (1.25, 1.5, 2.0, 3.0, 5.0)
 TaskKey = tuple[str, int]
 
@@ -42,6 +48,7 @@ class Forecast:
         self._now_ms = clock.now_ms
         # What is only imagined must not be learnt from.
         self._spans, state.experience.spans = state.experience.spans, Spans()
+        self._means = dict(state.experience.calls)
         self._ends: list[tuple[int, str, str]] = []
         self.starts: dict[TaskKey, int] = {}
 
@@ -54,7 +61,7 @@ class Forecast:
             self._take_turn()
             for key in [key for key in self.starts if key in left]:
                 del left[key]
-            if not left or not self._go_on() or not self._move_on():
+            if not left or not self._go_on() or self._stands_still() or not self._move_on():
                 break
         return {key: self.starts[key] for key in wanted if key in self.starts}
 
@@ -84,7 +91,7 @@ class Forecast:
         state, clock = self._state, self._clock
         placed = [state.attempts[uid] for uid in uids if uid in state.attempts]
         for attempt in placed:
-            self.starts.setdefault((attempt.job_id, attempt.index), self._now_ms - self._began.now_ms)
+            self._note_start(attempt)
             apply(
                 state,
                 AttemptAccepted(attempt.worker, attempt.job_id, self._spell(attempt), attempt.uid),
@@ -99,6 +106,27 @@ class Forecast:
             )
             self._await_end(attempt)
 
+    def _note_start(self, attempt: Attempt) -> None:
+        """From when on a task runs; the calls of a lane follow each other."""
+        since_ms = self._now_ms - self._began.now_ms
+        if attempt.calls is None:
+            self.starts.setdefault((attempt.job_id, attempt.index), since_ms)
+            return
+        each_ms = self._span_ms(attempt) / max(1, len(attempt.calls))
+        for place, index in enumerate(attempt.calls):
+            self.starts.setdefault((attempt.job_id, index), since_ms + round(place * each_ms))
+
+    def _span_ms(self, attempt: Attempt) -> int:
+        """How long an attempt will run on, or a lane for the calls that it has."""
+        job = self._state.jobs[attempt.job_id]
+        began_ms = attempt.started_ms or attempt.assigned_ms
+        if attempt.calls is None:
+            return draw_span(self._spans, job, attempt, self._now_ms - began_ms, self._number)
+        mean_us = self._means.get(job.id)
+        if mean_us is not None:
+            return max(1, round(len(attempt.calls) * mean_us / 1000))
+        return len(attempt.calls) * draw_span(self._spans, job, attempt, 0, self._number)
+
     def _stop(self, preemptions: Sequence[Preemption]) -> None:
         for uid in [uid for preemption in preemptions for uid in preemption.victims]:
             attempt = self._state.attempts.get(uid)
@@ -109,11 +137,14 @@ class Forecast:
         if attempt.phase is Phase.STOPPING:
             heapq.heappush(self._ends, (end_ms(self._state, attempt), attempt.uid, "preempted"))
             return
-        job = self._state.jobs[attempt.job_id]
-        began_ms = attempt.started_ms or attempt.assigned_ms
-        span_ms = draw_span(self._spans, job, attempt, self._now_ms - began_ms, self._number)
+        began_ms = self._now_ms if attempt.lane else attempt.started_ms or attempt.assigned_ms
+        span_ms = self._span_ms(attempt)
         if span_ms < NEVER:
             heapq.heappush(self._ends, (max(began_ms + span_ms, self._now_ms + 1), attempt.uid, "succeeded"))
+
+    def _stands_still(self) -> bool:
+        """Nothing that runs will end, and all that is timed is another look at a task that nobody can make room for."""
+        return not self._ends and all(kind == "protect" for _, kind, _ in self._state.timers)
 
     def _move_on(self) -> bool:
         """To the next end or timer; False where there is none, or none within reach."""
@@ -139,9 +170,28 @@ class Forecast:
             said = "killed"
         elif stopped and said == "succeeded":
             return  # it was stopped meanwhile and ends by that
+        if attempt.calls is not None and said == "succeeded":
+            self._go_through(attempt, attempt.calls)
+            return
         code = 0 if said == "succeeded" else None
         outcome = Outcome(attempt.job_id, self._spell(attempt), attempt.uid, said, code)
         apply(state, AttemptEnded(attempt.worker, outcome), self._clock)
+
+    def _go_through(self, lane: Attempt, calls: dict[int, int]) -> None:
+        """A lane has gone through its calls and takes the next: many at a time, or a large map would take for ever."""
+        state, clock, job = self._state, self._clock, self._state.jobs[lane.job_id]
+        if calls:
+            apply(state, CallsEnded(lane.worker, lane.uid, tuple(calls), "succeeded"), clock)
+        if may_feed(state, job, lane):
+            share = max(1, job.waiting // (PARTS * max(1, job.live)))
+            if ranges := Supply(state, job).take(share):
+                apply(state, CallsFed((Feed(lane.uid, tuple(ranges)),)), clock)
+        state.hungry.pop(lane.uid, None)
+        if not calls:
+            apply(state, LanesClosed((lane.uid,)), clock)
+            return
+        self._note_start(lane)
+        self._await_end(lane)
 
     def _spell(self, attempt: Attempt) -> int:
         return attempt.index if self._state.jobs[attempt.job_id].numbered else -1

@@ -49,11 +49,16 @@ class Turns:
         self._groups: dict[tuple[str, str], Group] = {}
         self._waiting: dict[str, dict[str, Group]] = {}
         self._had: dict[str, float] = {}
+        self._only: list[Head] | None = None
         for line in lines:
             self._walks[line] = standing(state, line)
             self.push_next(line)
         # One queue whose users are not weighed against each other: nobody's share is asked for.
         self.alone = len(self._waiting) <= 1 and all("" in groups for groups in self._waiting.values())
+        if self.alone:
+            # Whoever is pushed without a line of his own may be of another queue: then nobody is alone.
+            heaps = [group.heap for groups in self._waiting.values() for group in groups.values()]
+            self._only = heaps[0] if heaps else None
 
     def is_contended(self, head: Head) -> bool:
         """Whether others than this head's own group wait, which was taken out: then turns are taken task by task."""
@@ -72,6 +77,9 @@ class Turns:
 
     def push(self, head: Head) -> None:
         """Let a head wait (again): its job has more tasks, and others take turns with it."""
+        if self._only is not None:
+            heapq.heappush(self._only, head)
+            return
         party = self._state.parties.all[head.line.party]
         group = self._group(party)
         heapq.heappush(group.heap, head)
@@ -79,6 +87,8 @@ class Turns:
 
     def pop(self) -> Head | None:
         """Take the head whose turn it is; None when all have been served."""
+        if self._only is not None:
+            return heapq.heappop(self._only) if self._only else None
         if not self._waiting:
             return None
         queue = next(iter(self._waiting)) if len(self._waiting) == 1 else min(self._waiting, key=self._share)
@@ -124,8 +134,8 @@ class Turns:
 def rank_of(state: State, line: BucketKey, job: Job, entry: Entry) -> tuple[int, int, Entry]:
     """What an entry is ordered by within its queue; the smaller is served first."""
     party = state.parties.all[line.party]
-    late = int(bool(party.budgets) and party.is_late(state.now_ms))
-    return late, -aged_priority(state, job), entry
+    late = int(party.is_late(state.now_ms)) if party.budgets else 0
+    return late, -aged_priority(state, job) if party.rules.order == "priority" else 0, entry
 
 
 def next_entry(state: State, job: Job) -> Entry:
@@ -157,15 +167,17 @@ def waiting_in_order(state: State, queue: str, limit: int) -> list[tuple[str, in
 
 def standing(state: State, line: BucketKey) -> Iterator[tuple[Job, Entry]]:
     """The entries of a line that still mean work."""
-    for entry in state.backlog.entries(line):
+    bucket, jobs = state.backlog.buckets[line], state.jobs
+    for place in range(bucket.head, len(bucket.entries)):
+        entry = bucket.entries[place]
         if stands(state, line, entry):
-            yield state.jobs[entry.job_id], entry
+            yield jobs[entry.job_id], entry
 
 
 def stands(state: State, line: BucketKey, entry: Entry) -> bool:
     """Whether an entry still means work: its job waits here with a range, or this very task is queued again."""
     job = state.jobs.get(entry.job_id)
-    if job is None or job.barred or (job.party, job.priority, job.shape) != line:
+    if job is None or job.held or job.after or (job.party, job.priority, job.shape) != line:
         return False
     waits = (
         job.untouched > 0 if entry.position == RANGE else entry.position in state.requeued_of.get(job.id, ())

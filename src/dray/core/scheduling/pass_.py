@@ -26,6 +26,8 @@ from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.waking import note_parked, wake
 from dray.core.scheduling.walks import Spot
 
+_ONLY = (0,)
+
 
 class Plan(NamedTuple):
     """What one pass decided. `gated` names lines and the gates they wait for, `blocked` the jobs that found no room and
@@ -72,7 +74,7 @@ class _Pass:
         self._rooms, self._placer = overlay.rooms, overlay.placer
         self._gates, self._search = overlay.gates, overlay.search
         self._taken: dict[str, int] = {}
-        self._ranges: dict[str, Iterator[int]] = {}
+        self._next: dict[str, int] = {}
         self._placements: list[Placement] = []
         self._preemptions = lapsed(state)
         self._served: set[tuple[str, int]] = set()
@@ -82,6 +84,7 @@ class _Pass:
         self._looks: dict[str, int] = {}
         self._owned: dict[BucketKey, None] = {}
         self._turns = Turns(state, _awake_lines(state))
+        self._ruled = bool(state.parties.gates)
         self._weighs = not self._turns.alone or state.policy.preempts
         self._number = state.counters.next_attempt
 
@@ -149,11 +152,12 @@ class _Pass:
 
     def _serve(self, head: Head, most: int) -> None:
         """Give whoever's turn it is as much as may be: everything, or one task while others take turns with it."""
-        line, job = head.line, head.job
-        room, gate = self._gates.room(head)
-        if room <= 0:
-            self._gated[line] = gate
-            return
+        line, job, room = head.line, head.job, most
+        if self._ruled:
+            room, gate = self._gates.room(head)
+            if room <= 0:
+                self._gated[line] = gate
+                return
         if line.shape in self._parked:
             self._pass_by(head)
             return
@@ -166,7 +170,7 @@ class _Pass:
             self._take(head, wanted, spots)
         if len(spots) < len(wanted):
             self._block(head, wanted[len(spots)])
-        elif head.rank[2].position == RANGE and not job.gang and self._has_more(job, wanted[-1]):
+        elif wanted[-1] + 1 < job.total and head.rank[2].position == RANGE and self._has_more(job):
             self._turns.push(head)
         else:
             self._turns.push_next(line)
@@ -183,31 +187,45 @@ class _Pass:
         """The tasks behind an entry in order, as many as the array's own cap allows; of a gang all or none."""
         if job.gang:
             return () if job.id in self._taken else range(job.total)
+        if job.total == 1 and entry.position == RANGE:
+            return () if job.id in self._taken else _ONLY
         if job.limit:
             most = min(most, job.limit - job.live - self._taken.get(job.id, 0))
         if most <= 0:
             return ()
         if entry.position != RANGE:
             return () if (job.id, entry.position) in self._served else (entry.position,)
-        walk = self._ranges.get(job.id)
-        if walk is None:
-            walk = self._ranges[job.id] = _range(self._state, job, next_index(self._state, job))
-        return list(islice(walk, most))
+        return self._draw(job, most)
 
-    def _has_more(self, job: Job, last: int) -> bool:
-        return last + 1 < job.total and not (job.limit and job.live + self._taken[job.id] >= job.limit)
+    def _draw(self, job: Job, most: int) -> Sequence[int]:
+        """The next tasks of a job's range that this pass has not looked at yet."""
+        first = self._next.get(job.id)
+        if first is None:
+            first = next_index(self._state, job)
+        # Not one by one where it can be helped: there may be thousands, and room for one.
+        drawn: Sequence[int] = (
+            list(islice(_range(self._state, job, first), most))
+            if job.holes
+            else range(first, min(first + most, job.total))
+        )
+        self._next[job.id] = drawn[-1] + 1 if drawn else first
+        return drawn
+
+    def _has_more(self, job: Job) -> bool:
+        return not (job.gang or (job.limit and job.live + self._taken[job.id] >= job.limit))
 
     def _take(self, head: Head, wanted: Sequence[int], spots: list[Spot]) -> None:
-        state, job = self._state, head.job
+        state, job, again = self._state, head.job, head.rank[2].position != RANGE
         epoch, worker_of = state.counters.epoch, state.columns.worker_of
         for index, (row, variant, devices) in zip(wanted, spots, strict=False):
             uid = attempt_uid(epoch, self._number)
             self._number += 1
             self._placements.append(Placement(job.id, index, uid, worker_of[row], devices, variant))
-            if head.rank[2].position != RANGE:
+            if again:
                 self._served.add((job.id, index))
         self._taken[job.id] = self._taken.get(job.id, 0) + len(spots)
-        self._gates.take(head, len(spots))
+        if self._ruled:
+            self._gates.take(head, len(spots))
         if self._weighs:
             cost = len(spots) * cost_of(state.policy, state.asks(head.line.shape)[0])
             self._turns.charge(head, cost)

@@ -344,10 +344,15 @@ def _by_service(state: State, job: Job, ask: Ask, given: Given) -> Below:
         other = state.jobs[attempt.job_id]
         if other.queue != job.queue:
             return False
-        used_ms = state.tasks[attempt.job_id, attempt.index].used_ms + ran_ms(state, attempt)
+        used_ms = _used_before(state, attempt) + ran_ms(state, attempt)
         return _service(other, state.ask(attempt), used_ms) > mine
 
     return is_below
+
+
+def _used_before(state: State, attempt: Attempt) -> int:
+    """What earlier attempts of its task have saved; a lane is an attempt of no task."""
+    return 0 if attempt.lane else state.tasks[attempt.job_id, attempt.index].used_ms
 
 
 def _service(job: Job, ask: Ask, used_ms: int) -> int:
@@ -367,8 +372,8 @@ _BELOW: dict[str, Callable[[State, Job, Ask, Given], Below]] = {
 
 
 def _cost(state: State, attempt: Attempt) -> Cost:
-    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
-    risk = 2 * task.preemptions + (not attempt.saved_ms)
+    job, task = state.jobs[attempt.job_id], state.tasks.get((attempt.job_id, attempt.index))
+    risk = 2 * (task.preemptions if task is not None else 0) + (not attempt.saved_ms)
     if job.deadline_ms:
         grace_ms = TIERS[job.tier].grace_s * 1000
         risk += 2 + (attempt.limit_ms + grace_ms > job.deadline_ms - attempt.started_at_ms)
@@ -378,7 +383,7 @@ def _cost(state: State, attempt: Attempt) -> Cost:
     band = job.priority
     if state.policy.queue(job.queue).order == "srsf":
         # Who has most left to do is the least loss: what is nearly done frees its room by itself.
-        band = -_service(job, ask, task.used_ms + ran_ms(state, attempt))
+        band = -_service(job, ask, _used_before(state, attempt) + ran_ms(state, attempt))
     return band, risk, lost_ms(state, attempt) * members, ran_ms(state, attempt), size
 
 

@@ -49,9 +49,10 @@ class Spare:
     def give_back(self, attempt: Attempt) -> None:
         """An attempt has ended."""
         ask = self._state.ask(attempt)
-        self.cpu += ask.cpu_milli
+        if not attempt.yielded:
+            self.cpu += ask.cpu_milli
+            self.slots += ask.pool == self._pool
         self.memory += ask.memory_bytes
-        self.slots += ask.pool == self._pool
         for index in attempt.devices:
             self.used[index] = self.used.get(index, 0) - ask.gpu_milli
         for name, amount in ask.resources:
@@ -222,6 +223,10 @@ def end_ms(state: State, attempt: Attempt) -> int:
         return attempt.cancel_ms + round(attempt.grace_s * 1000)
     if not attempt.limit_ms:
         return NEVER
+    if attempt.lane:
+        # While others wait it is fed for a while only; then each call that it has may take as long as any.
+        fed_ms = max(attempt.assigned_ms + state.rules.slice_ms, attempt.fed_ms)
+        return fed_ms + attempt.limit_ms * max(1, len(attempt.calls or ()))
     return (attempt.started_ms or attempt.assigned_ms) + attempt.limit_ms
 
 

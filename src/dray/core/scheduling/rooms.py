@@ -124,7 +124,8 @@ class Rooms:
             free_mem=left.memory,
             slots_total=get(f"{pool}_total", row),
             slots_free=left.slots(pool),
-            credit=presence.credit - (get("credit", row) - left.credit if get("open", row) else 0),
+            credit=(0 if presence.resuming else presence.credit)
+            - (get("credit", row) - left.credit if get("open", row) else 0),
             present=bool(presence.session) and not worker.silent,
             suspect=presence.suspect,
             draining=worker.draining,

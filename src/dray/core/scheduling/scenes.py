@@ -44,6 +44,7 @@ class Piece(msgspec.Struct, array_like=True):
     jobs: list[Job] = []
     tasks: list[Task] = []
     attempts: list[Attempt] = []
+    calls: dict[str, float] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -61,6 +62,7 @@ def pack_scene(state: State, clock: Clock, most: int, guests: Sequence[Job] = ()
         if not isinstance(record, Receipt) or record.status == "open"
     ]
     head.spans, head.shares = dict(state.experience.spans.by_name), list(state.experience.spans.shares)
+    head.calls = dict(state.experience.calls)
     head.jobs = list(guests)
     live = [attempt for attempt in state.attempts.values() if attempt.phase.live]
     workers = list(state.workers.values())
@@ -118,6 +120,7 @@ def build_scene(packed: Iterable[bytes]) -> tuple[State, Clock, list[TaskKey]]:
     read_ledger(state, head.ledger)
     state.experience.spans.by_name.update(head.spans)
     state.experience.spans.shares.extend(head.shares)
+    state.experience.calls.update(head.calls)
     workers = [worker for piece in pieces for worker in piece.workers]
     jobs, tasks, attempts = _fit_together(pieces, {worker.id for worker in workers})
     load(state, head.counters or Counters(), (jobs, tasks, attempts, workers))
@@ -141,13 +144,22 @@ def _fit_together(pieces: list[Piece], workers: set[str]) -> tuple[list[Job], li
         for attempt in piece.attempts
         if attempt.phase.live
         and attempt.worker in workers
-        and (task := tasks.get((attempt.job_id, attempt.index))) is not None
-        and task.current == attempt.uid
+        and (
+            attempt.job_id in jobs
+            if attempt.lane
+            else (task := tasks.get((attempt.job_id, attempt.index))) is not None
+            and task.current == attempt.uid
+        )
     ]
     held = {(attempt.job_id, attempt.index) for attempt in attempts}
     kept = {key: task for key, task in tasks.items() if key in held or (task.queued and not task.current)}
     for job in jobs.values():
         job.requeued = job.running = 0
+    for lane in attempts:
+        if lane.calls is not None:
+            # Their records stay behind: each counts as if it were there for the first time.
+            lane.calls = dict.fromkeys((index for index, number in lane.calls.items() if number > 0), 1)
+            jobs[lane.job_id].running += bool(lane.calls and lane.accepted_at_ms)
     for key, task in kept.items():
         jobs[key[0]].requeued += task.queued and key not in held
         jobs[key[0]].running += task.state is JobState.RUNNING

@@ -15,6 +15,7 @@ from dray.core.model.resources import WHOLE
 from dray.core.scheduling.rooms import Left, Rooms, class_key
 
 FEW = 16
+FEW_SHAPES = 2
 
 
 def note_parked(state: State, shape: int) -> None:
@@ -38,6 +39,12 @@ def wake(state: State) -> dict[int, list[int]]:
         if len(fresh) > FEW:
             for shape in _within(state, rooms, fresh):
                 backlog.wake(shape)
+        elif len(backlog.parked) <= FEW_SHAPES:
+            # The rules are asked at once: for so few shapes the columns cost more than they spare.
+            shapes = sorted(backlog.parked)
+            for row in fresh:
+                for shape in shapes:
+                    _offer(state, rooms, row, shape, hints)
         else:
             for row in fresh:
                 for shape in _within(state, rooms, [row]):

@@ -6,7 +6,7 @@ Every write carries the epoch and fails with `EpochLost` when another hub has ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -35,6 +35,41 @@ class KeyRow(NamedTuple):
     job_ids: tuple[str, ...]
 
 
+class ArgsChunk(NamedTuple):
+    """Arguments of `calls` calls from index `first` on, as they came in one message."""
+
+    job_id: str
+    first: int
+    calls: int
+    blob: bytes
+
+
+class ResultsChunk(NamedTuple):
+    """Results of calls that one message of a worker brought; their indices lie from `lo` to `hi`, not all of them.
+
+    `seq` and `at_ms` are those of the turn that recorded them, and are filled in by the store.
+    """
+
+    job_id: str
+    lo: int
+    hi: int
+    worker: str
+    lane: str
+    blob: bytes
+    seq: int = 0
+    at_ms: int = 0
+
+
+class BlobRef(NamedTuple):
+    """A job needs this blob: it stays as long as the job does."""
+
+    digest: str
+    job_id: str
+
+
+Chunk = ArgsChunk | ResultsChunk | BlobRef
+
+
 class Turn(NamedTuple):
     """All that one turn must make durable before its effects leave. `facts` and `notes` are packed by the engine."""
 
@@ -45,6 +80,7 @@ class Turn(NamedTuple):
     notes: bytes
     keys: Sequence[KeyRow] = ()
     audit: Sequence[AuditRecord] = ()
+    chunks: Sequence[Chunk] = ()
 
 
 class JobRow(NamedTuple):
@@ -135,6 +171,13 @@ class LogEntry(NamedTuple):
     notes: bytes
 
 
+class BlobRow(NamedTuple):
+    """A blob that is filed; `at_ms` is when somebody last wanted it to be there."""
+
+    size: int
+    at_ms: int
+
+
 class Retention(NamedTuple):
     """What may go: finished jobs beyond an age or a number, log rows, keys and audit records beyond an age."""
 
@@ -176,6 +219,12 @@ class Store(Protocol):
     def tokens(self) -> list[TokenRow]: ...
     def save_token(self, token: TokenRow) -> None: ...
     def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]: ...
+    def find_args(self, job_id: str, index: int) -> ArgsChunk | None: ...
+    def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]: ...
+    def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]: ...
+    def save_blobs(self, rows: Mapping[str, BlobRow]) -> None: ...
+    def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]: ...
+    def sweep_blobs(self, before_ms: int, limit: int) -> list[str]: ...
     def sweep(self, retention: Retention) -> list[str]: ...
     def size_bytes(self) -> int: ...
     def low_space(self, min_free_bytes: int) -> bool: ...

@@ -8,7 +8,7 @@ live object.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dray.core.model.ids import attempt_number
@@ -16,14 +16,18 @@ from dray.core.model.records import Attempt, Job, Phase, Task
 from dray.core.model.worker import Worker
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store.base import (
+    ArgsChunk,
     AttemptRow,
     AuditRecord,
+    BlobRow,
+    Chunk,
     JobFilter,
     JobRow,
     KeyRow,
     LedgerRow,
     LogEntry,
     Projection,
+    ResultsChunk,
     Retention,
     Snapshot,
     TokenRow,
@@ -54,6 +58,10 @@ class MemoryFile:
         self.attempts: dict[int, AttemptRow] = {}
         self.numbers_by_job: dict[str, dict[int, None]] = {}
         self.workers: dict[str, Worker] = {}
+        self.call_args: dict[str, dict[int, ArgsChunk]] = {}
+        self.call_results: dict[str, list[ResultsChunk]] = {}
+        self.blobs: dict[str, BlobRow] = {}
+        self.blob_refs: dict[str, dict[str, None]] = {}
 
 
 class MemoryStore:
@@ -84,6 +92,17 @@ class MemoryStore:
             file.keys.pop((row.user, row.key), None)
             file.keys[row.user, row.key] = row
         file.audit.extend(turn.audit)
+        for chunk in turn.chunks:
+            self._keep(chunk, turn)
+
+    def _keep(self, chunk: Chunk, turn: Turn) -> None:
+        if isinstance(chunk, ArgsChunk):
+            self.file.call_args.setdefault(chunk.job_id, {})[chunk.first] = chunk
+        elif isinstance(chunk, ResultsChunk):
+            kept = chunk._replace(seq=turn.seq, at_ms=turn.at_ms)
+            self.file.call_results.setdefault(chunk.job_id, []).append(kept)
+        else:
+            self.file.blob_refs.setdefault(chunk.job_id, {})[chunk.digest] = None
 
     def project(self, projection: Projection) -> None:
         """Keep rows as they stand after a turn."""
@@ -152,6 +171,10 @@ class MemoryStore:
             file.tasks.pop(job_id, None)
             for number in file.numbers_by_job.pop(job_id, {}):
                 del file.attempts[number]
+            for calls in (file.call_args, file.call_results, file.blob_refs):
+                calls.pop(job_id, None)
+        for job in final:
+            file.call_args.pop(job.id, None)
         self.sweep_pending = len(due) > len(gone) or self._sweep_fronts(retention)
         return gone
 
@@ -169,6 +192,45 @@ class MemoryStore:
         old = _front(((None, row.at_ms) for row in file.audit), retention.audit_before_ms, retention.batch)
         del file.audit[: len(old)]
         return retention.batch in (len(seqs), len(keys), len(old))
+
+    def save_blobs(self, rows: Mapping[str, BlobRow]) -> None:
+        """List blobs, or note that they are wanted."""
+        self._check_epoch()
+        for digest, row in rows.items():
+            known = self.file.blobs.get(digest, row)
+            self.file.blobs[digest] = BlobRow(known.size, max(row.at_ms, known.at_ms))
+
+    def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]:
+        """Find those of the blobs that are filed."""
+        return {digest: self.file.blobs[digest] for digest in digests if digest in self.file.blobs}
+
+    def sweep_blobs(self, before_ms: int, limit: int) -> list[str]:
+        """Strike at most `limit` blobs off that no job refers to."""
+        self._check_epoch()
+        needed = {digest for refs in self.file.blob_refs.values() for digest in refs}
+        idle = [
+            item for item in self.file.blobs.items() if item[1].at_ms < before_ms and item[0] not in needed
+        ]
+        gone = [digest for digest, _ in sorted(idle, key=lambda item: item[1].at_ms)[:limit]]
+        for digest in gone:
+            del self.file.blobs[digest]
+        return gone
+
+    def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
+        """Find the chunk that holds a call's arguments."""
+        chunks = self.file.call_args.get(job_id, {})
+        first = max((first for first in chunks if first <= index), default=-1)
+        chunk = chunks.get(first)
+        return chunk if chunk is not None and index < first + chunk.calls else None
+
+    def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]:
+        """Give the chunks that may hold results of the calls `first` to `end - 1`, oldest first."""
+        chunks = self.file.call_results.get(job_id, ())
+        return [chunk for chunk in chunks if chunk.hi >= first and chunk.lo < end]
+
+    def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]:
+        """Give chunks of results from a turn on, in order of arrival."""
+        return [chunk for chunk in self.file.call_results.get(job_id, ()) if chunk.seq >= seq][:limit]
 
     def _check_epoch(self) -> None:
         if self.epoch != self.file.epoch:
@@ -193,7 +255,7 @@ class MemoryStore:
             counters=file.counters,
             jobs=_copies(jobs),
             tasks=_copies(tasks),
-            attempts=_copies(attempts),
+            attempts=map(_twin, attempts),
             workers=(copy.deepcopy(worker) for _, worker in sorted(file.workers.items())),
             ledger=(LedgerRow(*key, record) for key, record in sorted(file.ledger.items())),
         )
@@ -250,7 +312,7 @@ class MemoryStore:
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""
         row = self.file.attempts.get(attempt_number(uid))
-        return copy.copy(row.attempt) if row else None
+        return _twin(row.attempt) if row else None
 
     def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
         """Find the last attempt of a task on one worker."""
@@ -311,3 +373,10 @@ def _matches(row: JobRow, wanted: JobFilter) -> bool:
         and (not wanted.before_seq or job.seq < wanted.before_seq)
         and all(row.labels.get(key) == value for key, value in wanted.labels)
     )
+
+
+def _twin(attempt: Attempt) -> Attempt:
+    """A copy that nothing done to it reaches this one through: what is outstanding in a lane changes in place."""
+    twin = copy.copy(attempt)
+    twin.calls = None if attempt.calls is None else dict(attempt.calls)
+    return twin

@@ -17,7 +17,19 @@ import msgspec
 from dray.core.model.ids import attempt_number
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.worker import Worker
-from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, LedgerRow, LogEntry, Snapshot, TokenRow
+from dray.hub.store.base import (
+    ArgsChunk,
+    AuditRecord,
+    BlobRow,
+    JobFilter,
+    KeyRow,
+    LedgerRow,
+    LogEntry,
+    ResultsChunk,
+    Snapshot,
+    TokenRow,
+)
+from dray.hub.store.chunks import FIND_ARGS, FIND_RESULTS, RESULTS_FROM, blob_queries
 from dray.hub.store.faults import translate, translated
 from dray.hub.store.opening import connect
 from dray.hub.store.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
@@ -222,6 +234,27 @@ class Reader:
         query = "SELECT at_ms, job_ids FROM keys WHERE user = ? AND key = ?"
         row = self._one("find a key", query, (user, key))
         return KeyRow(user, key, row[0], _IDS.decode(row[1])) if row else None
+
+    def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
+        """Find the chunk that holds a call's arguments."""
+        row = self._one("find arguments", FIND_ARGS, (job_id, index))
+        chunk = ArgsChunk(*row) if row else None
+        return chunk if chunk is not None and index < chunk.first + chunk.calls else None
+
+    def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]:
+        """Give the chunks whose range of calls meets this one, oldest first."""
+        return [ResultsChunk(*row) for row in self._all("find results", FIND_RESULTS, (job_id, first, end))]
+
+    def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]:
+        """Give chunks of results from a turn on, in order of arrival."""
+        return [ResultsChunk(*row) for row in self._all("read results", RESULTS_FROM, (job_id, seq, limit))]
+
+    def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]:
+        """Find those of the blobs that are filed."""
+        found: dict[str, BlobRow] = {}
+        for query, part in blob_queries(digests):
+            found |= {digest: BlobRow(size, at) for digest, size, at in self._all("find blobs", query, part)}
+        return found
 
     def tokens(self) -> list[TokenRow]:
         """Give all tokens, revoked ones too."""

@@ -1,4 +1,4 @@
-"""Removing what is old: finished jobs with their tasks and attempts, log rows, keys, audit records.
+"""Removing what is old: finished jobs with their tasks, attempts and calls, log rows, keys, audit records.
 
 One step is one bounded amount of work inside the caller's transaction, because commits wait behind it. A job's
 children go before its own row, so that a step which ends in the middle of a large array is taken up again by the
@@ -11,9 +11,13 @@ import sqlite3
 from typing import NamedTuple
 
 from dray.hub.store.base import Retention
+from dray.hub.store.chunks import delete_calls, sweep_args
 
 CHILDREN_PER_JOB = 20
-"""Rows of tasks and attempts that one step may remove, per job that it may remove."""
+"""Rows of tasks, attempts and calls that one step may remove, per job that it may remove."""
+
+CALL_ROWS = 200
+"""Chunks of calls that one step may remove: each may hold megabytes."""
 
 _COUNT_FINAL = "SELECT count(*) FROM jobs INDEXED BY jobs_ended WHERE state NOT IN ('pending', 'running')"
 _OLDEST_FINAL = """SELECT seq, id, ended_at_ms FROM jobs INDEXED BY jobs_ended
@@ -35,10 +39,11 @@ class Swept(NamedTuple):
 def sweep_step(connection: sqlite3.Connection, retention: Retention, applied_seq: int) -> Swept:
     """Remove one bounded portion of everything that may go."""
     jobs = _sweep_jobs(connection, retention)
+    args = sweep_args(connection, CALL_ROWS)
     log = _sweep_log(connection, retention, applied_seq)
     keys = _sweep_front(connection, "keys", retention.keys_before_ms, retention.batch)
     audit = _sweep_front(connection, "audit", retention.audit_before_ms, retention.batch)
-    return Swept(jobs.job_ids, jobs.more or log or keys or audit)
+    return Swept(jobs.job_ids, jobs.more or args or log or keys or audit)
 
 
 def _due_jobs(connection: sqlite3.Connection, retention: Retention) -> list[tuple[int, str]]:
@@ -60,7 +65,7 @@ def _sweep_jobs(connection: sqlite3.Connection, retention: Retention) -> Swept:
     gone: list[str] = []
     for seq, job_id in due[: retention.batch]:
         left -= _delete_children(connection, job_id, left)
-        if left <= 0:
+        if left <= 0 or delete_calls(connection, job_id, CALL_ROWS) == CALL_ROWS:
             return Swept(gone, more=True)
         connection.execute("DELETE FROM jobs WHERE seq = ?", (seq,))
         gone.append(job_id)

@@ -125,7 +125,43 @@ _LEDGER = (
     ) WITHOUT ROWID""",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER)
+_CALLS = (
+    # Arguments as they came, read back when their calls are given out: the last chunk at or below an index.
+    """CREATE TABLE call_args (
+        job_id TEXT NOT NULL,
+        first INTEGER NOT NULL,
+        calls INTEGER NOT NULL,
+        blob BLOB NOT NULL,
+        PRIMARY KEY (job_id, first)
+    ) WITHOUT ROWID""",
+    # Results as they came, one row for what one message brought. Rows lie in order of arrival.
+    """CREATE TABLE call_results (
+        id INTEGER PRIMARY KEY,
+        job_id TEXT NOT NULL,
+        lo INTEGER NOT NULL,
+        hi INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        worker TEXT NOT NULL,
+        lane TEXT NOT NULL,
+        at_ms INTEGER NOT NULL,
+        blob BLOB NOT NULL
+    )""",
+    # "Those of the calls 5000 to 5999 that have ended": with both ends inside, no other row is looked at.
+    "CREATE INDEX results_by_call ON call_results (job_id, hi, lo)",
+    # A client that fell behind reads on in order of arrival.
+    "CREATE INDEX results_by_turn ON call_results (job_id, seq)",
+    "CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, at_ms INTEGER NOT NULL) WITHOUT ROWID",
+    # Retention asks for the oldest, and looks whether anybody needs them.
+    "CREATE INDEX blobs_by_age ON blobs (at_ms)",
+    """CREATE TABLE blob_refs (
+        digest TEXT NOT NULL,
+        job_id TEXT NOT NULL,
+        PRIMARY KEY (digest, job_id)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX blob_refs_by_job ON blob_refs (job_id)",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _CALLS)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,18 +18,23 @@ import msgspec
 
 from dray.core.model.records import Attempt, Job, Task
 from dray.errors import BrokenInvariant, EpochLost
+from dray.hub.store import chunks
 from dray.hub.store.base import (
+    ArgsChunk,
     AuditRecord,
+    BlobRow,
     JobFilter,
     KeyRow,
     LogEntry,
     Projection,
+    ResultsChunk,
     Retention,
     Snapshot,
     TokenRow,
     Turn,
 )
 from dray.hub.store.checkpoint import Checkpointer, grow_wal, wal_path
+from dray.hub.store.chunks import write_chunks
 from dray.hub.store.faults import is_full, translate, translated
 from dray.hub.store.opening import Check, connect_writer, create_file, inspect
 from dray.hub.store.queries import Reader
@@ -116,7 +121,7 @@ class SqliteStore:
         return self.epoch
 
     def commit(self, turn: Turn) -> None:
-        """Make one turn durable, with the keys and audit records that belong to it."""
+        """Make one turn durable, with the keys, audit records and chunks that belong to it."""
         if turn.seq <= self._last_seq:
             raise BrokenInvariant(
                 f"turn {turn.seq} comes after turn {self._last_seq}: turns are committed in order"
@@ -129,9 +134,11 @@ class SqliteStore:
                 connection.execute(_SAVE_KEY, (row.user, row.key, row.at_ms, _encode(row.job_ids)))
             if turn.audit:
                 connection.executemany(_SAVE_AUDIT, turn.audit)
+            if turn.chunks:
+                write_chunks(connection, turn)
 
-        # Without keys and audit records the one statement is its own transaction: two statements less per turn.
-        self._write("commit a turn", append, bare=not turn.keys and not turn.audit)
+        # With nothing beside the log the one statement is its own transaction: two statements less per turn.
+        self._write("commit a turn", append, bare=not (turn.keys or turn.audit or turn.chunks))
         self._last_seq = turn.seq
 
     def project(self, projection: Projection) -> None:
@@ -170,6 +177,24 @@ class SqliteStore:
             connection.execute(_SAVE_TOKEN, (token.id, _encode(token)))
 
         self._write("save a token", save)
+
+    def save_blobs(self, rows: Mapping[str, BlobRow]) -> None:
+        """List blobs whose files are there, or note that they are wanted."""
+
+        def save(connection: sqlite3.Connection) -> None:
+            self._check_epoch(connection)
+            chunks.save_blobs(connection, rows)
+
+        self._write("list blobs", save)
+
+    def sweep_blobs(self, before_ms: int, limit: int) -> list[str]:
+        """Strike at most `limit` blobs off that no job refers to; their files are the caller's to remove."""
+
+        def step(connection: sqlite3.Connection) -> list[str]:
+            self._check_epoch(connection)
+            return chunks.sweep_blobs(connection, before_ms, limit)
+
+        return self._write("remove blobs", step)
 
     def sweep(self, retention: Retention) -> list[str]:
         """Remove one bounded portion of what may go; gives the jobs that are gone. `sweep_pending`: call again."""
@@ -284,6 +309,22 @@ class SqliteStore:
     def find_key(self, user: str, key: str) -> KeyRow | None:
         """Find what the first request under a key made."""
         return self._reader.find_key(user, key)
+
+    def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
+        """Find the chunk that holds a call's arguments."""
+        return self._reader.find_args(job_id, index)
+
+    def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]:
+        """Give the chunks that may hold results of the calls `first` to `end - 1`, oldest first."""
+        return self._reader.find_results(job_id, first, end)
+
+    def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]:
+        """Give chunks of results from a turn on, in order of arrival."""
+        return self._reader.results_from(job_id, seq, limit)
+
+    def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]:
+        """Find those of the blobs that are filed."""
+        return self._reader.find_blobs(digests)
 
     def tokens(self) -> list[TokenRow]:
         """Give all tokens, revoked ones too."""

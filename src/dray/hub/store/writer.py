@@ -3,6 +3,10 @@
 One thread and one queue keep turns in order without a lock, and keep a slow disk from stopping the loop. Knows the
 store only as something with methods. Every item costs one wake-up in each direction; nothing here waits to gather
 more.
+
+A small turn is the exception: while the thread has nothing to do and the disk is quick, the loop commits it itself. The
+two wake-ups and the fight over the interpreter lock take several times as long as such a commit, and until it is
+durable nothing of the hub's work could go on anyway.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
@@ -19,6 +24,10 @@ from dray.hub.store.base import Projection, Store, Turn
 
 Answer = TypeVar("Answer")
 SWITCH_INTERVAL_S = 0.0005
+SMALL_BYTES = 16 << 10
+QUICK_S = 0.005
+# After a commit that was not quick the thread takes the next ones.
+SLOW_COMMITS = 20
 
 
 class _Item:
@@ -42,6 +51,8 @@ class StoreWriter:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._old_interval_s = 0.0
+        self._unfinished = 0
+        self._slow_left = 0
 
     def start(self) -> None:
         """Start the thread for the running loop.
@@ -55,8 +66,11 @@ class StoreWriter:
         self._thread.start()
 
     def commit(self, turn: Turn) -> asyncio.Future[None]:
-        """Queue a turn; the future is done when it is durable."""
-        return self._put(self._store.commit, turn)
+        """Queue a turn, or commit it here; the future is done when it is durable."""
+        if self._unfinished or self._slow_left or len(turn.facts) > SMALL_BYTES:
+            self._slow_left = max(0, self._slow_left - 1)
+            return self._put(self._store.commit, turn)
+        return self._commit_here(turn)
 
     def project(self, projection: Projection) -> asyncio.Future[None]:
         """Queue a projection; the future is done when its rows can be read."""
@@ -75,10 +89,28 @@ class StoreWriter:
         await asyncio.to_thread(self._thread.join)
         sys.setswitchinterval(self._old_interval_s)
 
-    def _put(self, work: Callable[[Any], Answer], argument: object) -> asyncio.Future[Answer]:
+    def _commit_here(self, turn: Turn) -> asyncio.Future[None]:
+        """The thread sleeps and the store is idle: both are the loop's to know, since it alone hands out work."""
+        future: asyncio.Future[None] = self._ready_loop().create_future()
+        began = time.perf_counter()
+        try:
+            self._store.commit(turn)
+        except BaseException as error:  # noqa: BLE001 - whatever went wrong is the waiting caller's to judge
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        if time.perf_counter() - began > QUICK_S:
+            self._slow_left = SLOW_COMMITS
+        return future
+
+    def _ready_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._closing:
             raise NotReady("the store's writer is not running: the hub is starting or stopping, try again")
-        future: asyncio.Future[Answer] = self._loop.create_future()
+        return self._loop
+
+    def _put(self, work: Callable[[Any], Answer], argument: object) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = self._ready_loop().create_future()
+        self._unfinished += 1
         self._queue.put(_Item(work, argument, future))
         return future
 
@@ -90,16 +122,16 @@ class StoreWriter:
             try:
                 answer = item.work(item.argument)
             except BaseException as error:  # noqa: BLE001 - whatever went wrong is the waiting caller's to judge
-                tell(_fail, item.future, error)
+                tell(self._fail, item.future, error)
             else:
-                tell(_succeed, item.future, answer)
+                tell(self._succeed, item.future, answer)
 
+    def _succeed(self, future: asyncio.Future[Any], answer: object) -> None:
+        self._unfinished -= 1
+        if not future.done():
+            future.set_result(answer)
 
-def _succeed(future: asyncio.Future[Any], answer: object) -> None:
-    if not future.done():
-        future.set_result(answer)
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+    def _fail(self, future: asyncio.Future[Any], error: BaseException) -> None:
+        self._unfinished -= 1
+        if not future.done():
+            future.set_exception(error)

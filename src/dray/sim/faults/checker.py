@@ -5,7 +5,7 @@ Watches every hub of a history as it commits and sends; the final account is set
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,9 +15,10 @@ from dray.core.lifecycle.events import Fact, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state import State
 from dray.core.model.dependency import read_need
-from dray.core.model.records import Attempt, JobState, Phase, Task
+from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.ordering import stands
+from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
@@ -48,6 +49,7 @@ class Account(msgspec.Struct):
     tries: dict[tuple[str, int, int], tuple[str, int]] = {}
     held: dict[str, None] = {}
     edited: dict[str, int] = {}
+    calls: dict[str, int] = {}
 
     def copy(self) -> Account:
         """As it stands now, for a backup."""
@@ -60,6 +62,14 @@ class Holder(Protocol):
     name: str
 
     def still_has(self, uid: str) -> bool: ...
+
+
+class CallFacts(Protocol):
+    """Whoever follows the calls."""
+
+    def logged(self, life: HubLife, facts: list[Fact], held: Mapping[str, None]) -> None: ...
+    def end_of(self, state: State, store: MemoryStore, job: Job, index: int) -> JobState: ...
+    def settle(self, store: MemoryStore, job: Job, least: int) -> None: ...
 
 
 class Checker:
@@ -80,6 +90,7 @@ class Checker:
         self.gangs = GangWatch(world, runs)
         self.gangs.shared_names = self.shared_names
         self._policy, self._rooms = PolicyWatch(world), RoomWatch(world)
+        self.calls: CallFacts | None = None
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
         hub.witness = self
@@ -115,6 +126,8 @@ class Checker:
 
     def logged(self, life: HubLife, facts: list[Fact]) -> None:
         """A plan that is folded in at once holds nothing that is dropped; a held job does not time out."""
+        if self.calls is not None:
+            self.calls.logged(life, facts, self.account.held)
         for fact in facts:
             if isinstance(fact, PlanDecided):
                 for placement in fact.placements:
@@ -146,12 +159,13 @@ class Checker:
             self._check_save(state, attempt)
         for key in state.touched.tasks:
             task = state.tasks.get(key)
-            if task is not None and task.current and not state.jobs[task.job_id].gang:
+            job = state.jobs.get(key[0])
+            if task is not None and task.current and job is not None and not job.gang and not job.calls:
                 self._check_budget(state, task)
 
     def _check_save(self, state: State, attempt: Attempt) -> None:
         """What is recorded as saved was saved, by that very attempt, within the time that it truly ran."""
-        if not attempt.saved_ms and not attempt.saved_step:
+        if attempt.lane or (not attempt.saved_ms and not attempt.saved_step):
             return
         runs = [run for run in self._runs.of_task.get(state.spell(attempt), ()) if run.uid == attempt.uid]
         if not any(attempt.saved_step in run.saves for run in runs):
@@ -203,7 +217,9 @@ class Checker:
         worker, presence = state.workers[attempt.worker], state.presence[attempt.worker]
         if worker.draining:
             self._world.fail(f"attempt {attempt.uid} was placed on {worker.id}, which is drained")
-        asks = [state.ask(state.attempts[uid]) for uid in state.held[worker.id]]
+        asks = [
+            state.ask(other) for uid in state.held[worker.id] if not (other := state.attempts[uid]).yielded
+        ]
         slots = {"batch": presence.slots.batch_total, "service": presence.slots.service_total}
         pool = state.ask(attempt).pool
         taken = sum(1 for ask in asks if ask.pool == pool)
@@ -220,8 +236,10 @@ class Checker:
             self._world.fail(f"attempt {attempt.uid} was made for job {attempt.job_id}, which is held")
         for need in map(read_need, unpack_spec(state.jobs[attempt.job_id].spec).after):
             other = state.jobs.get(need.job_id) or self._hub.store.find_job(need.job_id)
-            succeeded = other is not None and other.state is JobState.SUCCEEDED
-            ended = other is not None and other.state.final
+            how = other.state if other is not None else JobState.PENDING
+            if other is not None and need.task >= 0 and self.calls is not None:
+                how = self.calls.end_of(state, self._hub.store, other, need.task)
+            succeeded, ended = how is JobState.SUCCEEDED, how.final
             if not {"ok": succeeded, "any": ended, "fail": ended and not succeeded}[need.kind]:
                 self._world.fail(
                     f"attempt {attempt.uid} of job {attempt.job_id} was made before {need} was met: {other}"

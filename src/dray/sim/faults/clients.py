@@ -146,6 +146,14 @@ class Clients:
             self.still_open[job_id] = self._arrays[job_id] = None
             self._world.at(rng.randint(0, 30_000), self._extend, job_id, rng.randint(1, 3))
 
+    def steer(self, job_id: str, spec: dict[str, Any]) -> None:
+        """Let people do to a job of calls what they do to others."""
+        self._steering.acknowledged(job_id, spec)
+        rng = random.Random(f"steer {self._world.seed} {job_id}")  # a simulation's chance, no secret
+        for share in (0.2, 0.2):
+            if self._world.faulty and rng.random() < share:
+                self._world.at(rng.randint(0, 60_000), self._cancel, job_id)
+
     def _cancel(self, job_id: str) -> None:
         if self._hub.up:
             self._world.counts["cancel"] += 1

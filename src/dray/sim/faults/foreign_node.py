@@ -15,7 +15,7 @@ from dray.core.model.resources import WHOLE
 from dray.core.model.spec import TIERS, JobSpec
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Connection, Message, Weather
-from dray.sim.faults.runs import Behaviour, Execution, Runs
+from dray.sim.faults.runs import Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.worker_node import HEARTBEAT_MS, SILENCE_MS, capability_with
 from dray.sim.faults.world import World
 
@@ -36,7 +36,13 @@ class ForeignNode:
     """A base-only worker and its network."""
 
     def __init__(
-        self, world: World, hub: HubNode, name: str, runs: Runs, behave: Callable[[str], Behaviour]
+        self,
+        world: World,
+        hub: HubNode,
+        name: str,
+        runs: Runs,
+        behave: Callable[[str], Behaviour],
+        callers: CallRuns | None = None,
     ) -> None:
         self.world, self.hub, self.name, self.machine_name = world, hub, name, name
         self.weather = Weather(ordered=True)

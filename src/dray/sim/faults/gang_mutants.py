@@ -5,6 +5,7 @@ from __future__ import annotations
 from dray.sim.faults.mutants import Edit, Mutant
 
 _GANGS = "dray.core.lifecycle.gangs:"
+_CANCELS = "dray.core.lifecycle.cancels:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _RESULTS = "dray.core.lifecycle.results:"
 _WORKERS = "dray.core.lifecycle.workers:"
@@ -33,7 +34,7 @@ GANGS = (
         "generation-not-counted",
         "A gang that is tried again stays in its first generation.",
         _JOBS + "planned",
-        "job.generation += 1",
+        "job.generation += whole",
         "job.generation = 1",
     ),
     _one(
@@ -123,14 +124,14 @@ GANGS = (
     _one(
         "cancel-forgets-ended-members",
         "A cancelled gang leaves the members without a result that had ended.",
-        _JOBS + "cancelled",
+        _CANCELS + "cancelled",
         "range(job.cursor) if job.gang else live",
         "live",
     ),
     _one(
         "half-a-gang-cancelled",
         "A cancel of one member lets the others go on.",
-        _JOBS + "cancelled",
+        _CANCELS + "cancelled",
         "event.index >= 0 and not job.gang",
         "event.index >= 0",
     ),

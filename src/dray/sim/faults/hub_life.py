@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dray.core.lifecycle.effects import Alarm, Effect, Note
+from dray.core.lifecycle.effects import Alarm, Note
 from dray.core.lifecycle.events import (
     ArrayExtended,
     Clock,
@@ -27,19 +27,22 @@ from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State, Touched
 from dray.core.lifecycle.timers import next_due_ms
 from dray.core.model.policy import Policy
-from dray.errors import EpochLost, NotFound, StoreError
-from dray.hub import changes, commands, inbound, policy_changes
+from dray.errors import DrayError, EpochLost, NotFound, StoreError
+from dray.hub import call_commands, changes, commands, inbound, policy_changes
+from dray.hub.call_args import ArgsMemory
 from dray.hub.commands import KeyMemory, Sources
 from dray.hub.effect_runner import Runner
 from dray.hub.housekeeping import note_lost_epoch
+from dray.hub.lane_feed import LaneFeed
 from dray.hub.projection import build_projection
 from dray.hub.recovery import recover
 from dray.hub.service import Caller
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
-from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Request, Step
+from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.sim.faults.network import Connection, Message
 from dray.sim.faults.world import World
+from dray.wire.client_messages import Calls
 from dray.wire.worker_messages import WORKER_PAYLOADS, ReadyForWork, Register
 
 HOUSEKEEPING_MS = 60_000
@@ -118,7 +121,9 @@ class HubLife:
         self.sessions = SimSessions()
         sessions: Any = self.sessions
         feed: Any = SilentFeed()
-        self.runner = Runner(self.state, sessions, self.store, feed, self._tell, 10.0)
+        self.args = ArgsMemory(self.store, most_bytes=400)
+        lanes = LaneFeed(self.state, self.args, lambda job: "")
+        self.runner = Runner(self.state, sessions, self.store, feed, self._tell, 10.0, lanes)
         self.sources = Sources(self.store, KeyMemory(), lambda: site.low_space, self._draw_ids)
         self.heard_ms: dict[str, int] = {}
         self.heard_then: dict[str, int] = {}
@@ -222,6 +227,23 @@ class HubLife:
         """Drain or resume as an operator would."""
         self.post(commands.drain(USER, worker, on, lambda state, worker_id: None))
 
+    def add_calls(self, body: Calls, done: Any) -> None:
+        """Add calls to a job as a client would; answers how many it has."""
+        try:
+            spec = call_commands.read_call_spec(USER, body)
+        except DrayError as refusal:
+            done.set_exception(refusal)
+            return
+        sources = call_commands.CallSources(self.sources, self.args, lambda digests: [])
+        self.post(
+            call_commands.add_calls(USER, body, spec, sources, self._count_calls),
+            done,
+        )
+
+    def _count_calls(self, state: State, job_id: str) -> int:
+        job = commands.find_job(state, self.store, job_id)
+        return job.total if job is not None else 0
+
     def extend(self, job_id: str, count: int, close: bool, done: Any) -> None:
         """Give an open array further members, or close it; what has ended stays as it is."""
 
@@ -316,7 +338,7 @@ class HubLife:
                 step.give()
         self._turn_over()
 
-    def _deliver(self, effects: list[Effect]) -> None:
+    def _deliver(self, effects: list[Leaving]) -> None:
         for effect in effects:
             if isinstance(effect, Alarm):
                 self.site.witness.alarmed(self, effect.text)

@@ -111,5 +111,8 @@ def copy_file(file: MemoryFile) -> MemoryFile:
     for name, value in vars(file).items():
         setattr(copied, name, value.copy() if isinstance(value, dict | list) else value)
     copied.tasks = {job_id: dict(tasks) for job_id, tasks in file.tasks.items()}
+    copied.call_args = {job_id: chunks.copy() for job_id, chunks in file.call_args.items()}
+    copied.call_results = {job_id: list(chunks) for job_id, chunks in file.call_results.items()}
+    copied.blob_refs = {job_id: refs.copy() for job_id, refs in file.blob_refs.items()}
     copied.numbers_by_job = {job_id: dict(numbers) for job_id, numbers in file.numbers_by_job.items()}
     return copied

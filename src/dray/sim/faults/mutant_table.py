@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.sim.faults.call_mutants import CALLS
 from dray.sim.faults.control_mutants import CONTROL
 from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
@@ -15,6 +16,7 @@ _BUILD = "dray.hub.projection:build_projection"
 _INBOUND = "dray.hub.inbound:"
 _COMMANDS = "dray.hub.commands:"
 _RESULTS = "dray.core.lifecycle.results:"
+_CANCELS = "dray.core.lifecycle.cancels:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _WORKERS = "dray.core.lifecycle.workers:"
 _TIMERS = "dray.core.lifecycle.timers:"
@@ -225,15 +227,15 @@ JOBS = (
     _one(
         "cancel-leaves-the-rest",
         "A cancelled job still gets its tasks placed that had not been.",
-        _JOBS + "cancelled",
+        _CANCELS + "cancelled",
         "    if job.untouched:",
         "    if False:",
     ),
     _one(
         "cancel-lets-run",
         "A cancelled task is ended for the record and its attempt goes on.",
-        _JOBS + "_cancel_task",
-        'effects += stop_attempt(state, attempt, "user", grace_s, clock)',
+        _CANCELS + "_cancel_task",
+        'effects += jobs.stop_attempt(state, attempt, "user", _grace_s(job, event), clock)',
         "pass",
     ),
     _one(
@@ -300,8 +302,8 @@ WORKERS = (
         "unaccepted-lost",
         "An assignment that was under way is given up instead of sent again.",
         "dray.core.lifecycle.reconcile:reconcile",
-        "phase is Phase.ASSIGNED and same_journal",
-        "False",
+        "again = phase is Phase.ASSIGNED or",
+        "again =",
     ),
     _one(
         "quarantine-kills",
@@ -518,4 +520,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SAVES,
     *CONTROL,
     *POLICIES,
+    *CALLS,
 )

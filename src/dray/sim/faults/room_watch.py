@@ -79,7 +79,7 @@ class RoomWatch:
             for _, row, variant, devices in kept.spots:
                 if state.columns.worker_of[row] == attempt.worker:
                     held = [state.attempts[uid] for uid in state.held[attempt.worker]]
-                    lasting = [other for other in held if _end_ms(other) > kept.start_ms]
+                    lasting = [other for other in held if _end_ms(state, other) > kept.start_ms]
                     self._check_beside(state, attempt, lasting, state.asks(job.shape)[variant], devices, kept)
 
     def _check_receipts(self, state: State, attempt: Attempt) -> None:
@@ -183,13 +183,12 @@ class RoomWatch:
         if receipt.rule in ("priority", "pressure"):
             below = other.priority < job.priority
         elif receipt.rule == "srsf":
-            task = state.tasks[attempt.job_id, attempt.index]
+            task = state.tasks.get((attempt.job_id, attempt.index))
+            used_ms = task.used_ms if task is not None else 0
             ran_ms = receipt.now_ms - attempt.started_ms if attempt.started else 0
             first = state.tasks.get((job.id, 0)) if job.gang or not job.numbered else None
             mine = _service(job, state.asks(job.shape)[0], first.used_ms if first is not None else 0)
-            below = (
-                other.queue == job.queue and _service(other, state.ask(attempt), task.used_ms + ran_ms) > mine
-            )
+            below = other.queue == job.queue and _service(other, state.ask(attempt), used_ms + ran_ms) > mine
         else:
             below = other.queue == job.queue and other.user != job.user
         if not below:
@@ -326,13 +325,15 @@ def _lacks(
     """What a worker has too little of for these attempts (and, with `more`, another ask), of all that is asked for."""
     worker, slots = state.workers[worker_id], state.presence[worker_id].slots
     asks = [state.ask(attempt) for attempt in held] + ([ask] if more else [])
-    cpu, memory = sum(one.cpu_milli for one in asks), sum(one.memory_bytes for one in asks)
+    # Whoever yielded has given its slot and cores up.
+    going = [state.ask(attempt) for attempt in held if not attempt.yielded] + ([ask] if more else [])
+    cpu, memory = sum(one.cpu_milli for one in going), sum(one.memory_bytes for one in asks)
     if ask.cpu_milli and cpu > round(worker.capability.cpu_count * 1000):
         return f"{cpu} millicores of {worker.capability.cpu_count} cores"
     if ask.memory_bytes and memory > round(worker.capability.memory_gb * GB):
         return f"{memory} bytes of {worker.capability.memory_gb} GB"
     total = {"batch": slots.batch_total, "service": slots.service_total}.get(ask.pool, 0)
-    taken = sum(1 for one in asks if one.pool == ask.pool)
+    taken = sum(1 for one in going if one.pool == ask.pool)
     if taken > total > 0:
         return f"{taken} {ask.pool} tasks of {total}"
     for name, _ in ask.resources:
@@ -347,9 +348,12 @@ def _lacks(
     return ""
 
 
-def _end_ms(attempt: Attempt) -> int:
+def _end_ms(state: State, attempt: Attempt) -> int:
     if attempt.phase is Phase.STOPPING:
         return attempt.cancel_ms + round(attempt.grace_s * 1000)
+    if attempt.calls is not None and attempt.limit_ms:
+        fed_ms = max(attempt.fed_ms, attempt.assigned_ms + state.rules.slice_ms)
+        return fed_ms + attempt.limit_ms * max(1, len(attempt.calls))
     return (attempt.started_ms or attempt.assigned_ms) + attempt.limit_ms if attempt.limit_ms else NEVER
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from dray.core.lifecycle.rules import Rules
+from dray.sim.faults.callers import Callers
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.clients import Clients
 from dray.sim.faults.foreign_node import ForeignNode
@@ -41,6 +42,7 @@ class History:
         self.runs = Runs(self.world, self.hub)
         self.checker = Checker(self.world, self.hub, self.runs)
         self.clients = Clients(self.world, self.hub, self.checker)
+        self.callers = Callers(self.world, self.hub, self.checker, self.clients, self.runs)
         self.backups: list[Backup] = []
         self.drained: dict[str, None] = {}
         self.restored = False
@@ -49,7 +51,10 @@ class History:
         self._twins = 0
         for number in range(size.workers):
             kind = ForeignNode if number % FOREIGN_EVERY == FOREIGN_EVERY - 1 else WorkerNode
-            self.workers.append(kind(self.world, self.hub, f"w{number}", self.runs, self.clients.behave))
+            self.workers.append(
+                kind(self.world, self.hub, f"w{number}", self.runs, self.clients.behave, self.callers)
+            )
+        self.callers.trouble([worker for worker in self.workers if isinstance(worker, WorkerNode)])
         self.hub.start()
         for worker in self.workers:
             self.world.at(self.world.rng.randint(0, 5000), worker.start)
@@ -103,12 +108,21 @@ class History:
                 # What it told the lost future does not bind it towards a hub that never heard it.
                 worker.supervisor.denied.clear()
         self.clients.rewind()
+        self.callers.rewind()
 
     def add_twin(self, node: WorkerNode) -> WorkerNode:
         """Set up another machine under a name that is taken."""
         self._twins += 1
         self.checker.shared_names[node.name] = None
-        twin = WorkerNode(self.world, self.hub, node.name, self.runs, self.clients.behave, self._twins)
+        twin = WorkerNode(
+            self.world,
+            self.hub,
+            node.name,
+            self.runs,
+            self.clients.behave,
+            self.callers,
+            self._twins,
+        )
         twin.start()
         self.workers.append(twin)
         return twin
@@ -151,7 +165,8 @@ class History:
         )
 
     def _over(self) -> bool:
-        return self.hub.up and not self.hub.busy and not self.clients.unanswered and self.checker.all_ended()
+        answered = not self.clients.unanswered and not self.callers.unanswered
+        return self.hub.up and not self.hub.busy and answered and self.checker.all_ended()
 
     def _calm(self) -> None:
         """The faults stop, everything comes back; machines that double another's name are switched off."""

@@ -12,12 +12,16 @@ from dray.core.model.resources import WHOLE
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.world import World
 
+# Stands for a task where a machine could not start a process for calls.
+RUNNER = "runner"
+
 
 class Execution(msgspec.Struct):
     """One run of one task on one machine. `stranger`: its hub was replaced by one that never heard of it.
 
     `generation` is that of a gang's member, 0 of any other task, -1 where its agent did not know it for one. `saves`
-    says when it saved which step.
+    says when it saved which step. `call`: index and number of the try of a call; its `uid` is then that of its lane.
+    `yielded`: it waits for others, and has given its slot up.
     """
 
     task_id: str
@@ -37,6 +41,8 @@ class Execution(msgspec.Struct):
     pool: str = "batch"
     generation: int = 0
     saves: dict[int, int] = {}
+    call: tuple[int, int] = (-1, 0)
+    yielded: bool = False
 
     @property
     def job_id(self) -> str:
@@ -51,6 +57,31 @@ class Behaviour(NamedTuple):
     state: str
     exit_code: int
     heeds_term: bool
+
+
+class CallBehaviour(NamedTuple):
+    """How one run of a call goes: one that yields does so for that long."""
+
+    duration_ms: int
+    state: str
+    yields: bool
+
+
+class CallRuns(Protocol):
+    """Whoever knows how calls go; where nobody calls, no machine keeps processes ready for it."""
+
+    on: bool
+
+    def behave(self, task_id: str) -> CallBehaviour: ...
+
+
+class NoCalls:
+    """A world in which nobody calls."""
+
+    on = False
+
+    def behave(self, task_id: str) -> CallBehaviour:
+        raise KeyError(task_id)
 
 
 class GangRuns(Protocol):
@@ -69,6 +100,8 @@ class Runs:
         self.going: dict[str, list[Execution]] = {}
         self.slots: dict[tuple[str, str], int] = {}
         self.refused: dict[str, int] = {}
+        # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
+        self.intended: set[str] = set()
         self.gangs: GangRuns | None = None
 
     def begin(self, execution: Execution) -> None:
@@ -91,7 +124,9 @@ class Runs:
 
     def _check_slots(self, execution: Execution, going: list[Execution]) -> None:
         """A machine never runs more current tasks than it has slots, whatever its hub was told by others."""
-        peers = [run for run in going if run.pool == execution.pool and self._is_current(run)]
+        peers = [
+            run for run in going if run.pool == execution.pool and not run.yielded and self._is_current(run)
+        ]
         most = self.slots.get((execution.machine, execution.pool), 0)
         if self._is_current(execution) and len(peers) >= most:
             self._world.fail(
@@ -103,6 +138,9 @@ class Runs:
         attempt = state.attempts.get(run.uid)
         if attempt is None or not attempt.phase.live or attempt.worker != run.worker:
             return False
+        if attempt.calls is not None:
+            index, number = run.call
+            return not attempt.yielded and attempt.calls.get(index) == number
         return state.spell(attempt) == run.task_id
 
     def end(self, execution: Execution, outcome: str) -> None:

@@ -66,6 +66,10 @@ class Settlement:
         least = spec.task_count + self._checker.account.grown.get(job.id, 0)
         if job.total < least:
             self._world.fail(f"job {job.id} has {job.total} tasks, {least} were acknowledged")
+        if job.calls and self._checker.calls is not None:
+            least = self._checker.account.calls.get(job.id, 0)
+            self._checker.calls.settle(self._hub.store, job, least)
+            return
         if job.gang:
             self._checker.gangs.settle(self._hub.store, job)
         for index in range(job.total):
@@ -115,7 +119,7 @@ class Settlement:
     ) -> None:
         """Failures and losses are charged for what happened, each once."""
         name = f"task {task.job_id}/{task.index}"
-        ran = {run.uid for run in runs}
+        ran = {run.uid for run in runs} | self._runs.intended
         nameless = any(not run.names_attempt for run in runs)
         for attempt in attempts:
             # A task that could not be taken on at all is reported as failed without a run.

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from dray.core.model.dependency import read_need
 from dray.errors import Conflict, InvalidSpec, NotFound
 from dray.sim.faults.checker import MARK, Checker
 from dray.sim.faults.hub_node import HubNode
@@ -26,6 +27,9 @@ class Steering:
     def __init__(self, world: World, hub: HubNode, checker: Checker) -> None:
         self._world, self._hub, self._checker = world, hub, checker
         self._rng = random.Random(f"steering {world.seed}")  # a simulation's chance, no secret
+        self._one = random.Random(
+            f"needs {world.seed}"
+        )  # drawn apart: worlds without calls stay as they were
         self._on = self._rng.random() < SHARE
         self._dressed: dict[str, None] = {}
         self._let_go: dict[str, None] = {}
@@ -43,18 +47,32 @@ class Steering:
             spec["hold"] = True
         if known and rng.random() < 0.3:
             chosen = rng.sample(known, min(len(known), rng.choice([1, 1, 2])))
-            spec["after"] = [f"{rng.choice(['ok', 'ok', 'any', 'fail'])}:{job_id}" for job_id in chosen]
+            spec["after"] = [
+                f"{rng.choice(['ok', 'ok', 'any', 'fail'])}:{self._name(job_id)}" for job_id in chosen
+            ]
+        called = list(self._checker.account.calls)
+        if called and "after" not in spec and self._one.random() < 0.4:
+            spec["after"] = [f"ok:{self._name(self._one.choice(called))}"]
         if rng.random() < 0.15:
             spec["variants"] = [
                 {"name": "first", "cpu_milli": rng.choice([1000, 2000]), "env": {"BY": "0"}},
                 {"cpu_milli": 500, "command": ["work", "slowly"], "env": {"BY": "1"}},
             ]
 
+    def _name(self, job_id: str) -> str:
+        """A job, or of one with calls often a single call of it."""
+        calls = self._checker.account.calls.get(job_id, 0)
+        if not calls or self._one.random() < 0.3:
+            return job_id
+        # Of the last ones: those have often not run yet.
+        return f"{job_id}/{max(0, calls - 1 - self._one.randrange(8))}"
+
     def excused(self, spec: dict[str, Any], fault: BaseException) -> bool:
         """Whether a submit was refused because what it waits for is gone with the past of a restored hub."""
-        needs = [text.partition(":")[2] for text in spec.get("after", ())]
+        account, needs = self._checker.account, [read_need(text) for text in spec.get("after", ())]
         if not isinstance(fault, InvalidSpec) or all(
-            job_id in self._checker.account.acknowledged for job_id in needs
+            need.job_id in account.acknowledged and need.task < account.calls.get(need.job_id, 1)
+            for need in needs
         ):
             return False
         del spec["after"]

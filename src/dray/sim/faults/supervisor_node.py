@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
+from dray.agent.calls import is_runner
 from dray.agent.machine import Launch, gang_meta
 from dray.core.model.resources import WHOLE
-from dray.sim.faults.runs import Behaviour, Execution, Runs
+from dray.sim.faults.runner_node import RunnerHost
+from dray.sim.faults.runs import RUNNER, Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world import World
 
 PORT = 29_500
@@ -50,7 +52,13 @@ class Supervisor:
     """
 
     def __init__(
-        self, world: World, name: str, machine: str, runs: Runs, behave: Callable[[str], Behaviour]
+        self,
+        world: World,
+        name: str,
+        machine: str,
+        runs: Runs,
+        behave: Callable[[str], Behaviour],
+        callers: CallRuns,
     ) -> None:
         self._world, self._name, self._machine, self._runs, self._behave = world, name, machine, runs, behave
         self.journal_id, self.boot_id = f"{machine}-journal-1", f"{machine}-boot-1"
@@ -63,6 +71,8 @@ class Supervisor:
         self.life = 1
         self.alive = True
         self.tell: Callable[[dict[str, Any]], None] = lambda event: None
+        self.runners = RunnerHost(world, name, machine, runs, callers)
+        self.runners.exited = self._runner_exited
         self.hear: Callable[[str, dict[str, Any]], None] = lambda uid, words: None
 
     def state(self) -> dict[str, Any]:
@@ -72,6 +82,7 @@ class Supervisor:
             for r in self.records.values()
             if not r.acked
         ]
+        attempts += self.runners.items()
         return {
             "ev": "state",
             "journal_id": self.journal_id,
@@ -79,6 +90,23 @@ class Supervisor:
             "max_epoch": self.max_epoch,
             "attempts": attempts,
         }
+
+    def start_runner(self, uid: str) -> None:
+        """Start a process that runs calls, where the disk has room for what it needs."""
+        if not self.alive:
+            return
+        if self.full:
+            self._runs.refuse(RUNNER)
+            self._world.at(1000, self._refuse_runner, uid)
+            return
+        self.runners.start(uid)
+
+    def _refuse_runner(self, uid: str) -> None:
+        self.tell({"ev": "refused", "uid": uid, "error": "no space left on the worker"})
+
+    def _runner_exited(self, item: dict[str, Any]) -> None:
+        if self.alive:
+            self.tell({"ev": "exited", "items": [item]})
 
     def run(self, launch: Launch) -> None:
         """Journal it, start it, say both; an attempt that is known is only told of again."""
@@ -230,6 +258,10 @@ class Supervisor:
 
     def cancel(self, uid: str, reason: str, grace_ms: int) -> None:
         """TERM now, KILL after the grace; what has not started never will."""
+        if is_runner(uid):
+            if self.alive:
+                self.runners.cancel(uid, max(grace_ms, 0))
+            return
         record = self.records.get(uid)
         if not self.alive or record is None:
             return
@@ -274,6 +306,7 @@ class Supervisor:
         self.cancel(uid, reason, grace_ms)
 
     def acked(self, uids: list[str]) -> None:
+        self.runners.acked(uids)
         for uid in uids:
             if uid in self.records:
                 self.records[uid].acked = True
@@ -295,15 +328,19 @@ class Supervisor:
                 self._runs.end(process.execution, "killed")
         self.processes.clear()
         self.prepared.clear()
-        for record in self.records.values():
+        self.runners.end_all()
+        for uid, record in self.records.items():
             if record.phase != "exited":
                 begun = record.intended or record.phase == "running"
+                if record.intended:
+                    self._runs.intended.add(uid)
                 record.phase, record.exit = "exited", _lost("lost" if begun else "lost_unstarted")
 
     def wipe(self) -> None:
         """The home is gone: a new journal that knows nothing."""
         self.come_back(rebooted=True)
         self.records.clear()
+        self.runners.runners.clear()
         self.max_epoch = 0
         self.journal_id += "+"
 

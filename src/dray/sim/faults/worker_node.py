@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from dray.agent.effects import BindRunner, FeedRunner, Grant, Nudge, Recall, StartRunner
 from dray.agent.machine import Effect, Launch, Machine, Refuse, Supervise, Tell, Warn
 from dray.core.model.capability import Capability, Device
 from dray.core.model.units import GB
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Connection, Message, Weather
-from dray.sim.faults.runs import Behaviour, Execution, Runs
+from dray.sim.faults.runs import Behaviour, CallRuns, Execution, NoCalls, Runs
 from dray.sim.faults.supervisor_node import Supervisor
 from dray.sim.faults.world import World
 from dray.wire.hub_messages import HUB_PAYLOADS
@@ -37,12 +38,14 @@ class WorkerNode:
         name: str,
         runs: Runs,
         behave: Callable[[str], Behaviour],
+        callers: CallRuns | None = None,
         twin: int = 0,
     ) -> None:
         self.world, self.hub, self.name = world, hub, name
+        callers = callers or NoCalls()
         self.machine_name = f"{name}-twin-{twin}" if twin else name
         self.weather = Weather()
-        self.supervisor = Supervisor(world, name, self.machine_name, runs, behave)
+        self.supervisor = Supervisor(world, name, self.machine_name, runs, behave, callers)
         self.slots, self.service_slots = world.rng.randint(1, 3), world.rng.randint(0, 1)
         self.cards = world.rng.choice([0, 0, 1, 2, 4])
         self.licences = random.Random(f"licences {world.seed} {name}").choice([0, 1, 2])  # chance, no secret
@@ -54,6 +57,10 @@ class WorkerNode:
         self.machine: Machine | None = None
         self._heard_ms = 0
         self._dialling = False
+        self._looking = False
+        self._called_ms = 0
+        self._ready_runners = self.slots if callers.on else 0
+        self._young: dict[str, list[Tell]] = {}
 
     # --- the agent's life -------------------------------------------------------------------------------------------
 
@@ -66,7 +73,10 @@ class WorkerNode:
         if not self.supervisor.alive:
             self.supervisor.come_back()
         incarnation = f"{self.machine_name}-{self.life}"
-        self.machine = Machine(self.name, incarnation, self.slots, self.service_slots, RESEND_MS, {})
+        self.machine = Machine(
+            self.name, incarnation, self.slots, self.service_slots, RESEND_MS, {}, self._ready_runners
+        )
+        self._young.clear()
         self.machine.capability = capability_with(self.cards)
         self.machine.resources = {"licence": self.licences}
         self.machine.devices = tuple(
@@ -79,8 +89,9 @@ class WorkerNode:
 
     def _attach(self) -> None:
         assert self.machine is not None
-        self.machine.attached(self.supervisor.state(), self.world.now_ms)
         life = self.life
+        self.supervisor.runners.tell = lambda what, arguments: self._later_called(life, what, arguments)
+        self._carry_out(self.machine.attached(self.supervisor.state(), self.world.now_ms))
         self.supervisor.tell = lambda event: self._later_supervised(life, event)
         self.supervisor.hear = lambda uid, words: self._later_said(life, uid, words)
         self.supervisor.speak_again()
@@ -99,13 +110,33 @@ class WorkerNode:
         if self.up and life == self.life and self.machine is not None:
             self._carry_out(self.machine.task_said(uid, words, self.world.now_ms))
 
+    def _later_called(self, life: int, what: str, arguments: tuple[Any, ...]) -> None:
+        # Over a socket: late, and in order.
+        delay_ms = self.supervisor.runners.rng.randint(0, 2)
+        self._called_ms = max(self._called_ms, self.world.now_ms + delay_ms)
+        self.world.at(self._called_ms - self.world.now_ms, self._called, life, what, arguments)
+
+    def _called(self, life: int, what: str, arguments: tuple[Any, ...]) -> None:
+        """A runner, or the call that it is in, has said something."""
+        if self.up and life == self.life and self.machine is not None:
+            side: Any = self.machine if what == "task_said" else self.machine.calls
+            self._carry_out(getattr(side, what)(*arguments, self.world.now_ms))
+
+    def kill_runner(self, draw: int) -> None:
+        """A runner dies in the middle of whatever it does."""
+        living = [runner.uid for runner in self.supervisor.runners.runners.values() if not runner.gone]
+        if living:
+            self.supervisor.runners.kill(living[draw % len(living)])
+
     def die(self) -> None:
-        """kill -9 of the agent; its tasks go on."""
+        """kill -9 of the agent; its tasks go on, its runners end with it."""
         if self.up:
             self.up = False
             self.life += 1
             self.supervisor.tell = lambda event: None
             self.supervisor.hear = lambda uid, words: None
+            self.supervisor.runners.tell = lambda what, arguments: None
+            self.supervisor.runners.end_all()
             if self.connection is not None:
                 self.connection.break_off()
             self.connection = None
@@ -213,7 +244,13 @@ class WorkerNode:
         elif kind == "job_go":
             self._carry_out(self.machine.go(body, self.world.now_ms))
         elif kind == "job_cancel":
-            self._carry_out(self.machine.cancelled(body))
+            self._carry_out(self.machine.cancelled(body, self.world.now_ms))
+        elif kind == "calls_assign":
+            self._carry_out(self.machine.calls_assigned(body, self.world.now_ms))
+        elif kind == "calls_ack":
+            self._carry_out(self.machine.calls_acked(body, self.world.now_ms))
+        elif kind == "job_resume":
+            self._carry_out(self.machine.resumed(body, self.world.now_ms))
 
     def _beat(self, life: int) -> None:
         if self.up and life == self.life and self.machine is not None:
@@ -239,10 +276,7 @@ class WorkerNode:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Tell):
-                if effect.payload.get("error") == "this worker does not have this attempt":
-                    self.supervisor.denied.add(effect.payload["attempt"])
-                if self.connection is not None:
-                    self.connection.send_up({"type": effect.type, "payload": _plain(effect.payload)})
+                self._tell(effect)
             elif isinstance(effect, Launch) and effect.gang is not None:
                 self.supervisor.prepare(effect)
             elif isinstance(effect, Launch):
@@ -253,6 +287,68 @@ class WorkerNode:
                 self.supervisor.warn(effect.uid)
             elif isinstance(effect, Refuse) and self.connection is not None:
                 self.connection.break_off(4400)
+            else:
+                self._serve_calls(effect)
+        self._pull()
+        if not self._looking and self.machine is not None and self.machine.busy:
+            self._looking = True
+            self.world.at(self._pace_ms(), self._look, self.life)
+
+    def _serve_calls(self, effect: Effect) -> None:
+        runners = self.supervisor.runners
+        if isinstance(effect, StartRunner):
+            self.supervisor.start_runner(effect.uid)
+        elif isinstance(effect, BindRunner):
+            runners.bind(effect)
+        elif isinstance(effect, FeedRunner):
+            runners.feed(effect)
+        elif isinstance(effect, Recall):
+            runners.recall(effect.uid)
+        elif isinstance(effect, Nudge):
+            runners.nudge(effect.uid)
+        elif isinstance(effect, Grant):
+            runners.granted(effect.uid)
+
+    def _look(self, life: int) -> None:
+        self._looking = False
+        if self.up and life == self.life and self.machine is not None:
+            self._carry_out(self.machine.tick(self.world.now_ms))
+
+    def _pace_ms(self) -> int:
+        """Often while calls wait behind others, seldom while one call of each lane simply runs."""
+        assert self.machine is not None
+        lanes = self.machine.calls.lanes.values()
+        return 25 if any(lane.queue or len(lane.fed) > 1 or lane.cancelled for lane in lanes) else 1000
+
+    def _tell(self, effect: Tell) -> None:
+        """Send a message; the first words about a lane wait a moment, since its results make them needless."""
+        uid = effect.payload.get("attempt", "")
+        if effect.payload.get("error") == "this worker does not have this attempt":
+            self.supervisor.denied.add(uid)
+        lane = self.machine.calls.lanes.get(uid) if self.machine is not None else None
+        if effect.type in ("job_accepted", "job_started") and lane is not None and not lane.careful:
+            if uid not in self._young:
+                self.world.at(10, self._grow_up, self.life, uid)
+            self._young.setdefault(uid, []).append(effect)
+            return
+        if effect.type == "job_result":
+            self._young.pop(uid, None)
+        self._send(effect)
+
+    def _grow_up(self, life: int, uid: str) -> None:
+        for effect in self._young.pop(uid, ()) if life == self.life else ():
+            self._send(effect)
+
+    def _pull(self) -> None:
+        """What calls have brought leaves whenever there is a connection."""
+        if self.machine is not None and self.connection is not None:
+            for told in self.machine.pull(self.world.now_ms):
+                self._young.pop(told.payload["lane"], None)
+                self._send(told)
+
+    def _send(self, effect: Tell) -> None:
+        if self.connection is not None:
+            self.connection.send_up({"type": effect.type, "payload": _plain(effect.payload)})
 
     def _supervise(self, request: dict[str, Any]) -> None:
         operation = request["op"]
@@ -283,5 +379,5 @@ def capability_with(cards: int) -> Capability:
 
 def _plain(payload: dict[str, Any]) -> dict[str, Any]:
     """What was sent does not change on the way, whatever its sender does to its own copy."""
-    plain: dict[str, Any] = msgspec.to_builtins(payload)
+    plain: dict[str, Any] = msgspec.to_builtins(payload, builtin_types=(bytes,))
     return plain

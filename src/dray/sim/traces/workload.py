@@ -22,7 +22,7 @@ EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 EPOCH_MS = int(EPOCH.timestamp()) * 1000
 MANY = 1 << 20
 CREDIT = 1 << 40
-FEATURES = ("gang", "shared_gpu", "functions", "lease")
+FEATURES = ("gang", "shared_gpu", "calls", "lease")
 LOSSES = 1_000_000
 
 

@@ -72,8 +72,8 @@ class Run(NamedTuple):
 class World:
     """One replay. `keep` False: what finds no room at its arrival is turned away, and the last arrival ends it.
 
-    `turn_ms`: what happens within so long is folded in together, at its end, as by a hub that is busy. `watch` is
-    called after each arrival with its place in the trace, `look` after each turn.
+    `turn_ms`: what happens within so long is folded in together, at its end, as by a busy hub. `watch` is called
+    after each arrival with its place in the trace, `look` after each turn.
     """
 
     def __init__(

@@ -1,0 +1,256 @@
+"""Large values on this worker: fetched from the hub once, kept on disk by their digest, brought to the hub from here.
+
+Transfers run in threads with connections of their own, since the loop must not wait for disks. What is fetched is
+hashed on the way and taken only if it is what was asked for; the oldest go when the cache is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import secrets
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from dray.errors import HubUnavailable
+
+CHUNK_BYTES = 1 << 20
+THREADS = 4
+TIMEOUT_S = 60.0
+RETRY_MIN_S, RETRY_MAX_S = 0.2, 10.0
+TRIES = 8
+
+
+class HubAccess(NamedTuple):
+    """Where the hub is and how it is asked."""
+
+    url: str
+    token: str
+    tls: ssl.SSLContext | None
+
+
+class Refused(Exception):
+    """The hub answers, and says no: asking again would not help. `too_large`: because of the size."""
+
+    def __init__(self, message: str, too_large: bool = False) -> None:
+        super().__init__(message)
+        self.too_large = too_large
+
+
+class Blobs:
+    """The cache of one agent and its traffic. `access` tells how to reach the hub, None while nobody knows.
+
+    `near` is where the hub keeps its blobs if it shares this agent's home: those are read where they lie.
+    """
+
+    def __init__(
+        self, folder: Path, near: str, cap_bytes: int, access: Callable[[], HubAccess | None]
+    ) -> None:
+        self.folder, self._near, self._cap_bytes, self._access = folder, near, cap_bytes, access
+        self._threads = ThreadPoolExecutor(THREADS, "dray-blobs")
+        self._connections = threading.local()
+        self._coming: dict[str, asyncio.Task[str]] = {}
+        self._held: dict[str, int] = {}
+        self._held_bytes = 0
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def scan(self) -> None:
+        """Find what an earlier agent has left, oldest first; remove what it had not finished."""
+        found = []
+        for path in self.folder.glob("*/*"):
+            with contextlib.suppress(OSError):
+                if path.suffix:
+                    path.unlink()
+                else:
+                    status = path.stat()
+                    found.append((status.st_mtime, path.name, status.st_size))
+        for _, name, size in sorted(found):
+            self._keep(name, size)
+
+    def path(self, name: str) -> str:
+        return f"{self.folder}/{name[:2]}/{name}"
+
+    # --- fetching -----------------------------------------------------------------------------------------------------
+
+    def prefetch(self, digest: str) -> None:
+        """Begin to fetch what a call will need."""
+        if digest not in self._held and not self._is_near(digest):
+            _ = self._start(digest, f"/api/v1/blobs/{digest}", digest)
+
+    async def fetch(self, digest: str) -> str:
+        """The path of a blob; raises Refused where the hub does not give it."""
+        if self._is_near(digest):
+            return f"{self._near}/{digest[:2]}/{digest}"
+        return await self._have(digest, f"/api/v1/blobs/{digest}", digest)
+
+    async def fetch_value(self, job: str, index: int) -> str:
+        """The path of a task's value: fetched once too, since a value never changes."""
+        name = hashlib.sha256(f"{job}/{index}".encode()).hexdigest()
+        return await self._have(name, f"/api/v1/jobs/{quote(job, safe='')}/value?task={index}", "")
+
+    async def _have(self, name: str, target: str, digest: str) -> str:
+        if name in self._held:
+            self._held[name] = self._held.pop(name)  # now the youngest
+            if self._is_there(name):
+                return self.path(name)
+            self._held_bytes -= self._held.pop(name)
+        return await asyncio.shield(self._start(name, target, digest))
+
+    def _is_near(self, digest: str) -> bool:
+        return bool(self._near) and os.access(f"{self._near}/{digest[:2]}/{digest}", os.R_OK)
+
+    def _is_there(self, name: str) -> bool:
+        return os.path.exists(self.path(name))
+
+    def _start(self, name: str, target: str, digest: str) -> asyncio.Task[str]:
+        task = self._coming.get(name)
+        if task is None:
+            task = self._coming[name] = asyncio.ensure_future(self._fetch(name, target, digest))
+            task.add_done_callback(lambda done: self._came(name, done))
+        return task
+
+    def _came(self, name: str, done: asyncio.Task[str]) -> None:
+        self._coming.pop(name, None)
+        if not done.cancelled() and done.exception() is None:
+            with contextlib.suppress(OSError):
+                self._keep(name, os.path.getsize(done.result()))
+
+    async def _fetch(self, name: str, target: str, digest: str) -> str:
+        return await self._persist(lambda: self._download(self.path(name), target, digest))
+
+    def _download(self, path: str, target: str, digest: str) -> str:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        fresh = f"{path}.{secrets.token_hex(4)}"
+        response = self._request("GET", target, None, 0)
+        seen = hashlib.sha256()
+        try:
+            with open(fresh, "wb") as file:
+                while chunk := response.read(CHUNK_BYTES):
+                    seen.update(chunk)
+                    file.write(chunk)
+            if digest and seen.hexdigest() != digest:
+                raise OSError(f"what came for {target} is something else")
+            os.chmod(fresh, 0o644)
+            os.rename(fresh, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(fresh)
+        return path
+
+    def _keep(self, name: str, size: int) -> None:
+        """Count a file in, and the oldest out."""
+        self._held_bytes += size - self._held.pop(name, 0)
+        self._held[name] = size
+        while self._held_bytes > self._cap_bytes and len(self._held) > 1:
+            oldest = next(iter(self._held))
+            self._held_bytes -= self._held.pop(oldest)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path(oldest))
+
+    # --- bringing -----------------------------------------------------------------------------------------------------
+
+    async def upload(self, path: str, digest: str, size: int, keep: bool) -> None:
+        """Bring a file to the hub; afterwards it is part of the cache, or gone. Raises Refused."""
+        await self._persist(lambda: self._put(path, digest, size))
+        if keep:
+            target = self.path(digest)
+            os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+            os.rename(path, target)
+            self._keep(digest, size)
+        else:
+            os.unlink(path)
+
+    def _put(self, path: str, digest: str, size: int) -> str:
+        with open(path, "rb") as file:
+            self._request("PUT", f"/api/v1/blobs/{digest}", file, size).read()
+        return path
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    async def _persist(self, transfer: Callable[[], str]) -> str:
+        """Try until the hub answers: it may be on its way back."""
+        loop = asyncio.get_running_loop()
+        delay_s = RETRY_MIN_S
+        for _ in range(TRIES):
+            try:
+                return await loop.run_in_executor(self._threads, transfer)
+            except (OSError, http.client.HTTPException, HubUnavailable):
+                await asyncio.sleep(delay_s)
+                delay_s = min(RETRY_MAX_S, 2 * delay_s)
+        return await loop.run_in_executor(self._threads, transfer)
+
+    def _request(
+        self, method: str, target: str, body: BinaryIO | None, size: int
+    ) -> http.client.HTTPResponse:
+        """Ask over this thread's connection; one that went stale is opened anew."""
+        access = self._access()
+        if access is None:
+            raise HubUnavailable("no hub has been reached yet")
+        connection = self._connection(access)
+        headers = {"Authorization": f"Bearer {access.token}"}
+        if body is not None:
+            headers |= {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        try:
+            if body is not None and access.tls is None:
+                _send_file(connection, target, body, headers)
+            else:
+                connection.request(method, target, body, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            raise
+        if response.status >= 500:
+            response.read()
+            raise OSError(f"{method} {target}: the hub answers {response.status}")
+        if response.status >= 400:
+            raise Refused(_words(response), response.status == 413)
+        return response
+
+    def _connection(self, access: HubAccess) -> http.client.HTTPConnection:
+        known = getattr(self._connections, "known", None)
+        if known is not None and known[0] == access and time.monotonic() - known[2] < 2:
+            self._connections.known = (access, known[1], time.monotonic())
+            return known[1]  # type: ignore[no-any-return]  # what was put there below
+        if known is not None:
+            known[1].close()
+        parts = urlsplit(access.url)
+        made: http.client.HTTPConnection
+        if access.tls is not None:
+            made = http.client.HTTPSConnection(
+                parts.netloc, timeout=TIMEOUT_S, context=access.tls, blocksize=CHUNK_BYTES
+            )
+        else:
+            made = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+        self._connections.known = (access, made, time.monotonic())
+        return made
+
+
+def _send_file(
+    connection: http.client.HTTPConnection, target: str, body: BinaryIO, headers: dict[str, str]
+) -> None:
+    """PUT a file without bringing it into this process."""
+    connection.putrequest("PUT", target)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    connection.sock.sendfile(body)
+
+
+def _words(response: http.client.HTTPResponse) -> str:
+    body = response.read()
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the hub answers {response.status} {response.reason}"

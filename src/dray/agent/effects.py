@@ -1,0 +1,136 @@
+"""What the agent's machines ask their shell to do: values, carried out in the order given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from dray.core.model.spec import JobSpec
+from dray.wire.hub_messages import GangPlace
+
+# Packed arguments, or the digest and the size of the blob that holds them.
+Argument = bytes | tuple[str, int]
+
+
+class Launch(NamedTuple):
+    """Ask the shell to build the environment of a task and hand it to the supervisor; a member of a gang to be held."""
+
+    uid: str
+    spec: JobSpec
+    limit_s: float | None
+    grace_s: float
+    devices: tuple[int, ...]
+    attempt_no: int
+    lease_s: float | None = None
+    gang: GangPlace | None = None
+
+
+class Supervise(NamedTuple):
+    """A request to the supervisor, ready to be sent."""
+
+    request: dict[str, Any]
+
+
+class Tell(NamedTuple):
+    """A message to the hub. `acked`: the hub will answer it."""
+
+    type: str
+    payload: dict[str, Any]
+    acked: bool = True
+
+
+class Ship(NamedTuple):
+    """Send what an attempt has printed: all of it when it has ended."""
+
+    uid: str
+    task_id: str
+    ended: bool
+
+
+class Warn(NamedTuple):
+    """Tell a task through its session that it is to end."""
+
+    uid: str
+    stop: dict[str, Any]
+
+
+class Grant(NamedTuple):
+    """Tell a task through its session that it has its slot back."""
+
+    uid: str
+
+
+class Refuse(NamedTuple):
+    """Leave this hub: its epoch is behind what this worker has seen."""
+
+    reason: str
+
+
+class StartRunner(NamedTuple):
+    """Start a warm interpreter under the supervisor; it connects back when it is ready."""
+
+    uid: str
+    venv: str
+    memory_bytes: int
+
+
+class BindRunner(NamedTuple):
+    """Tell a runner which lane, and so which job, its next calls belong to."""
+
+    uid: str
+    lane: str
+    job: str
+    spec: JobSpec
+    devices: tuple[int, ...]
+    token: str
+
+
+class FeedRunner(NamedTuple):
+    """Give a runner calls of the lane it is bound to, in columns."""
+
+    uid: str
+    indices: list[int]
+    no: list[int]
+    args: list[Argument]
+
+
+class Recall(NamedTuple):
+    """Ask a runner for the calls that it has not begun, and for results that it still holds."""
+
+    uid: str
+
+
+class Nudge(NamedTuple):
+    """Ask a runner for results that it still holds."""
+
+    uid: str
+
+
+class LetGo(NamedTuple):
+    """A runner's lane has nothing for it any more: nothing of that lane is lost if it dies now."""
+
+    uid: str
+
+
+class Prefetch(NamedTuple):
+    """A call will need this blob: fetch it while it waits."""
+
+    digest: str
+    size: int
+
+
+Effect = (
+    Launch
+    | Supervise
+    | Tell
+    | Ship
+    | Warn
+    | Grant
+    | Refuse
+    | StartRunner
+    | BindRunner
+    | FeedRunner
+    | Recall
+    | Nudge
+    | LetGo
+    | Prefetch
+)

@@ -1,0 +1,104 @@
+"""One HTTP connection over which blobs go up and down, kept open between them. Blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterable, Sequence
+
+from dray.client.discovery import Target, trust
+from dray.client.refusals import read_error
+from dray.errors import DrayError, HubUnavailable
+from dray.functions.values import Part
+
+ASK_FIRST_BYTES = 8 << 20
+SILENCE_S = 120.0
+PIECE_BYTES = 1 << 20
+ANSWER_S = 0.5
+NOBODY = "0" * 64
+Broken = (OSError, http.client.HTTPException)
+
+
+class BlobLine:
+    """One HTTP connection, kept open."""
+
+    def __init__(self, target: Target) -> None:
+        address = target.url.partition("://")[2]
+        context = trust(target)
+        self._headers = {"Authorization": f"Bearer {target.token}"}
+        self._http: http.client.HTTPConnection = (
+            http.client.HTTPSConnection(address, timeout=SILENCE_S, context=context)
+            if context is not None
+            else http.client.HTTPConnection(address, timeout=SILENCE_S)
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def put(self, digest: str, parts: Sequence[Part], size: int, ask_first: bool) -> None:
+        """Upload a blob unless the hub has it."""
+        path = f"/api/v1/blobs/{digest}"
+        if (ask_first or size >= ASK_FIRST_BYTES) and self._has(path):
+            return
+        headers = {**self._headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        # A hub that refuses says so before all has arrived; its words may still be read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._http.request("PUT", path, _in_pieces(parts), headers)
+        answer = self._http.getresponse()
+        body = answer.read()
+        if answer.status not in (200, 201, 204):
+            raise _read_refusal(answer.status, body)
+
+    def check_size(self, size: int) -> None:
+        """Raise what the hub would refuse a value of this size with, without sending any of it."""
+        try:
+            self._http.putrequest("PUT", f"/api/v1/blobs/{NOBODY}")
+            for name, value in {**self._headers, "Content-Length": str(size)}.items():
+                self._http.putheader(name, value)
+            self._http.endheaders()
+            if self._http.sock is not None:
+                self._http.sock.settimeout(ANSWER_S)
+            answer = self._http.getresponse()
+            raise _read_refusal(answer.status, answer.read())
+        except TimeoutError:
+            # It waits for the value: nothing stands against it.
+            return
+        finally:
+            self._http.close()
+
+    def get(self, digest: str, size: int) -> bytearray:
+        """Fetch a blob into memory that may be written to."""
+        self._http.request("GET", f"/api/v1/blobs/{digest}", headers=self._headers)
+        answer = self._http.getresponse()
+        if answer.status != 200:
+            raise _read_refusal(answer.status, answer.read())
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        while at < size:
+            got = answer.readinto(view[at:])
+            if not got:
+                raise ConnectionError(f"a blob of {size} bytes broke off after {at}")
+            at += got
+        answer.read()
+        return data
+
+    def _has(self, path: str) -> bool:
+        self._http.request("HEAD", path, headers=self._headers)
+        answer = self._http.getresponse()
+        answer.read()
+        return answer.status == 200
+
+
+def _in_pieces(parts: Sequence[Part]) -> Iterable[memoryview]:
+    for part in parts:
+        view = memoryview(part).cast("B")
+        for start in range(0, view.nbytes, PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]
+
+
+def _read_refusal(status: int, body: bytes) -> DrayError:
+    try:
+        return read_error(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return HubUnavailable(f"what answers is not a dray hub (status {status}): look at DRAY_HUB")

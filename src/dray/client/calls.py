@@ -1,0 +1,468 @@
+"""Calls on their way to the hub and their results on the way back: open arrays, one per recipe, extended as calls come.
+
+Callers in any thread put calls in; everything else happens in the client's loop. There is one wake-up per burst: what
+was put in meanwhile leaves together, and while two messages of one array are unanswered the rest waits and grows into
+larger ones, so that the hub's own pace makes the batches. Results are handed over frame by frame. Surprising rule: an
+array that the hub has closed meanwhile is replaced by a new one without anybody noticing, since an id is given out only
+after the hub has recorded it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dray.client.blobs import Blobs, Upload
+from dray.client.futures import CallFuture, PackedResult
+from dray.client.status import Status
+from dray.client.streams import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
+from dray.core.model.records import JobState
+from dray.errors import Conflict, DrayError, NotFound
+from dray.functions.failures import CallFailed, unpack_failure
+from dray.functions.values import Packed
+
+if TYPE_CHECKING:
+    from dray.client.channel import Channel
+    from dray.client.recipes import Recipe
+
+MESSAGE_CALLS, MESSAGE_BYTES = 1024, 256 << 10
+IN_FLIGHT = 2
+IDLE_S = 40.0
+GOODBYE_S = 1.0
+PAGE = 1000
+
+
+class CallDesk:
+    """All calls of one client. Made in the loop that it lives in."""
+
+    def __init__(self, channel: Channel, blobs: Blobs, read_logs: Callable[..., Iterator[bytes]]) -> None:
+        self._channel, self._blobs, self._read_logs = channel, blobs, read_logs
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._answered = threading.Condition(self._lock)
+        self._open: dict[Any, Stream] = {}
+        self._streams: dict[str, Stream] = {}
+        self._dirty: list[Stream] = []
+        self._awake = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        channel.listen(self._pushed, self.resume, self.fail)
+
+    # --- from any thread ----------------------------------------------------------------------------------------------
+
+    def submit(self, recipe: Recipe, packed: Packed, key: str = "", limit: int = 0) -> CallFuture[Any]:
+        """Put one call in. Blocks only where a large argument waits for its turn to be uploaded."""
+        argument = self._blobs.offer(packed)
+        if recipe.sealed.blob is not None:
+            self._blobs.send(recipe.sealed.blob)
+        with self._lock:
+            stream = None if recipe.alone else self._open.get(recipe.key)
+            if stream is None or stream.closed or self._is_old(stream):
+                stream = self._begin(recipe, Takers(), draw_id() if not key else name_by(key), 0, limit)
+                if not recipe.alone:
+                    self._open[recipe.key] = stream
+            assert isinstance(stream.taker, Takers)  # made above, or by an earlier call of the same recipe
+            future: CallFuture[Any] = CallFuture(self, stream, stream.put)
+            stream.taker.futures[stream.base + stream.put] = future
+            wake = self._put(stream, argument)
+        if wake:
+            self._loop.call_soon_threadsafe(self._flush)
+        return future
+
+    def begin(self, recipe: Recipe, taker: Taker, limit: int = 0) -> Stream:
+        """Begin an array of its own, for calls that `extend` puts in."""
+        if recipe.sealed.blob is not None:
+            self._blobs.send(recipe.sealed.blob)
+        with self._lock:
+            return self._begin(recipe, taker, draw_id(), 0, limit)
+
+    def extend(self, stream: Stream, packed: Sequence[Packed], close: bool = False) -> Stream:
+        """Put several calls in; gives the stream to go on with, which is another one after a break by the hub."""
+        arguments = [self._blobs.offer(one) for one in packed]
+        with self._lock:
+            while stream.closed:
+                stream = stream.successor or self._succeed(stream, stream.put)
+            stream.closing = stream.closing or close
+            wake = False
+            for argument in arguments:
+                wake = self._put(stream, argument) or wake
+            wake = self._mark(stream) or wake
+        if wake:
+            self._loop.call_soon_threadsafe(self._flush)
+        return stream
+
+    def await_recorded(self, future: CallFuture[Any]) -> None:
+        """Wait until the hub has recorded a call, or its future has ended without that."""
+        with self._answered:
+            while future._index >= future._stream.recorded and future._state == "PENDING":
+                self._answered.wait(0.5)
+
+    def await_all_recorded(self, stream: Stream) -> None:
+        """Wait until the hub has recorded all calls of a stream, or refused them."""
+        with self._answered:
+            while stream.recorded < stream.put and not stream.closed:
+                self._answered.wait(0.5)
+
+    def ask_cancel(self, future: CallFuture[Any]) -> bool:
+        """Ask the hub to stop a call; False where it had ended."""
+        return bool(self._call(self._cancel(future.id)))
+
+    def ask_state(self, future: CallFuture[Any]) -> JobState:
+        return self.ask_status(future).state
+
+    def ask_status(self, future: CallFuture[Any]) -> Status:
+        """The document of a call's job, or of its task where it shares its job with others."""
+        task_id, stream = future.id, future._stream
+        if not stream.numbered:
+            rows = self._call(self._channel.ask("get", {"ids": [task_id]}))["jobs"]
+        else:
+            wanted = {"id": stream.job, "limit": 1, "cursor": str(future._index)}
+            rows = self._call(self._channel.ask("tasks", wanted))["tasks"]
+        if not rows:
+            raise NotFound(f"there is no task {task_id}, or it is not yours")
+        return Status({"id": task_id, **rows[0]})
+
+    def ask_why(self, future: CallFuture[Any]) -> dict[str, Any]:
+        self.await_recorded(future)
+        answer: dict[str, Any] = self._call(self._channel.ask("why", {"id": future._stream.job}))
+        return answer
+
+    def read_logs(self, task_id: str, follow: bool, wanted: Mapping[str, Any]) -> Iterator[bytes]:
+        return self._read_logs(task_id, follow=follow, **wanted)
+
+    def close_stream(self, stream: Stream) -> None:
+        """Say that no further calls come. From any thread."""
+        self.extend(stream, (), close=True)
+
+    def close_owner(self, owner: Any) -> None:
+        """Say of all arrays of one owner that no further calls come. From any thread."""
+        with self._lock:
+            streams = [stream for stream in self._open.values() if stream.recipe.key[-1] == owner]
+            for stream in streams:
+                del self._open[stream.recipe.key]
+        for stream in streams:
+            self.close_stream(stream)
+
+    def cancel_stream(self, stream: Stream) -> None:
+        """Stop all of a stream's calls, without waiting for it. From any thread."""
+        self._loop.call_soon_threadsafe(self._spawn, self._cancel_quietly, stream.job)
+
+    def _call(self, work: Any) -> Any:
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
+
+    def _is_old(self, stream: Stream) -> bool:
+        """Whether the hub may be about to close it: it does so after a minute without calls."""
+        return stream.put == stream.recorded and time.monotonic() - stream.used_at > IDLE_S
+
+    def _begin(self, recipe: Recipe, taker: Taker, job: str, base: int, limit: int) -> Stream:
+        stream = self._streams[job] = Stream(recipe, taker, job, base, limit)
+        return stream
+
+    def _succeed(self, stream: Stream, start: int) -> Stream:
+        """Begin the array that takes over from one that is closed, with what was its call `start`."""
+        base = stream.base + start
+        stream.successor = self._begin(stream.recipe, stream.taker, draw_id(), base, stream.limit)
+        return stream.successor
+
+    def _put(self, stream: Stream, argument: Argument) -> bool:
+        stream.pending.append(argument)
+        stream.put += 1
+        return self._mark(stream)
+
+    def _mark(self, stream: Stream) -> bool:
+        """Note that a stream has something to send; whether the loop must be woken for it."""
+        if not stream.dirty:
+            stream.dirty = True
+            self._dirty.append(stream)
+        if self._awake:
+            return False
+        self._awake = True
+        return True
+
+    # --- in the loop: out ---------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        with self._lock:
+            dirty, self._dirty, self._awake = self._dirty, [], False
+            for stream in dirty:
+                stream.dirty = False
+        for stream in dirty:
+            self._send(stream)
+        self._channel.flush()
+
+    def _send(self, stream: Stream) -> None:
+        while not stream.closed and not stream.halted and len(stream.unanswered) < IN_FLIGHT:
+            with self._lock:
+                first, batch = stream.sent, self._take_batch(stream)
+                last = stream.closing and not stream.pending and not stream.over
+                if not batch and not last:
+                    return
+                stream.sent += len(batch)
+                stream.over = last
+                stream.used_at = time.monotonic()
+                stream.unanswered[first] = batch
+            self._post(stream, first, batch, last)
+
+    def _take_batch(self, stream: Stream) -> list[Argument]:
+        count, size = 0, 0
+        for argument in stream.pending[:MESSAGE_CALLS]:
+            if isinstance(argument, Upload):
+                if not argument.done():
+                    argument.add_done_callback(lambda _: self._wake_for(stream))
+                    break
+                size += 80
+            else:
+                size += len(argument)
+            if count and size > MESSAGE_BYTES:
+                break
+            count += 1
+        batch, stream.pending = stream.pending[:count], stream.pending[count:]
+        return batch
+
+    def _wake_for(self, stream: Stream) -> None:
+        with self._lock:
+            wake = self._mark(stream)
+        if wake:
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(self._flush)
+
+    def _post(self, stream: Stream, first: int, batch: list[Argument], last: bool) -> None:
+        try:
+            args = [one.result() if isinstance(one, Upload) else one for one in batch]
+        except DrayError as fault:
+            self._refused(stream, first, fault)
+            return
+        payload: dict[str, Any] = {"job": stream.job, "first": first, "args": args}
+        if first == 0:
+            payload["spec"] = stream.spec()
+            if stream.recipe.sealed.blob is not None:
+                payload["blobs"] = [stream.recipe.sealed.digest]
+        if last:
+            payload["close"] = True
+        answer = self._channel.post("calls", payload)
+        stream.answers.add(answer)
+        answer.add_done_callback(lambda done: self._took_answer(stream, first, done))
+
+    def _took_answer(self, stream: Stream, first: int, answer: asyncio.Future[Any]) -> None:
+        stream.answers.discard(answer)
+        if answer.cancelled():
+            return
+        fault = answer.exception()
+        if isinstance(fault, Conflict) and fault.code == "closed":
+            self._reopen(stream, first)
+            return
+        if fault is not None:
+            self._refused(stream, first, fault)
+            return
+        state = str(answer.result().get("state", ""))
+        batch = stream.unanswered.pop(first)
+        with self._answered:
+            stream.recorded = max(stream.recorded, first + len(batch))
+            self._answered.notify_all()
+        if stream.resent or (state and JobState(state).final):
+            stream.resent = bool(stream.unanswered)
+            self._gather(stream)
+        if stream.over and not stream.unanswered:
+            self._forget_ended(stream)
+        self._send(stream)
+
+    def _reopen(self, stream: Stream, first: int) -> None:
+        """The hub has closed the array: what it refused goes into a new one, in the same order."""
+        stream.halted = True
+        stream.refused.append((first, stream.unanswered.pop(first)))
+        if stream.unanswered:
+            return
+        with self._lock:
+            refused = sorted(stream.refused, key=lambda item: item[0])
+            arguments = [one for _, batch in refused for one in batch] + stream.pending
+            start = refused[0][0]
+            fresh = self._succeed(stream, start)
+            stream.closed = True
+            fresh.pending, fresh.put = arguments, len(arguments)
+            fresh.closing = stream.closing
+            stream.pending, stream.put = [], start
+            if self._open.get(stream.recipe.key) is stream:
+                self._open[stream.recipe.key] = fresh
+            if isinstance(stream.taker, Takers):
+                for place, future in stream.taker.futures.items():
+                    if place >= fresh.base:
+                        future._stream, future._index = fresh, place - fresh.base
+        self._send(fresh)
+
+    def _refused(self, stream: Stream, first: int, fault: BaseException) -> None:
+        stream.refused.append((first, stream.unanswered.pop(first, [])))
+        with self._answered:
+            if self._open.get(stream.recipe.key) is stream:
+                del self._open[stream.recipe.key]
+            stream.closed = True
+            rest, stream.pending = stream.pending, []
+        for start, batch in stream.refused:
+            stream.taker.fail(range(stream.base + start, stream.base + start + len(batch)), fault)
+        stream.refused = []
+        stream.taker.fail(range(stream.base + stream.sent, stream.base + stream.sent + len(rest)), fault)
+        with self._answered:
+            self._answered.notify_all()
+
+    # --- in the loop: back --------------------------------------------------------------------------------------------
+
+    def _pushed(self, kind: str, payload: dict[str, Any]) -> None:
+        stream = self._streams.get(payload["job"])
+        if stream is None:
+            return
+        if kind == "results":
+            self._hand_over(stream, payload)
+        else:
+            self._spawn(self._conclude, stream, payload)
+
+    def _hand_over(self, stream: Stream, columns: dict[str, Any]) -> None:
+        index, values, states = columns["index"], columns["value"], columns["state"]
+        details = columns.get("details") or {}
+        base = stream.base
+        if isinstance(states, str):
+            states = [states] * len(index)
+        places: list[int] = []
+        endings: list[Ending] = []
+        for at, state, value in zip(index, states, values, strict=True):
+            if type(value) is list or type(value) is tuple:
+                # What is collected after a break, or at the end, may have been pushed before.
+                if base + at in stream.fetching or not stream.taker.wants(base + at):
+                    continue
+                stream.fetching.add(base + at)
+                self._blobs.fetch(value[0], value[1], self._fetched(stream, base + at, state, at, details))
+                continue
+            places.append(base + at)
+            if state == "succeeded" and value is not None:
+                endings.append((state, PackedResult(value), None))
+            else:
+                endings.append(self._end(stream, at, state, value, details))
+        stream.taker.take(places, endings)
+
+    def _fetched(
+        self, stream: Stream, place: int, state: str, index: int, details: Mapping[str, Any]
+    ) -> Callable[[Any], None]:
+        def take(got: Any) -> None:
+            if isinstance(got, BaseException):
+                ending: Ending = ("failed", None, got)
+            elif state == "succeeded":
+                ending = (state, PackedResult(got), None)
+            else:
+                ending = self._end(stream, index, state, got, details)
+            stream.taker.take((place,), (ending,))
+            stream.fetching.discard(place)
+
+        return take
+
+    def _end(self, stream: Stream, index: int, state: str, value: Any, details: Mapping[str, Any]) -> Ending:
+        exit_class, error = (*(details.get(str(index)) or ()), "", "")[:2]
+        task_id = f"{stream.job}/{index}" if stream.numbered else stream.job
+        if state == "succeeded":
+            return state, None, None
+        if value is not None and exit_class in ("raised", ""):
+            with contextlib.suppress(Exception):
+                return state, None, unpack_failure(value, task_id)
+        words = error or f"ended as {state}"
+        return state, None, CallFailed(f"{stream.name}() of {task_id}: {words}", exit_class, state, task_id)
+
+    async def _conclude(self, stream: Stream, ended: dict[str, Any]) -> None:
+        """A job has ended: whatever has no result by then has none."""
+        await self._gather_all(stream)
+        state, exit_class = str(ended.get("state", "")), str(ended.get("exit_class") or "")
+        words = ended.get("error") or f"the job ended as {state}"
+        with self._lock:
+            if self._open.get(stream.recipe.key) is stream:
+                del self._open[stream.recipe.key]
+        if stream.unanswered or stream.pending:
+            # Not all of its calls were recorded: the hub's refusal of those will open another one.
+            return
+        stream.closed = True
+        fault = CallFailed(f"{stream.name}() of {stream.job}: {words}", exit_class, state, stream.job)
+        lacking = stream.taker.lacking(stream.base, stream.base + stream.put)
+        lacking = [place for place in lacking if place not in stream.fetching]
+        final = "failed" if state == "succeeded" else state
+        stream.taker.take(lacking, [(final, None, fault)] * len(lacking))
+        self._streams.pop(stream.job, None)
+
+    def _forget_ended(self, stream: Stream) -> None:
+        if stream.taker.missing() is None:
+            self._streams.pop(stream.job, None)
+
+    def _gather(self, stream: Stream) -> None:
+        stream.again = stream.gathering
+        if not stream.gathering:
+            self._spawn(self._gather_all, stream)
+
+    async def _gather_all(self, stream: Stream) -> None:
+        """Ask for results that were pushed to nobody: those of before a break, or of an earlier program."""
+        stream.gathering = True
+        try:
+            stream.again = True
+            while stream.again:
+                # A break in the middle may have swallowed what was asked about before it.
+                stream.again = False
+                missing = stream.taker.missing()
+                first = None if missing is None else max(0, missing - stream.base)
+                while first is not None and first < max(stream.recorded, 1):
+                    wanted = {"job": stream.job, "first": first, "limit": PAGE}
+                    answer = await self._channel.ask("collect", wanted)
+                    self._hand_over(stream, answer)
+                    first = answer["next"]
+        finally:
+            stream.gathering = False
+
+    def resume(self) -> None:
+        """A new session: the hub has forgotten who listens."""
+        for stream in list(self._streams.values()):
+            stream.resent = bool(stream.unanswered)
+            if stream.recorded and stream.taker.missing() is not None:
+                self._gather(stream)
+
+    def fail(self, fault: DrayError) -> None:
+        """Nothing more will come."""
+        for stream in list(self._streams.values()):
+            stream.taker.fail(None, fault)
+        with self._answered:
+            self._streams.clear()
+            self._open.clear()
+            self._answered.notify_all()
+
+    async def close(self) -> None:
+        """Say of every open array that no further calls come, so that the jobs can end."""
+        with self._lock:
+            streams = [stream for stream in self._streams.values() if stream.numbered and not stream.over]
+            for stream in streams:
+                stream.closing = True
+        for stream in streams:
+            self._send(stream)
+        answers = [answer for stream in streams for answer in stream.answers]
+        if answers:
+            await asyncio.wait(answers, timeout=GOODBYE_S)
+        self._blobs.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _cancel(self, task_id: str) -> bool:
+        job, _, index = task_id.partition("/")
+        payload: dict[str, Any] = {"id": job, **({"task": int(index)} if index else {})}
+        return "note" not in await self._channel.ask("cancel", payload)
+
+    async def _cancel_quietly(self, job: str) -> None:
+        with contextlib.suppress(DrayError):
+            await self._cancel(job)
+
+    def _spawn(self, work: Callable[..., Any], *given: Any) -> None:
+        task = asyncio.create_task(self._quietly(work, *given))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _quietly(self, work: Callable[..., Any], *given: Any) -> None:
+        # A hub that is away for good fails everything that waits, by `fail`.
+        with contextlib.suppress(DrayError):
+            await work(*given)

@@ -1,0 +1,28 @@
+"""The hub that a program means when it names none: `dray.connect()`, once per process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dray.client.blocking import Hub
+
+_lock = threading.Lock()
+_known: dict[tuple[object, ...], Hub] = {}
+
+
+def default_hub() -> Hub:
+    """The hub of this process. A forked child has its own, and so has a call that another hub's runner makes."""
+    from dray.client.blocking import dial_hub
+
+    # A task's token is good for its own job alone.
+    named = ("DRAY_HUB", "DRAY_HOME", "DRAY_TOKEN")
+    key = (os.getpid(), *(os.environ.get(name, "") for name in named))
+    with _lock:
+        found = _known.get(key)
+        if found is None or found.closed:
+            _known.clear()
+            found = _known[key] = dial_hub()
+        return found

@@ -1,0 +1,326 @@
+"""Results to come, as `concurrent.futures` knows them: every tool that takes such a future takes these.
+
+Surprising rule: a future makes its lock when somebody first waits on it. Most never see a waiter, and a hundred
+thousand locks would be most of the memory of a client with as many calls. That holds together because the state is set
+under one lock for all (`_guard`), under which the own lock is also made: whoever makes it later sees the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dray.client.pausing import pausing
+from dray.client.status import Status
+from dray.core.model.records import JobState
+from dray.functions.values import Pledge, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dray.client.calls import CallDesk
+    from dray.client.streams import Stream
+
+T = TypeVar("T")
+_PENDING, _CANCELLED, _NOTIFIED, _FINISHED = (
+    "PENDING",
+    "CANCELLED",
+    "CANCELLED_AND_NOTIFIED",
+    "FINISHED",
+)
+_guard = threading.RLock()
+logger = logging.getLogger("dray.client")
+
+
+class LazyFuture(concurrent.futures.Future[T]):
+    """A future that is filled by dray; its values may still be packed until somebody asks for them."""
+
+    def __init__(self) -> None:
+        # Not the base's, which makes a lock.
+        self._state = _PENDING
+        self._result: Any = None
+        self._exception: BaseException | None = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Callable[[Any], Any]] = []
+
+    @property
+    def _condition(self) -> threading.Condition:
+        found: threading.Condition | None = self.__dict__.get("_lock")
+        if found is None:
+            fresh = threading.Condition()
+            with _guard:
+                found = self.__dict__.setdefault("_lock", fresh)
+            self._begin()
+        return found
+
+    @_condition.setter
+    def _condition(self, lock: threading.Condition) -> None:
+        self.__dict__["_lock"] = lock
+
+    def _begin(self) -> None:
+        """Somebody is about to wait; called without any lock held."""
+
+    # --- filled from dray's side --------------------------------------------------------------------------------------
+
+    def _fill(self, value: Any) -> bool:
+        """End well; `value` is a packed value (`PackedResult`) or the thing itself. False where it had ended."""
+        with _guard:
+            if self._state != _PENDING:
+                return False
+            self._result = value
+            self._state = _FINISHED
+            lock = self.__dict__.get("_lock")
+        self._announce(lock, "add_result")
+        return True
+
+    def _break(self, fault: BaseException) -> bool:
+        """End badly. False where it had ended."""
+        with _guard:
+            if self._state != _PENDING:
+                return False
+            self._exception = fault
+            self._state = _FINISHED
+            lock = self.__dict__.get("_lock")
+        self._announce(lock, "add_exception")
+        return True
+
+    def _drop(self) -> bool:
+        """End as cancelled. False where it had ended."""
+        with _guard:
+            if self._state != _PENDING:
+                return False
+            self._state = _NOTIFIED
+            lock = self.__dict__.get("_lock")
+        self._announce(lock, "add_cancelled")
+        return True
+
+    def _announce(self, lock: threading.Condition | None, word: str) -> None:
+        if lock is not None:
+            with lock:
+                for waiter in self._waiters:
+                    getattr(waiter, word)(self)
+                lock.notify_all()
+        if self._done_callbacks:
+            _callbacks.run(self._invoke_callbacks)  # type: ignore[attr-defined]  # of the base, in every version
+
+    def set_result(self, result: T) -> None:
+        """Only for tools that fill futures themselves; those of dray are filled by the hub."""
+        if not self._fill(result):
+            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        if exception is None or not self._break(exception):
+            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
+
+    # --- asked from the caller's side ---------------------------------------------------------------------------------
+
+    def cancelled(self) -> bool:
+        return self._state in (_CANCELLED, _NOTIFIED)
+
+    def done(self) -> bool:
+        if self._state != _PENDING:
+            return True
+        self._condition  # noqa: B018 - looking makes it listen
+        return self._state != _PENDING
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value, or the exception that the function raised. Raises `TimeoutError`; the call goes on."""
+        self._await_end(timeout)
+        if self._state != _FINISHED:
+            raise CancelledError
+        if self._exception is not None:
+            try:
+                raise self._exception
+            finally:
+                # Without this the exception's traceback and this frame would keep each other alive.
+                self = None  # type: ignore[assignment]  # noqa: PLW0642 - the reason stands above
+        return self._open()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The exception that the function raised, or None."""
+        self._await_end(timeout)
+        if self._state != _FINISHED:
+            raise CancelledError
+        if self._exception is None:
+            try:
+                self._open()
+            except Exception as fault:  # noqa: BLE001 - a result that cannot be unpacked here is a failure
+                return fault
+        return self._exception
+
+    def _await_end(self, timeout: float | None) -> None:
+        if self._state != _PENDING:
+            return
+        lock = self._condition
+        with pausing(timeout) as spells:
+            for spell_s in spells:
+                with lock:
+                    if self._state == _PENDING:
+                        lock.wait(spell_s)
+                if self._state != _PENDING:
+                    return
+        raise TimeoutError(f"{self!r} has not ended within {timeout or 0:g} s; it goes on")
+
+    def _open(self) -> T:
+        value = self._result
+        if type(value) is PackedResult:
+            value = self._result = unpack(value.data)
+        return value  # type: ignore[no-any-return]  # whatever the function gave
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._state == _PENDING:
+            yield from _Wake.on(self).__await__()
+        return self.result(0)
+
+
+class _Wake:
+    """Wakes an event loop at the end of a future. Not a callback: those wait their turn in a thread of their own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self.woken = loop, loop.create_future()
+
+    @classmethod
+    def on(cls, future: LazyFuture[Any]) -> asyncio.Future[None]:
+        wake = cls(asyncio.get_running_loop())
+        with future._condition:
+            if future._state == _PENDING:
+                future._waiters.append(wake)
+            else:
+                wake.woken.set_result(None)
+        return wake.woken
+
+    def add_result(self, _: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # that loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._wake)
+
+    add_exception = add_cancelled = add_result
+
+    def _wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+
+class _Callbacks:
+    """A thread for what callers hang on futures: it may take its time, or ask dray for more, which the loop may not."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._pid = 0
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Takes no lock once the thread is there: the garbage collector calls this, in the middle of anything."""
+        if self._pid != os.getpid():
+            self._start()
+        self._queue.put(work)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._pid != os.getpid():
+                # In this order: whoever sees the pid must find the queue that belongs to it.
+                self._queue = queue.SimpleQueue()
+                self._pid = os.getpid()
+                threading.Thread(
+                    target=self._serve, args=(self._queue,), name="dray-callbacks", daemon=True
+                ).start()
+
+    @staticmethod
+    def _serve(waiting: queue.SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            try:
+                waiting.get()()
+            except Exception:
+                logger.exception("something that was to happen after a call has failed")
+
+
+_callbacks = _Callbacks()
+
+
+def run_later(work: Callable[[], None]) -> None:
+    """Do something in the thread of callbacks: for finalizers, which must wait for nothing where they are called."""
+    _callbacks.run(work)
+
+
+class PackedResult:
+    """A result that nobody has looked at yet."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self.data = data
+
+
+class CallFuture(LazyFuture[T], Pledge):
+    """One call of a function. As an argument of another call it stands for its result."""
+
+    def __init__(self, desk: CallDesk, stream: Stream, index: int) -> None:
+        super().__init__()
+        self._desk, self._stream, self._index = desk, stream, index
+        self.lease: object = None
+        self._final: JobState | None = None
+
+    def __repr__(self) -> str:
+        told = (
+            self._final.value if self._final is not None else "cancelled" if self.cancelled() else "pending"
+        )
+        return f"<Future {self._stream.name}() {self._name()} {told}>"
+
+    def _name(self) -> str:
+        return f"{self._stream.job}/{self._index}" if self._stream.numbered else self._stream.job
+
+    @property
+    def id(self) -> str:
+        """The id of its task, once the hub has recorded it."""
+        self._desk.await_recorded(self)
+        return self._name()
+
+    def pledge(self) -> str:
+        return self.id
+
+    @property
+    def state(self) -> JobState:
+        """How it stands now; the hub is asked unless it has ended."""
+        return self._final if self._final is not None else self._desk.ask_state(self)
+
+    def status(self) -> Status:
+        """How it stands, as a value."""
+        return self._desk.ask_status(self)
+
+    def running(self) -> bool:
+        """Whether it runs at this moment, as far as the hub knows."""
+        return not self.done() and self.state is JobState.RUNNING
+
+    def why(self) -> dict[str, Any]:
+        """Why it waits: state, summary, blockers, workers, fix."""
+        return self._desk.ask_why(self)
+
+    def logs(self, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
+        """Its output, piece by piece; keywords `attempt`, `stream`, `tail`."""
+        return self._desk.read_logs(self.id, follow, wanted)
+
+    def cancel(self) -> bool:
+        """Stop it, also where it runs already; False where it had ended before."""
+        if self._state != _PENDING:
+            return self.cancelled()
+        if not self._desk.ask_cancel(self):
+            return False
+        self._final = JobState.KILLED
+        return self._drop() or self.cancelled()
+
+    def settle(self, state: str, value: Any, fault: BaseException | None) -> None:
+        """Take the recorded end of the call."""
+        self._final = JobState(state)
+        if fault is None:
+            self._fill(value)
+        elif self._final is JobState.KILLED and getattr(fault, "exit_class", "") in ("", "cancelled", "user"):
+            self._drop()
+        else:
+            self._break(fault)

@@ -1,0 +1,63 @@
+"""Waiting for several futures at once: `as_completed` and `gather`, which give the slot up inside a task."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from dray.client.pausing import pausing
+
+T = TypeVar("T")
+AnyFuture = concurrent.futures.Future[T]
+
+
+def as_completed(futures: Iterable[AnyFuture[T]], timeout: float | None = None) -> Iterator[AnyFuture[T]]:
+    """Yield futures as they end. Raises `TimeoutError`; the calls go on."""
+    waiting = dict.fromkeys(futures)
+    ended: deque[AnyFuture[T]] = deque()
+    some = threading.Condition()
+
+    def note(future: AnyFuture[T]) -> None:
+        with some:
+            ended.append(future)
+            some.notify()
+
+    for future in waiting:
+        future.add_done_callback(note)
+    ends_at = None if timeout is None else time.monotonic() + timeout
+    for left in range(len(waiting), 0, -1):
+        if not ended and not _wait_for(ended, some, ends_at):
+            raise TimeoutError(
+                f"{left} of {len(waiting)} calls have not ended within {timeout or 0:g} s; they go on"
+            )
+        yield ended.popleft()
+
+
+def _wait_for(ended: deque[Any], some: threading.Condition, ends_at: float | None) -> bool:
+    with pausing(None if ends_at is None else max(0.0, ends_at - time.monotonic())) as spells:
+        for spell_s in spells:
+            with some:
+                if some.wait_for(lambda: ended, spell_s):
+                    return True
+    return False
+
+
+def gather(
+    *futures: AnyFuture[T], timeout: float | None = None, return_exceptions: bool = False
+) -> list[Any]:
+    """The results of several futures in the order given; the first exception is raised, unless asked for."""
+    ends_at = None if timeout is None else time.monotonic() + timeout
+    results: list[Any] = []
+    for future in futures:
+        left = None if ends_at is None else max(0.0, ends_at - time.monotonic())
+        try:
+            results.append(future.result(left))
+        except (Exception, concurrent.futures.CancelledError) as fault:
+            if not return_exceptions or (isinstance(fault, TimeoutError) and not future.done()):
+                raise
+            results.append(fault)
+    return results

@@ -1,0 +1,258 @@
+"""`map`: one array job, its results as they come. No future per call; what is in flight is bounded.
+
+The first calls leave before `map` returns, so that the work begins whether or not anybody looks at the results. Of a
+longer input the rest goes as results are taken. Surprising rule: dropping the iterator stops nothing, since the job is
+recorded and its results stay readable; an exception that reaches the caller does stop the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, Generic, Self, TypeVar
+
+from dray.client.calls import CallDesk
+from dray.client.futures import PackedResult, run_later
+from dray.client.pausing import pausing
+from dray.client.progress import Progress
+from dray.client.recipes import Recipe
+from dray.client.streams import Ending, Stream
+from dray.functions.values import Packed, pack_call, unpack
+
+T = TypeVar("T")
+WINDOW = 50_000
+BURST = 512
+
+
+class Inbox:
+    """Results of one map that have come and were not taken yet, by position. `order` tells in which order they came."""
+
+    def __init__(self, ordered: bool) -> None:
+        self.ready = threading.Condition()
+        self.came: dict[int, Ending] = {}
+        self.order: deque[int] | None = None if ordered else deque()
+        self.waiting_for = 0
+        self.put = 0
+        self.heard = 0
+        self._seen_below = 0
+        self._seen: set[int] = set()
+
+    def take(self, places: Sequence[int], endings: Sequence[Ending]) -> None:
+        with self.ready:
+            for place, ending in zip(places, endings, strict=True):
+                if self._is_new(place):
+                    self.came[place] = ending
+                    if self.order is not None:
+                        self.order.append(place)
+            if self.order or self.waiting_for in self.came:
+                self.ready.notify()
+
+    def _is_new(self, place: int) -> bool:
+        """Whether a result is heard for the first time: after a break some come twice."""
+        if place < self._seen_below or place in self._seen:
+            return False
+        self.heard += 1
+        if place != self._seen_below:
+            self._seen.add(place)
+            return True
+        self._seen_below += 1
+        while self._seen_below in self._seen:
+            self._seen.remove(self._seen_below)
+            self._seen_below += 1
+        return True
+
+    def wants(self, place: int) -> bool:
+        return place >= self._seen_below and place not in self._seen
+
+    def missing(self) -> int | None:
+        with self.ready:
+            return self._seen_below if self.heard < self.put else None
+
+    def lacking(self, first: int, end: int) -> list[int]:
+        with self.ready:
+            return [place for place in range(max(first, self._seen_below), end) if place not in self._seen]
+
+    def fail(self, places: Sequence[int] | None, fault: BaseException) -> None:
+        lacking = self.lacking(0, self.put) if places is None else places
+        self.take(lacking, [("failed", None, fault)] * len(lacking))
+
+
+class MapResults(Iterator[T], Generic[T]):
+    """The results of a map. `job` is the id of its job, `place` that of the item whose result was given last."""
+
+    def __init__(
+        self,
+        desk: CallDesk,
+        recipe: Recipe,
+        items: Iterable[tuple[Any, ...]],
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        timeout: float | None = None,
+        limit: int = 0,
+        progress: Progress | None = None,
+        window: int = WINDOW,
+    ) -> None:
+        self._desk, self._name, self._window = desk, recipe.name, max(1, window)
+        self._items: Iterator[tuple[Any, ...]] | None = iter(items)
+        self._return_exceptions = return_exceptions
+        self._ends_at = None if timeout is None else time.monotonic() + timeout
+        self._timeout = timeout
+        self._inbox = Inbox(ordered)
+        self._taken = 0
+        self.place = -1
+        self.lease: object = None
+        self._progress = progress
+        self._stream: Stream = desk.begin(recipe, self._inbox, limit)
+        # An input that nobody ever finishes must not leave its job open.
+        self._closer = weakref.finalize(self, run_later, functools.partial(_close, desk, self._stream))
+        self._closer.atexit = False
+        self._feed()
+
+    @property
+    def job(self) -> str:
+        """The id of its job."""
+        return self._stream.job
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        _, value, fault = self._next_ending()
+        if fault is not None:
+            if self._return_exceptions:
+                return fault  # type: ignore[return-value]  # asked for
+            self.cancel()
+            self._end()
+            try:
+                raise fault
+            finally:
+                fault = None
+        return unpack(value.data) if type(value) is PackedResult else value  # type: ignore[no-any-return]
+
+    def await_recorded(self) -> None:
+        """Wait until the hub has recorded all calls that were put in."""
+        self._desk.await_all_recorded(self._stream)
+
+    def cancel(self) -> None:
+        """Stop what has not ended; results that are here can still be taken."""
+        self._items = None
+        self._desk.cancel_stream(self._stream)
+
+    def close(self) -> None:
+        """Stop what has not ended, and end the iteration."""
+        if self._inbox.heard < self._inbox.put or self._items is not None:
+            self.cancel()
+        self._end()
+
+    def _end(self) -> None:
+        self._items = iter(())
+        self._taken = self._inbox.put
+        if self._progress is not None:
+            self._progress.close()
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        """Put calls in until the window is full or the input has ended."""
+        inbox = self._inbox
+        while self._items is not None and inbox.put - self._taken < self._window:
+            burst = min(BURST, self._window - (inbox.put - self._taken)) if inbox.put else 16
+            packed = self._pack(burst)
+            ended = len(packed) < burst
+            with inbox.ready:
+                inbox.put += len(packed)
+            if ended:
+                self._items = None
+                self._closer.detach()
+            self._stream = self._desk.extend(self._stream, packed, close=ended)
+
+    def _pack(self, count: int) -> list[Packed]:
+        assert self._items is not None  # asked for by the caller
+        name = self._name
+        return [pack_call(name, item, {}) for item in itertools.islice(self._items, count)]
+
+    # --- back ---------------------------------------------------------------------------------------------------------
+
+    def _next_ending(self) -> Ending:
+        inbox = self._inbox
+        if self._items is not None and inbox.put - self._taken <= max(
+            self._window - BURST, self._window // 2
+        ):
+            self._feed()
+        if self._taken >= inbox.put:
+            if self._progress is not None:
+                self._progress.close()
+            raise StopIteration
+        ending = self._look()
+        if ending is None:
+            ending = self._wait()
+        self._taken += 1
+        if self._progress is not None:
+            self._progress.update(inbox.heard, inbox.put)
+        return ending
+
+    def _look(self) -> Ending | None:
+        inbox = self._inbox
+        place = self._taken
+        if inbox.order is not None:
+            if not inbox.order:
+                return None
+            place = inbox.order.popleft()
+        found = inbox.came.pop(place, None)
+        if found is not None:
+            self.place = place
+        return found
+
+    def _wait(self) -> Ending:
+        inbox = self._inbox
+        left = None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+        with pausing(left) as spells:
+            for spell_s in spells:
+                with inbox.ready:
+                    inbox.waiting_for = self._taken
+                    found = self._wait_for(spell_s)
+                if found is not None:
+                    return found
+        raise TimeoutError(
+            f"not all results of {self._name}() came within {self._timeout:g} s; the job goes on"
+        )
+
+    def _wait_for(self, spell_s: float | None) -> Ending | None:
+        ends_at = None if spell_s is None else time.monotonic() + spell_s
+        while (found := self._look()) is None:
+            left = None if ends_at is None else ends_at - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            self._inbox.ready.wait(_step(left, self._progress))
+            if self._progress is not None:
+                self._progress.update(self._inbox.heard, self._inbox.put)
+        return found
+
+
+def _step(left: float | None, progress: Progress | None) -> float | None:
+    """A bar moves also while the first result lets itself be waited for."""
+    if progress is None:
+        return left
+    return 0.2 if left is None else min(0.2, left)
+
+
+def _close(desk: CallDesk, stream: Stream) -> None:
+    with contextlib.suppress(RuntimeError):  # the client has ended before
+        desk.close_stream(stream)
+
+
+def zip_items(iterables: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of each call, as the built-in `map` pairs them."""
+    return zip(*iterables, strict=False)
+
+
+def size_of(iterables: Sequence[Iterable[Any]]) -> int | None:
+    """How many calls there will be, where all inputs can tell."""
+    sizes = [len(one) for one in iterables if isinstance(one, Sized)]
+    return min(sizes, default=None) if len(sizes) == len(iterables) else None

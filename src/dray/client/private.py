@@ -1,0 +1,103 @@
+"""A hub and a worker of one's own, for a program that finds none: started for it, ended with it, however it ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from dray.client import guardian
+from dray.client.discovery import read_hub_file
+from dray.errors import HubUnavailable
+
+READY_S = 30.0
+END_S = 10.0
+LOOK_EVERY_S = 0.004
+# The pair belongs together, wherever the caller's shell would otherwise point.
+_FOREIGN = (
+    "DRAY_HUB",
+    "DRAY_TOKEN",
+    "DRAY_FINGERPRINT",
+    "DRAY_CAFILE",
+    "DRAY_WORKER_HUB",
+    "DRAY_WORKER_TOKEN",
+)
+logger = logging.getLogger("dray.client")
+_lock = threading.Lock()
+_started: list[PrivateHub] = []
+
+
+class PrivateHub:
+    """The processes of a private hub, and the home that they share."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="dray-private-"))
+        env = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+        self._owner = os.getpid()
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, str(self.home), sys.executable],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**env, "DRAY_HOME": str(self.home)},
+            start_new_session=True,
+        )
+        self._wait_until_ready()
+        logger.info("no hub was found: a private one was started in %s", self.home)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs, as far as this process can tell."""
+        return self.home.exists() and (self._owner != os.getpid() or self._guardian.poll() is None)
+
+    def stop(self) -> None:
+        """End it, with everything that runs there."""
+        if self._owner != os.getpid():
+            return
+        if self._guardian.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._guardian.stdin.close()
+        try:
+            self._guardian.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._guardian.kill()
+            self._guardian.wait()
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while not read_hub_file(self.home):
+            if self._guardian.poll() is not None or time.monotonic() > deadline:
+                said = self._read_log()
+                self.stop()
+                raise HubUnavailable(f"no hub was found, and a private one did not start{said}")
+            time.sleep(LOOK_EVERY_S)
+
+    def _read_log(self) -> str:
+        with contextlib.suppress(OSError):
+            return ": " + (self.home / "log" / "hub.log").read_text(errors="replace")[-2000:].strip()
+        return ""
+
+
+def private_home() -> Path:
+    """The home of this program's private hub, which is started when first asked for."""
+    with _lock:
+        if _started and not _started[-1].alive:
+            _started.clear()
+        if not _started:
+            _started.append(PrivateHub())
+            atexit.register(_started[-1].stop)
+        return _started[-1].home
+
+
+def find_private_home() -> Path | None:
+    """The home of a private hub that this program has started before."""
+    return _started[-1].home if _started and _started[-1].alive else None

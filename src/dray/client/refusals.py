@@ -1,0 +1,32 @@
+"""The documented shape of an error, turned back into the class it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dray import errors
+from dray.errors import DrayError
+
+
+def read_error(document: Any) -> DrayError:
+    """Turn the documented error shape back into the class it came from."""
+    code, message = str(document["code"]), str(document["message"])
+    problems = [
+        errors.Problem(str(item["where"]), str(item["what"])) for item in document.get("problems") or ()
+    ]
+    kind = _by_code(errors.DrayError.__subclasses__(), code)
+    if kind is errors.TooManyRequests:
+        return errors.TooManyRequests(message, float(document.get("retry_after_s") or 1.0))
+    refusal = (kind or DrayError)(message, problems)
+    refusal.code = code
+    return refusal
+
+
+def _by_code(kinds: Iterable[type[DrayError]], code: str) -> type[DrayError] | None:
+    for kind in kinds:
+        if kind.__module__ == errors.__name__ and kind.code == code:
+            return kind
+        if found := _by_code(kind.__subclasses__(), code):
+            return found
+    return None

@@ -1,0 +1,251 @@
+"""The client's end of a WebSocket, as an asyncio protocol: frames are handed over in the very callback that read them.
+
+Only what the channel needs: binary messages, ping and pong, close, no extensions. A general library takes longer to
+load than everything else that a client does to reach its hub, and wakes a task per message. Surprising rule: `send`
+never waits; whoever writes much looks at `writable` first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import os
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+KEEPALIVE_S = 20.0
+HEAD_BYTES = 64 << 10
+ABNORMAL, PROTOCOL_ERROR, NORMAL = 1006, 1002, 1000
+
+
+class Address(NamedTuple):
+    """Where to dial and what to say first."""
+
+    host: str
+    port: int
+    path: str
+    subprotocol: str
+    token: str
+    context: ssl.SSLContext | None
+
+
+class HandshakeRefused(Exception):
+    """The peer answered with something else than an upgrade."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"status {status}")
+        self.status, self.body = status, body
+
+
+class WebSocket(asyncio.Protocol):
+    """One connection. `closed` gives the code and reason of its end; `on_message` gets each binary message."""
+
+    def __init__(self, address: Address) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._address = address
+        self._key = base64.b64encode(os.urandom(16))
+        self._data = bytearray()
+        self._parts: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._heard = True
+        self._keepalive: asyncio.TimerHandle | None = None
+        self._close_sent = False
+        self._end: tuple[int, str] | None = None
+        self.closed: asyncio.Future[tuple[int, str]] = self._loop.create_future()
+        self.writable = True
+        self.on_message: Callable[[bytes], None] = lambda _message: None
+        self.on_writable: Callable[[], None] = lambda: None
+
+    async def open(self) -> None:
+        """Wait for the upgrade; raises `HandshakeRefused` or `OSError`."""
+        await self._opened
+
+    def send(self, message: bytes) -> None:
+        """Write one binary message."""
+        self._write(BINARY, message)
+
+    async def close(self, wait_s: float = 2.0) -> None:
+        """Say goodbye and wait for the peer's, not for ever."""
+        if self._transport is None or self.closed.done():
+            return
+        if self._opened.done() and not self._close_sent:
+            self._close_sent = True
+            self._write(CLOSE, NORMAL.to_bytes(2, "big"))
+            await asyncio.wait([self.closed], timeout=wait_s)
+        if not self.closed.done():
+            self._transport.abort()
+            await asyncio.wait([self.closed], timeout=wait_s)
+
+    def abort(self) -> None:
+        """End it without a goodbye."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- the transport's calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        lines = [
+            f"GET {self._address.path} HTTP/1.1",
+            f"Host: {host}:{self._address.port}",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Key: {self._key.decode()}",
+            "Sec-WebSocket-Version: 13",
+            f"Sec-WebSocket-Protocol: {self._address.subprotocol}",
+            f"Authorization: Bearer {self._address.token}",
+        ]
+        self._transport.write("\r\n".join([*lines, "", ""]).encode())
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        self._data += data
+        if self._opened.done() or self._read_handshake():
+            self._read_frames()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._keepalive is not None:
+            self._keepalive.cancel()
+        if not self._opened.done():
+            self._opened.set_exception(exc or ConnectionError("the connection was closed at once"))
+        if not self.closed.done():
+            self.closed.set_result(self._end or (ABNORMAL, str(exc or "")))
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.on_writable()
+
+    # --- the handshake ------------------------------------------------------------------------------------------------
+
+    def _read_handshake(self) -> bool:
+        end = self._data.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._data) > HEAD_BYTES:
+                self._refuse(0, b"")
+            return False
+        head = bytes(self._data[:end]).split(b"\r\n")
+        pairs = (line.partition(b":") for line in head[1:])
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        words = head[0].split(None, 2)
+        status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        if status != 101:
+            size = int(headers.get(b"content-length", b"0") or 0)
+            body = bytes(self._data[end + 4 :])
+            if len(body) >= min(size, HEAD_BYTES):
+                self._refuse(status, body)
+            return False
+        wanted = base64.b64encode(hashlib.sha1(self._key + GUID, usedforsecurity=False).digest())
+        if headers.get(b"sec-websocket-accept") != wanted:
+            self._refuse(status, b"")
+            return False
+        del self._data[: end + 4]
+        self._opened.set_result(None)
+        self._keepalive = self._loop.call_later(KEEPALIVE_S, self._look_for_life)
+        return True
+
+    def _refuse(self, status: int, body: bytes) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(HandshakeRefused(status, body))
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def _read_frames(self) -> None:
+        data, at = self._data, 0
+        while len(data) - at >= 2:
+            first, size, start = data[at], data[at + 1] & 0x7F, at + 2
+            if size >= 126:
+                wide = 2 if size == 126 else 8
+                if len(data) < start + wide:
+                    break
+                size = int.from_bytes(data[start : start + wide], "big")
+                start += wide
+            if len(data) < start + size:
+                break
+            payload = bytes(memoryview(data)[start : start + size])
+            at = start + size
+            self._take(first & 0x0F, bool(first & 0x80), payload)
+        if at:
+            del data[:at]
+
+    def _take(self, opcode: int, final: bool, payload: bytes) -> None:
+        if opcode == BINARY and final:
+            self.on_message(payload)
+        elif opcode in (BINARY, CONTINUATION):
+            self._parts.append(payload)
+            if final:
+                whole, self._parts = b"".join(self._parts), []
+                self.on_message(whole)
+        elif opcode == PING:
+            self._write(PONG, payload)
+        elif opcode == CLOSE:
+            self._take_close(payload)
+        elif opcode != PONG:
+            self._end = (PROTOCOL_ERROR, f"a frame of the unexpected kind {opcode}")
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _take_close(self, payload: bytes) -> None:
+        code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005
+        self._end = (code, payload[2:].decode(errors="replace"))
+        if not self._close_sent:
+            self._close_sent = True
+            self._write(CLOSE, payload[:2])
+        if self._transport is not None:
+            self._transport.close()
+
+    def _write(self, opcode: int, payload: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        size, key = len(payload), os.urandom(4)
+        if size < 126:
+            head = bytes((0x80 | opcode, 0x80 | size))
+        elif size < 1 << 16:
+            head = bytes((0x80 | opcode, 0xFE)) + size.to_bytes(2, "big")
+        else:
+            head = bytes((0x80 | opcode, 0xFF)) + size.to_bytes(8, "big")
+        self._transport.write(head + key + mask(payload, key))
+
+    def _look_for_life(self) -> None:
+        if not self._heard:
+            self._end = (ABNORMAL, "the hub has gone silent")
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        self._heard = False
+        self._write(PING, b"")
+        self._keepalive = self._loop.call_later(KEEPALIVE_S, self._look_for_life)
+
+
+def mask(payload: bytes, key: bytes) -> bytes:
+    """Mask a client's payload: one addition of long numbers is the fastest that plain Python can do."""
+    size = len(payload)
+    if not size:
+        return b""
+    pad = key * (size // 4 + 1)
+    return (int.from_bytes(payload, "little") ^ int.from_bytes(pad[:size], "little")).to_bytes(size, "little")
+
+
+async def dial(address: Address, limit_s: float) -> WebSocket:
+    """Open a connection; raises `HandshakeRefused`, `OSError` or `TimeoutError`."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(limit_s):
+        _, socket = await loop.create_connection(
+            lambda: WebSocket(address), address.host, address.port, ssl=address.context
+        )
+        try:
+            await socket.open()
+        except BaseException:
+            await socket.close()
+            raise
+        return socket

@@ -1,0 +1,53 @@
+"""The examples run as they stand, and show what they promise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dray.client.private import PrivateHub
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOWN = {
+    "parameter_sweep": ["9 settings in job", "best: rate 0.001, width 64, loss 0.000"],
+    "resource_serialisation": ["4 calls of 2 CPUs each, at most 2 at once"],
+    "scheduling_timeout": [
+        "waits: cannot ever start",
+        "ended: unschedulable",
+        "result() raises: impossible()",
+    ],
+    "joblib_run": ["2262 primes below 20000"],
+    "preempted_training": [
+        "urgent: MAKE ROOM",
+        "training: succeeded",
+        "in 2 attempts: preempted, succeeded",
+        "receipt: priority",
+    ],
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(SHOWN)
+    listed = (ROOT / "examples" / "README.md").read_text()
+    assert all(f"{name}.py" in listed for name in SHOWN)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_example(name: str, cluster: PrivateHub) -> None:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("DRAY_")}
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py")],
+        env={**env, "DRAY_HOME": str(cluster.home)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    for begins in SHOWN[name]:
+        assert any(line.startswith(begins) for line in lines), ran.stdout

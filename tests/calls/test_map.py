@@ -1,0 +1,160 @@
+"""Maps through a real cluster: order, bounds, failures, and what is left when somebody dies in the middle."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dray
+from dray.client.private import PrivateHub
+from dray.errors import InvalidInput
+
+LIMIT_S = 60.0
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def divide(a: float, b: float) -> float:
+    return a / b
+
+
+def drowse(x: float) -> float:
+    time.sleep(x)
+    return x
+
+
+def test_results_come_in_order(hub: dray.Hub) -> None:
+    results = hub.map(square, range(3000), timeout=LIMIT_S)
+    assert list(results) == [number * number for number in range(3000)]
+    assert hub.wait(results.job, LIMIT_S).state is dray.JobState.SUCCEEDED
+    assert hub.job(results.job).result(LIMIT_S) == [number * number for number in range(3000)]
+
+
+def test_results_come_as_they_are_ready(hub: dray.Hub) -> None:
+    assert list(hub.map(drowse, [0.6, 0.0], ordered=False, timeout=LIMIT_S)) == [0.0, 0.6]
+    assert sorted(hub.map(square, range(500), ordered=False, timeout=LIMIT_S)) == sorted(
+        number * number for number in range(500)
+    )
+
+
+def test_several_inputs_are_paired(hub: dray.Hub) -> None:
+    assert list(hub.map(divide, [8.0, 9.0], [2.0, 3.0, 4.0], timeout=LIMIT_S)) == [4.0, 3.0]
+    assert list(hub.map(square, [], timeout=LIMIT_S)) == []
+    assert list(hub.map(square, [3], timeout=LIMIT_S)) == [9]
+
+
+def test_an_endless_input_is_read_as_results_are_taken(hub: dray.Hub) -> None:
+    read = []
+
+    def numbers() -> Iterator[int]:
+        for number in itertools.count():
+            read.append(number)
+            yield number
+
+    results = hub.map(square, numbers(), window=600, timeout=LIMIT_S)
+    assert list(itertools.islice(results, 2000)) == [number * number for number in range(2000)]
+    assert len(read) <= 2000 + 600
+    results.close()
+    assert hub.wait(results.job, LIMIT_S).state.final
+
+
+def test_an_exception_reaches_the_caller_and_stops_the_rest(hub: dray.Hub) -> None:
+    results = hub.map(divide, [1.0, 1.0], [1.0, 0.0], timeout=LIMIT_S)
+    assert next(results) == 1.0
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)
+    given = list(hub.map(divide, [1.0, 1.0], [0.0, 1.0], timeout=LIMIT_S, return_exceptions=True))
+    assert isinstance(given[0], ZeroDivisionError)
+    assert given[1] == 1.0
+
+
+def test_a_map_has_its_time(hub: dray.Hub) -> None:
+    with pytest.raises(TimeoutError, match="the job goes on"):
+        list(hub.map(drowse, [30.0], timeout=0.2))
+
+
+def test_keywords_of_a_map(hub: dray.Hub) -> None:
+    assert list(hub.map(square, range(4), cpus=2, limit=1, name="squares", timeout=LIMIT_S)) == [0, 1, 4, 9]
+    with pytest.raises(TypeError, match="not a keyword of map"):
+        hub.map(square, [1], cpuss=2)
+    with pytest.raises(InvalidInput, match="use submit"):
+        hub.map(square, [1], key="once")
+
+
+def test_large_arguments_and_results(hub: dray.Hub) -> None:
+    arrays = [np.full(100_000, number, dtype=np.float64) for number in range(12)]
+    for number, result in enumerate(hub.map(np.negative, arrays, timeout=LIMIT_S)):
+        assert result.shape == (100_000,)
+        assert result[0] == -number
+
+
+KILLED = """
+import dray, os, signal, sys
+hub = dray.connect(home=sys.argv[1])
+results = hub.map(lambda x: x + 1, range(2000), timeout=60)
+print(results.job, flush=True)
+for place, value in enumerate(results):
+    if place == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_client_killed_in_the_middle_leaves_results_that_can_be_read(
+    cluster: PrivateHub, hub: dray.Hub
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, str(cluster.home)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == -signal.SIGKILL
+    job = hub.job(ran.stdout.strip())
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        # The array stays open until the hub notices that nobody adds to it: what was recorded runs all the same.
+        rows = hub.recorded(job)
+        ended = int(hub.status(job)["tasks"]["total"])
+        if rows and len(rows) == ended:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert all(row.state == "succeeded" for row in rows)
+    assert hub.job(f"{job.id}/7").result(LIMIT_S) == 8
+
+
+def test_a_hub_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
+    from dray.testing import running_hub
+
+    with running_hub(tmp_path / "h") as running:
+        agent = subprocess.Popen(
+            [sys.executable, "-P", "-m", "dray.cli.main", "worker", "start", "--home", str(running.home)],
+            env={**os.environ, "DRAY_WORKER_RECONNECT_MIN_S": "0.05", "DRAY_WORKER_RECONNECT_MAX_S": "0.2"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            with running.connect() as hub:
+                results = hub.map(square, range(20_000), timeout=LIMIT_S)
+                taken = [next(results) for _ in range(500)]
+                running.kill()
+                running.start()
+                taken += list(results)
+            assert taken == [number * number for number in range(20_000)]
+        finally:
+            agent.terminate()
+            agent.wait()

@@ -1,0 +1,62 @@
+"""A private hub is started where none is found, and ends with its program, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAM = """
+import dray, os, sys, time
+hub = dray.connect()
+again = dray.connect()
+assert again.config.home == hub.config.home
+print(hub.config.home, hub.submit(lambda x: x + 1, 1).result(60), flush=True)
+long = hub.submit(time.sleep, 600)
+while long.state != "running":
+    time.sleep(0.02)
+ending = sys.argv[1]
+if ending == "killed":
+    os.kill(os.getpid(), 9)
+if ending == "raises":
+    raise SystemExit(3)
+"""
+
+
+def processes_of(home: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(home in word for word in process.cmdline()) or home in process.environ().get(
+                "DRAY_HOME", ""
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("ending", "code"), [("ends", 0), ("raises", 3), ("killed", -signal.SIGKILL)])
+def test_it_ends_with_the_program(ending: str, code: int, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DRAY_")}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, ending],
+        env={**env, "DRAY_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == code, ran.stderr
+    home, value = ran.stdout.split()
+    assert value == "2"
+    deadline = time.monotonic() + 20
+    while os.path.exists(home) or processes_of(home):
+        assert time.monotonic() < deadline, processes_of(home)
+        time.sleep(0.05)

@@ -1,0 +1,80 @@
+"""Open arrays over time: closed by the hub, cut off, and left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dray
+from dray.testing import RunningHub, running_hub
+
+LIMIT_S = 60.0
+
+
+def add_one(x: int) -> int:
+    return x + 1
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[RunningHub]:
+    """A hub that closes an open array after half a second without calls."""
+    with running_hub(tmp_path / "h", open_idle_s=0.5) as running:
+        with (tmp_path / "agent.log").open("wb") as log:
+            agent = subprocess.Popen(
+                [sys.executable, "-P", "-m", "dray.cli.main", "worker", "start", "--home", str(running.home)],
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield running
+        finally:
+            agent.terminate()
+            agent.wait()
+
+
+def wait_until_ended(hub: dray.Hub, job_id: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not hub.status(job_id).state.final:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_array_that_the_hub_has_closed_is_replaced(impatient: RunningHub) -> None:
+    with impatient.connect() as hub:
+        first = hub.submit(add_one, 1)
+        assert first.result(LIMIT_S) == 2
+        wait_until_ended(hub, first.id.partition("/")[0])
+        later = [hub.submit(add_one, number) for number in range(20)]
+        assert [future.result(LIMIT_S) for future in later] == [number + 1 for number in range(20)]
+        assert first.id.partition("/")[0] not in {future.id.partition("/")[0] for future in later}
+        assert [hub.job(future.id).result(LIMIT_S) for future in later[:3]] == [1, 2, 3]
+
+
+def test_a_map_whose_input_pauses_goes_on_in_a_new_array(impatient: RunningHub) -> None:
+    with impatient.connect() as hub:
+        jobs: list[str] = []
+
+        def items() -> Iterator[int]:
+            yield from range(16)
+            wait_until_ended(hub, jobs[0])
+            yield from range(16, 40)
+
+        results = hub.map(add_one, items(), window=16, timeout=LIMIT_S)
+        jobs.append(results.job)
+        assert list(results) == [number + 1 for number in range(40)]
+        assert results.job != jobs[0]
+
+
+def test_closing_the_client_lets_its_jobs_end(impatient: RunningHub) -> None:
+    with impatient.connect() as hub:
+        future = hub.submit(add_one, 1)
+        assert future.result(LIMIT_S) == 2
+        job_id = future.id.partition("/")[0]
+    with impatient.connect() as hub:
+        wait_until_ended(hub, job_id)
+        assert hub.status(job_id).state is dray.JobState.SUCCEEDED

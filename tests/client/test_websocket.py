@@ -1,0 +1,109 @@
+"""The client's end of a WebSocket, against a server of another make."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+import pytest
+from websockets import Subprotocol
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.frames import Opcode
+
+from dray.client.websocket import Address, HandshakeRefused, dial, mask
+
+PROTOCOL = Subprotocol("echo")
+LIMIT_S = 20.0
+
+
+async def talk(peer: ServerConnection) -> None:
+    """Gives every message back; the word `parts` in three fragments after a ping, `bye` with a close."""
+    async for message in peer:
+        if message == b"parts":
+            waiter = await peer.ping(b"there?")
+            await peer.send(iter([b"one ", b"two ", b"three"]))
+            await waiter
+            await peer.send(b"ponged")
+        elif message == b"bye":
+            await peer.close(4321, "enough")
+        elif message == b"text":
+            await peer.send("no bytes")
+        else:
+            await peer.send(message)
+
+
+class Served:
+    """A server for the length of a test, and messages of one socket to it."""
+
+    def __init__(self) -> None:
+        self.got: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def __aenter__(self) -> Self:
+        self._server = await serve(talk, "127.0.0.1", 0, subprotocols=[PROTOCOL], max_size=None)
+        self.port = next(iter(self._server.sockets)).getsockname()[1]
+        self.socket = await dial(self.address(), LIMIT_S)
+        self.socket.on_message = self.got.put_nowait
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.socket.close()
+        self._server.close()
+        await self._server.wait_closed()
+
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.port, "/", PROTOCOL, "token", None)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 125, 126, 65535, 65536, 3_000_001])
+async def test_messages_of_any_size_come_back(size: int) -> None:
+    async with asyncio.timeout(LIMIT_S), Served() as served:
+        message = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        served.socket.send(message)
+        assert await served.got.get() == message
+
+
+async def test_fragments_pings_and_the_close_of_the_peer() -> None:
+    async with asyncio.timeout(LIMIT_S), Served() as served:
+        served.socket.send(b"parts")
+        assert await served.got.get() == b"one two three"
+        assert await served.got.get() == b"ponged"
+        served.socket.send(b"bye")
+        assert await served.socket.closed == (4321, "enough")
+
+
+async def test_text_ends_the_connection() -> None:
+    async with asyncio.timeout(LIMIT_S), Served() as served:
+        served.socket.send(b"text")
+        code, reason = await served.socket.closed
+        assert code == 1002
+        assert str(int(Opcode.TEXT)) in reason
+
+
+async def test_a_peer_that_is_no_websocket() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nbody")
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    address = Address("127.0.0.1", server.sockets[0].getsockname()[1], "/", PROTOCOL, "token", None)
+    with pytest.raises(HandshakeRefused) as caught:
+        await dial(address, LIMIT_S)
+    assert (caught.value.status, caught.value.body) == (401, b"body")
+    server.close()
+    with pytest.raises(OSError, match=r"refused|failed"):
+        await dial(address, LIMIT_S)
+
+
+async def test_a_close_of_our_own_is_heard() -> None:
+    async with asyncio.timeout(LIMIT_S), Served() as served:
+        await served.socket.close()
+        assert (await served.socket.closed)[0] == 1000
+        served.socket.send(b"too late")
+
+
+def test_masking_twice_changes_nothing() -> None:
+    for size in range(20):
+        data = bytes(range(size))
+        assert mask(mask(data, b"\x01\x02\x03\xff"), b"\x01\x02\x03\xff") == data
+    assert mask(b"abc", b"\0\0\0\0") == b"abc"
