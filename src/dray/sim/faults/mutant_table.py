@@ -99,7 +99,7 @@ TURNS = (
         "uid-taken-for-anothers",
         "A restored hub takes one worker's unknown work for another's ended attempt.",
         _INBOUND + "_activity",
-        "(known.worker, known.job_id, known.index) != (worker, job_id, max(index, 0))",
+        "(known.worker, known.job_id) != (worker, job_id) or known.index not in named",
         "False",
     ),
     _one(
