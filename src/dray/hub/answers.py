@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import dray
@@ -138,7 +139,8 @@ class Answers:
         return await self._change(caller, changes.requeue, job_id, index)
 
     async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
-        return await self._change(caller, changes.edit, job_id, wanted)
+        make = partial(changes.edit, fresh=self.sources.fresh)
+        return await self._change(caller, make, job_id, wanted)
 
     async def _change(self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any) -> Document:
         def finish(state: State, _: str, note: str) -> Document:

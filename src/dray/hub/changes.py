@@ -20,7 +20,7 @@ from dray.core.model.spec_check import check_spec
 from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
 from dray.hub.call_rows import CallReader
-from dray.hub.needs import resolve_edit
+from dray.hub.needs import Fresh, resolve_edit
 from dray.hub.policy_changes import check_queue
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, Store
@@ -93,7 +93,7 @@ def _task_state(state: State, store: Store, job: Job, index: int) -> JobState | 
 
 
 def edit(
-    caller: Caller, job_id: str, changes: Mapping[str, Any], store: Store, finish: Finish
+    caller: Caller, job_id: str, changes: Mapping[str, Any], store: Store, finish: Finish, fresh: Fresh
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of one edit: a new spec made of the old one and the changes, checked whole."""
     if not changes:
@@ -111,7 +111,7 @@ def edit(
         events: list[Event] = []
         after = job.after
         if spec.after != before.after:
-            after = resolve_edit(state, store, caller, job, spec.after)
+            after = resolve_edit(state, store, caller, job, spec.after, fresh)
         if spec != before:
             events.append(JobEdited(job_id, pack_spec(spec), caller.user, after))
         if "hold" in changes and spec.hold != job.held:

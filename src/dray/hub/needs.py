@@ -52,11 +52,11 @@ def resolve(
 
 
 def resolve_edit(
-    state: State, store: Store, caller: Caller, job: Job, after: Sequence[str]
+    state: State, store: Store, caller: Caller, job: Job, after: Sequence[str], fresh: Fresh
 ) -> tuple[str, ...]:
     """Look up what an edited job shall wait for; what can never be met, or would close a circle, is refused."""
     problems: list[Problem] = []
-    found = _look_up(state, CallReader(store, lambda: ()), caller, after, {}, "", problems)
+    found = _look_up(state, CallReader(store, fresh), caller, after, {}, "", problems)
     if found.broken:
         problems.append(Problem("after", f"can never be met: {found.broken}"))
     for text in found.after:

@@ -269,6 +269,8 @@ def send_back(
     for index, number in calls.items():
         task = record(state, job, index, number, lane.uid)
         task.current, task.queued = "", True
+        # Also what comes back unbegun while its lane makes way for another.
+        task.ahead = lane.cancel == "preempted"
         again[index] = None
         state.queue_up(job, index)
         state.touched.tasks[job.id, index] = None

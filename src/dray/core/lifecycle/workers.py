@@ -145,6 +145,8 @@ def _reconcile(
         elif action == STOP:
             stop.append(decision.key)
             if attempt is not None and attempt.phase.live:
+                if attempt.lane:
+                    lanes.begin(state, state.jobs[attempt.job_id], attempt, clock.at_ms)
                 attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
                 state.touched.attempts[attempt.uid] = None
             messages.append(_stop(state, event.worker, reports[decision.key][1], attempt, clock))

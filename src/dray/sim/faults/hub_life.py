@@ -124,7 +124,13 @@ class HubLife:
         self.args = ArgsMemory(self.store, most_bytes=400)
         lanes = LaneFeed(self.state, self.args, lambda job: "")
         self.runner = Runner(self.state, sessions, self.store, feed, self._tell, 10.0, lanes)
-        self.sources = Sources(self.store, KeyMemory(), lambda: site.low_space, self._draw_ids)
+        self.sources = Sources(
+            self.store,
+            KeyMemory(),
+            lambda: site.low_space,
+            self._draw_ids,
+            fresh=lambda: self.conductor.fresh,
+        )
         self.heard_ms: dict[str, int] = {}
         self.heard_then: dict[str, int] = {}
         self.asked: dict[int, int] = {}
@@ -217,7 +223,8 @@ class HubLife:
 
     def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
         """Edit as a client would."""
-        self.post(changes.edit(USER, job_id, wanted, self.store, lambda state, job_id, note: note), done)
+        finish, fresh = (lambda state, job_id, note: note), self.sources.fresh
+        self.post(changes.edit(USER, job_id, wanted, self.store, finish, fresh), done)
 
     def apply_policy(self, policy: Policy, done: Any) -> None:
         """Replace the policy as an operator would."""

@@ -152,6 +152,8 @@ class RoomWatch:
             return
         if state.policy.queue(job.queue).order == "srsf":
             return
+        if job.calls and not task.ahead:
+            return  # it had come back from its lane before that was stopped
         last = state.attempts.get(task.last_uid)
         if last is None or last.phase is not Phase.PREEMPTED or last.cancel != "preempted":
             return

@@ -157,5 +157,7 @@ class Runs:
         state, store = self._hub.state, self._hub.store
         for runs in self.going.values():
             for run in runs:
-                if run.uid not in state.attempts and store.find_attempt(run.uid) is None:
+                known = state.attempts.get(run.uid) or store.find_attempt(run.uid)
+                # Also a call that its lane was given after the backup: the lane is known, the call is not.
+                if known is None or (known.calls is not None and run.call[0] not in known.calls):
                     run.stranger = True
