@@ -25,6 +25,7 @@ from websockets import ConnectionClosed, Subprotocol
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake
 
+from dray.core.lifecycle.workers import FLAPPING
 from dray.errors import HubUnavailable
 from dray.testing import RunningHub, running_hub
 from dray.wire.client_messages import SUBPROTOCOL_CLIENT
@@ -230,8 +231,22 @@ class LiveRun:
     def _settle(self) -> None:
         """Let every worker that is known register once more with nothing running, so that nothing is in doubt."""
         for row in call(self._hub, "GET", "/workers")["workers"]:
-            with self._hub.worker(row["id"], features=["job_started"], msgpack=True) as worker:
+            deadline = time.monotonic() + CALL_S
+            while not self._register_again(row["id"]):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"worker {row['id']} was not let in again within {CALL_S:g} s")
+                time.sleep(0.2)
+
+    def _register_again(self, worker_id: str) -> bool:
+        """False where its name is refused for a while, because the frames before had several machines fight for it."""
+        with self._hub.worker(worker_id, features=["job_started"], msgpack=True) as worker:
+            try:
                 worker.register(timeout_s=CALL_S, journal_id="settled", max_epoch_seen=self._epoch())
+            except ConnectionClosed as closed:
+                if closed.rcvd is None or closed.rcvd.code != FLAPPING:
+                    raise
+                return False
+        return True
 
     def _epoch(self) -> int:
         return int(call(self._hub, "GET", "/hub")["epoch"])
@@ -320,5 +335,5 @@ def call(hub: RunningHub, method: str, path: str, body: Any = None) -> Any:
 
 def run_live(frames: int, seed: int) -> dict[str, Any]:
     """Start a hub, attack it, examine it."""
-    with running_hub(accept_s=2) as hub:
+    with running_hub(accept_s=2, flap_refuse_s=2) as hub:
         return LiveRun(hub, frames, seed).run()
