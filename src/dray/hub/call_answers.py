@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Job
-from dray.errors import Conflict, InvalidInput, NotFound
+from dray.errors import Conflict, NotFound
 from dray.hub.call_commands import CallSources, add_calls, read_call_spec
 from dray.hub.call_feed import CallFeed, Listener
 from dray.hub.call_rows import CallReader, End
@@ -114,7 +114,7 @@ class CallAnswers:
 
 def _place(job: Job, index: int | None) -> int:
     if index is None and job.numbered:
-        raise InvalidInput(f"job {job.id!r} has {job.total} tasks: name one, such as {job.id}/0")
+        raise Conflict(f"job {job.id!r} has {job.total} tasks: name one, such as {job.id}/0")
     place = index or 0
     if not 0 <= place < job.total:
         raise NotFound(f"job {job.id!r} has no task {place}: it has {job.total}")
