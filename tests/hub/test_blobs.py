@@ -168,7 +168,7 @@ async def test_arguments_and_values_that_are_blobs(hub: RunningHub) -> None:
     status, got, headers = await asyncio.to_thread(ask, hub, "GET", f"/jobs/{job}/value?task=0")
     assert (status, got, headers["x-dray-state"]) == (200, body, "succeeded")
     assert (await asyncio.to_thread(ask, hub, "GET", f"/jobs/{job}/value?task=1"))[1] == b"llams"
-    assert (await asyncio.to_thread(ask, hub, "GET", f"/jobs/{job}/value"))[0] == 400
+    assert (await asyncio.to_thread(ask, hub, "GET", f"/jobs/{job}/value"))[0] == 409
     assert (await asyncio.to_thread(ask, hub, "GET", f"/jobs/{job}/value?task=2"))[0] == 404
     with sqlite3.connect(hub.home / "hub.sqlite") as connection:
         query = "SELECT count(*) FROM blob_refs WHERE digest = ? AND job_id = ?"
