@@ -213,7 +213,8 @@ def test_a_peer_that_leaves_is_no_failure(site, caplog, wait_until):
         socket.recv(timeout=10)
         socket.socket.close()
     wait_until(lambda: site.on_loop(lambda: not site.server._server.server_state.tasks))
-    assert caplog.text == ""
+    # The peer's own library has its say about the socket that was taken from it.
+    assert not [record for record in caplog.records if not record.name.startswith("websockets.client")]
 
 
 def test_a_socket_whose_handler_breaks_is_closed_and_logged(site, caplog):
