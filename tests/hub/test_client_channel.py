@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 import websockets
-from websockets.asyncio.client import ClientConnection, connect
+from tests.hub.calls_desk import Client
+from websockets.asyncio.client import connect
 
 from dray.testing import MockWorker, RunningHub, make_spec, running_hub
 from dray.wire import client_messages as wire
@@ -34,31 +35,8 @@ def quiet_hub() -> Iterator[RunningHub]:
         yield running
 
 
-class Raw:
-    """A socket of the channel that sends what it is told and keeps what it passes over."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
-        self.number = 0
-        self.heard: list[wire.Reply] = []
-
-    async def send(self, kind: str, payload: Any = None) -> int:
-        self.number += 1
-        await self.connection.send(wire.write_message(kind, self.number, payload))
-        return self.number
-
-    async def recv(self, number: int | str | None = None, kind: str = "") -> wire.Reply:
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                for place, reply in enumerate(self.heard):
-                    if (kind and reply.type == kind) or (not kind and reply.id == number):
-                        return self.heard.pop(place)
-                frame = await self.connection.recv()
-                assert isinstance(frame, bytes)
-                self.heard += wire.read_replies(frame)
-
-    async def ask(self, kind: str, payload: Any = None) -> wire.Reply:
-        return await self.recv(await self.send(kind, payload))
+class Raw(Client):
+    """What jobs and the channel itself have to say."""
 
     async def rows(self, job_id: str, last: bool = True) -> list[dict[str, Any]]:
         """Pushed rows of a job, up to its last one."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dray.core.model.records import Attempt, Job, Task
-from dray.hub.store.base import AttemptRow, JobRow, Projection, Turn
+from dray.hub.store.base import AttemptRow, JobRow, Projection, Store, Turn
+from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.store.sqlite import SqliteStore
 
 
@@ -71,3 +72,13 @@ def open_sqlite(tmp_path: Path) -> Iterator[Callable[..., SqliteStore]]:
     yield open_
     for store in opened:
         store.close(clean=False)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def open_store(request: pytest.FixtureRequest) -> Callable[[], Store]:
+    """Opens another store on the same file at each call."""
+    if request.param == "memory":
+        file = MemoryFile()
+        return lambda: MemoryStore(file)
+    opener: Callable[[], Store] = request.getfixturevalue("open_sqlite")
+    return opener

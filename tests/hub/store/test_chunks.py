@@ -13,20 +13,9 @@ from dray.core.model.records import JobState
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store import chunks
 from dray.hub.store.base import ArgsChunk, BlobRef, BlobRow, ResultsChunk, Retention, Store
-from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.store.sqlite import SqliteStore
 
 Open = Callable[[], Store]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def open_store(request: pytest.FixtureRequest) -> Open:
-    """Opens another store on the same file at each call."""
-    if request.param == "memory":
-        file = MemoryFile()
-        return lambda: MemoryStore(file)
-    opener: Open = request.getfixturevalue("open_sqlite")
-    return opener
 
 
 @pytest.fixture

@@ -12,20 +12,9 @@ from dray.core.model.records import JobState, Phase
 from dray.core.model.worker import Worker
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, Retention, Store, TokenRow
-from dray.hub.store.memory import MemoryFile, MemoryStore
 
 Open = Callable[[], Store]
 KEEP_ALL = Retention(0, 10**9, 0, 0, 0)
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def open_store(request: pytest.FixtureRequest) -> Open:
-    """Opens another store on the same file at each call."""
-    if request.param == "memory":
-        file = MemoryFile()
-        return lambda: MemoryStore(file)
-    opener: Open = request.getfixturevalue("open_sqlite")
-    return opener
 
 
 @pytest.fixture
