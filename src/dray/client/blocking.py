@@ -179,7 +179,7 @@ class Hub:
             raise TimeoutError(f"job {future.id} has not ended within {timeout or 0:g} s; it goes on")
         if isinstance(future, CallFuture):
             return future.status()
-        status: Status = self._call("wait", future.id)
+        status: Status = self._call("await_end", future.id)
         return status
 
     def watch_end(self, job: Job) -> None:
@@ -356,7 +356,7 @@ async def _open(config: ClientConfig) -> AsyncHub:
 
 async def _tell_end(hub: AsyncHub, job: Job) -> None:
     try:
-        job.settle(await hub.wait(job.id))
+        job.settle(await hub.await_end(job.id))
     except DrayError as fault:
         job.refuse(fault)
 
