@@ -72,18 +72,18 @@ class CallDesk:
             self._loop.call_soon_threadsafe(self._flush)
         return future
 
-    def begin(self, recipe: Recipe, taker: Taker, limit: int = 0) -> Stream:
-        """Begin an array of its own, for calls that `extend` puts in."""
+    def begin(self, recipe: Recipe, taker: Taker, limit: int = 0, base: int = 0) -> Stream:
+        """Begin an array of its own, for calls that `extend` puts in; `base` is the position of the first of them."""
         if recipe.sealed.blob is not None:
             self._blobs.send(recipe.sealed.blob)
         with self._lock:
-            return self._begin(recipe, taker, draw_id(), 0, limit)
+            return self._begin(recipe, taker, draw_id(), base, limit)
 
     def extend(self, stream: Stream, packed: Sequence[Packed], close: bool = False) -> Stream:
         """Put several calls in; gives the stream to go on with, which is another one after a break by the hub."""
         arguments = [self._blobs.offer(one) for one in packed]
         with self._lock:
-            while stream.closed:
+            while stream.closed and (packed or stream.successor is not None):
                 stream = stream.successor or self._succeed(stream, stream.put)
             stream.closing = stream.closing or close
             wake = False
@@ -100,10 +100,14 @@ class CallDesk:
             while future._index >= future._stream.recorded and future._state == "PENDING":
                 self._answered.wait(0.5)
 
-    def await_all_recorded(self, stream: Stream) -> None:
-        """Wait until the hub has recorded all calls of a stream, or refused them."""
+    def await_all_recorded(self, taker: Taker) -> None:
+        """Wait until the hub has recorded all calls that somebody has put in, or refused them."""
         with self._answered:
-            while stream.recorded < stream.put and not stream.closed:
+            while any(
+                stream.recorded < stream.put and not stream.closed
+                for stream in list(self._streams.values())
+                if stream.taker is taker
+            ):
                 self._answered.wait(0.5)
 
     def ask_cancel(self, future: CallFuture[Any]) -> bool:
@@ -146,9 +150,17 @@ class CallDesk:
         for stream in streams:
             self.close_stream(stream)
 
-    def cancel_stream(self, stream: Stream) -> None:
-        """Stop all of a stream's calls, without waiting for it. From any thread."""
-        self._loop.call_soon_threadsafe(self._spawn, self._cancel_quietly, stream.job)
+    def cancel_all(self, taker: Taker) -> None:
+        """Stop all calls that somebody has put in, without waiting for it. From any thread."""
+        for stream in [one for one in list(self._streams.values()) if one.taker is taker]:
+            with self._lock:
+                stream.closed = True
+                first, rest, stream.pending = stream.base + stream.sent, stream.pending, []
+            gone = CallFailed(
+                f"{stream.name}() of {stream.job}: cancelled", "cancelled", "killed", stream.job
+            )
+            taker.fail(range(first, first + len(rest)), gone)
+            self._loop.call_soon_threadsafe(self._spawn, self._cancel_quietly, stream.job)
 
     def _call(self, work: Any) -> Any:
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -256,7 +268,7 @@ class CallDesk:
         if answer.cancelled():
             return
         fault = answer.exception()
-        if isinstance(fault, Conflict) and fault.code == "closed":
+        if isinstance(fault, Conflict) and fault.code == "closed" and not stream.closed:
             self._reopen(stream, first)
             return
         if fault is not None:
@@ -267,7 +279,11 @@ class CallDesk:
         with self._answered:
             stream.recorded = max(stream.recorded, first + len(batch))
             self._answered.notify_all()
-        if stream.resent or (state and JobState(state).final):
+        final = bool(state) and JobState(state).final
+        if final and int(answer.result().get("total", stream.recorded)) < stream.recorded:
+            # It ended as it was made, before it took any calls: what it waited for had failed.
+            self._spawn(self._conclude_unbegun, stream)
+        elif stream.resent or final:
             stream.resent = bool(stream.unanswered)
             self._gather(stream)
         if stream.over and not stream.unanswered:
@@ -389,6 +405,11 @@ class CallDesk:
         final = "failed" if state == "succeeded" else state
         stream.taker.take(lacking, [(final, None, fault)] * len(lacking))
         self._streams.pop(stream.job, None)
+
+    async def _conclude_unbegun(self, stream: Stream) -> None:
+        jobs = (await self._channel.ask("get", {"ids": [stream.job]}))["jobs"]
+        found = jobs[0] if jobs else {"state": "killed"}
+        await self._conclude(stream, {**found, "exit_class": found.get("exit_class") or "dependency"})
 
     def _forget_ended(self, stream: Stream) -> None:
         if stream.taker.missing() is None:
