@@ -94,6 +94,11 @@ class AsyncHub:
             self._functions = Functions(CallDesk(self._channel, blobs, self.read_logs), blobs)
         return self
 
+    async def settle(self) -> None:
+        """Have all calls recorded that were submitted, and let their arrays end; the client can be used on."""
+        if self._functions is not None:
+            await self._functions.desk.settle()
+
     async def close(self) -> None:
         if self._functions is not None:
             await self._functions.desk.close()

@@ -454,17 +454,33 @@ class CallDesk:
             self._open.clear()
             self._answered.notify_all()
 
-    async def close(self) -> None:
-        """Say of every open array that no further calls come, so that the jobs can end."""
+    async def settle(self) -> None:
+        """Have the hub record all calls that were put in, and let open arrays end: no further calls come.
+
+        Waits for as long as the hub answers, and not at all where it is away.
+        """
         with self._lock:
-            streams = [stream for stream in self._streams.values() if stream.numbered and not stream.over]
+            self._open.clear()
+            streams = list(self._streams.values())
             for stream in streams:
-                stream.closing = True
+                stream.closing = stream.closing or stream.numbered
         for stream in streams:
             self._send(stream)
-        answers = [answer for stream in streams for answer in stream.answers]
-        if answers:
-            await asyncio.wait(answers, timeout=GOODBYE_S)
+        while self._channel.connected:
+            streams = list(self._streams.values())
+            answers = [answer for stream in streams for answer in stream.answers]
+            first = [stream.pending[0] for stream in streams if stream.pending and not stream.closed]
+            # These have their own limits of time.
+            uploads = [asyncio.wrap_future(one) for one in first if isinstance(one, Upload)]
+            if not answers and not uploads:
+                return
+            waited_for = asyncio.wait([*answers, *uploads], timeout=GOODBYE_S, return_when="FIRST_COMPLETED")
+            if not (await waited_for)[0] and not uploads:
+                return
+
+    async def close(self) -> None:
+        """End it all; what is recorded goes on."""
+        await self.settle()
         self._blobs.close()
         for task in self._tasks:
             task.cancel()
