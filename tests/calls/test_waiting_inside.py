@@ -85,6 +85,19 @@ def by_shutdown(depth: int) -> int:
     return 1 + below.result(0)
 
 
+def by_capped_map(depth: int) -> int:
+    if depth == 0:
+        return 0
+    return 1 + int(sum(dray.connect().map(by_capped_map, [depth - 1], limit=1, timeout=LIMIT_S)))
+
+
+def by_capped_executor(depth: int) -> int:
+    if depth == 0:
+        return 0
+    with dray.Executor(1, hub=dray.connect()) as pool:
+        return 1 + int(pool.submit(by_capped_executor, depth - 1).result(LIMIT_S))
+
+
 def by_joblib(depth: int) -> int:
     import joblib
 
@@ -115,6 +128,8 @@ def by_async_hub(depth: int) -> int:
         by_wrapping,
         by_run_in_executor,
         by_shutdown,
+        by_capped_map,
+        by_capped_executor,
         by_joblib,
         by_async_hub,
     ],
@@ -125,3 +140,9 @@ def test_recursion_deeper_than_the_slots_ends(hub: dray.Hub, descend: Callable[[
         assert future.result(LIMIT_S) == DEPTH
     finally:
         future.cancel()
+
+
+def test_calls_of_a_capped_map_that_wait_for_others_let_those_run(hub: dray.Hub) -> None:
+    # Whoever waits still counts towards the cap of its own map, and what it waits for has a cap of its own.
+    results = hub.map(by_capped_map, [DEPTH // 2] * 4, limit=1, timeout=LIMIT_S)
+    assert list(results) == [DEPTH // 2] * 4
