@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dray.client.blobs import Blobs, Upload
+from dray.client.blobs import Blobs, LateResult, Upload
 from dray.client.futures import CallFuture, PackedResult
 from dray.client.status import Status
 from dray.client.streams import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
@@ -186,6 +186,8 @@ class CallDesk:
 
     def _put(self, stream: Stream, argument: Argument) -> bool:
         stream.pending.append(argument)
+        if type(argument) is Upload:
+            stream.uploads[stream.put] = argument
         stream.put += 1
         return self._mark(stream)
 
@@ -303,6 +305,7 @@ class CallDesk:
             fresh = self._succeed(stream, start)
             stream.closed = True
             fresh.pending, fresh.put = arguments, len(arguments)
+            fresh.uploads = {at: one for at, one in enumerate(arguments) if type(one) is Upload}
             fresh.closing = stream.closing
             stream.pending, stream.put = [], start
             if self._open.get(stream.recipe.key) is stream:
@@ -346,10 +349,19 @@ class CallDesk:
             states = [states] * len(index)
         places: list[int] = []
         endings: list[Ending] = []
+        if stream.uploads:
+            for at in index:
+                if (upload := stream.uploads.pop(at, None)) is not None:
+                    self._blobs.release(upload)
+        late = stream.taker.late
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
                 # What is collected after a break, or at the end, may have been pushed before.
                 if base + at in stream.fetching or not stream.taker.wants(base + at):
+                    continue
+                if late and state == "succeeded":
+                    places.append(base + at)
+                    endings.append((state, LateResult(self._blobs, *value), None))
                     continue
                 stream.fetching.add(base + at)
                 self._blobs.fetch(value[0], value[1], self._fetched(stream, base + at, state, at, details))

@@ -31,13 +31,14 @@ class NoHub(HubUnavailable):
 
 
 class Target(NamedTuple):
-    """Where the hub is and how to prove that it is the right one. `pid` is known of the hub of this home only."""
+    """Where the hub is and how to prove that it is the right one. `pid` and `home` are told of the hub of this home."""
 
     url: str
     token: str
     fingerprint: str
     cafile: Path | None
     pid: int = 0
+    home: Path | None = None
 
     @property
     def parts(self) -> SplitResult:
@@ -67,7 +68,8 @@ def find_target(config: ClientConfig) -> Target:
         raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN, or give a token")
     pinned = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
     pid = note.get("pid", 0) if is_own else 0
-    return Target(url, token, pinned, config.cafile, pid if isinstance(pid, int) else 0)
+    home = config.home if is_own else None
+    return Target(url, token, pinned, config.cafile, pid if isinstance(pid, int) else 0, home)
 
 
 def trust(target: Target) -> ssl.SSLContext | None:

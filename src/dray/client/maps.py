@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, Self, TypeVar
 
+from dray.client.blobs import LateResult
 from dray.client.calls import CallDesk
 from dray.client.futures import PackedResult, run_later
 from dray.client.pausing import pausing
@@ -34,6 +35,8 @@ BURST = 512
 
 class Inbox:
     """Results of one map that have come and were not taken yet, by position. `order` tells in which order they came."""
+
+    late = True
 
     def __init__(self, ordered: bool) -> None:
         self.ready = threading.Condition()
@@ -136,7 +139,9 @@ class MapResults(Iterator[T], Generic[T]):
                 raise fault
             finally:
                 fault = None
-        return unpack(value.data) if type(value) is PackedResult else value  # type: ignore[no-any-return]
+        if type(value) is PackedResult:
+            return unpack(value.data)  # type: ignore[no-any-return]  # what the function gave
+        return value.open() if type(value) is LateResult else value  # type: ignore[no-any-return]  # the same
 
     def await_recorded(self) -> None:
         """Wait until the hub has recorded all calls that were put in."""
