@@ -57,9 +57,10 @@ class Columns:
     """One row per worker. Rows of forgotten workers are reused.
 
     `device_free` and `device_vram` have one column per card, in the order of `cards`; a card that is not there or not
-    healthy has 0 free and VRAM -1. `classes` keeps which offers match which kind of ask: filled by the pass. `changes`
-    lists the rows whose room changed, for caches of scores that remember how far they have read; `roster` counts how
-    often any worker came, went or registered anew.
+    healthy has 0 free and VRAM -1. `classes` keeps which offers match which kind of ask, `standings` the scores of
+    shapes: both filled by the pass. `changes` lists the rows that changed in any way, for caches of scores that
+    remember how far they have read; `change` counts those of them whose room did; `roster` counts how often any worker
+    came, went or registered as another than before.
     """
 
     def __init__(self) -> None:
@@ -75,9 +76,11 @@ class Columns:
         self.named: dict[str, None] = {}
         self.changes: list[int] = []
         self.changes_dropped = 0
+        self.change = 0
         self.roster = 0
         self._inverses: dict[str, tuple[int, np.ndarray[Any, np.dtype[np.float64]]]] = {}
         self.classes: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self.standings: dict[tuple[int, str], Any] = {}
         self.roomier: dict[int, None] = {}
         self.ranks_stale = False
         self._offer_index: dict[Offer, int] = {}
@@ -92,23 +95,28 @@ class Columns:
         """Read one cell as a plain int."""
         return self._data[name][row]
 
-    def put(self, name: str, row: int, value: int) -> None:
-        """Write one cell."""
-        self._data[name][row] = value
+    def put_credit(self, row: int, credit: int) -> None:
+        """Follow the credit of a worker that was given a task just now: `hold` has told of the change."""
+        self._data["credit"][row] = credit
 
     def update(self, worker: Worker, presence: Presence) -> int:
         """Bring a worker's row in line with what it registered; what its attempts hold stays."""
-        self.roster += 1
         row = self.row_of.get(worker.id)
         if row is None:
             row = self._new_row(worker.id)
         cards = card_table(worker.capability, worker.devices)
         self.cards[row] = cards
-        data, capability = self._data, worker.capability
-        data["total_cpu"][row] = round(capability.cpu_count * 1000)
-        data["total_mem"][row] = round(capability.memory_gb * GB)
-        data["total_gpu"][row] = sum(1 for card in cards if card.healthy)
-        data["offer"][row] = self._offer(offer_of(worker, cards))
+        capability = worker.capability
+        facts = {
+            "total_cpu": round(capability.cpu_count * 1000),
+            "total_mem": round(capability.memory_gb * GB),
+            "total_gpu": sum(1 for card in cards if card.healthy),
+            "offer": self._offer(offer_of(worker, cards)),
+        }
+        for name, value in facts.items():
+            if self._data[name][row] != value:
+                self._data[name][row] = value
+                self.roster += 1
         self.named_total[row] = {name: amount for name, amount in worker.resources.items() if amount > 0}
         self._lay_out(row)
         self._count_cards(row)
@@ -120,6 +128,7 @@ class Columns:
     def set_presence(self, row: int, worker: Worker, presence: Presence) -> None:
         """Follow what a worker's session says: credit, slots, and whether it may get work at all."""
         slots, data = presence.slots, self._data
+        self._list_change(row)
         data["batch_total"][row] = slots.batch_total
         data["batch_in_use"][row] = slots.batch_in_use
         data["service_total"][row] = slots.service_total
@@ -208,12 +217,21 @@ class Columns:
         for name in self.named:
             self._data[name_column(name)][row] = total.get(name, 0) - used.get(name, 0)
 
+    def changes_since(self, read: int) -> list[int] | None:
+        """The rows that changed since `changes_read` was `read`; None where that is too long ago to tell."""
+        first = read - self.changes_dropped
+        return None if first < 0 else self.changes[first:]
+
     @property
-    def change(self) -> int:
-        """How often the room of any worker has changed so far."""
+    def changes_read(self) -> int:
+        """How many changes were listed so far, for whoever has read them all."""
         return self.changes_dropped + len(self.changes)
 
     def _note_change(self, row: int) -> None:
+        self.change += 1
+        self._list_change(row)
+
+    def _list_change(self, row: int) -> None:
         changes = self.changes
         if len(changes) >= MOST_CHANGES:
             self.changes_dropped += len(changes)
@@ -255,6 +273,7 @@ class Columns:
             self.named_total.append({})
             self.named_used.append({})
         self.row_of[worker_id] = row
+        self.roster += 1
         self.ranks_stale = True
         return row
 

@@ -526,7 +526,7 @@ def _spend_credit(state: State, worker_id: str) -> None:
     if presence.credit > 0:
         presence.credit -= 1
         columns = state.columns
-        columns.put("credit", columns.row_of[worker_id], presence.credit)
+        columns.put_credit(columns.row_of[worker_id], presence.credit)
 
 
 def _spell(job: Job, index: int) -> str:

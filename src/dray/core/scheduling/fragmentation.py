@@ -180,13 +180,13 @@ class Fragments:
     def _keep(self, book: Book, sight: Sight, look: Callable[[Sight], Numbers]) -> Numbers:
         """Numbers of all workers, of which only those that changed are looked at again."""
         columns = self._state.columns
-        now, first = columns.changes_dropped + len(columns.changes), book.read - columns.changes_dropped
-        if len(book.gains) != columns.count or first < 0:
+        changed = columns.changes_since(book.read)
+        if len(book.gains) != columns.count or changed is None:
             book.gains = look(sight)
-        elif now > book.read:
-            rows = np.unique(np.array(columns.changes[first:], dtype=np.intp))
+        elif changed:
+            rows = np.unique(np.array(changed, dtype=np.intp))
             book.gains[rows] = look(Sight(sight.rooms, rows))
-        book.read = now
+        book.read = columns.changes_read
         return book.gains
 
     def share(self, gains: Numbers) -> Floats:

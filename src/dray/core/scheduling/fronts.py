@@ -15,7 +15,8 @@ from dray.core.lifecycle.columns import Numbers
 from dray.core.model.records import Job
 from dray.core.scheduling.rooms import Mask
 from dray.core.scheduling.scorers import Sight, Wish, to_integers
-from dray.core.scheduling.walks import RANK_BITS, Spot, score_all
+from dray.core.scheduling.standings import keep_keys
+from dray.core.scheduling.walks import RANK_BITS, Spot
 
 if TYPE_CHECKING:
     from dray.core.scheduling.placement import Placer
@@ -69,9 +70,9 @@ class Front:
 class PlainWalk:
     """A shape with one alternative and no cards on its way through the workers; guards must be asked elsewhere."""
 
-    def __init__(self, placer: Placer, shape: int, job: Job | None) -> None:
-        self._placer, self._rooms = placer, placer.rooms
-        (self._ask,) = placer.state.asks(shape)
+    def __init__(self, placer: Placer, key: tuple[int, str], job: Job | None) -> None:
+        self._placer, self._rooms, self._key = placer, placer.rooms, key
+        (self._ask,) = placer.state.asks(key[0])
         self._wish = Wish(placer.state, self._ask, job)
         self._front = placer.front(self._ask.pool)
         self._reach = FIRST_REACH
@@ -92,7 +93,7 @@ class PlainWalk:
             if left.holds(ask):
                 spot = self._spot = Spot(row, 0, ())
             else:
-                self._keys[place] = -1
+                self._strike(place)
                 self._strike_full()
         assert spot is not None  # its worker is the one that holds the ask
         times = left.times(ask, most) if most > 1 else 1
@@ -101,10 +102,11 @@ class PlainWalk:
 
     def _build(self) -> None:
         self._read = self._ceiling = 0
+        self._kept = False
         front = self._front
         if front is None or self._reach >= len(front.rows):
             self._front = None
-            self._keys = score_all(self._placer, self._wish)
+            self._keys, self._kept = keep_keys(self._placer, *self._key, self._wish), True
             return
         sight, reach = front.sight(self._reach), self._reach
         keys = self._placer.score(sight, self._wish) << RANK_BITS
@@ -137,6 +139,7 @@ class PlainWalk:
                 self._build()
                 continue
             self._strike_full()
+            keys = self._keys
             if not len(keys):
                 return -1
             place = int(keys.argmax())
@@ -149,5 +152,10 @@ class PlainWalk:
         for row in dict.fromkeys(claimed[self._read :]):
             place = row if place_of is None else place_of[row]
             if place < len(self._keys) and not lefts[row].holds(self._ask):
-                self._keys[place] = -1
+                self._strike(place)
         self._read = len(claimed)
+
+    def _strike(self, place: int) -> None:
+        if self._kept:
+            self._keys, self._kept = self._keys.copy(), False  # others will read them
+        self._keys[place] = -1

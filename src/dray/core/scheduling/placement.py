@@ -24,16 +24,22 @@ from dray.core.scheduling.rooms import Devices, Rooms
 from dray.core.scheduling.scorers import (
     SCORERS,
     UNIT,
+    Floats,
     Scorer,
     Sight,
     Wish,
+    asked_part,
+    hear,
     leftover,
+    leftover_of,
     terms,
+    to_integer,
     to_integers,
     weigh,
 )
 from dray.core.scheduling.spreading import Spreading
-from dray.core.scheduling.walks import Candidate, Spot, Walk
+from dray.core.scheduling.standings import Stamp
+from dray.core.scheduling.walks import LAST_RANK, Candidate, Spot, Walk
 
 Hints = Mapping[int, Sequence[int]]
 MOST_WALKS = 256
@@ -116,6 +122,21 @@ class Placer:
         """How good each worker in sight is for an ask, as integers; more is better, none is negative."""
         raise NotImplementedError
 
+    def stamp(self, flavour: str) -> Stamp | None:
+        """What scores hang on besides the room, make and id of a worker, the ask and the policy.
+
+        None: on too much. Scores are then made anew in each pass; else `steady` and `score_one` must be there too.
+        """
+        return None
+
+    def steady(self) -> tuple[Floats, ...]:
+        """The parts of the scores given last that do not hang on room."""
+        return ()
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        """The score of one worker for an ask without cards, as `score` would give it; `steady` as it was then."""
+        raise NotImplementedError
+
     def front(self, pool: str) -> Front | None:
         """The workers to look at first, where that pays and `ceiling` can tell when it is enough."""
         return None
@@ -163,7 +184,7 @@ class Placer:
                 return None
             if len(self._plain_walks) >= MOST_WALKS:
                 del self._plain_walks[next(iter(self._plain_walks))]
-            walk = self._plain_walks[key] = PlainWalk(self, shape, self.state.jobs.get(owner))
+            walk = self._plain_walks[key] = PlainWalk(self, key, self.state.jobs.get(owner))
         return walk
 
     def inverse_rank(self) -> Numbers:
@@ -171,7 +192,7 @@ class Placer:
         if self._inverse_rank is None:
             columns = self.state.columns
             columns.refresh_ranks()
-            self._inverse_rank = (1 << 24) - 1 - columns.view["rank"][: columns.count]
+            self._inverse_rank = LAST_RANK - columns.view["rank"][: columns.count]
         return self._inverse_rank
 
 
@@ -189,7 +210,7 @@ class Greedy(Placer):
         heaviest = max(1.0, sum(getattr(weights, name) for name in names) / MOST_WEIGHT)
         self._unit = round(UNIT / heaviest) or 1
         self._spreadings: dict[str, Spreading] = {}
-        self._heard: dict[str, None] = {}
+        self._heard: dict[str, Floats] = {}
         self._fronts: dict[str, Front] = {}
         known = state.experience
         self.personal = bool(
@@ -197,11 +218,29 @@ class Greedy(Placer):
         )
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
-        self._heard = {}
-        scores = weigh(sight, wish, self._weights, self._scorers, self._heard)
+        self._heard = hear(sight, wish, self._weights, self._scorers)
+        scores = weigh(sight, self._heard)
         if self._weights.spread and wish.job is not None:
             scores = scores + self._spreading(wish.job).score(sight) * self._weights.spread
         return to_integers(scores, self._unit)
+
+    def stamp(self, flavour: str) -> Stamp | None:
+        weights, known = self._weights, self.state.experience
+        if not self.sticky or (weights.reliability and known.trouble):
+            return None
+        if weights.performance and known.runtimes:
+            return None
+        return (known.warm_version if flavour else 0,)
+
+    def steady(self) -> tuple[Floats, ...]:
+        return tuple(words for name, words in self._heard.items() if name != "leftover")
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        weight = self._weights.leftover
+        total = leftover_of(self.state.columns, row, ask) * weight if weight else 0.0
+        for words in steady:
+            total += words.item(row)
+        return to_integer(total, self._unit)
 
     def front(self, pool: str) -> Front | None:
         columns = self.state.columns
@@ -214,8 +253,7 @@ class Greedy(Placer):
 
     def ceiling(self, front: Front, reach: int, wish: Wish) -> int:
         # The sums of `leftover` and `weigh` in their very order: rounding must not lift a worker above its ceiling.
-        most = front.steepest_cpu * (wish.ask.cpu_milli / 3)
-        most += front.steepest_mem * (wish.ask.memory_bytes / 3)
+        most = asked_part(wish.ask, front.steepest_cpu, front.steepest_mem)
         most += float(front.packed_behind[reach])
         total = 0.0
         for name in self._heard:
@@ -282,6 +320,12 @@ class FirstFit(Placer):
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
         return np.zeros(len(sight), dtype=np.int64)
+
+    def stamp(self, flavour: str) -> Stamp | None:
+        return ()
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        return 0
 
 
 class Spread(Placer):
