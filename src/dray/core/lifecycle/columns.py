@@ -54,7 +54,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Columns:
-    """One row per worker. Rows of forgotten workers are reused.
+    """One row per worker. Rows of forgotten workers are reused. Others read `cells`, and write nothing.
 
     `device_free` and `device_vram` have one column per card, in the order of `cards`; a card that is not there or not
     healthy has 0 free and VRAM -1. `classes` keeps which offers match which kind of ask, `standings` the scores of
@@ -85,7 +85,7 @@ class Columns:
         self.ranks_stale = False
         self._offer_index: dict[Offer, int] = {}
         self._free_rows: list[int] = []
-        self._data: dict[str, array[int]] = {}
+        self.cells: dict[str, array[int]] = {}
         self.view: dict[str, Numbers] = {}
         self.device_free: Numbers = np.zeros((0, 0), dtype=np.int64)
         self.device_vram: Numbers = np.zeros((0, 0), dtype=np.int64)
@@ -93,11 +93,11 @@ class Columns:
 
     def get(self, name: str, row: int) -> int:
         """Read one cell as a plain int."""
-        return self._data[name][row]
+        return self.cells[name][row]
 
     def put_credit(self, row: int, credit: int) -> None:
         """Follow the credit of a worker that was given a task just now: `hold` has told of the change."""
-        self._data["credit"][row] = credit
+        self.cells["credit"][row] = credit
 
     def update(self, worker: Worker, presence: Presence) -> int:
         """Bring a worker's row in line with what it registered; what its attempts hold stays."""
@@ -114,8 +114,8 @@ class Columns:
             "offer": self._offer(offer_of(worker, cards)),
         }
         for name, value in facts.items():
-            if self._data[name][row] != value:
-                self._data[name][row] = value
+            if self.cells[name][row] != value:
+                self.cells[name][row] = value
                 self.roster += 1
         self.named_total[row] = {name: amount for name, amount in worker.resources.items() if amount > 0}
         self._lay_out(row)
@@ -127,7 +127,7 @@ class Columns:
 
     def set_presence(self, row: int, worker: Worker, presence: Presence) -> None:
         """Follow what a worker's session says: credit, slots, and whether it may get work at all."""
-        slots, data = presence.slots, self._data
+        slots, data = presence.slots, self.cells
         self._list_change(row)
         data["batch_total"][row] = slots.batch_total
         data["batch_in_use"][row] = slots.batch_in_use
@@ -143,7 +143,7 @@ class Columns:
     def hold(self, worker_id: str, ask: Ask, devices: tuple[int, ...], sign: int) -> None:
         """Book (sign 1) or give back (sign -1) what one attempt holds."""
         row = self.row_of[worker_id]
-        data = self._data
+        data = self.cells
         data["used_cpu"][row] += sign * ask.cpu_milli
         data["used_mem"][row] += sign * ask.memory_bytes
         data[_LIVE[ask.pool]][row] += sign
@@ -162,7 +162,7 @@ class Columns:
 
     def lend(self, worker_id: str, ask: Ask, sign: int) -> None:
         """Give up the slot and the cores of an attempt that yields (sign 1), or take them back (sign -1)."""
-        row, data = self.row_of[worker_id], self._data
+        row, data = self.row_of[worker_id], self.cells
         data["used_cpu"][row] -= sign * ask.cpu_milli
         data[_LIVE[ask.pool]][row] -= sign
         self._note_change(row)
@@ -172,7 +172,7 @@ class Columns:
         """Free a row for the next new worker."""
         self.roster += 1
         row = self.row_of.pop(worker_id)
-        for column in self._data.values():
+        for column in self.cells.values():
             column[row] = 0
         self.worker_of[row], self.cards[row], self.card_used[row] = "", (), {}
         self.named_total[row], self.named_used[row] = {}, {}
@@ -194,7 +194,7 @@ class Columns:
         """Number the rows in order of worker id, so that ties end in the id."""
         if self.ranks_stale:
             for rank, worker_id in enumerate(sorted(self.row_of)):
-                self._data["rank"][self.row_of[worker_id]] = rank
+                self.cells["rank"][self.row_of[worker_id]] = rank
             self.ranks_stale = False
 
     def _count_cards(self, row: int) -> None:
@@ -203,7 +203,7 @@ class Columns:
         for place, milli in enumerate(left):
             free[row, place] = milli
             whole += milli == WHOLE
-        data = self._data
+        data = self.cells
         data["free_gpu"][row] = whole
         data["free_milli"][row] = sum(left)
         data["best_milli"][row] = max(left, default=0)
@@ -215,7 +215,7 @@ class Columns:
                 self.named[name] = None
                 self._add_column(name_column(name), self.capacity)
         for name in self.named:
-            self._data[name_column(name)][row] = total.get(name, 0) - used.get(name, 0)
+            self.cells[name_column(name)][row] = total.get(name, 0) - used.get(name, 0)
 
     def changes_since(self, read: int) -> list[int] | None:
         """The rows that changed since `changes_read` was `read`; None where that is too long ago to tell."""
@@ -286,9 +286,9 @@ class Columns:
         self.capacity = capacity
 
     def _add_column(self, name: str, capacity: int) -> None:
-        old = self._data.get(name, array("q"))
-        self._data[name] = old + array("q", bytes(8 * (capacity - len(old))))
-        self.view[name] = np.frombuffer(self._data[name], dtype=np.int64)
+        old = self.cells.get(name, array("q"))
+        self.cells[name] = old + array("q", bytes(8 * (capacity - len(old))))
+        self.view[name] = np.frombuffer(self.cells[name], dtype=np.int64)
 
 
 def name_column(name: str) -> str:

@@ -47,6 +47,7 @@ class Front:
         self._sights: dict[int, Sight] = {}
         self._pool, self._read = pool, 0
         self._spent = np.zeros(len(rows), dtype=np.int64)
+        self._shut, self._first = bytearray(len(rows) + 1), 0
 
     def spent(self, reach: int) -> Numbers:
         """What to add to keys so that workers without a free slot fall below all others: kept once for all shapes."""
@@ -55,9 +56,19 @@ class Front:
             for row in listed[self._read :]:
                 left, place = lefts[row], self.place_of[row]
                 if place < len(self._spent) and not (left.credit and left.slots(self._pool)):
-                    self._spent[place] = OUT
+                    self._spent[place], self._shut[place] = OUT, 1
             self._read = len(listed)
         return self._spent[:reach]
+
+    def first_open(self) -> int:
+        """The first place of a worker that has a free slot; the number of all where none has."""
+        if self._read < len(self._rooms.spent):
+            self.spent(0)
+        first, shut = self._first, self._shut
+        while shut[first]:
+            first += 1
+        self._first = first
+        return first
 
     def sight(self, reach: int) -> Sight:
         """The first so many workers."""
@@ -88,7 +99,7 @@ class PlainWalk:
             if place < 0:
                 self._spot = None
                 return []
-            row = place if self._front is None else int(self._front.rows[place])
+            row = place if self._front is None else self._front.rows.item(place)
             left = rooms.left(row)
             if left.holds(ask):
                 spot = self._spot = Spot(row, 0, ())
@@ -102,7 +113,7 @@ class PlainWalk:
 
     def _build(self) -> None:
         self._read = self._ceiling = 0
-        self._kept = False
+        self._kept = self._falling = False
         front = self._front
         if front is None or self._reach >= len(front.rows):
             self._front = None
@@ -113,6 +124,7 @@ class PlainWalk:
         keys += front.ranks[:reach]
         keys[~self._mask(sight)] = -1
         self._keys = keys
+        self._falling = bool((keys[1:] < keys[:-1]).all())
         self._ceiling = (self._placer.ceiling(front, reach, self._wish) << RANK_BITS) + int(
             front.rank_behind[reach]
         )
@@ -131,6 +143,11 @@ class PlainWalk:
         while True:
             keys, front = self._keys, self._front
             if front is not None:
+                if self._falling:
+                    # As among workers of one make: whoever comes first of those with a free slot is the best.
+                    place = front.first_open()
+                    if place < self._reach and keys[place] >= self._ceiling:
+                        return place
                 now = keys + front.spent(self._reach)
                 place = int(now.argmax())
                 if now[place] >= self._ceiling:
@@ -158,4 +175,5 @@ class PlainWalk:
     def _strike(self, place: int) -> None:
         if self._kept:
             self._keys, self._kept = self._keys.copy(), False  # others will read them
+        self._falling = False
         self._keys[place] = -1

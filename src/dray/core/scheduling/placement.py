@@ -9,6 +9,8 @@ replaces `place_batch`. The surprising rule: where a worker just used can only h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -16,6 +18,7 @@ import numpy as np
 from dray.core.lifecycle.columns import Numbers
 from dray.core.lifecycle.experience import token_of
 from dray.core.lifecycle.state import State
+from dray.core.model.policy import Weights
 from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.scheduling.fragmentation import fragmentation, fragments_of
@@ -38,7 +41,7 @@ from dray.core.scheduling.scorers import (
     weigh,
 )
 from dray.core.scheduling.spreading import Spreading
-from dray.core.scheduling.standings import Stamp
+from dray.core.scheduling.standings import Stamp, is_plain
 from dray.core.scheduling.walks import LAST_RANK, Candidate, Spot, Walk
 
 Hints = Mapping[int, Sequence[int]]
@@ -79,10 +82,11 @@ class Placer:
         hint = self.hints.get(shape)
         if hint is not None and not self._hint_holds(shape, hint):
             return []
-        plain = None
+        walk: Walk | PlainWalk | None = None
         if hint is None and self.sticky and not self.rooms.guards:
-            plain = self._plain_walk(shape, owner)
-        walk = self.walk(shape, owner) if plain is None else plain
+            walk = self._plain_walk(shape, owner)
+        if walk is None:
+            walk = self.walk(shape, owner)
         spots = walk.take(count, owner)
         while len(spots) < count:
             more = walk.take(count - len(spots), owner)
@@ -115,6 +119,11 @@ class Placer:
     def terms(self, shape: int, candidate: Candidate, owner: str = "") -> dict[str, float]:
         """What each scorer says of one candidate."""
         return {}
+
+    def forget_walks(self) -> None:
+        """Let go of all that was begun: walks and placer name each other, and would wait for the collector."""
+        self._walks.clear()
+        self._plain_walks.clear()
 
     # --- what strategies replace --------------------------------------------------------------------------------------
 
@@ -179,8 +188,7 @@ class Placer:
         key = (shape, self.flavour(self.state.jobs.get(owner)) if self.personal else "")
         walk = self._plain_walks.get(key)
         if walk is None:
-            asks = self.state.asks(shape)
-            if len(asks) > 1 or asks[0].gpus or asks[0].resources:
+            if not is_plain(self.state.asks(shape)):
                 return None
             if len(self._plain_walks) >= MOST_WALKS:
                 del self._plain_walks[next(iter(self._plain_walks))]
@@ -202,13 +210,8 @@ class Greedy(Placer):
     def __init__(self, state: State, rooms: Rooms, hints: Hints | None = None) -> None:
         super().__init__(state, rooms, hints)
         self._weights = weights = state.policy.placement.weights
-        self._scorers: dict[str, Scorer] = dict(SCORERS)
-        if weights.fragmentation:
-            self._scorers["fragmentation"] = fragmentation
+        self._scorers, self._unit = _weighing(weights)
         self.sticky = not (weights.fragmentation or weights.spread)
-        names = (*SCORERS, "fragmentation", "spread")
-        heaviest = max(1.0, sum(getattr(weights, name) for name in names) / MOST_WEIGHT)
-        self._unit = round(UNIT / heaviest) or 1
         self._spreadings: dict[str, Spreading] = {}
         self._heard: dict[str, Floats] = {}
         self._fronts: dict[str, Front] = {}
@@ -297,6 +300,19 @@ class Greedy(Placer):
             label = self.state.policy.placement.spread_label
             found = self._spreadings[job.id] = Spreading(self.state, job.id, label)
         return found
+
+
+@lru_cache(maxsize=8)
+def _weighing(weights: Weights) -> tuple[Mapping[str, Scorer], int]:
+    """Who is asked under these weights, and by what scores become integers: the larger their sum the smaller."""
+    scorers = dict(SCORERS)
+    if weights.fragmentation:
+        scorers["fragmentation"] = fragmentation
+    names = (*SCORERS, "fragmentation", "spread")
+    heaviest = max(1.0, sum(getattr(weights, name) for name in names) / MOST_WEIGHT)
+    # Left out once and for all: a pass for one task asks this often enough to notice.
+    heard = {name: scorer for name, scorer in scorers.items() if getattr(weights, name)}
+    return MappingProxyType(heard), round(UNIT / heaviest) or 1
 
 
 class BestFit(Placer):

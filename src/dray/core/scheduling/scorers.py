@@ -6,7 +6,7 @@ them, or a few as they stand after its claims. A scorer that has nothing to say 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -153,10 +153,10 @@ def leftover(sight: Sight, wish: Wish) -> Floats | None:
 
 def leftover_of(columns: Columns, row: int, ask: Ask) -> float:
     """The same of one worker for an ask without cards, to the last bit: as the columns stand, no claims taken off."""
-    get = columns.get
+    of = columns.cells
     cpu, mem = columns.inverse("total_cpu").item(row), columns.inverse("total_mem").item(row)
-    free_cpu = get("total_cpu", row) - get("used_cpu", row)
-    free_mem = get("total_mem", row) - get("used_mem", row)
+    free_cpu = of["total_cpu"][row] - of["used_cpu"][row]
+    free_mem = of["total_mem"][row] - of["used_mem"][row]
     return asked_part(ask, cpu, mem) + packed_part(free_cpu * (cpu / 3), free_mem * (mem / 3))
 
 
@@ -253,7 +253,7 @@ SCORERS: dict[str, Scorer] = {
 }
 
 
-def hear(sight: Sight, wish: Wish, weights: Weights, scorers: dict[str, Scorer]) -> dict[str, Floats]:
+def hear(sight: Sight, wish: Wish, weights: Weights, scorers: Mapping[str, Scorer]) -> dict[str, Floats]:
     """The weighted words of all scorers that have a weight and something to say."""
     heard: dict[str, Floats] = {}
     for name, scorer in scorers.items():
@@ -274,7 +274,7 @@ def weigh(sight: Sight, heard: dict[str, Floats]) -> Floats:
     return np.zeros(len(sight), dtype=np.float64) if total is None else total
 
 
-def terms(sight: Sight, wish: Wish, weights: Weights, scorers: dict[str, Scorer]) -> dict[str, Floats]:
+def terms(sight: Sight, wish: Wish, weights: Weights, scorers: Mapping[str, Scorer]) -> dict[str, Floats]:
     """Every scorer's own word, unweighted, for `plan` to show."""
     found = {name: scorer(sight, wish) for name, scorer in scorers.items() if getattr(weights, name)}
     return {name: values for name, values in found.items() if values is not None}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dray.core.lifecycle.columns import Numbers
+from dray.core.model.resources import Asks
 from dray.core.scheduling.rooms import Left
 from dray.core.scheduling.scorers import Floats, Wish
 from dray.core.scheduling.walks import LAST_RANK, RANK_BITS, score_all
@@ -30,6 +31,11 @@ class Standing:
 
     def __init__(self, stamp: Stamp, read: int, keys: Numbers, steady: tuple[Floats, ...]) -> None:
         self.stamp, self.read, self.keys, self.steady = stamp, read, keys, steady
+
+
+def is_plain(asks: Asks) -> bool:
+    """Whether a shape has one alternative and asks for neither cards nor named resources: others have no standing."""
+    return len(asks) == 1 and not (asks[0].gpus or asks[0].resources)
 
 
 def keep_keys(placer: Placer, shape: int, flavour: str, wish: Wish) -> Numbers:

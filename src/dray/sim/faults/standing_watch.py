@@ -11,7 +11,7 @@ from dray.core.lifecycle.state import State
 from dray.core.scheduling.placement import make_placer
 from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.scorers import Wish
-from dray.core.scheduling.standings import keep_keys
+from dray.core.scheduling.standings import is_plain, keep_keys
 from dray.core.scheduling.walks import score_all
 
 
@@ -20,11 +20,11 @@ def find_misjudged(state: State) -> list[str]:
     found, asked = [], set()
     for job in state.jobs.values():
         placer = make_placer(state, Rooms(state))
-        key = (job.shape, placer.flavour(job) if placer.personal else "")
-        if key not in state.columns.standings or key in asked:
+        key, asks = (job.shape, placer.flavour(job) if placer.personal else ""), state.asks(job.shape)
+        if key not in state.columns.standings or key in asked or not is_plain(asks):
             continue
         asked.add(key)
-        wish = Wish(state, state.asks(job.shape)[0], job)
+        wish = Wish(state, asks[0], job)
         kept, anew = keep_keys(placer, *key, wish), score_all(make_placer(state, Rooms(state)), wish)
         if not np.array_equal(kept, anew):
             found.append(f"workers stand for {job.id} as {kept.tolist()}, and should as {anew.tolist()}")
