@@ -85,7 +85,7 @@ class _Pass:
         self._owned: dict[BucketKey, None] = {}
         self._turns = Turns(state, _awake_lines(state))
         self._ruled = bool(state.parties.gates)
-        self._weighs = not self._turns.alone or state.policy.preempts
+        self._weighs = not self._turns.alone or state.backlog.eager
         self._number = state.counters.next_attempt
 
     def run(self) -> Plan:
@@ -93,6 +93,7 @@ class _Pass:
         self._serve_owners()
         while len(self._placements) < limit and (head := self._turns.pop()) is not None:
             self._serve(head, limit - len(self._placements))
+        self._placer.forget_walks()
         return Plan(
             tuple(self._placements),
             tuple(self._preemptions),
@@ -318,12 +319,10 @@ def prune(state: State, line: BucketKey) -> None:
         state.backlog.remove_bucket(line)
 
 
-def _awake_lines(state: State) -> Iterator[BucketKey]:
+def _awake_lines(state: State) -> list[BucketKey]:
     backlog = state.backlog
-    for shape in backlog.awake:
-        for line in backlog.of_shape.get(shape, ()):
-            if line not in backlog.gated:
-                yield line
+    lines = [line for shape in backlog.awake for line in backlog.of_shape.get(shape, ())]
+    return [line for line in lines if line not in backlog.gated] if backlog.gated else lines
 
 
 def _range(state: State, job: Job, index: int) -> Iterator[int]:
