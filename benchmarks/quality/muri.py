@@ -52,7 +52,7 @@ POLICIES: dict[str, dict[str, Any]] = {
         "queues": {"default": {"order": "srsf", "protect_after_s": 0}},
         "preemption": {
             "min_run_s": 0,
-            "limits": {"per_job": _NO_BOUND, "per_user": _NO_BOUND, "cluster": _NO_BOUND, "window_s": 1},
+            "limits": {"per_job": _NO_BOUND, "per_user": _NO_BOUND, "cluster": _NO_BOUND},
             "moves": _NO_BOUND,
         },
     },

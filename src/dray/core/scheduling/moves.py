@@ -15,16 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dray.core.lifecycle.columns import Numbers
 from dray.core.lifecycle.events import Move
 from dray.core.lifecycle.parties import PaceGate, QuotaGate, gpus_of
 from dray.core.lifecycle.receipts import Hit
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.resources import Ask
 from dray.core.scheduling.gates import Gates
 from dray.core.scheduling.placement import Placer
 from dray.core.scheduling.reservations import Spare
-from dray.core.scheduling.rooms import Devices, Rooms
+from dray.core.scheduling.rooms import Devices, Rooms, Rows
 
 # Workers that miss more than these hardly ever become free by moves, and a pass must stay short.
 MOST_ROWS = 64
@@ -45,6 +46,7 @@ class Aside:
 
     def __init__(self, state: State, rooms: Rooms, placer: Placer, gates: Gates) -> None:
         self._state, self._rooms, self._placer, self._gates = state, rooms, placer, gates
+        self._fitting: dict[int, bool] = {}
 
     @property
     def most(self) -> int:
@@ -61,7 +63,23 @@ class Aside:
         key = (attempt.job_id, attempt.index)
         if key in state.moves or any(hit.moved and (hit.job_id, hit.number) == key for hit in hits):
             return False
-        return self._is_let_in(mine, job)
+        return self._has_room(mine.shape) and self._is_let_in(mine, job)
+
+    def _has_room(self, shape: int) -> bool:
+        """Whether any worker had room for a shape when the pass began: mostly none has, and all else is in vain."""
+        found = self._fitting.get(shape)
+        if found is None:
+            found = any(bool(self._rooms.mask(ask).any()) for ask in self._state.asks(shape))
+            self._fitting[shape] = found
+        return found
+
+    def is_enough(self, asks: Sequence[Ask]) -> bool:
+        """Whether all that is idle together comes to what is asked for: without that no moves make room for it."""
+        columns = self._rooms.columns
+        open_rows = columns.view["open"][: columns.count] > 0
+        milli = int(columns.view["free_milli"][: columns.count][open_rows].sum())
+        cpu = int(self._rooms.free("cpu")[open_rows].sum())
+        return any(gpus_of(ask) * ask.nodes <= milli and ask.cpu_milli * ask.nodes <= cpu for ask in asks)
 
     def _is_let_in(self, mine: Job, job: Job) -> bool:
         """Whether no gate would keep it from starting again. What it holds of a quota or a cap it brings along."""
@@ -84,8 +102,7 @@ class Aside:
         for ask in asks:
             miss = np.where(self._rooms.class_mask(ask)[view["offer"][some]], 0.0, np.inf)
             if ask.gpus:
-                free = view["free_gpu"][some] * WHOLE if ask.gpu_milli == WHOLE else view["best_milli"][some]
-                miss += np.maximum(0, gpus_of(ask) - free) / gpus_of(ask)
+                miss += self._missing_cards(ask, some) / gpus_of(ask)
             if ask.cpu_milli:
                 miss += np.maximum(0, ask.cpu_milli - self._rooms.free("cpu")[some]) / ask.cpu_milli
             if ask.memory_bytes:
@@ -93,6 +110,13 @@ class Aside:
             best = np.minimum(best, miss)
         order = np.argsort(best, kind="stable")[:MOST_ROWS]
         return [int(some[place]) for place in order if best[place] < np.inf]
+
+    def _missing_cards(self, ask: Ask, rows: Rows) -> Numbers:
+        """How much of its cards a task would still miss on those that are idle most."""
+        columns = self._rooms.columns
+        idle = np.sort(columns.device_free[rows], axis=1)[:, ::-1][:, : ask.gpus]
+        missing: Numbers = ask.gpus * ask.gpu_milli - np.minimum(idle, ask.gpu_milli).sum(axis=1)
+        return missing
 
     def find(self, claims: Sequence[Claim], movers: Iterable[Attempt]) -> tuple[Move, ...] | None:
         """Where each of these would start again, side by side and beside the claims; None where one would not."""

@@ -158,6 +158,8 @@ class Search:
         state = self._state
         if self._aside.most <= sum(hit.moved for hit in self._hit):
             return None, False
+        if alone and not self._aside.is_enough(asks):
+            return None, False
 
         def may_go(attempt: Attempt, others: Sequence[Attempt]) -> bool:
             if not alone and is_below(attempt, others):
