@@ -137,5 +137,6 @@ def replay_product(jobs: list[TraceJob], policy: str) -> dict[str, Any]:
         "jct_ks": figures["jct_s"]["mean"] / 1000,
         "unfinished": figures["unfinished"],
         "preemptions": figures["preemptions"],
+        "moved": world.moved,
         "cpu_s": time.process_time() - began,
     }

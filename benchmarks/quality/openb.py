@@ -134,9 +134,7 @@ def preemption_of(rule: str, pods: int) -> PreemptionPolicy:
         return PreemptionPolicy(strategy="none")
     no_bound = 10**9
     limits = Limits(per_job=no_bound, per_user=no_bound, cluster=no_bound, window_s=no_bound)
-    return PreemptionPolicy(
-        strategy="none", min_run_s=0, limits=limits, moves=math.floor(MOVED_SHARE * pods)
-    )
+    return PreemptionPolicy(strategy="none", min_run_s=0, limits=limits, moves=math.floor(MOVED_SHARE * pods))
 
 
 def measure(traces: Path, variant: str, rule: str, seed: int) -> dict[str, Any]:
@@ -165,14 +163,14 @@ def measure(traces: Path, variant: str, rule: str, seed: int) -> dict[str, Any]:
     if not rule.endswith("_learnt"):
         world.state.experience.pin_typical(typical_of(pods, max(node.gpus for node in nodes)))
     began = time.process_time()
-    figures = world.run(jobs)
+    world.run(jobs)
     return {
         "variant": variant,
         "strategy": rule,
         "seed": seed,
         "arrivals": len(jobs),
         "placed": len(world.runs),
-        "moved": sum(figures.preempted),
+        "moved": world.moved,
         "unallocated": sum(shares) / len(shares),
         "cpu_s": time.process_time() - began,
     }

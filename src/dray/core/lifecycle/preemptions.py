@@ -52,6 +52,7 @@ def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
         effects += jobs.stop_attempt(state, attempt, "preempted", victim.grace_s, clock)
         # Each side hears of the other's user alone: whose jobs are which is told by the receipt, to those who may know.
         said = {"by": job.user, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}
+        said |= {"to": victim.to} if victim.to else {}
         effects.append(Note("task_preempting", attempt.job_id, state.spell(attempt), attempt.worker, said))
     return effects
 
@@ -120,5 +121,6 @@ def _data(receipt: Receipt) -> dict[str, object]:
         "rule": receipt.rule,
         "workers": list(receipt.workers),
         "victims": sum(victim.members for victim in receipt.victims),
+        "moved": sum(1 for victim in receipt.victims if victim.to),
         "lost_s": sum(victim.lost_ms for victim in receipt.victims) / 1000,
     }

@@ -35,9 +35,11 @@ def claim_moves(state: State, rooms: Rooms) -> dict[TaskKey, Spot]:
             continue
         # Its job may have been edited since: then the room may not suit it any more.
         ask = asks[move.variant]
-        suits = rooms.class_mask(ask)[state.columns.get("offer", row)]
-        devices = rooms.fit_cards(row, ask, move.devices) if suits else None
+        if not rooms.class_mask(ask)[state.columns.get("offer", row)]:
+            continue
+        devices = rooms.fit_cards(row, ask, move.devices)
+        # Also where only a slot or credit is missing for a moment: the rest must not go to others meanwhile.
+        rooms.claim(row, ask, move.devices if devices is None else devices)
         if devices is not None:
-            rooms.claim(row, ask, devices)
             found[key] = Spot(row, move.variant, devices)
     return found

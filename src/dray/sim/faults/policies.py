@@ -191,4 +191,5 @@ def _preemption(rng: random.Random, order: str) -> PreemptionPolicy:
             cluster=rng.choice([3, 100]),
             window_s=rng.choice([20, 120, HOUR_S]),
         ),
+        moves=rng.choice([0, 1, 3, 20]),
     )
