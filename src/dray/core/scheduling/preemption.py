@@ -26,6 +26,8 @@ from dray.core.scheduling.rooms import Devices, Rooms
 RETRY_MS = 5_000
 MOST_VAIN = 256
 MOST_TRIES = 16
+# What a stop and a start cost at least, besides work that was not saved.
+RESTART_MS = 60_000
 NO_RULE, MOVES = "none", "moves"
 Cost = tuple[int, int, int, int, int]
 Price = Callable[[State, Attempt], Cost]
@@ -459,9 +461,9 @@ def _cost(state: State, attempt: Attempt) -> Cost:
 
 
 def _moving_cost(state: State, attempt: Attempt) -> Cost:
-    """What it costs to move an attempt: it waits for nothing, so only what it does again counts."""
+    """What it costs to move an attempt: it waits for nothing, so what it does again counts, by how much it holds."""
     _, risk, lost, ran, size = _cost(state, attempt)
-    return 0, size, lost, risk, ran
+    return 0, (lost + RESTART_MS) * size, risk, ran, size
 
 
 def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...]) -> list[Choice]:

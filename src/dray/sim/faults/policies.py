@@ -107,6 +107,9 @@ class Site:
         if self.crowded and rng.random() < 0.3:
             spec["gpu_count"] = spec.get("gpu_count", 1)
             spec.setdefault("scheduling_timeout_s", 400)
+        if self.steady and rng.random() < 0.6:
+            # What is idle must lie scattered for anybody to be moved aside.
+            spec["cpu_milli"] = spec.get("cpu_milli", rng.choice([1000, 2000, 3000]))
         if rng.random() < 0.2:
             spec["memory_bytes"] = rng.choice([4, 8, 16]) * GB
         if rng.random() < 0.15:

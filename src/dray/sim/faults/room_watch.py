@@ -120,7 +120,7 @@ class RoomWatch:
         used = Counter[int]()
         for one in held:
             used.update(dict.fromkeys(one.devices, state.ask(one).gpu_milli))
-        cards = [card.index for card in state.workers[worker_id].devices if card.healthy]
+        cards = [card.index for card in state.columns.cards[state.columns.row_of[worker_id]] if card.healthy]
         idle = [index for index in cards if used[index] + ask.gpu_milli <= WHOLE]
         return "" if len(idle) >= ask.gpus else f"{len(idle)} cards of {ask.gpus}"
 
