@@ -201,6 +201,11 @@ class Channel:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._write)
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection at this moment, as far as is known."""
+        return self._socket is not None
+
     def flush(self) -> None:
         """Send what waits now and not at the end of this step of the loop."""
         self._write()

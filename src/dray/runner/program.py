@@ -20,6 +20,7 @@ from dray.runner.job import Jobs, Refusal
 from dray.runner.line import Line
 from dray.runner.outputs import Outputs
 from dray.runner.upkeep import Upkeep
+from dray.wire.blob_folder import write_parts
 from dray.wire.runner_frames import (
     ANSWER,
     ASK,
@@ -54,7 +55,7 @@ class Program:
         self._line = Line(given)
         self._upkeep = Upkeep()
         self._in_call = self._forked = False
-        self._asked = 0
+        self._asked = self._saved = 0
         self._answers: dict[int, tuple[dict[str, Any], bytes]] = {}
 
     def prepare(self) -> None:
@@ -182,13 +183,10 @@ class Program:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def _save(self, value: Packed) -> bytes:
-        """Write a large value to a file under its digest; how the agent finds it."""
-        digest = value.digest()
-        path = f"{self._folder}/values/{digest}"
-        with open(f"{path}.new", "wb") as file:
-            file.writelines(value.parts)
-        os.rename(f"{path}.new", path)
-        return f"{digest} {value.size}".encode()
+        """Write a large value to a file; what it is called, its size, and which file, by which the agent finds it."""
+        self._saved += 1
+        write_parts(f"{self._folder}/values/{self._saved}", value.parts)
+        return f"{value.digest()} {value.size} {self._saved}".encode()
 
     def _fetch_named(self, name: bytes) -> memoryview:
         digest, size = name.decode().split()

@@ -197,7 +197,8 @@ def token_of(job: Job) -> str:
     return _token(job.spec)
 
 
-@lru_cache(maxsize=1024)
+# Asked for at the start and at the end of every attempt: so many may run meanwhile.
+@lru_cache(maxsize=16_384)
 def _token(packed: bytes) -> str:
     spec = unpack_spec(packed)
     if spec.snapshot_sha or spec.snapshot_id:

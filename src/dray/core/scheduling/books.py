@@ -46,11 +46,11 @@ class Books:
     def follow(self, book: Book, sight: Sight, look: Callable[[Sight], Numbers]) -> Numbers:
         """The numbers of all workers as the pass found them."""
         columns = self._state.columns
-        now, first = columns.changes_dropped + len(columns.changes), book.read - columns.changes_dropped
-        if len(book.rows) != columns.count or first < 0:
+        changed = columns.changes_since(book.read)
+        if len(book.rows) != columns.count or changed is None:
             book.rows = look(sight)
-        elif now > book.read:
-            rows = np.unique(np.array(columns.changes[first:], dtype=np.intp))
+        elif changed:
+            rows = np.unique(np.array(changed, dtype=np.intp))
             book.rows[rows] = look(Sight(sight.rooms, rows))
-        book.read = now
+        book.read = columns.changes_read
         return book.rows

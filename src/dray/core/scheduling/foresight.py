@@ -101,7 +101,7 @@ class Foresight:
 
     def _charge_now(self) -> Charges:
         columns = self._state.columns
-        now = columns.changes_dropped + len(columns.changes)
+        now = columns.changes_read
         fresh = self._charged_at >= 0 and now - self._charged_at < CHARGED_EVERY
         if not fresh or self._charges.cards != columns.device_free.shape[1]:
             self._charges, self._charged_at = Charges(self._needs, columns), now
