@@ -123,3 +123,13 @@ def test_the_others_are_protected_sooner_while_somebody_presses(cluster: Cluster
     assert not promised(cluster)
     cluster.advance(31)
     assert promised(cluster) == {"default": "loud-big"}
+
+
+def test_nobody_is_promised_twice_when_the_pressure_ends(cluster: Cluster) -> None:
+    press(cluster)
+    cluster.advance(10)
+    cluster.cancel("bob-big")
+    assert find_pressing(cluster.state, "default") == set()
+    cluster.state.unprotected["ann-big"] = None  # as a look at its line leaves it while its slot is taken
+    cluster.advance(1)
+    assert promised(cluster) == {"default ann": "ann-big"}

@@ -54,7 +54,10 @@ class Slots:
         self._due: dict[str, bool] = {}
 
     def of(self, job: Job) -> str:
-        """The reservation that a job may have now; empty where it may have none, or it is another's."""
+        """The reservation that a job may have now; empty where it has one, may have none, or another has it."""
+        if kept_for(self._state, job) is not None:
+            # What it has from when somebody pressed, or from before, is not given a second time.
+            return ""
         slot = self._wanted(job)
         return "" if slot in self._state.reservations else slot
 
