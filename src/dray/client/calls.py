@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,11 +157,19 @@ class CallDesk:
             with self._lock:
                 stream.closed = True
                 first, rest, stream.pending = stream.base + stream.sent, stream.pending, []
+                unsent = [
+                    stream.uploads.pop(at) for at in range(stream.sent, stream.put) if at in stream.uploads
+                ]
+            for upload in unsent:
+                upload.add_done_callback(functools.partial(self._let_go, upload))
             gone = CallFailed(
                 f"{stream.name}() of {stream.job}: cancelled", "cancelled", "killed", stream.job
             )
             taker.fail(range(first, first + len(rest)), gone)
             self._loop.call_soon_threadsafe(self._spawn, self._cancel_quietly, stream.job)
+
+    def _let_go(self, upload: Upload, _: Any) -> None:
+        self._blobs.release(upload)
 
     def _call(self, work: Any) -> Any:
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
