@@ -59,6 +59,8 @@ class Functions:
         **wanted: Any,
     ) -> MapResults[Any]:
         """Begin a map: one array of its own."""
+        if not iterables:
+            raise TypeError("a map needs something to go over: hub.map(function, items)")
         recipe = self.recipe_of_map(function, given)
         bar = make_progress(recipe.name, total if total is not None else size_of(iterables), progress)
         return MapResults(self.desk, recipe, zip_items(iterables), progress=bar, **wanted)

@@ -148,7 +148,12 @@ class Program:
             self._in_call = True
             result = function(*args, **kwargs)
             self._in_call = False
-            return SUCCEEDED, pack(result), ""
+            packed = pack(result)
+            if packed.refs:
+                raise Unpicklable(
+                    f"refers to the call {packed.refs[0]}: return what that gave, by its result()"
+                )
+            return SUCCEEDED, packed, ""
         except Refusal as fault:
             return ENVIRONMENT, None, str(fault)
         except ModuleNotFoundError as fault:
