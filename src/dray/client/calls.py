@@ -493,9 +493,11 @@ class CallDesk:
             first = [stream.pending[0] for stream in streams if stream.pending and not stream.closed]
             # These have their own limits of time.
             uploads = [asyncio.wrap_future(one) for one in first if isinstance(one, Upload)]
-            if not answers and not uploads:
+            # Among others a cancel that nobody waits for.
+            waiting = [*answers, *uploads, *self._tasks]
+            if not waiting:
                 return
-            waited_for = asyncio.wait([*answers, *uploads], timeout=GOODBYE_S, return_when="FIRST_COMPLETED")
+            waited_for = asyncio.wait(waiting, timeout=GOODBYE_S, return_when="FIRST_COMPLETED")
             if not (await waited_for)[0] and not uploads:
                 return
 
