@@ -50,15 +50,18 @@ class Turns:
         self._waiting: dict[str, dict[str, Group]] = {}
         self._had: dict[str, float] = {}
         self._only: list[Head] | None = None
+        # The first of `_only` was taken out, but for its place: most often another comes for it at once.
+        self._vacant = False
         for line in lines:
             self._walks[line] = standing(state, line)
             self.push_next(line)
         # One queue whose users are not weighed against each other: nobody's share is asked for.
-        self.alone = len(self._waiting) <= 1 and all("" in groups for groups in self._waiting.values())
-        if self.alone:
-            # Whoever is pushed without a line of his own may be of another queue: then nobody is alone.
-            heaps = [group.heap for groups in self._waiting.values() for group in groups.values()]
-            self._only = heaps[0] if heaps else None
+        self.alone = not self._waiting
+        if len(self._waiting) == 1:
+            (groups,) = self._waiting.values()
+            if "" in groups:
+                # Whoever is pushed without a line of his own may be of another queue: then nobody is alone.
+                self.alone, self._only = True, next(iter(groups.values())).heap
 
     def is_contended(self, head: Head) -> bool:
         """Whether others than this head's own group wait, which was taken out: then turns are taken task by task."""
@@ -78,7 +81,11 @@ class Turns:
     def push(self, head: Head) -> None:
         """Let a head wait (again): its job has more tasks, and others take turns with it."""
         if self._only is not None:
-            heapq.heappush(self._only, head)
+            if self._vacant:
+                heapq.heapreplace(self._only, head)
+                self._vacant = False
+            else:
+                heapq.heappush(self._only, head)
             return
         party = self._state.parties.all[head.line.party]
         group = self._group(party)
@@ -88,7 +95,10 @@ class Turns:
     def pop(self) -> Head | None:
         """Take the head whose turn it is; None when all have been served."""
         if self._only is not None:
-            return heapq.heappop(self._only) if self._only else None
+            if self._vacant:
+                heapq.heappop(self._only)
+            self._vacant = bool(self._only)
+            return self._only[0] if self._only else None
         if not self._waiting:
             return None
         queue = next(iter(self._waiting)) if len(self._waiting) == 1 else min(self._waiting, key=self._share)
@@ -140,7 +150,11 @@ def rank_of(state: State, line: BucketKey, job: Job, entry: Entry) -> tuple[int,
 
 def next_entry(state: State, job: Job) -> Entry:
     """The entry that stands for a job's next task: one that is queued again goes before the range."""
-    position = min(state.requeued_of.get(job.id, ()), default=RANGE)
+    return entry_of(state, job, min(state.requeued_of.get(job.id, ()), default=RANGE))
+
+
+def entry_of(state: State, job: Job, position: int) -> Entry:
+    """The entry that stands for a job's range, or for one of its tasks that is queued again."""
     return Entry(*state.place_of(job, position), job.seq, position, job.id)
 
 
@@ -168,22 +182,25 @@ def waiting_in_order(state: State, queue: str, limit: int) -> list[tuple[str, in
 def standing(state: State, line: BucketKey) -> Iterator[tuple[Job, Entry]]:
     """The entries of a line that still mean work."""
     bucket, jobs = state.backlog.buckets[line], state.jobs
-    for place in range(bucket.head, len(bucket.entries)):
-        entry = bucket.entries[place]
+    entries = bucket.entries
+    for place in range(bucket.head, len(entries)):
+        entry = entries[place]
         if stands(state, line, entry):
             yield jobs[entry.job_id], entry
 
 
 def stands(state: State, line: BucketKey, entry: Entry) -> bool:
     """Whether an entry still means work: its job waits here with a range, or this very task is queued again."""
-    job = state.jobs.get(entry.job_id)
-    if job is None or job.held or job.after or (job.party, job.priority, job.shape) != line:
+    job, position = state.jobs.get(entry.job_id), entry.position
+    if job is None:
         return False
-    waits = (
-        job.untouched > 0 if entry.position == RANGE else entry.position in state.requeued_of.get(job.id, ())
-    )
+    # What most often is over is asked first.
+    if job.untouched <= 0 if position == RANGE else position not in state.requeued_of.get(job.id, ()):
+        return False
+    if job.held or job.after or (job.party, job.priority, job.shape) != line:
+        return False
     # Its place in the line may have changed since: then another entry stands for it, and this one is what is left.
-    return waits and state.place_of(job, entry.position) == (entry.ahead, entry.order)
+    return state.place_of(job, position) == (entry.ahead, entry.order)
 
 
 def _first(groups: dict[str, Group]) -> Group:

@@ -18,7 +18,8 @@ from dray.core.lifecycle.parties import cost_of
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
-from dray.core.scheduling.ordering import Head, Turns, next_entry, stands
+from dray.core.scheduling.destinations import claim_moves
+from dray.core.scheduling.ordering import Head, Turns, entry_of, next_entry, stands
 from dray.core.scheduling.overlay import Overlay
 from dray.core.scheduling.preemption import RETRY_MS, gives_up_ms, lapsed
 from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
@@ -68,6 +69,7 @@ class _Pass:
         drop_stale(state)
         hints = {shape: rows for shape, rows in wake(state).items() if state.asks(shape)[0].nodes == 1}
         rooms, window = Rooms(state), Window()
+        self._moving = claim_moves(state, rooms)
         watch = Watch(state, rooms, window)
         renew(state, rooms, roomier, watch)
         self._overlay = overlay = Overlay(state, rooms, window, watch, hints)
@@ -85,7 +87,7 @@ class _Pass:
         self._owned: dict[BucketKey, None] = {}
         self._turns = Turns(state, _awake_lines(state))
         self._ruled = bool(state.parties.gates)
-        self._weighs = not self._turns.alone or state.policy.preempts
+        self._weighs = not self._turns.alone or state.backlog.eager
         self._number = state.counters.next_attempt
 
     def run(self) -> Plan:
@@ -93,6 +95,7 @@ class _Pass:
         self._serve_owners()
         while len(self._placements) < limit and (head := self._turns.pop()) is not None:
             self._serve(head, limit - len(self._placements))
+        self._placer.forget_walks()
         return Plan(
             tuple(self._placements),
             tuple(self._preemptions),
@@ -109,6 +112,9 @@ class _Pass:
     def _serve_owners(self) -> None:
         """Let those into their room for whom it is kept: whoever stands before them in line would be refused it."""
         state, row_of = self._state, self._state.columns.row_of
+        for (job_id, index), spot in self._moving.items():
+            if state.tasks[job_id, index].queued:
+                self._serve_moved(state.jobs[job_id], index, spot)
         owners = [
             (kept.job_id, [(row, variant) for _, row, variant, _ in kept.spots])
             for kept in state.reservations.values()
@@ -124,6 +130,17 @@ class _Pass:
             job = state.jobs.get(job_id)
             if job is not None and job.waiting and not job.barred and job_id not in self._taken:
                 self._serve_owner(job, rows)
+
+    def _serve_moved(self, job: Job, index: int, spot: Spot) -> None:
+        """Start a task that was moved aside where room was claimed for it."""
+        entry = entry_of(self._state, job, index)
+        head = Head((0, 0, entry), self._state.line_of(job), job)
+        room, gate = self._gates.room(head)
+        if room <= 0:
+            self._gated[head.line] = gate
+        elif wanted := self._wanted(job, entry, 1):
+            self._take(head, wanted, [spot])
+            self._owned[head.line] = None
 
     def _serve_owner(self, job: Job, rows: list[tuple[int, int]]) -> None:
         state = self._state
@@ -318,12 +335,10 @@ def prune(state: State, line: BucketKey) -> None:
         state.backlog.remove_bucket(line)
 
 
-def _awake_lines(state: State) -> Iterator[BucketKey]:
+def _awake_lines(state: State) -> list[BucketKey]:
     backlog = state.backlog
-    for shape in backlog.awake:
-        for line in backlog.of_shape.get(shape, ()):
-            if line not in backlog.gated:
-                yield line
+    lines = [line for shape in backlog.awake for line in backlog.of_shape.get(shape, ())]
+    return [line for line in lines if line not in backlog.gated] if backlog.gated else lines
 
 
 def _range(state: State, job: Job, index: int) -> Iterator[int]:

@@ -18,6 +18,7 @@ from dray.core.model.capability import Device
 from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask
+from dray.core.scheduling.destinations import drop_over
 from dray.core.scheduling.filters import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.ordering import Head, Turns, next_entry, rank_of
 from dray.core.scheduling.rooms import Devices, Rooms
@@ -42,7 +43,7 @@ class Spare:
         self.cards: tuple[Device, ...] = room.cards
         self.used = dict(room.card_used)
         self.named = dict(room.named_free)
-        self._pool, self._state = pool, state
+        self.pool, self._state = pool, state
         for attempt in leaving:
             self.give_back(attempt)
 
@@ -51,7 +52,7 @@ class Spare:
         ask = self._state.ask(attempt)
         if not attempt.yielded:
             self.cpu += ask.cpu_milli
-            self.slots += ask.pool == self._pool
+            self.slots += ask.pool == self.pool
         self.memory += ask.memory_bytes
         for index in attempt.devices:
             self.used[index] = self.used.get(index, 0) - ask.gpu_milli
@@ -62,7 +63,7 @@ class Spare:
         """Somebody has taken a part."""
         self.cpu -= ask.cpu_milli
         self.memory -= ask.memory_bytes
-        self.slots -= ask.pool == self._pool
+        self.slots -= ask.pool == self.pool
         for index in devices:
             self.used[index] = self.used.get(index, 0) + ask.gpu_milli
         for name, amount in ask.resources:
@@ -275,7 +276,11 @@ def _by_backend(state: State, ask: Ask, starts: list[Start]) -> list[list[Start]
 
 
 def drop_stale(state: State) -> None:
-    """Let go of reservations whose job no longer waits or whose worker is away: their room is there for others."""
+    """Let go of moves that are over, and of reservations whose job no longer waits or whose worker is away.
+
+    Their room is there for others.
+    """
+    drop_over(state)
     for queue, kept in list(state.reservations.items()):
         waits, rows = _is_waiting(state, kept), [spot[1] for spot in kept.spots]
         if waits and all(_is_open(state, row) for row in rows):
