@@ -93,6 +93,9 @@ class Program:
     def _wait(self) -> None:
         others = self._line.read(IDLE_S if self._upkeep.due else None)
         if others is None:
+            if (defaults := sys.modules.get("dray.client.defaults")) is not None:
+                # Calls have called others, and are over: what they opened for that must not seem to go on.
+                defaults.settle()
             report = self._upkeep.look(idle=True)
             if report is not None:
                 self._line.write(report)
