@@ -80,7 +80,7 @@ def terminal(cluster: PrivateHub) -> Iterator[Callable[..., Terminal]]:
 SCRIPT = """
 import dray, time
 hub = dray.connect()
-for value in hub.map(lambda x: time.sleep(0.3) or x, range(12)):
+for value in hub.map(lambda x: time.sleep(0.3) or x, range(12), name="naps"):
     if value % 5 == 0:
         print("value", value)
 print("after it")
@@ -95,7 +95,7 @@ def test_a_bar_with_rate_that_ends_full(terminal: Callable[..., Terminal], tmp_p
     # What stands on the screen in the end: each line as it was written last.
     shown = [line.rpartition(b"\r")[2].decode() for line in lines]
     assert shown.index("value 5") < shown.index("value 10") < shown.index("after it")
-    assert re.fullmatch(r"<lambda> ━+ 12/12 [0-9.]+/s 0:00:0\d", shown[shown.index("after it") - 1])
+    assert re.fullmatch(r"naps ━+ 12/12 [0-9.]+/s 0:00:0\d", shown[shown.index("after it") - 1])
     assert written.rfind(SHOW) > written.rfind(HIDE) >= 0
 
 
