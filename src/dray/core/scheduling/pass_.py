@@ -24,6 +24,7 @@ from dray.core.scheduling.overlay import Overlay
 from dray.core.scheduling.preemption import RETRY_MS, gives_up_ms, lapsed
 from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
 from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.slots import Slots
 from dray.core.scheduling.waking import note_parked, wake
 from dray.core.scheduling.walks import Spot
 
@@ -284,8 +285,9 @@ def settle_plan(state: State, decided: Plan) -> bool:
             state.backlog.opens[gate] = opens_ms
             state.set_timer(opens_ms, "gate", gate)
         state.backlog.shut(line, gate)
+    slots = Slots(state)
     for job_id in decided.blocked:
-        watch_line(state, state.jobs[job_id])
+        watch_line(state, state.jobs[job_id], slots)
     for job_id, at_ms in decided.looks:
         _look_at(state, job_id, at_ms)
     _remember_vain(state, decided)
