@@ -102,7 +102,7 @@ class PlainWalk:
             row = place if self._front is None else self._front.rows.item(place)
             left = rooms.left(row)
             if left.holds(ask):
-                spot = self._spot = Spot(row, 0, ())
+                spot = self._spot = self._placer.plain_spot(row)
             else:
                 self._strike(place)
                 self._strike_full()
@@ -122,7 +122,9 @@ class PlainWalk:
         sight, reach = front.sight(self._reach), self._reach
         keys = self._placer.score(sight, self._wish) << RANK_BITS
         keys += front.ranks[:reach]
-        keys[~self._mask(sight)] = -1
+        mask = self._mask(sight)
+        if not mask.all():
+            keys[~mask] = -1
         self._keys = keys
         self._falling = bool((keys[1:] < keys[:-1]).all())
         self._ceiling = (self._placer.ceiling(front, reach, self._wish) << RANK_BITS) + int(
@@ -131,7 +133,8 @@ class PlainWalk:
 
     def _mask(self, sight: Sight) -> Mask:
         ask = self._ask
-        mask = self._rooms.class_mask(ask)[sight.column("offer")]
+        classes = self._rooms.class_mask(ask)
+        mask = np.ones(len(sight), dtype=np.bool_) if classes.all() else classes[sight.column("offer")]
         if ask.cpu_milli:
             mask &= sight.free_cpu >= ask.cpu_milli
         if ask.memory_bytes:
