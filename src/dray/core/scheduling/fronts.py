@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FIRST_REACH, STEP = 512, 8
 OUT = -(1 << 62)
+ABOVE_ALL = 1 << 62
 FEWEST_WORKERS = 2 * FIRST_REACH
 
 
@@ -120,9 +121,12 @@ class PlainWalk:
             self._keys, self._kept = keep_keys(self._placer, *self._key, self._wish), True
             return
         sight, reach = front.sight(self._reach), self._reach
+        mask = self._mask(sight)
+        if not mask.any():
+            self._keys, self._ceiling = np.full(reach, -1, dtype=np.int64), ABOVE_ALL
+            return
         keys = self._placer.score(sight, self._wish) << RANK_BITS
         keys += front.ranks[:reach]
-        mask = self._mask(sight)
         if not mask.all():
             keys[~mask] = -1
         self._keys = keys
