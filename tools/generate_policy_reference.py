@@ -198,6 +198,7 @@ SECTIONS = (
             "pressure_share": "rule `pressure`: only while at least this share of the resource is held; 0 to 1",
             "fair_margin": "rule `fair_share`: only work of a user with this many times the preemptor's share",
             "limits": "how often it may happen, see below",
+            "moves": "how many tasks may be moved aside within `limits.window_s`, each of them once; 0: none",
         },
     ),
     Section(

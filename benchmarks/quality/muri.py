@@ -28,6 +28,7 @@ PUBLISHED = {
     "fifo": {"t1": 5787.0, "t3": 520.6},
     "sjf": {"t1": 1962.5, "t3": 247.7},
 }
+PUBLISHED["srsf_moves"] = PUBLISHED["srsf"]
 _NO_BOUND = 10**9
 POLICIES: dict[str, dict[str, Any]] = {
     "fifo": {
@@ -45,6 +46,14 @@ POLICIES: dict[str, dict[str, Any]] = {
         "preemption": {
             "min_run_s": 0,
             "limits": {"per_job": _NO_BOUND, "per_user": _NO_BOUND, "cluster": _NO_BOUND},
+        },
+    },
+    "srsf_moves": {
+        "queues": {"default": {"order": "srsf", "protect_after_s": 0}},
+        "preemption": {
+            "min_run_s": 0,
+            "limits": {"per_job": _NO_BOUND, "per_user": _NO_BOUND, "cluster": _NO_BOUND},
+            "moves": _NO_BOUND,
         },
     },
 }
@@ -128,5 +137,6 @@ def replay_product(jobs: list[TraceJob], policy: str) -> dict[str, Any]:
         "jct_ks": figures["jct_s"]["mean"] / 1000,
         "unfinished": figures["unfinished"],
         "preemptions": figures["preemptions"],
+        "moved": world.moved,
         "cpu_s": time.process_time() - began,
     }

@@ -57,8 +57,8 @@ def replay_philly(traces: Path) -> dict[str, Any]:
     return {"replay": "Philly t1 on 8x8", "jobs": figures["ended"], "cpu_s": spent_s}
 
 
-def replay_openb(traces: Path, variant: str, strategy: str, given: bool = True) -> dict[str, Any]:
+def replay_openb(traces: Path, variant: str, rule: str) -> dict[str, Any]:
     """One placement run."""
-    found = openb.measure(traces, variant, strategy, 42, given)
+    found = openb.measure(traces, variant, rule, 42)
     name = f"openb {variant}, {found['strategy']}"
     return {"replay": name, "jobs": found["arrivals"], "cpu_s": found["cpu_s"]}

@@ -39,16 +39,26 @@ def placement(asked: argparse.Namespace) -> tuple[Runs, Rows]:
     seeds = [int(seed) for seed in asked.seeds.split(",")]
     chosen, variants = asked.strategies.split(","), asked.variants.split(",")
     calls: list[Call] = [
-        (
-            openb.measure,
-            (asked.traces, variant, name.removesuffix("_learnt"), seed, not name.endswith("_learnt")),
-        )
+        (openb.measure, (asked.traces, variant, name, seed))
         for variant in variants
         for name in chosen
         for seed in seeds
     ]
     runs = sorted(run_all(calls, asked.cores), key=lambda run: (run["variant"], run["strategy"], run["seed"]))
-    rows = [["trace", "rule", "unallocated %", "published", "pass", "beat", "seeds", "s per run"]]
+    rows = [
+        [
+            "trace",
+            "rule",
+            "unallocated %",
+            "published",
+            "pass",
+            "beat",
+            "moved",
+            "of placed",
+            "seeds",
+            "s per run",
+        ]
+    ]
     for variant in variants:
         for name in chosen:
             mine = [run for run in runs if run["variant"] == variant and run["strategy"] == name]
@@ -57,10 +67,12 @@ def placement(asked: argparse.Namespace) -> tuple[Runs, Rows]:
                 variant,
                 name,
                 f"{mean(mine, 'unallocated'):.2f}",
-                f"{published[name.removesuffix('_learnt')]:.2f}",
+                f"{openb.published_of(variant, name):.2f}",
             ]
-            is_fgd = name.startswith("fgd")
-            row += [f"<= {published['pass']}", f"<= {published['beat']}"] if is_fgd else ["± 0.35", ""]
+            knows = openb.strategy_of(name) in openb.KNOWING
+            row += [f"<= {published['pass']}", f"<= {published['beat']}"] if knows else ["± 0.35", ""]
+            moved = mean(mine, "moved")
+            row += [f"{moved:.1f}", f"{moved / mean(mine, 'placed'):.2%}"] if moved else ["", ""]
             rows.append([*row, str(len(mine)), f"{mean(mine, 'cpu_s'):.1f}"])
     return runs, rows
 
@@ -68,7 +80,7 @@ def placement(asked: argparse.Namespace) -> tuple[Runs, Rows]:
 def order(asked: argparse.Namespace) -> tuple[Runs, Rows]:
     """Mean completion times on Philly, by trace and rule."""
     runs: Runs = []
-    rows = [["trace", "rule", "mean JCT ks", "published", "ratio", "preemptions", "s per run"]]
+    rows = [["trace", "rule", "mean JCT ks", "published", "ratio", "stopped", "of them moved", "s per run"]]
     for name in muri.TRACES:
         jobs = muri.read(asked.traces, name)
         for rule, key in muri.KEYS.items():
@@ -88,7 +100,7 @@ def _order_row(trace: str, rule: str, found: dict[str, Any], published: float) -
     ratio = found["jct_ks"] / published
     spent = f"{found['cpu_s']:.1f}" if "cpu_s" in found else ""
     row = [trace, rule, f"{found['jct_ks']:.1f}", f"{published:.1f}", f"{ratio:.4f}"]
-    return [*row, str(found.get("preemptions", "")), spent]
+    return [*row, str(found.get("preemptions", "")), str(found.get("moved") or ""), spent]
 
 
 def passing(asked: argparse.Namespace) -> tuple[Runs, Rows]:
@@ -148,10 +160,11 @@ def paces(asked: argparse.Namespace) -> tuple[Runs, Rows]:
         pace.replay_philly(asked.traces),
         pace.replay_openb(asked.traces, "default", "best_fit"),
         pace.replay_openb(asked.traces, "default", "fgd"),
-        pace.replay_openb(asked.traces, "gpuspec20", "fgd", given=False),
+        pace.replay_openb(asked.traces, "gpuspec20", "fgd_learnt"),
+        pace.replay_openb(asked.traces, "gpuspec20", "foresight_learnt"),
         pace.replay_short_jobs(asked.short_jobs),
     ]
-    bars = ("5", "6", "15", "15", f"{300 * asked.short_jobs / pace.MANY:g}")
+    bars = ("5", "6", "15", "15", "15", f"{300 * asked.short_jobs / pace.MANY:g}")
     rows = [["replay", "jobs", "CPU s", "bar"]]
     for run, bar in zip(runs, bars, strict=True):
         rows.append([run["replay"], f"{run['jobs']:,}", f"{run['cpu_s']:.1f}", f"<= {bar}"])

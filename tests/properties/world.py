@@ -45,7 +45,9 @@ from dray.core.model.policy import (
     FairShare,
     Pace,
     Pacing,
+    PlacementPolicy,
     Policy,
+    PreemptionPolicy,
     Queue,
     Quota,
     pack_policy,
@@ -92,6 +94,15 @@ POLICIES = (
         queues={"default": Queue(order="srsf"), "night": Queue(order="edf", weight=3)},
         pacing=Pacing(running=(Cap(label="team", most=2),)),
         quotas=(Quota(queue="night", gpu_hours=Budget(soft=0.01, hard=0.02, per_s=300)),),
+    ),
+    Policy(
+        placement=PlacementPolicy(strategy="spread"),
+        preemption=PreemptionPolicy(strategy="none", min_run_s=0, moves=5),
+    ),
+    Policy(
+        queues={"default": Queue(order="srsf"), "night": Queue(order="priority", ageing_s=0)},
+        preemption=PreemptionPolicy(min_run_s=0, moves=3),
+        quotas=(Quota(user="*", gpus=3),),
     ),
 )
 QUEUES = ("default", "default", "night")

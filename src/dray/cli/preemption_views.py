@@ -51,6 +51,7 @@ _RULES = {
     "pressure": "work of lower priority makes room while a resource is nearly used up",
     "fair_share": "work of a user who has more than their share makes room",
     "srsf": "work that has more left to do makes room",
+    "moves": "work that has room elsewhere moves there",
 }
 _STATUSES = {
     "open": "the room is kept until everybody has left",
@@ -119,12 +120,17 @@ def _tell_statistics(told: Document) -> str:
         ),
         (
             "stopped",
-            f"{_count(told.get('victims', 0), 'task')}, {_lost(told.get('lost_s'))}" if number else "",
+            f"{_tell_count(told)}, {_lost(told.get('lost_s'))}" if number else "",
         ),
         ("served", "" if within is None else f"half of them within {_short(within)}"),
         ("most lost", ", ".join(_tell_user(line) for line in _losers(told)[:3])),
     ]
     return draw_pairs([(name, clean(value)) for name, value in pairs])
+
+
+def _tell_count(told: Document) -> str:
+    moved = int(told.get("moved") or 0)
+    return f"{_count(told.get('victims', 0), 'task')}{f', {moved} of them moved' if moved else ''}"
 
 
 def _losers(told: Document) -> list[Document]:
@@ -156,11 +162,17 @@ def draw_receipt(receipt: Document, now: datetime | None = None) -> str:
         ("decided", _tell_moment(receipt.get("decided_at"), now)),
         ("started", _tell_end(receipt) if status == "served" else ""),
         ("ended", local_time(receipt.get("ended_at")) if status not in ("served", "open") else ""),
-        ("cost", f"{_count(_stopped(victims), 'task')} stopped, {_lost(receipt.get('lost_s'))}"),
+        ("cost", f"{_tell_stopped(victims)}, {_lost(receipt.get('lost_s'))}"),
     ]
     rows = [_victim_row(receipt, victim) for victim in victims]
     table = draw_table(VICTIM_COLUMNS, rows, terminal_width(), has_colour())
     return f"{draw_pairs((name, clean(value)) for name, value in pairs)}\n\n{table}"
+
+
+def _tell_stopped(victims: Sequence[Document]) -> str:
+    moved = sum(1 for victim in victims if victim.get("moved_to"))
+    aside = f", {moved} of them moved" if moved else ""
+    return f"{_count(_stopped(victims), 'task')} stopped{aside}"
 
 
 def _victim_row(receipt: Document, victim: Document) -> list[str]:
@@ -184,7 +196,8 @@ def _tell_now(receipt: Document, victim: Document) -> str:
     if state == "stopping":
         decided = read_time(receipt.get("decided_at"))
         latest = decided + timedelta(seconds=float(victim.get("grace_s") or 0)) if decided else None
-        return f"stopping, killed at {_clock(latest.isoformat())}" if latest else "stopping"
+        moves = f", moves to {victim['moved_to']}" if victim.get("moved_to") else ""
+        return f"stopping, killed at {_clock(latest.isoformat())}{moves}" if latest else f"stopping{moves}"
     if state == "waiting":
         when = _clock(victim.get("earliest_back_at"))
         room = f"; room by {when} (time limits)" if when else ""
@@ -234,12 +247,15 @@ def tell_note(event: Document) -> str:
         count = int(event.get("victims") or 0)
         where = ", ".join(map(str, event.get("workers") or []))
         asked = "is asked" if count == 1 else "are asked"
-        return f"{_count(count, 'task')} on {where} {asked} to stop for it (by {_words(event.get('rule'))}, {receipt})"
+        moved = int(event.get("moved") or 0)
+        what = f"to stop for it{f', {moved} of them to move' if moved else ''}"
+        return (
+            f"{_count(count, 'task')} on {where} {asked} {what} (by {_words(event.get('rule'))}, {receipt})"
+        )
     if kind == "task_preempting":
         within, whose = short_span(event.get("grace_s") or 0), event.get("by")
-        return (
-            f"asked to stop within {within} for a job of {whose} (by {_words(event.get('rule'))}, {receipt})"
-        )
+        what = f"and move to {event['to']} to make room for" if event.get("to") else "for"
+        return f"asked to stop within {within} {what} a job of {whose} (by {_words(event.get('rule'))}, {receipt})"
     status = str(kind or "").removeprefix("preemption_")
     if status == kind or status not in _STATUSES:
         return ""

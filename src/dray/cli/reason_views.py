@@ -161,7 +161,7 @@ def _draw_victims(victims: Sequence[Document]) -> str:
         [
             str(victim.get("task_id") or "-"),
             str(victim.get("user") or "-"),
-            str(victim.get("worker")),
+            _tell_worker(victim),
             str(victim.get("priority")),
             format_seconds(victim.get("ran_s") or 0),
             format_seconds(victim.get("lost_s") or 0),
@@ -170,6 +170,11 @@ def _draw_victims(victims: Sequence[Document]) -> str:
         for victim in victims
     ]
     return draw_table(VICTIM_COLUMNS, rows, terminal_width(), has_colour())
+
+
+def _tell_worker(victim: Document) -> str:
+    to = victim.get("moved_to")
+    return f"{victim.get('worker')}, moves to {to}" if to else str(victim.get("worker"))
 
 
 def _tell_use(use: Document) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dray.core.model.ids import task_id
-from dray.core.model.ledger import Receipt
+from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Job
 from dray.core.model.units import format_seconds
 from dray.hub.documents import Document, moment
@@ -33,7 +33,7 @@ def job_history(job: Job, attempts: Sequence[Attempt], receipts: Sequence[Receip
         name = task_id(job.id, attempt.index if job.numbered else -1)
         lines += _attempt_lines(attempt, name)
         lines += [
-            _victim_line(receipt, attempt, victim.grace_s, name)
+            _victim_line(receipt, attempt, victim, name)
             for receipt in receipts
             for victim in receipt.victims
             if victim.uid == attempt.uid
@@ -65,11 +65,11 @@ def _attempt_lines(attempt: Attempt, name: str) -> list[tuple[int, int, Document
     return lines
 
 
-def _victim_line(receipt: Receipt, attempt: Attempt, grace_s: float, name: str) -> tuple[int, int, Document]:
-    text = (
-        f"asked to stop within {format_seconds(grace_s)} for a job of {receipt.user} with priority {receipt.priority}"
-        f" (by {receipt.rule}, receipt {receipt.id})"
-    )
+def _victim_line(receipt: Receipt, attempt: Attempt, victim: Victim, name: str) -> tuple[int, int, Document]:
+    why = f"for a job of {receipt.user} with priority {receipt.priority}"
+    if victim.to:
+        why = f"and move to {victim.to} to make room {why}"
+    text = f"asked to stop within {format_seconds(victim.grace_s)} {why} (by {receipt.rule}, receipt {receipt.id})"
     line = _line("task_preempting", name, text, receipt.at_ms)
     before_its_end = attempt.fence * _PLACES + _PLACES - 3
     return receipt.at_ms, before_its_end, line | {"attempt": attempt.no, "worker": attempt.worker}

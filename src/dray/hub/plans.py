@@ -135,6 +135,7 @@ def _victim(victim: Victim, spelled: str, sees: Sees) -> Document:
         "ran_s": victim.ran_ms / 1000,
         "lost_s": victim.lost_ms / 1000,
         "grace_s": victim.grace_s,
+        "moved_to": victim.to,
     }
 
 

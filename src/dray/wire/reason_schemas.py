@@ -188,7 +188,7 @@ class CandidateDocument(msgspec.Struct):
 
 
 class VictimDocument(msgspec.Struct):
-    """A task that would be stopped, and what that would cost it."""
+    """A task that would be stopped, and what that would cost it. `moved_to`: where it would start again at once."""
 
     worker: str
     priority: int
@@ -197,6 +197,7 @@ class VictimDocument(msgspec.Struct):
     grace_s: float
     task_id: str = ""
     user: str = ""
+    moved_to: str = ""
 
 
 class GateUseDocument(msgspec.Struct):

@@ -171,6 +171,12 @@ class VictimDocument(msgspec.Struct):
             "0: counted with another victim of the same gang"
         ),
     ] = 1
+    moved_to: Annotated[
+        str,
+        Meta(
+            description="the worker on which room is kept for it to start again; empty: it was only stopped"
+        ),
+    ] = ""
     saved_step: Annotated[int | None, Meta(description="the step from which it goes on")] = None
     grace_s: float = 0
     gone_at: Annotated[Time | None, Meta(description="when its process was confirmed gone")] = None
@@ -226,6 +232,7 @@ class PreemptionStatistics(msgspec.Struct):
     window_s: float
     receipts: int = 0
     victims: int = 0
+    moved: int = 0
     lost_s: float = 0
     by_rule: dict[str, int] = {}
     by_status: dict[str, int] = {}

@@ -39,7 +39,7 @@ def test_each_side_hears_of_the_other_by_name_alone(cluster: Cluster, effects: l
     decided = said(effects, "preemption_decided")
     assert (decided.job_id, dict(decided.data)) == (
         "high",
-        {"receipt": "p1", "rule": "priority", "workers": ["w1"], "victims": 1, "lost_s": 100.0},
+        {"receipt": "p1", "rule": "priority", "workers": ["w1"], "victims": 1, "moved": 0, "lost_s": 100.0},
     )
     told = said(effects, "task_preempting")
     assert (told.job_id, told.worker, told.data["by"]) == ("low", "w1", "ann")

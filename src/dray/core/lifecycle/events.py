@@ -76,8 +76,20 @@ class JobsSubmitted(msgspec.Struct, frozen=True, array_like=True, tag=1):
     jobs: tuple[NewJob, ...]
 
 
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """Where an attempt that is moved aside starts again: the worker, its cards and the alternative by which it runs."""
+
+    uid: str
+    worker: str
+    devices: tuple[int, ...] = ()
+    variant: int = 0
+
+
 class Preemption(msgspec.Struct, frozen=True, array_like=True):
-    """Attempts to be stopped so that one task (or gang) can start on these workers with these cards."""
+    """Attempts to be stopped so that one task (or gang) can start on these workers with these cards.
+
+    `moves` says of which of the victims it is known where they start again.
+    """
 
     job_id: str
     index: int
@@ -87,6 +99,7 @@ class Preemption(msgspec.Struct, frozen=True, array_like=True):
     devices: tuple[tuple[int, ...], ...]
     variant: int
     victims: tuple[str, ...]
+    moves: tuple[Move, ...] = ()
 
 
 class PlanDecided(msgspec.Struct, frozen=True, array_like=True, tag=2):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.core.lifecycle import jobs
+from dray.core.lifecycle import jobs, moves
 from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import Clock, PlanDecided, Preemption
+from dray.core.lifecycle.events import Clock, Move, PlanDecided, Preemption
 from dray.core.lifecycle.receipts import close, lost_ms, ran_ms, receipts
 from dray.core.lifecycle.state import State
 from dray.core.model.ledger import Receipt, Victim
@@ -45,12 +45,14 @@ def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
     receipt = _receipt(state, job, preemption, victims, clock)
     state.enter("receipt", receipt.id, receipt)
     state.receipts[job.id] = receipt
+    moves.begin(state, receipt)
     _forget_oldest(state)
     effects.append(Note("preemption_decided", job.id, data=_data(receipt)))
     for attempt, victim in zip(victims, receipt.victims, strict=True):
         effects += jobs.stop_attempt(state, attempt, "preempted", victim.grace_s, clock)
         # Each side hears of the other's user alone: whose jobs are which is told by the receipt, to those who may know.
         said = {"by": job.user, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}
+        said |= {"to": victim.to} if victim.to else {}
         effects.append(Note("task_preempting", attempt.job_id, state.spell(attempt), attempt.worker, said))
     return effects
 
@@ -67,7 +69,7 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
         priority=job.priority,
         rule=preemption.rule,
         workers=preemption.workers,
-        victims=victims_of(state, victims),
+        victims=victims_of(state, victims, preemption.moves),
         kind=preemption.kind,
         devices=preemption.devices,
         variant=preemption.variant,
@@ -75,18 +77,19 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
     )
 
 
-def victims_of(state: State, attempts: Sequence[Attempt]) -> tuple[Victim, ...]:
+def victims_of(state: State, attempts: Sequence[Attempt], moves: Sequence[Move] = ()) -> tuple[Victim, ...]:
     """What stopping these attempts now costs each of them; a gang goes whole and is counted with its first."""
     found: list[Victim] = []
+    going = {move.uid: move for move in moves}
     for attempt in attempts:
         job = state.jobs[attempt.job_id]
         counted = job.gang and any(victim.job_id == job.id for victim in found)
         members = 0 if counted else job.total if job.gang else 1
-        found.append(_victim(state, attempt, members))
+        found.append(_victim(state, attempt, members, going.get(attempt.uid)))
     return tuple(found)
 
 
-def _victim(state: State, attempt: Attempt, members: int) -> Victim:
+def _victim(state: State, attempt: Attempt, members: int, move: Move | None) -> Victim:
     job = state.jobs[attempt.job_id]
     return Victim(
         uid=attempt.uid,
@@ -99,6 +102,9 @@ def _victim(state: State, attempt: Attempt, members: int) -> Victim:
         lost_ms=lost_ms(state, attempt) * members,
         grace_s=TIERS[job.tier].grace_s,
         members=members,
+        to=move.worker if move is not None else "",
+        to_devices=move.devices if move is not None else (),
+        to_variant=move.variant if move is not None else 0,
     )
 
 
@@ -115,5 +121,6 @@ def _data(receipt: Receipt) -> dict[str, object]:
         "rule": receipt.rule,
         "workers": list(receipt.workers),
         "victims": sum(victim.members for victim in receipt.victims),
+        "moved": sum(1 for victim in receipt.victims if victim.to),
         "lost_s": sum(victim.lost_ms for victim in receipt.victims) / 1000,
     }

@@ -6,6 +6,8 @@ preemptor no longer waits. Nobody is un-stopped: a process that was told to go m
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from dray.core.lifecycle.effects import Effect, Note
@@ -13,6 +15,15 @@ from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Job, Phase
+
+# A preemption whose victims have not gone so long after their grace has led nowhere.
+STALE_MS = 60_000
+
+
+def lapses_ms(receipt: Receipt) -> int:
+    """When a preemption that has led nowhere is given up."""
+    grace_ms = max((round(victim.grace_s * 1000) for victim in receipt.victims), default=0)
+    return receipt.now_ms + grace_ms + STALE_MS
 
 
 def close(state: State, job: Job, status: str, clock: Clock) -> list[Effect]:
@@ -84,11 +95,20 @@ def number_of(receipt: Receipt) -> int:
     return int(receipt.id[1:])
 
 
-def recent(state: State) -> list[tuple[str, str]]:
-    """Whom preemption has hit within the window of the policy's limits: (job, user) for each victim."""
+class Hit(NamedTuple):
+    """A victim as the limits count it; `moved`: it was moved aside."""
+
+    job_id: str
+    number: int
+    user: str
+    moved: bool
+
+
+def recent(state: State) -> list[Hit]:
+    """Whom preemption has hit within the window of the policy's limits."""
     since_ms = state.now_ms - round(state.policy.preemption.limits.window_s * 1000)
     return [
-        (victim.job_id, victim.user)
+        Hit(victim.job_id, victim.index, victim.user, bool(victim.to))
         for record in state.ledger.values()
         if isinstance(record, Receipt) and record.now_ms >= since_ms
         for victim in record.victims

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, calls, dependencies, gangs, jobs, receipts
+from dray.core.lifecycle import attempts, calls, dependencies, gangs, jobs, moves, receipts
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import Counters, State
 from dray.core.lifecycle.timers import unanswered
@@ -59,6 +59,7 @@ def load(
     for attempt in live:
         recall(state, attempt)
     receipts.recall(state)
+    moves.recall(state)
 
 
 def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:

@@ -45,6 +45,16 @@ class Reservation(NamedTuple):
     spots: tuple[tuple[int, int, int, tuple[int, ...]], ...]
 
 
+class Moving(NamedTuple):
+    """Room kept for a task that is being moved aside: which attempt leaves, for where, and until when at most."""
+
+    uid: str
+    worker: str
+    devices: tuple[int, ...]
+    variant: int
+    until_ms: int
+
+
 class Counters(msgspec.Struct, array_like=True):
     """Numbers that ids are drawn from. They only grow, and travel with the rows."""
 
@@ -100,6 +110,7 @@ class State:
         self.vain: dict[str, None] = {}
         self.vain_change = 0
         self.receipts: dict[str, Receipt] = {}
+        self.moves: dict[TaskKey, Moving] = {}
         self.needs = Needs()
         self.experience = Experience()
         self.touched = Touched()

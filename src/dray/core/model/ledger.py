@@ -38,7 +38,8 @@ class Victim(msgspec.Struct, frozen=True, array_like=True):
     """One attempt that was stopped for another task, and what that cost it.
 
     `members`: how many tasks went with it, itself included, since a gang goes whole; `lost_ms` is that of all of them.
-    0: it went with another victim of the same gang and is counted there.
+    0: it went with another victim of the same gang and is counted there. `to`: the worker it was moved to, with these
+    cards and by this alternative; empty where it was only stopped.
     """
 
     uid: str
@@ -51,6 +52,9 @@ class Victim(msgspec.Struct, frozen=True, array_like=True):
     lost_ms: int = 0
     grace_s: float = 0
     members: int = 1
+    to: str = ""
+    to_devices: tuple[int, ...] = ()
+    to_variant: int = 0
 
 
 class Receipt(msgspec.Struct, array_like=True):

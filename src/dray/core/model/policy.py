@@ -10,7 +10,7 @@ import msgspec
 
 ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
 PREEMPTIVE = ("priority", "srsf", "fair_share")
-STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd")
+STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
 PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
 RESOURCE_KINDS = ("gpu", "cpu", "memory")
 PRINCIPALS = ("user", "queue", "plugin")
@@ -130,6 +130,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
     `pressure`: only while at least `pressure_share` of that resource is held. `fair_share`: only work of a user who
     has `fair_margin` times the preemptor's share. `wait_s`: a task asks for victims only after waiting that long.
+    `moves`: so many tasks within the limits' window may be moved aside, to where they start again at once, for one that
+    finds no room otherwise; each of them once (0: nobody is moved).
     """
 
     strategy: str = "priority"
@@ -140,6 +142,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     pressure_share: float = 0.9
     fair_margin: float = 1.5
     limits: Limits = Limits()
+    moves: int = 0
 
     def rule_for(self, kind: str) -> str:
         """The rule for a scarce resource kind."""
@@ -169,7 +172,9 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def preempts(self) -> bool:
-        """Whether any work may be stopped for other work."""
+        """Whether any work may be stopped, or moved aside, for other work."""
+        if self.preemption.moves:
+            return True
         rules = (self.preemption.strategy, *self.preemption.kinds.values())
         orders = [queue.order for queue in self.queues.values()]
         return any(rule != "none" for rule in rules) and any(order in PREEMPTIVE for order in orders)

@@ -300,6 +300,7 @@ _PREEMPTION = _group(
         "pressure_share": _number(0, 1),
         "fair_margin": _number(1),
         "limits": _LIMITS,
+        "moves": _COUNT,
     },
     "preemption",
 )

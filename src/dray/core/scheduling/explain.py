@@ -17,7 +17,7 @@ from dray.core.model.records import Job
 from dray.core.model.resources import Ask, Rejection
 from dray.core.scheduling.barriers import gate_blockers
 from dray.core.scheduling.classes import sort_by_class
-from dray.core.scheduling.holders import find_holders, find_start, find_underway
+from dray.core.scheduling.holders import find_holders, find_moved, find_start, find_underway
 from dray.core.scheduling.overlay import Overlay, look_through
 from dray.core.scheduling.queueing import find_place
 from dray.core.scheduling.reason import (
@@ -31,6 +31,7 @@ from dray.core.scheduling.reason import (
     tell_underway,
     word_blocker,
 )
+from dray.core.scheduling.slots import kept_for
 from dray.core.scheduling.survey import Kind, Scan, Survey
 
 MOST_WORKERS = 50
@@ -109,11 +110,14 @@ class Verdict:
 
 def explain(state: State, job: Job, view: View | None = None) -> Reason:
     """Everything that stands in a job's way; `look_ahead` adds when that may end."""
-    settled = _settled(job)
+    settled, moved = _settled(job), find_moved(state, job)
     if settled:
-        return Reason(state=job.state.value, summary=settled)
+        words = "; ".join(blocker.message for blocker in moved) or settled
+        return Reason(state=job.state.value, summary=words, blockers=moved)
     view = view or View(state)
     barriers = [*_barred(job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
+    if len(moved) >= job.waiting:
+        barriers += moved  # nothing else of it waits
     reason = Reason(state=job.state.value, summary="", known=len(state.workers))
     reason.place = find_place(state, job)
     if not state.workers:
@@ -162,8 +166,7 @@ def headline(state: State, job: Job, view: View) -> str:
     underway = find_underway(state, job)
     if underway is not None:
         return tell_underway(underway)
-    kept = state.reservations.get(job.queue)
-    if kept is not None and kept.job_id == job.id:
+    if kept_for(state, job) is not None:
         start = find_start(state, job, view.overlay.rooms, ())
         if start is not None:
             return tell_start(start)

@@ -10,13 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dray.core.lifecycle.receipts import receipts_about
 from dray.core.lifecycle.state import NEVER, State
+from dray.core.model.ids import task_id
+from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import Ask
 from dray.core.model.units import format_bytes
-from dray.core.scheduling.reason import Holder, Start, Underway
+from dray.core.scheduling.reason import Blocker, Holder, Start, Underway
 from dray.core.scheduling.reservations import earliest, end_ms, row_start
 from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.slots import kept_for
 from dray.core.scheduling.survey import Scan
 
 MOST_HOLDERS = 5
@@ -67,8 +71,8 @@ def closest_rows(scan: Scan, most: int) -> list[int]:
 def find_start(state: State, job: Job, rooms: Rooms, scans: Sequence[Scan]) -> Start | None:
     """Its reservation, or else the earliest start that the limits of what runs on the closest workers allow."""
     names = state.columns.worker_of
-    kept = state.reservations.get(job.queue)
-    if kept is not None and kept.job_id == job.id and kept.spots:
+    kept = kept_for(state, job)
+    if kept is not None and kept.spots:
         workers = tuple(names[spot[1]] for spot in kept.spots)
         return Start(max(0, kept.start_ms - state.now_ms), workers, kept.spots[0][2], True)
     if not scans:
@@ -96,7 +100,27 @@ def find_underway(state: State, job: Job) -> Underway | None:
     ends_ms = max((_gone_ms(state, attempt) for attempt in stopping), default=state.now_ms)
     in_ms = NEVER if ends_ms >= NEVER else max(0, ends_ms - state.now_ms)
     spelled = tuple(state.spell(attempt) for attempt in stopping)
-    return Underway(receipt.id, receipt.rule, spelled, len(receipt.victims), in_ms)
+    moved = sum(1 for victim in receipt.victims if victim.to)
+    return Underway(receipt.id, receipt.rule, spelled, len(receipt.victims), in_ms, moved)
+
+
+def find_moved(state: State, job: Job) -> list[Blocker]:
+    """Tasks of a job that are being moved aside, each with where to and for whom."""
+    found = []
+    for (job_id, index), move in state.moves.items():
+        if job_id == job.id:
+            name = task_id(job_id, index if job.numbered else -1)
+            receipt = next((one for one in receipts_about(state, job_id) if _moves(one, move.uid)), None)
+            text = f"{name} is moved to {move.worker} to make room for other work"
+            if receipt is not None:
+                text = f"{text}, preemption {receipt.id}"
+            who = receipt.job_id if receipt is not None else ""
+            found.append(Blocker("moved", f"room on {move.worker}", "kept for it", message=text, who=who))
+    return found
+
+
+def _moves(receipt: Receipt, uid: str) -> bool:
+    return any(victim.uid == uid and victim.to for victim in receipt.victims)
 
 
 def _gone_ms(state: State, attempt: Attempt) -> int:

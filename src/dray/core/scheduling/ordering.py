@@ -164,7 +164,11 @@ def rank_of(state: State, line: BucketKey, job: Job, entry: Entry) -> tuple[int,
 
 def next_entry(state: State, job: Job) -> Entry:
     """The entry that stands for a job's next task: one that is queued again goes before the range."""
-    position = min(state.requeued_of.get(job.id, ()), default=RANGE)
+    return entry_of(state, job, min(state.requeued_of.get(job.id, ()), default=RANGE))
+
+
+def entry_of(state: State, job: Job, position: int) -> Entry:
+    """The entry that stands for a job's range, or for one of its tasks that is queued again."""
     return Entry(*state.place_of(job, position), job.seq, position, job.id)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dray.core.lifecycle.events import Preemption
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.records import Job
+from dray.core.scheduling.destinations import claim_moves
 from dray.core.scheduling.gates import Gates
+from dray.core.scheduling.moves import Aside
 from dray.core.scheduling.placement import Hints, make_placer
 from dray.core.scheduling.preemption import Search
 from dray.core.scheduling.reservations import Watch, Window
@@ -32,7 +34,7 @@ class Overlay:
         self.window, self.watch = window, watch
         self.placer = make_placer(state, rooms, hints)
         self.gates = Gates(state)
-        self.search = Search(state, rooms, watch)
+        self.search = Search(state, rooms, watch, Aside(state, rooms, self.placer, self.gates))
 
     def look_for(self, job: Job) -> None:
         """Say for whom room is looked for: keepers ask until when it would run."""
@@ -56,7 +58,11 @@ class Overlay:
         return spots
 
     def keep(self, job: Job, preemption: Preemption) -> None:
-        """Keep what victims leave for whom they leave it."""
+        """Keep what victims leave for whom they leave it, and where those who are moved will go."""
+        state = self.state
+        for move in preemption.moves:
+            ask = state.asks(state.attempts[move.uid].shape)[move.variant]
+            self.rooms.claim(state.columns.row_of[move.worker], ask, move.devices)
         self.watch.preempt(job, preemption)
 
     def tell_keeper(self, job: Job, spot: Spot) -> None:
@@ -69,6 +75,7 @@ class Overlay:
 def look_through(state: State) -> Overlay:
     """The overlay of a dry run: what is reserved is respected, nothing is renewed or woken."""
     rooms, window = Rooms(state), Window()
+    claim_moves(state, rooms)
     watch = Watch(state, rooms, window)
     watch.stand_guard()
     return Overlay(state, rooms, window, watch)

@@ -18,11 +18,13 @@ from dray.core.lifecycle.parties import cost_of
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
-from dray.core.scheduling.ordering import Head, Turns, next_entry, stands
+from dray.core.scheduling.destinations import claim_moves
+from dray.core.scheduling.ordering import Head, Turns, entry_of, next_entry, stands
 from dray.core.scheduling.overlay import Overlay
 from dray.core.scheduling.preemption import RETRY_MS, gives_up_ms, lapsed
 from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
 from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.slots import Slots
 from dray.core.scheduling.waking import note_parked, wake
 from dray.core.scheduling.walks import Spot
 
@@ -68,6 +70,7 @@ class _Pass:
         drop_stale(state)
         hints = {shape: rows for shape, rows in wake(state).items() if state.asks(shape)[0].nodes == 1}
         rooms, window = Rooms(state), Window()
+        self._moving = claim_moves(state, rooms)
         watch = Watch(state, rooms, window)
         renew(state, rooms, roomier, watch)
         self._overlay = overlay = Overlay(state, rooms, window, watch, hints)
@@ -110,6 +113,9 @@ class _Pass:
     def _serve_owners(self) -> None:
         """Let those into their room for whom it is kept: whoever stands before them in line would be refused it."""
         state, row_of = self._state, self._state.columns.row_of
+        for (job_id, index), spot in self._moving.items():
+            if state.tasks[job_id, index].queued:
+                self._serve_moved(state.jobs[job_id], index, spot)
         owners = [
             (kept.job_id, [(row, variant) for _, row, variant, _ in kept.spots])
             for kept in state.reservations.values()
@@ -125,6 +131,17 @@ class _Pass:
             job = state.jobs.get(job_id)
             if job is not None and job.waiting and not job.barred and job_id not in self._taken:
                 self._serve_owner(job, rows)
+
+    def _serve_moved(self, job: Job, index: int, spot: Spot) -> None:
+        """Start a task that was moved aside where room was claimed for it."""
+        entry = entry_of(self._state, job, index)
+        head = Head((0, 0, entry), self._state.line_of(job), job)
+        room, gate = self._gates.room(head)
+        if room <= 0:
+            self._gated[head.line] = gate
+        elif wanted := self._wanted(job, entry, 1):
+            self._take(head, wanted, [spot])
+            self._owned[head.line] = None
 
     def _serve_owner(self, job: Job, rows: list[tuple[int, int]]) -> None:
         state = self._state
@@ -271,8 +288,9 @@ def settle_plan(state: State, decided: Plan) -> bool:
             state.backlog.opens[gate] = opens_ms
             state.set_timer(opens_ms, "gate", gate)
         state.backlog.shut(line, gate)
+    slots = Slots(state)
     for job_id in decided.blocked:
-        watch_line(state, state.jobs[job_id])
+        watch_line(state, state.jobs[job_id], slots)
     for job_id, at_ms in decided.looks:
         _look_at(state, job_id, at_ms)
     _remember_vain(state, decided)

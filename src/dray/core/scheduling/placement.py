@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.policy import Weights
 from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE, Ask
+from dray.core.scheduling.foresight import foresight_of
 from dray.core.scheduling.fragmentation import fragmentation, fragments_of
 from dray.core.scheduling.fronts import FEWEST_WORKERS, Front, PlainWalk
 from dray.core.scheduling.rooms import Devices, Rooms
@@ -364,22 +366,46 @@ class Spread(Placer):
         return to_integers(1 - packed)
 
 
-class FewestFragments(Placer):
-    """The worker where the placement loses the least idle GPU to the usual work (fragmentation gradient descent)."""
+class Measure(Protocol):
+    """A measure of the whole cluster's room by which workers, and cards of one worker, are compared."""
+
+    def scores(self, sight: Sight, ask: Ask) -> Numbers:
+        """How good each worker in sight is for an ask, as integers."""
+
+    def best_card(self, sight: Sight, ask: Ask) -> int:
+        """Which card a shared ask should get on the one worker in sight."""
+
+
+class Measured(Placer):
+    """The worker that a measure likes best, and of its cards the one that it likes best."""
+
+    def measure(self) -> Measure:
+        """The measure in force."""
+        raise NotImplementedError
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
-        fragments = fragments_of(self.state)
-        if sight.rows is None:
-            return fragments.marks(fragments.kept_gains(sight, wish.ask))
-        return fragments.marks(fragments.gains(sight, wish.ask))
+        return self.measure().scores(sight, wish.ask)
 
     def fit(self, row: int, ask: Ask, owner: str) -> Devices | None:
         devices = self.rooms.fit(row, ask, owner)
         if devices is None or not ask.gpus or ask.gpu_milli == WHOLE or row in self.rooms.guards:
             return devices  # a guard has agreed to these very cards
         sight = Sight(self.rooms, np.array([row], dtype=np.intp), claims=True)
-        card = fragments_of(self.state).best_card(sight, ask)
-        return (self.rooms.left(row).cards[card].index,)
+        return (self.rooms.left(row).cards[self.measure().best_card(sight, ask)].index,)
+
+
+class FewestFragments(Measured):
+    """The worker where the placement loses the least idle GPU to the usual work (fragmentation gradient descent)."""
+
+    def measure(self) -> Measure:
+        return fragments_of(self.state)
+
+
+class Foresighted(Measured):
+    """The worker that could take the most of the usual work afterwards."""
+
+    def measure(self) -> Measure:
+        return foresight_of(self.state)
 
 
 STRATEGIES: dict[str, type[Placer]] = {
@@ -388,6 +414,7 @@ STRATEGIES: dict[str, type[Placer]] = {
     "first_fit": FirstFit,
     "spread": Spread,
     "fgd": FewestFragments,
+    "foresight": Foresighted,
 }
 
 

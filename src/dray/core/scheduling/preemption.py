@@ -11,23 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dray.core.lifecycle.events import Preemption
+from dray.core.lifecycle.events import Move, Preemption
 from dray.core.lifecycle.parties import cost_of, gpus_of
-from dray.core.lifecycle.receipts import lost_ms, ran_ms, recent
+from dray.core.lifecycle.receipts import STALE_MS, Hit, lapses_ms, lost_ms, ran_ms, recent
 from dray.core.lifecycle.state import NEVER, State
-from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import Ask
 from dray.core.model.spec import TIERS, unpack_spec
 from dray.core.scheduling.filters import CLASS_FILTERS, fits
+from dray.core.scheduling.moves import Aside, Claim
 from dray.core.scheduling.reservations import MOST_ROWS, Spare, Watch
 from dray.core.scheduling.rooms import Devices, Rooms
 
 RETRY_MS = 5_000
-STALE_MS = 60_000
 MOST_VAIN = 256
-NO_RULE = "none"
+MOST_TRIES = 16
+# What a stop and a start cost at least, besides work that was not saved.
+RESTART_MS = 60_000
+NO_RULE, MOVES = "none", "moves"
 Cost = tuple[int, int, int, int, int]
+Price = Callable[[State, Attempt], Cost]
 
 
 class Blow(NamedTuple):
@@ -51,13 +54,20 @@ class Choice(NamedTuple):
     victims: tuple[Attempt, ...]
 
 
+class Found(NamedTuple):
+    """Whom to stop for a task or gang, and where those of them start again who are only moved aside."""
+
+    choices: list[Choice]
+    moves: tuple[Move, ...] = ()
+
+
 class Search:
     """The preemptions of one pass: nobody is chosen twice, and limits count what the pass has decided itself."""
 
-    def __init__(self, state: State, rooms: Rooms, watch: Watch) -> None:
-        self._state, self._rooms, self._watch = state, rooms, watch
+    def __init__(self, state: State, rooms: Rooms, watch: Watch, aside: Aside) -> None:
+        self._state, self._rooms, self._watch, self._aside = state, rooms, watch, aside
         self._chosen: dict[str, None] = {}
-        self._hits: list[tuple[str, str]] | None = None
+        self._hits: list[Hit] | None = None
         self._shares: dict[str, float] = {}
         self._sought: dict[tuple[str, str, int], int] = {}
         self._given: dict[str, int] = {}
@@ -68,7 +78,7 @@ class Search:
         self._given[user] = self._given.get(user, 0) + cost
 
     @property
-    def _hit(self) -> list[tuple[str, str]]:
+    def _hit(self) -> list[Hit]:
         if self._hits is None:
             self._hits = recent(self._state)
         return self._hits
@@ -82,71 +92,133 @@ class Search:
 
     def seek(self, job: Job, index: int) -> tuple[Preemption | None, int]:
         """Whom to stop for a task that found no room; else when it is worth another look (0: not by itself)."""
-        state = self._state
+        state, most = self._state, self._aside.most
         asks = state.asks(job.shape)
         kind = scarce_kind(asks[0])
         rule = rule_for(state, job, kind)
-        if rule == NO_RULE:
+        if rule == NO_RULE and not most:
             return None, 0
-        receipt = state.receipts.get(job.id)
-        if receipt is not None and (stale_ms := lapses_ms(receipt)) > state.now_ms:
-            return None, stale_ms
-        ready_ms = job.waiting_since_ms + round(state.policy.preemption.wait_s * 1000)
-        if ready_ms > state.now_ms:
-            return None, ready_ms
-        if rule == "pressure" and self._share_held(kind) < state.policy.preemption.pressure_share:
+        later_ms = self._not_before_ms(job, index)
+        if later_ms > state.now_ms:
+            return None, later_ms
+        calm = rule == "pressure" and self._share_held(kind) < state.policy.preemption.pressure_share
+        if calm and not most:
             return None, state.now_ms + RETRY_MS
-        is_below = _BELOW[rule](state, job, asks[0], self._given)
-        choices, spared = self._choices(job, is_below, asks)
-        nodes = asks[0].nodes
-        chosen = _cheapest(state, choices, asks, nodes)
-        if len(chosen) < nodes or not self._within_limits(chosen, is_below):
-            if spared or len(chosen) == nodes:
+        is_below = _BELOW[NO_RULE if calm else rule](state, job, asks[0], self._given)
+        found, spared = self._find(job, asks, is_below)
+        if found is None:
+            if spared or calm:
                 return None, state.now_ms + RETRY_MS
             if len(self.vain) < MOST_VAIN:
                 self.vain[job.id] = None
             return None, 0
-        for choice in chosen:
-            self._chosen.update(dict.fromkeys(attempt.uid for attempt in choice.victims))
-            for attempt in choice.victims:
-                user = state.jobs[attempt.job_id].user
-                self._hit.append((attempt.job_id, user))
-                self.give(user, -cost_of(state.policy, state.ask(attempt)))
-        self.give(job.user, cost_of(state.policy, asks[0]) * nodes)
-        self._sought.pop((job.queue, job.user, job.shape), None)
+        self._note(job, asks, found)
         return (
             Preemption(
                 job_id=job.id,
                 index=index,
-                rule=rule,
+                rule=MOVES if len(found.moves) == sum(len(one.victims) for one in found.choices) else rule,
                 kind=kind,
-                workers=tuple(state.columns.worker_of[choice.row] for choice in chosen),
-                devices=tuple(choice.devices for choice in chosen),
-                variant=chosen[0].variant,
-                victims=tuple(attempt.uid for choice in chosen for attempt in choice.victims),
+                workers=tuple(state.columns.worker_of[choice.row] for choice in found.choices),
+                devices=tuple(choice.devices for choice in found.choices),
+                variant=found.choices[0].variant,
+                victims=tuple(attempt.uid for choice in found.choices for attempt in choice.victims),
+                moves=found.moves,
             ),
             0,
         )
 
-    def _choices(self, job: Job, is_below: Below, asks: tuple[Ask, ...]) -> tuple[list[Choice], bool]:
-        """What each worker would cost, and whether anybody sits below who may not be stopped only for now."""
+    def _not_before_ms(self, job: Job, index: int) -> int:
+        """Before when a job may not ask for victims: others leave for it, it was moved itself, or it came just now."""
+        state = self._state
+        if (move := state.moves.get((job.id, index))) is not None:
+            return move.until_ms
+        receipt = state.receipts.get(job.id)
+        if receipt is not None and (stale_ms := lapses_ms(receipt)) > state.now_ms:
+            return stale_ms
+        return job.waiting_since_ms + round(state.policy.preemption.wait_s * 1000)
+
+    def _find(self, job: Job, asks: tuple[Ask, ...], is_below: Below) -> tuple[Found | None, bool]:
+        """Whom to stop, and whether anybody may not be stopped only for now.
+
+        Who can be moved goes before who must be stopped; both together are the last resort.
+        """
+        moved, spared = self._by_moving(job, asks, is_below, alone=True)
+        if moved is not None:
+            return moved, False
+        choices, barred = self._choices(job, asks, is_below, _cost, _open_rows(self._state))
+        chosen = _cheapest(self._state, choices, asks)
+        if chosen and self._within_limits(chosen, is_below):
+            return Found(chosen), False
+        found, _ = self._by_moving(job, asks, is_below, alone=False)
+        return found, spared or barred or bool(chosen)
+
+    def _by_moving(
+        self, job: Job, asks: tuple[Ask, ...], is_below: Below, alone: bool
+    ) -> tuple[Found | None, bool]:
+        """Make room by moving others aside: `alone`, or together with stopping those who sit below."""
+        state = self._state
+        if self._aside.most <= sum(hit.moved for hit in self._hit):
+            return None, False
+        if alone and not self._aside.is_enough(asks):
+            return None, False
+
+        def may_go(attempt: Attempt, others: Sequence[Attempt]) -> bool:
+            if not alone and is_below(attempt, others):
+                return True
+            return self._aside.may_move(attempt, job, self._hit)
+
+        rows = self._aside.near_rows(asks, _open_rows(state))
+        price = _moving_cost if alone else _cost
+        choices, spared = self._choices(job, asks, may_go, price, rows)
+        for _ in range(MOST_TRIES):
+            chosen = _cheapest(state, choices, asks)
+            if not chosen:
+                break
+            victims = [attempt for choice in chosen for attempt in choice.victims]
+            movers = [one for one in victims if alone or not is_below(one, ())]
+            if self._within_limits(chosen, may_go, len(movers)):
+                claims = [Claim(one.row, asks[one.variant], one.devices, one.victims) for one in chosen]
+                moves = self._aside.find(claims, movers)
+                if moves is not None:
+                    return Found(chosen, moves), False
+            dearest = max(chosen, key=lambda choice: (choice.cost, choice.row))
+            choices = [choice for choice in choices if choice.row != dearest.row]
+        return None, spared
+
+    def _note(self, job: Job, asks: tuple[Ask, ...], found: Found) -> None:
+        """Count what was decided for the rest of the pass."""
+        state, moved = self._state, {move.uid for move in found.moves}
+        for attempt in [attempt for choice in found.choices for attempt in choice.victims]:
+            user = state.jobs[attempt.job_id].user
+            self._chosen[attempt.uid] = None
+            self._hit.append(Hit(attempt.job_id, attempt.index, user, attempt.uid in moved))
+            if attempt.uid not in moved:
+                self.give(user, -cost_of(state.policy, state.ask(attempt)))
+        self.give(job.user, cost_of(state.policy, asks[0]) * asks[0].nodes)
+        self._sought.pop((job.queue, job.user, job.shape), None)
+
+    def _choices(
+        self, job: Job, asks: tuple[Ask, ...], may_go: Below, price: Price, rows: Sequence[int]
+    ) -> tuple[list[Choice], bool]:
+        """What each worker would cost, and whether anybody is there who may not be stopped only for now."""
         state = self._state
         found: list[Choice] = []
         spared = False
-        for row in _open_rows(state):
+        for row in rows:
             worker = state.columns.worker_of[row]
-            lower = [
+            going = [
                 attempt
                 for uid in state.held.get(worker, ())
                 if (attempt := state.attempts[uid]).phase in (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING)
                 and not attempt.cancel
-                and is_below(attempt, ())
+                and may_go(attempt, ())
             ]
-            fallible = [Blow(_cost(state, attempt), attempt) for attempt in lower if self._may_fall(attempt)]
-            spared = spared or len(fallible) < len(lower)
+            fallible = [Blow(price(state, attempt), attempt) for attempt in going if self._may_fall(attempt)]
+            spared = spared or len(fallible) < len(going)
             blows = sorted(fallible, key=lambda blow: (blow.cost, blow.attempt.fence))
             if blows or asks[0].nodes > 1:
-                found += self._on_row(row, job, asks, blows, is_below)
+                found += self._on_row(row, job, asks, blows, may_go)
         return found, spared
 
     def _may_fall(self, attempt: Attempt) -> bool:
@@ -163,17 +235,19 @@ class Search:
         """Whether one more may be hit of a job and of its user's work, beside those that are to be stopped with it."""
         jobs, limits = self._state.jobs, self._state.policy.preemption.limits
         user = jobs[attempt.job_id].user
-        hits = [*self._hit, *((other.job_id, jobs[other.job_id].user) for other in others)]
+        hits = [(hit.job_id, hit.user) for hit in self._hit]
+        hits += [(other.job_id, jobs[other.job_id].user) for other in others]
         of_job = sum(1 for job_id, _ in hits if job_id == attempt.job_id)
         of_user = sum(1 for _, name in hits if name == user)
         return of_job < limits.per_job and of_user < limits.per_user
 
-    def _within_limits(self, chosen: list[Choice], is_below: Below) -> bool:
-        """Whether all of them together may be stopped."""
+    def _within_limits(self, chosen: list[Choice], is_below: Below, moved: int = 0) -> bool:
+        """Whether all of them together may be stopped, and so many of them moved."""
         victims = [attempt for choice in chosen for attempt in choice.victims]
         cluster = self._state.policy.preemption.limits.cluster
         return (
             0 < len(victims) <= cluster - len(self._hit)
+            and (not moved or moved <= self._aside.most - sum(hit.moved for hit in self._hit))
             and all(self._spares(attempt, victims[:place]) for place, attempt in enumerate(victims))
             and all(is_below(attempt, victims[:place]) for place, attempt in enumerate(victims))
         )
@@ -238,12 +312,6 @@ class Search:
         return share
 
 
-def lapses_ms(receipt: Receipt) -> int:
-    """When a preemption that has led nowhere is given up."""
-    grace_ms = max((round(victim.grace_s * 1000) for victim in receipt.victims), default=0)
-    return receipt.now_ms + grace_ms + STALE_MS
-
-
 def gives_up_ms(state: State, preemption: Preemption) -> int:
     """When a preemption that is decided now will have led nowhere."""
     jobs = [state.jobs[state.attempts[uid].job_id] for uid in preemption.victims]
@@ -300,6 +368,10 @@ def share_held(state: State, kind: str) -> float:
 Below = Callable[[Attempt, Sequence[Attempt]], bool]
 # By how much this pass has changed what users hold.
 Given = Mapping[str, int]
+
+
+def _nobody(state: State, job: Job, ask: Ask, given: Given) -> Below:
+    return lambda attempt, others: False
 
 
 def _by_priority(state: State, job: Job, ask: Ask, given: Given) -> Below:
@@ -361,6 +433,7 @@ def _service(job: Job, ask: Ask, used_ms: int) -> int:
 
 
 _BELOW: dict[str, Callable[[State, Job, Ask, Given], Below]] = {
+    NO_RULE: _nobody,
     "priority": _by_priority,
     "pressure": _by_priority,
     "fair_share": _by_share,
@@ -387,8 +460,15 @@ def _cost(state: State, attempt: Attempt) -> Cost:
     return band, risk, lost_ms(state, attempt) * members, ran_ms(state, attempt), size
 
 
-def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...], nodes: int) -> list[Choice]:
-    """The cheapest worker, or for a gang the cheapest workers of one backend, each once."""
+def _moving_cost(state: State, attempt: Attempt) -> Cost:
+    """What it costs to move an attempt: it waits for nothing, so what it does again counts, by how much it holds."""
+    _, risk, lost, ran, size = _cost(state, attempt)
+    return 0, (lost + RESTART_MS) * size, risk, ran, size
+
+
+def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...]) -> list[Choice]:
+    """The cheapest worker, or for a gang the cheapest workers of one backend, each once; empty where there are none."""
+    nodes = asks[0].nodes
     groups: dict[object, list[Choice]] = {}
     for choice in sorted(
         choices, key=lambda item: (item.reach, item.cost, item.variant, state.columns.worker_of[item.row])

@@ -74,13 +74,14 @@ class Start(NamedTuple):
 
 
 class Underway(NamedTuple):
-    """A preemption on its behalf: the receipt, and who has not left yet."""
+    """A preemption on its behalf: the receipt, who has not left yet, and how many of all start again elsewhere."""
 
     receipt: str
     rule: str
     stopping: tuple[str, ...]
     victims: int
     ends_in_ms: int
+    moved: int = 0
 
 
 class Change(NamedTuple):
@@ -249,6 +250,8 @@ def tell_start(start: Start) -> str:
 def tell_underway(underway: Underway) -> str:
     """A preemption on its behalf."""
     left = f"{len(underway.stopping)} of {count(underway.victims, 'task')} still stopping"
+    if underway.moved:
+        left = f"{left} ({underway.moved} moved to where there is room)"
     return f"preemption {underway.receipt} makes room for it: {left}, for at most {span(underway.ends_in_ms)} more"
 
 

@@ -128,7 +128,7 @@ def _place(state: State, job: Job, found: Rehearsal) -> None:
         if outcome.preemption is not None:
             attempts = [state.attempts[uid] for uid in outcome.preemption.victims]
             found.rule = outcome.preemption.rule
-            found.victims = list(victims_of(state, attempts))
+            found.victims = list(victims_of(state, attempts, outcome.preemption.moves))
             found.spelled = [state.spell(attempt) for attempt in attempts]
     gates = state.parties.all[job.party].gates
     found.gates = [use for gate in gates for use in _use(state, job, gate, placed)]

@@ -329,8 +329,9 @@ def _raise_priority(state: State, job: Job) -> Change | None:
     found, _ = look_through(state).search.seek(top, 0)
     if found is None:
         return None
-    victims = [state.jobs[state.attempts[uid].job_id].priority for uid in found.victims]
-    least = max(victims) + 1
+    # Who is only moved aside need not be below it.
+    moved = {move.uid for move in found.moves}
+    least = max(state.jobs[state.attempts[uid].job_id].priority + (uid not in moved) for uid in found.victims)
     if least <= job.priority or least > TOP_PRIORITY:
         return None
     raised = msgspec.structs.replace(job, priority=least, ranked=True)

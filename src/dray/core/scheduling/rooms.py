@@ -153,6 +153,17 @@ class Rooms:
             return devices
         return self._other_cards(row, ask, owner, guard) if ask.gpus else None
 
+    def fit_cards(self, row: int, ask: Ask, devices: Devices) -> Devices | None:
+        """These very cards where they are there now, else others; None where it does not fit. No guard is asked."""
+        left = self.left(row)
+        if not left.holds(ask):
+            return None
+        free = self._named(row, left) if ask.resources else {}
+        if any(amount > max(free.get(name, 0), 0) for name, amount in ask.resources):
+            return None
+        kept = pick_cards(ask, tuple(card for card in left.cards if card.index in devices), left.used)
+        return kept if kept is not None else pick_cards(ask, left.cards, left.used)
+
     def _other_cards(self, row: int, ask: Ask, owner: str, guard: Guard) -> Devices | None:
         """Cards beside those that are kept: the best ones may be refused where others would do."""
         left = self.left(row)

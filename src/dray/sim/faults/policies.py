@@ -107,6 +107,9 @@ class Site:
         if self.crowded and rng.random() < 0.3:
             spec["gpu_count"] = spec.get("gpu_count", 1)
             spec.setdefault("scheduling_timeout_s", 400)
+        if self.steady and rng.random() < 0.6:
+            # What is idle must lie scattered for anybody to be moved aside.
+            spec["cpu_milli"] = spec.get("cpu_milli", rng.choice([1000, 2000, 3000]))
         if rng.random() < 0.2:
             spec["memory_bytes"] = rng.choice([4, 8, 16]) * GB
         if rng.random() < 0.15:
@@ -191,4 +194,5 @@ def _preemption(rng: random.Random, order: str) -> PreemptionPolicy:
             cluster=rng.choice([3, 100]),
             window_s=rng.choice([20, 120, HOUR_S]),
         ),
+        moves=rng.choice([0, 1, 3, 20]),
     )

@@ -8,6 +8,7 @@ _PASS = "dray.core.scheduling.pass_:"
 _GATES = "dray.core.scheduling.gates:Gates."
 _PARTIES = "dray.core.lifecycle.parties:"
 _ATTEMPTS = "dray.core.lifecycle.attempts:"
+_MOVES = "dray.core.scheduling.moves:"
 _KEPT = "dray.core.scheduling.reservations:"
 _VICTIMS = "dray.core.scheduling.preemption:"
 _REGIME = "dray.core.lifecycle.regime:"
@@ -157,6 +158,13 @@ KEPT = (
         "> 0:",
     ),
     _one(
+        "promise-handed-on",
+        "Whoever is due gets the reservation that another has.",
+        "dray.core.scheduling.slots:Slots.of",
+        'return "" if slot in self._state.reservations else slot',
+        "return slot",
+    ),
+    _one(
         "room-left-untold",
         "Room that a pass leaves to others is not looked at until something else happens.",
         _PASS + "settle_plan",
@@ -274,4 +282,65 @@ VICTIMS = (
     ),
 )
 
-POLICIES = (*RULES, *KEPT, *VICTIMS)
+MOVERS = (
+    _one(
+        "moved-without-room",
+        "A task is moved aside that has room nowhere else.",
+        _MOVES + "Aside.find",
+        "return None",
+        "continue",
+    ),
+    Mutant(
+        "move-budget-ignored",
+        "Any number of tasks may be moved.",
+        (
+            Edit(
+                _VICTIMS + "Search._within_limits",
+                "moved <= self._aside.most - sum(hit.moved for hit in self._hit)",
+                "True",
+            ),
+            Edit(
+                _VICTIMS + "Search._by_moving",
+                "self._aside.most <= sum(hit.moved for hit in self._hit)",
+                "not self._aside.most",
+            ),
+        ),
+    ),
+    _one(
+        "moved-over-and-over",
+        "The same task is moved again and again.",
+        _MOVES + "Aside.may_move",
+        "if key in state.moves or any(hit.moved and (hit.job_id, hit.number) == key for hit in hits):",
+        "if key in state.moves:",
+    ),
+    _one(
+        "moved-room-given-away",
+        "The room that a task moves to is anybody's.",
+        "dray.core.scheduling.destinations:claim_moves",
+        "rooms.claim(row, ask, move.devices if devices is None else devices)",
+        "pass",
+    ),
+    _one(
+        "moved-into-the-room-it-makes",
+        "A task is moved to the very room that it makes.",
+        _MOVES + "_beside",
+        "later.take(claim.ask, claim.devices)",
+        "pass",
+    ),
+    _one(
+        "better-work-moved",
+        "A task may be moved aside for one of lower priority.",
+        _MOVES + "Aside.may_move",
+        " or mine.priority > job.priority",
+        "",
+    ),
+    _one(
+        "gang-member-moved",
+        "One member of a gang is moved as if it were on its own.",
+        _MOVES + "Aside.may_move",
+        "attempt.lane or mine.gang or",
+        "attempt.lane or",
+    ),
+)
+
+POLICIES = (*RULES, *KEPT, *VICTIMS, *MOVERS)

@@ -14,6 +14,7 @@ from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask, Asks
 from dray.core.model.spec import unpack_spec
 from dray.core.model.units import GB
+from dray.core.scheduling.destinations import claim_moves
 from dray.core.scheduling.gates import Gates
 from dray.core.scheduling.rooms import Rooms
 from dray.sim.faults.hub_life import HubLife
@@ -31,6 +32,7 @@ class RoomWatch:
         self._world = world
         self._seen: dict[str, None] = {}
         self._hits: list[tuple[int, str, str]] = []
+        self._moves: list[tuple[int, str, int]] = []
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
         self._promises: dict[Promise, Reservation] = {}
         self._kept: frozenset[tuple[object, ...]] = frozenset()
@@ -39,6 +41,7 @@ class RoomWatch:
         """The hub was restored from a backup: it does not know what came after."""
         self._seen.clear()
         self._hits.clear()
+        self._moves.clear()
         self._pairs.clear()
 
     def committed(self, life: HubLife, fresh: list[Attempt]) -> None:
@@ -48,6 +51,7 @@ class RoomWatch:
             self._check_capacity(state, attempt)
             self._check_reserved(state, attempt)
             self._check_receipts(state, attempt)
+            self._check_moves(state, attempt)
             self._check_victims_first(state, attempt)
         for job_id, index in state.touched.tasks:
             self._check_place(state, job_id, index)
@@ -94,6 +98,31 @@ class RoomWatch:
                     held = [state.attempts[uid] for uid in state.held[worker] if uid not in leaving]
                     ask = state.asks(job.shape)[receipt.variant]
                     self._check_beside(state, attempt, held, ask, devices, receipt)
+
+    def _check_moves(self, state: State, attempt: Attempt) -> None:
+        """Room that a task moves to is its own: whoever starts beside it leaves it that."""
+        for (job_id, index), move in state.moves.items():
+            job, task = state.jobs.get(job_id), state.tasks.get((job_id, index))
+            waits = task is not None and task.last_uid == move.uid and (task.queued or task.current)
+            if job is None or not waits or job.barred or move.worker != attempt.worker:
+                continue
+            held = [state.attempts[uid] for uid in state.held[move.worker]]
+            if self._moved_lacks(state, held, state.asks(job.shape)[move.variant], move.worker):
+                self._world.fail(
+                    f"attempt {attempt.uid} takes the room that {job_id}/{index} moves to: {move}"
+                )
+
+    def _moved_lacks(self, state: State, held: list[Attempt], ask: Ask, worker_id: str) -> str:
+        """What a worker has too little of for these and another task of this ask, on whichever cards."""
+        lack = _lacks(state, worker_id, held, ask, (), more=True)
+        if lack or not ask.gpus:
+            return lack
+        used = Counter[int]()
+        for one in held:
+            used.update(dict.fromkeys(one.devices, state.ask(one).gpu_milli))
+        cards = [card.index for card in state.columns.cards[state.columns.row_of[worker_id]] if card.healthy]
+        idle = [index for index in cards if used[index] + ask.gpu_milli <= WHOLE]
+        return "" if len(idle) >= ask.gpus else f"{len(idle)} cards of {ask.gpus}"
 
     def _check_beside(
         self,
@@ -175,11 +204,36 @@ class RoomWatch:
                 self._world.fail(f"{victim} had not run for {policy.min_run_s} s when {receipt} stopped it")
             if unpack_spec(other.spec).at_most_once:
                 self._world.fail(f"{victim} may start once only, and {receipt} stopped it")
+            if victim.to:
+                self._check_mover(state, receipt, victim, job)
+                continue
             self._check_below(state, receipt, job, attempt, other)
             self._check_cycle(receipt, victim)
         if receipt.rule == "fair_share":
             self._check_shares(state, receipt, job, fresh)
         self._check_limits(state, receipt)
+
+    def _check_mover(self, state: State, receipt: Receipt, victim: Victim, job: Job) -> None:
+        """Who is moved is a peer on its own, has room where it goes, and is not moved over and over."""
+        policy, other = state.policy.preemption, state.jobs[victim.job_id]
+        if other.gang or other.queue != job.queue or other.priority > job.priority:
+            self._world.fail(f"{victim} is no peer of {job.id}, and was moved: {receipt}")
+        leaving = {one.uid for one in receipt.victims}
+        row = state.columns.row_of.get(victim.to)
+        if row is None or not state.columns.get("open", row):
+            self._world.fail(f"{victim} is moved to a worker that is not there: {receipt}")
+            return
+        held = [state.attempts[uid] for uid in state.held.get(victim.to, ()) if uid not in leaving]
+        if lack := self._moved_lacks(state, held, state.asks(other.shape)[victim.to_variant], victim.to):
+            self._world.fail(f"{victim} is moved to where it has no room, {lack}: {receipt}")
+        since_ms = receipt.now_ms - round(policy.limits.window_s * 1000)
+        recent = [move for move in self._moves if move[0] >= since_ms]
+        if len(recent) >= policy.moves:
+            self._world.fail(f"{victim} is one move too many, {policy.moves} are allowed: {receipt}")
+        if (victim.job_id, victim.index) in [move[1:] for move in recent]:
+            self._world.fail(f"{victim} was moved before within the window: {receipt}")
+        self._moves.append((receipt.now_ms, victim.job_id, victim.index))
+        self._world.counts["moved"] += 1
 
     def _check_below(self, state: State, receipt: Receipt, job: Job, attempt: Attempt, other: Job) -> None:
         if receipt.rule in ("priority", "pressure"):
@@ -256,12 +310,12 @@ class RoomWatch:
         regime = getattr(record, "policy", b"")
         found: list[str] = []
         promises: dict[Promise, Reservation] = {}
-        for queue, kept in state.reservations.items():
+        for slot, kept in state.reservations.items():
             job = state.jobs.get(kept.job_id)
             if job is None:
                 continue  # ended and let go: the next pass lets go of its reservation too
-            if job.queue != queue:
-                found.append(f"{kept} is kept in {queue}, and its job waits in {job.queue}")
+            if slot not in (job.queue, f"{job.queue} {job.user}"):
+                found.append(f"{kept} is kept as {slot}, and its job waits in {job.queue}")
             if kept.start_ms > kept.promised_ms:
                 found.append(f"{kept} is later than it was promised")
             key = (life.number, regime, job.id, kept.since_ms, job.queue, state.asks(job.shape))
@@ -289,6 +343,7 @@ class RoomWatch:
             return []
         taken = Counter(row for _, spots in kept for row, _ in spots)
         rooms, gates = Rooms(state), Gates(state)
+        claim_moves(state, rooms)
         found = []
         for job_id, spots in kept:
             job = state.jobs.get(job_id)

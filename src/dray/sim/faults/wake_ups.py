@@ -40,7 +40,9 @@ def _undisturbed(state: State) -> Iterator[None]:
     behind = {gate: dict(lines) for gate, lines in backlog.behind.items()}
     roomier, timers, opens = dict(columns.roomier), list(state.timers), dict(backlog.opens)
     kept = dict(state.reservations), dict(state.unprotected), dict(state.watched)
+    moves = dict(state.moves)
     yield
     backlog.awake, backlog.parked, backlog.gated, backlog.behind = awake, parked, gated, behind
     columns.roomier, state.timers, backlog.opens = roomier, timers, opens
     state.reservations, state.unprotected, state.watched = kept
+    state.moves = moves

@@ -97,7 +97,7 @@ class World:
         self._heap: list[tuple[int, int, int, str]] = []
         self._sessions = 0
         self._numbers = 0
-        self.turns = 0
+        self.turns = self.moved = 0
         self.runs: dict[str, Run] = {}
         self._left_ms: dict[str, int] = {}
         self._jobs: dict[str, int] = {}
@@ -241,6 +241,7 @@ class World:
             effects: list[Effect] = []
             if decided.placements or decided.preemptions:
                 effects = apply(state, PlanDecided(decided.placements, decided.preemptions), clock)
+            self.moved += sum(len(one.moves) for one in decided.preemptions)
             again = settle_plan(state, decided)
             self._begin(decided.placements, clock)
             placed += len(decided.placements)

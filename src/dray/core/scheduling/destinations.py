@@ -1,0 +1,45 @@
+"""Room that is kept for tasks which are being moved aside, seen through one pass.
+
+Claimed before anything else is: to everybody, keepers included, it looks as taken as if the task ran there already.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle.moves import is_under_way
+from dray.core.lifecycle.state import State, TaskKey
+from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.walks import Spot
+
+
+def drop_over(state: State) -> None:
+    """Let go of moves whose task started again, ended or may not start, and of those whose other worker is away."""
+    columns = state.columns
+    for key, move in list(state.moves.items()):
+        row = columns.row_of.get(move.worker)
+        if row is not None and columns.get("open", row) and is_under_way(state, key, move):
+            continue
+        del state.moves[key]
+        if row is not None:
+            # What was kept is there for others, and nobody else will say so.
+            columns.roomier[row] = None
+
+
+def claim_moves(state: State, rooms: Rooms) -> dict[TaskKey, Spot]:
+    """Claim what is kept and there; gives where each task would start now."""
+    found: dict[TaskKey, Spot] = {}
+    for key, move in state.moves.items():
+        row = state.columns.row_of.get(move.worker)
+        job = state.jobs.get(key[0])
+        asks = state.asks(job.shape) if job is not None else ()
+        if row is None or move.variant >= len(asks):
+            continue
+        # Its job may have been edited since: then the room may not suit it any more.
+        ask = asks[move.variant]
+        if not rooms.class_mask(ask)[state.columns.get("offer", row)]:
+            continue
+        devices = rooms.fit_cards(row, ask, move.devices)
+        # Also where only a slot or credit is missing for a moment: the rest must not go to others meanwhile.
+        rooms.claim(row, ask, move.devices if devices is None else devices)
+        if devices is not None:
+            found[key] = Spot(row, move.variant, devices)
+    return found
