@@ -38,6 +38,9 @@ def measure(quick: bool) -> dict[str, Figure]:
     for share in ("p50", "p99"):
         figures[f"call_{share}"].floors = floor_of(one, f"{share}_ms")
         figures[f"call_{share}"].note = absent
+    dozed, absent = ask_peers("naps", naps // 5, (POOL,) if quick else (POOL, "Ray"))
+    figures["naps"].floors |= floor_of(dozed, "per_s")
+    figures["naps"].note = absent
     return figures
 
 

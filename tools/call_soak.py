@@ -8,6 +8,7 @@ the record by another program.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import signal
@@ -27,6 +28,7 @@ if str(ROOT) not in sys.path:
 
 import psutil  # noqa: E402 - after the path, with the others
 from tests.e2e.cluster import Cluster, wait_for  # noqa: E402 - only found after the lines above
+from tools.call_soak_client import unload  # noqa: E402 - only found after the lines above
 from tools.kill_soak_kills import AGENTS, TIMERS, Killer  # noqa: E402 - only found after the lines above
 
 import dray  # noqa: E402 - after the path, with the others
@@ -85,7 +87,8 @@ class Rounds(Killer):
     def start_all(self) -> None:
         self.cluster.start_hub()
         for name in AGENTS:
-            self.cluster.start_agent(name, 1)
+            # One hands large values over as files, the others send them.
+            self.cluster.start_agent(name, 1, near=name == AGENTS[0])
         while len(self._clients) < CLIENTS:
             self._start_client()
 
@@ -172,11 +175,13 @@ def settle(cluster: Cluster, ledger: Ledger) -> tuple[list[str], Counter[str]]:
                 anomalies.append(f"{one.job}: stuck, {document['tasks']}")
                 continue
             counts["maps"] += 1
-            anomalies += judge(one, ledger, status, hub.recorded(one.job), counts)
+            anomalies += judge(one, ledger, status, hub.recorded(one.job), cluster.home / "blobs", counts)
     return anomalies, counts
 
 
-def judge(one: Map, ledger: Ledger, status: Any, rows: list[Any], counts: Counter[str]) -> Iterator[str]:
+def judge(
+    one: Map, ledger: Ledger, status: Any, rows: list[Any], blobs: Path, counts: Counter[str]
+) -> Iterator[str]:
     """Hold one map against its record."""
     total = status["tasks"]["total"]
     if one.job in ledger.recorded and total != one.size:
@@ -189,12 +194,20 @@ def judge(one: Map, ledger: Ledger, status: Any, rows: list[Any], counts: Counte
         if row.state != "succeeded":
             yield f"{row.task_id}: {row.state} {row.exit_class} {row.error}"
             continue
-        value = unpack(row.value)
+        value = unload(unpack(row.value if isinstance(row.value, bytes) else _read_blob(blobs, *row.value)))
         counts["results"] += 1
+        counts["large"] += not isinstance(row.value, bytes)
         if value != index * index + one.salt:
             yield f"{row.task_id}: recorded {value}, right is {index * index + one.salt}"
         if ledger.heard.get((one.job, index), value) != value:
             yield f"{row.task_id}: heard {ledger.heard[one.job, index]}, recorded {value}"
+
+
+def _read_blob(folder: Path, digest: str, size: int) -> bytes:
+    data = (folder / digest[:2] / digest).read_bytes()
+    if (hashlib.sha256(data).hexdigest(), len(data)) != (digest, size):
+        return b""
+    return data
 
 
 def count_twice(cluster: Cluster) -> list[str]:
@@ -265,7 +278,9 @@ def save(path: Path, report: dict[str, Any]) -> None:
     runs = json.loads(path.read_text())["runs"] if path.exists() else []
     runs = [*runs, report][-KEPT_RUNS:]
     kills = {kind: sum(run["kills"][kind] for run in runs) for kind in KINDS}
-    totals = {name: sum(run.get(name, 0) for run in runs) for name in ("maps", "calls", "results", "heard")}
+    totals = {
+        name: sum(run.get(name, 0) for run in runs) for name in ("maps", "calls", "results", "large", "heard")
+    }
     found = sum(len(run["anomalies"]) for run in runs)
     path.write_text(json.dumps({"kills": kills, **totals, "anomalies": found, "runs": runs}, indent=1) + "\n")
 

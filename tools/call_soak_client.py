@@ -14,12 +14,20 @@ from pathlib import Path
 import dray
 
 LEAST, MOST = 20, 400
+# Every third map carries this much with each call, there and back: more than goes inside a message.
+LOAD_BYTES = 100_000
 AWAY_S = 60.0
 
 
-def work(number: int, salt: int, pause_s: float) -> int:
+def work(number: int, salt: int, pause_s: float, load: bytes) -> int | bytes:
     time.sleep(pause_s)
-    return number * number + salt
+    value = number * number + salt
+    return str(value).encode().ljust(len(load), b".") if load else value
+
+
+def unload(value: int | bytes) -> int:
+    """The number that a result stands for."""
+    return int(value.rstrip(b".")) if isinstance(value, bytes) else value
 
 
 def connect() -> dray.Hub:
@@ -41,15 +49,16 @@ def run(ledger: Path, salt: int) -> None:
     rng = random.Random(salt)
     with ledger.open("a", buffering=1) as file, connect() as hub:
         while True:
-            size = rng.randint(LEAST, MOST)
+            size, heavy = rng.randint(LEAST, MOST), rng.random() < 1 / 3
             pauses = [rng.choice((0.0, 0.0, 0.001, 0.03)) for _ in range(size)]
-            results = hub.map(work, range(size), [salt] * size, pauses, losses=1000, retries=1000)
+            loads = [rng.randbytes(LOAD_BYTES) if heavy else b"" for _ in range(size)]
+            results = hub.map(work, range(size), [salt] * size, pauses, loads, losses=1000, retries=1000)
             file.write(f"job {results.job} {size} {salt}\n")
             results.await_recorded()
             file.write(f"job {results.job} {size} {salt}\n")
             file.write(f"recorded {results.job}\n")
             for index, value in enumerate(results):
-                file.write(f"heard {results.job} {index} {value}\n")
+                file.write(f"heard {results.job} {index} {unload(value)}\n")
             file.write(f"done {results.job}\n")
 
 

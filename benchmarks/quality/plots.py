@@ -20,7 +20,7 @@ from benchmarks.quality import muri, openb
 ROOT = Path(__file__).parents[2]
 RESULTS, PLOTS = ROOT / "benchmarks/results/quality", ROOT / "docs/explain/plots"
 WIDE, HIGH, LEFT, BOTTOM, TOP = 720, 260, 48, 36, 44
-COLOURS = ("#a0aec0", "#6b46c1", "#c05621", "#2b6cb0", "#2f855a")
+COLOURS = ("#a0aec0", "#6b46c1", "#c05621", "#2b6cb0", "#63b3ed", "#2f855a", "#68d391")
 Values = Mapping[tuple[str, str], float]
 
 
@@ -126,9 +126,7 @@ def _means(
 def _placement(runs: list[dict[str, Any]]) -> Chart:
     values = _means(runs, ("variant", "strategy"), "unallocated")
     rules = [rule for rule in openb.RULES if any(rule == name for _, name in values)]
-    marks = {
-        (variant, rule): openb.PUBLISHED[variant][rule.removesuffix("_learnt")] for variant, rule in values
-    }
+    marks = {(variant, rule): openb.published_of(variant, rule) for variant, rule in values}
     return Chart("GPUs left unallocated when all were asked for, %", openb.VARIANTS, rules, values, marks)
 
 
@@ -171,7 +169,7 @@ def _fairness(runs: list[dict[str, Any]]) -> Chart:
     return Chart(
         "What a burst of 1,000 jobs costs the worst other tenant (slowdown with / without), by load",
         loads,
-        ("fifo", "fair_share"),
+        ("fifo", "fair_share", "fair_share, protected after 1 min"),
         values,
     )
 

@@ -67,10 +67,10 @@ def placement(asked: argparse.Namespace) -> tuple[Runs, Rows]:
                 variant,
                 name,
                 f"{mean(mine, 'unallocated'):.2f}",
-                f"{published[name.partition('_')[0] if name.startswith('fgd') else name]:.2f}",
+                f"{openb.published_of(variant, name):.2f}",
             ]
-            is_fgd = name.startswith("fgd")
-            row += [f"<= {published['pass']}", f"<= {published['beat']}"] if is_fgd else ["± 0.35", ""]
+            knows = openb.strategy_of(name) in openb.KNOWING
+            row += [f"<= {published['pass']}", f"<= {published['beat']}"] if knows else ["± 0.35", ""]
             moved = mean(mine, "moved")
             row += [f"{moved:.1f}", f"{moved / mean(mine, 'placed'):.2%}"] if moved else ["", ""]
             rows.append([*row, str(len(mine)), f"{mean(mine, 'cpu_s'):.1f}"])
@@ -161,9 +161,10 @@ def paces(asked: argparse.Namespace) -> tuple[Runs, Rows]:
         pace.replay_openb(asked.traces, "default", "best_fit"),
         pace.replay_openb(asked.traces, "default", "fgd"),
         pace.replay_openb(asked.traces, "gpuspec20", "fgd_learnt"),
+        pace.replay_openb(asked.traces, "gpuspec20", "foresight_learnt"),
         pace.replay_short_jobs(asked.short_jobs),
     ]
-    bars = ("5", "6", "15", "15", f"{300 * asked.short_jobs / pace.MANY:g}")
+    bars = ("5", "6", "15", "15", "15", f"{300 * asked.short_jobs / pace.MANY:g}")
     rows = [["replay", "jobs", "CPU s", "bar"]]
     for run, bar in zip(runs, bars, strict=True):
         rows.append([run["replay"], f"{run['jobs']:,}", f"{run['cpu_s']:.1f}", f"<= {bar}"])

@@ -16,6 +16,8 @@ from dray.client.blocking import Hub
 from dray.client.defaults import default_hub
 from dray.client.executor import Executor
 from dray.client.futures import CallFuture
+from dray.client.pausing import is_in_task
+from dray.client.session import session
 from dray.functions.applying import run_batch
 
 
@@ -52,6 +54,16 @@ class DrayBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib ships no
         capped = n_jobs > 0
         self._pool = Executor(jobs if capped else None, hub=self._hub(), **self._terms)
         return jobs
+
+    def start_call(self) -> None:
+        """A run begins: its caller only looks now and then whether a batch has ended, and leaves its slot to them."""
+        if is_in_task():
+            session().yield_slot()
+
+    def stop_call(self) -> None:
+        """A run has ended."""
+        if is_in_task():
+            session().resume_slot()
 
     def submit(
         self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None

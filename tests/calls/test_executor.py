@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import gc
 import itertools
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import dray
+from dray.errors import InvalidInput
 
 LIMIT_S = 60.0
 _here: dict[str, str] = {}
@@ -71,6 +73,15 @@ def test_calls_and_maps(pool: dray.Executor) -> None:
         _ = pool.submit(power, 1)
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.map(power, [1])
+
+
+def test_futures_as_arguments(hub: dray.Hub) -> None:
+    with dray.Executor(2, hub=hub) as pool:
+        first = pool.submit(power, 2)
+        assert pool.submit(power, first).result(LIMIT_S) == 16
+        bound: functools.partial[int] = functools.partial(power, first)  # type: ignore[arg-type]  # its result
+        with pytest.raises(InvalidInput, match="as an argument of the call"):
+            _ = pool.submit(bound)
 
 
 def test_keywords_named_like_resources_go_to_the_function(pool: dray.Executor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -72,13 +73,32 @@ def test_an_endless_input_is_read_as_results_are_taken(hub: dray.Hub) -> None:
 def test_an_exception_reaches_the_caller_and_stops_the_rest(hub: dray.Hub) -> None:
     results = hub.map(divide, [1.0, 1.0], [1.0, 0.0], timeout=LIMIT_S)
     assert next(results) == 1.0
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as caught:
         next(results)
+    assert caught.value.__notes__ == [f"item 1 of the map of divide(), job {results.job}"]
     with pytest.raises(StopIteration):
         next(results)
     given = list(hub.map(divide, [1.0, 1.0], [0.0, 1.0], timeout=LIMIT_S, return_exceptions=True))
     assert isinstance(given[0], ZeroDivisionError)
     assert given[1] == 1.0
+
+
+def test_an_input_that_breaks_stops_what_was_sent_of_it(hub: dray.Hub) -> None:
+    def naps() -> Iterator[float]:
+        yield from itertools.repeat(0.0, 10)
+        yield from itertools.repeat(30.0, 10)
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        hub.map(drowse, naps(), name="broken-at-once")
+    results = hub.map(drowse, naps(), name="broken-later", window=20, timeout=LIMIT_S)
+    assert "of 20 and more ended" in repr(results)
+    assert [next(results) for _ in range(10)] == [0.0] * 10
+    with pytest.raises(RuntimeError, match="no more") as caught:
+        next(results)
+    assert caught.value.__notes__ == [f"drowse() was stopped here, job {results.job}; the rest was cancelled"]
+    for job in (results.job, *(job.id for job in hub.jobs(name="broken-at-once"))):
+        assert hub.wait(job, LIMIT_S).state is dray.JobState.KILLED
 
 
 def test_a_map_has_its_time(hub: dray.Hub) -> None:
@@ -158,3 +178,67 @@ def test_a_hub_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
         finally:
             agent.terminate()
             agent.wait()
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def late(x: float) -> float:
+    time.sleep(0.3)
+    return x
+
+
+def test_items_that_are_futures_stand_for_their_results(hub: dray.Hub) -> None:
+    futures = [hub.submit(late, number) for number in (1, 2, 3)]
+    results = hub.map(add, [*futures, 10, 20], [futures[0], 5, 5, 5, futures[1]], timeout=LIMIT_S)
+    assert list(results) == [2, 7, 8, 15, 22]
+    assert len(results.jobs) == 5
+
+
+def test_what_all_items_need_is_waited_for_once(hub: dray.Hub) -> None:
+    large = hub.submit(np.ones, 300_000)
+    results = hub.map(np.dot, itertools.repeat(large), range(40), timeout=LIMIT_S)
+    assert [result.sum() for result in results] == [300_000 * number for number in range(40)]
+    assert len(results.jobs) == 1
+
+
+def test_a_future_inside_the_function_itself_is_waited_for(hub: dray.Hub) -> None:
+    first = hub.submit(late, 4)
+    bound: functools.partial[int] = functools.partial(add, b=first)  # type: ignore[arg-type]  # stands for its result
+    assert hub.submit(bound, 1).result(LIMIT_S) == 5
+    second = hub.submit(late, 6)
+    assert list(hub.map(lambda x: x + second, range(3), timeout=LIMIT_S)) == [6, 7, 8]
+
+
+def test_a_future_that_fails_fails_the_items_that_need_it(hub: dray.Hub) -> None:
+    def fail() -> int:
+        time.sleep(0.2)
+        raise ValueError("broken")
+
+    for known in (False, True):
+        broken = hub.submit(fail)
+        if known:
+            broken.exception(LIMIT_S)
+        given = list(hub.map(square, [2, broken, 3], timeout=LIMIT_S, return_exceptions=True))
+        assert (given[0], given[2]) == (4, 9)
+        assert isinstance(given[1], dray.CallFailed)
+        assert given[1].exit_class == "dependency"
+
+
+def test_a_cap_and_items_that_need_different_futures_are_refused(hub: dray.Hub) -> None:
+    futures = [hub.submit(square, number) for number in (1, 2)]
+    with pytest.raises(InvalidInput, match="leave limit out"):
+        hub.map(square, futures, limit=2)
+    assert list(hub.map(add, itertools.repeat(futures[1]), [1, 2], limit=2, timeout=LIMIT_S)) == [5, 6]
+
+
+def test_what_is_cancelled_does_not_go_on_in_another_array(hub: dray.Hub) -> None:
+    items, name = itertools.repeat(0.01, 49_000), "cancelled-early"
+    results = hub.map(drowse, items, name=name, progress=False, return_exceptions=True)
+    results.cancel()
+    given = list(results)
+    assert len(given) == 49_000
+    assert isinstance(given[-1], dray.CallFailed)
+    assert hub.wait(results.job, LIMIT_S).state is dray.JobState.KILLED
+    assert [job.id for job in hub.jobs(name=name)] == [results.job]

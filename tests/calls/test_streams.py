@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dray
+from dray.client.private import PrivateHub
 from dray.testing import RunningHub, running_hub
 
 LIMIT_S = 60.0
@@ -78,3 +80,75 @@ def test_closing_the_client_lets_its_jobs_end(impatient: RunningHub) -> None:
     with impatient.connect() as hub:
         wait_until_ended(hub, job_id)
         assert hub.status(job_id).state is dray.JobState.SUCCEEDED
+
+
+LEFT = """
+import dray, sys
+hub = dray.connect(home=sys.argv[1])
+done = hub.submit(abs, -1)
+assert done.result(60) == 1
+print(done.id.partition("/")[0], flush=True)
+"""
+HANDED_OVER = """
+import dray, sys
+hub = dray.connect(home=sys.argv[1])
+calls = [hub.submit(abs, -number) for number in range(6000)]
+results = hub.map(abs, range(6000))
+single = hub.submit(abs, -1, key="once")
+print(calls[0].id.partition("/")[0], results.job)
+"""
+INTERRUPTED = """
+import dray, os, signal, sys, time
+hub = dray.connect(home=sys.argv[1])
+results = hub.map(time.sleep, [0.05] * 2000, progress=False)
+print(results.job, flush=True)
+next(results)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for _ in results:
+    pass
+"""
+HUB_DIES = """
+import dray, os, signal, sys
+hub = dray.connect(home=sys.argv[1])
+calls = [hub.submit(abs, -number) for number in range(6000)]
+os.kill(int(sys.argv[2]), signal.SIGKILL)
+calls += [hub.submit(abs, -number) for number in range(6000)]
+"""
+
+
+def run_to_its_end(text: str, *words: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", text, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+def test_a_program_that_ends_lets_its_arrays_end(cluster: PrivateHub, hub: dray.Hub) -> None:
+    job = run_to_its_end(LEFT, str(cluster.home)).strip()
+    assert hub.status(job).state is dray.JobState.SUCCEEDED
+
+
+def test_what_a_program_has_submitted_before_its_end_is_recorded(cluster: PrivateHub, hub: dray.Hub) -> None:
+    for job in run_to_its_end(HANDED_OVER, str(cluster.home)).split():
+        assert hub.status(job)["tasks"]["total"] == 6000
+        assert hub.wait(job, LIMIT_S).state is dray.JobState.SUCCEEDED
+    single = [job for job in hub.jobs(name="abs") if job["spec"].get("array") is None]
+    assert len(single) == 1
+
+
+def test_an_interrupted_program_leaves_nothing_running(cluster: PrivateHub, hub: dray.Hub) -> None:
+    words = [sys.executable, "-c", INTERRUPTED, str(cluster.home)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert "KeyboardInterrupt" in ran.stderr
+    assert "the rest was cancelled" in ran.stderr
+    assert hub.status(ran.stdout.strip())["cancel_requested"]
+    assert hub.wait(ran.stdout.strip(), LIMIT_S).state is dray.JobState.KILLED
+
+
+def test_a_hub_that_is_gone_does_not_hold_the_end_of_a_program_up(tmp_path: Path) -> None:
+    with running_hub(tmp_path / "h") as running:
+        pid = json.loads((running.home / "hub.json").read_text())["pid"]
+        run_to_its_end(HUB_DIES, str(running.home), str(pid))

@@ -81,6 +81,7 @@ class DeafProxy:
         self.deaf = False
         self.swallowed = asyncio.Event()
         self.connections = 0
+        self._lines: list[asyncio.Future[None]] = []
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -89,15 +90,25 @@ class DeafProxy:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        for line in self._lines:
+            line.cancel()
+        await asyncio.gather(*self._lines, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._lines.append(asyncio.ensure_future(self._join(reader, writer)))
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hub_reader, hub_writer = await asyncio.open_connection(self._host, self._port)
         there = asyncio.create_task(self._copy(reader, hub_writer, False))
-        await self._copy(hub_reader, writer, True)
-        there.cancel()
-        writer.close()
-        hub_writer.close()
+        try:
+            await self._copy(hub_reader, writer, True)
+        finally:
+            there.cancel()
+            for end in (writer, hub_writer):
+                end.close()
+                with contextlib.suppress(OSError):
+                    await end.wait_closed()
 
     async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, back: bool) -> None:
         with contextlib.suppress(OSError):
@@ -137,6 +148,24 @@ async def test_a_wait_outlives_the_hub(hub: RunningHub) -> None:
             await worker.run_one()
             status = await waiting
     assert (status.state, status.exit_code, status.ok) == (JobState.SUCCEEDED, 0, True)
+
+
+async def test_a_hub_that_is_away_for_longer_is_told_of_once(
+    hub: RunningHub,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wait_until_async: WaitUntil,
+) -> None:
+    monkeypatch.setattr("dray.client.channel.SAY_AFTER_S", 0.05)
+    async with client_of(hub) as client, asyncio.timeout(DEADLINE_S):
+        await client.ping()
+        await asyncio.to_thread(hub.kill)
+        await wait_until_async(lambda: "dialling on" in caplog.text)
+        await asyncio.to_thread(hub.start)
+        await client.ping()
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["no", "the"]
+    assert "What was submitted goes on" in caplog.text
+    assert "the hub is back after" in caplog.text
 
 
 async def test_rows_are_followed_to_the_end(hub: RunningHub) -> None:

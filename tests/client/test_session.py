@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +67,86 @@ def test_importing_it_loads_nothing_heavy() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.stdout.split() == []
+
+
+class OneTasksAgent:
+    """The other end of one task's line, by hand."""
+
+    def __init__(self, path: str) -> None:
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(path)
+        self._server.listen()
+        self._server.settimeout(20)
+        self._line: socket.socket | None = None
+        self._heard: list[str] = []
+
+    def hear(self) -> str:
+        """The next word that the task says."""
+        if self._line is None:
+            self._line = self._server.accept()[0]
+            self._line.settimeout(20)
+        while not self._heard:
+            words = [next(iter(json.loads(line))) for line in self._line.recv(4096).splitlines()]
+            self._heard += [word for word in words if word != "hello"]
+        return self._heard.pop(0)
+
+    def grant(self) -> None:
+        assert self._line is not None
+        self._line.sendall(b'{"resumed": {}}\n')
+
+    def close(self) -> None:
+        self._server.close()
+        if self._line is not None:
+            self._line.close()
+
+
+@pytest.fixture
+def task() -> Iterator[tuple[Session, OneTasksAgent]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "s")
+        agent = OneTasksAgent(path)
+        session = Session({"DRAY_SESSION": path, "DRAY_ATTEMPT_UID": "1-1"})
+        yield session, agent
+        session.close(0)
+        agent.close()
+
+
+def test_a_wait_that_begins_while_another_takes_the_slot_back_gives_it_up_again(
+    task: tuple[Session, OneTasksAgent],
+) -> None:
+    session, agent = task
+    session.yield_slot()
+    assert agent.hear() == "yield"
+    first = threading.Thread(target=session.resume_slot)
+    first.start()
+    assert agent.hear() == "resume"
+    session.yield_slot()  # there is none at this moment: nothing to say, and nothing to wait for
+    agent.grant()
+    assert agent.hear() == "yield"
+    first.join(20)
+    assert not first.is_alive()
+    last = threading.Thread(target=session.resume_slot)
+    last.start()
+    assert agent.hear() == "resume"
+    agent.grant()
+    last.join(20)
+    assert not last.is_alive()
+
+
+def test_a_slot_that_was_not_had_in_time_is_taken_before_it_is_given_up_again(
+    task: tuple[Session, OneTasksAgent],
+) -> None:
+    session, agent = task
+    session.yield_slot()
+    assert agent.hear() == "yield"
+    assert session.resume_slot(0.01) is False
+    assert agent.hear() == "resume"
+    again = threading.Thread(target=session.yield_slot)
+    again.start()
+    agent.grant()
+    assert agent.hear() == "yield"
+    again.join(20)
+    assert not again.is_alive()
 
 
 def shell(*words: str, **env: str) -> subprocess.CompletedProcess[str]:

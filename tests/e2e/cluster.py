@@ -208,17 +208,20 @@ class Cluster:
         *flags: str,
         env: Mapping[str, str] = {},
         wait: bool = True,
+        near: bool = False,
     ) -> Agent:
-        """Start an agent, or start one that was killed again with the same home."""
+        """Start an agent, or start one that was killed again with the same home; `near`: the hub's own."""
         agent = self.agents.get(name)
         if agent is None:
-            home = self.folder / name
-            home.mkdir()
+            home = self.home if near else self.folder / name
             command = [*DRAY, "worker", "start", "--home", str(home), "--name", name, "--slots", str(slots)]
-            token = (self.home / "token").read_text().strip()
-            (home / "token").write_text(token)
-            (home / "token").chmod(0o600)
-            command += ["--hub", hub or self.url, "--backend", "cpu", *flags]
+            if not near:
+                home.mkdir()
+                token = (self.home / "token").read_text().strip()
+                (home / "token").write_text(token)
+                (home / "token").chmod(0o600)
+                command += ["--hub", hub or self.url]
+            command += ["--backend", "cpu", *flags]
             agent = self.agents[name] = Agent(name, home, command, self.folder / f"{name}.log")
         agent.process = self.spawn(agent.command, agent.log, env)
         if wait:

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import os
 import socket
 import sqlite3
 import threading
@@ -181,23 +182,27 @@ async def test_what_nobody_refers_to_is_swept_after_a_while(tmp_path: Path) -> N
     writer, now = StoreWriter(store), [10_000]
     writer.start()
     try:
-        (tmp_path / "blobs" / "drafts").mkdir(parents=True)
-        (tmp_path / "blobs" / "drafts" / "left").write_bytes(b"of an earlier hub")
         blobs = Blobs(tmp_path / "blobs", store, writer, 1 << 20, lambda size: True, lambda: now[0])
-        assert not (tmp_path / "blobs" / "drafts").exists()
+        left = tmp_path / "blobs" / "drafts" / "left"
+        blobs.folder.draft()
+        left.write_bytes(b"of an earlier hub")
+        age(left, 10)
         digests = []
         for body in (b"needed", b"idle", b"young"):
             upload = blobs.begin(0)
             await blobs.keep(upload, [body], digest_of(body))
             digests.append(digest_of(body))
+            age(blobs.path(digests[-1]), 10)
         store.commit(Turn(1, 1, 1, b"", b"", chunks=[BlobRef(digests[0], "j1")]))
         await listed(store, digests)
         now[0] = 20_000
-        blobs.want(digests[2], 5)
+        assert blobs.renew(digests[2]) == 5
+        age(blobs.path(digests[2]), 20)
         await listed(store, digests[2:], 20_000)
         now[0] = 25_000
         assert await blobs.sweep(10.0) == 1
         assert [blobs.path(digest).exists() for digest in digests] == [True, False, True]
+        assert os.listdir(tmp_path / "blobs" / "drafts") == []
         assert blobs.find(digests[0]) == 6
         with pytest.raises(NotFound, match="no blob"):
             blobs.find(digests[1])
@@ -214,12 +219,19 @@ async def test_what_nobody_refers_to_is_swept_after_a_while(tmp_path: Path) -> N
         store.commit(Turn(2, 1, 1, b"", b"", chunks=[BlobRef("ab" * 32, "j1")]))
         assert await blobs.list_strays() == 1
         await listed(store, ["cd" * 32])
+        for path in (blobs.path(digests[2]), stray, other):
+            age(path, 25)
         now[0] = 99_000
         assert await blobs.sweep(10.0) == 2
         assert (stray.exists(), other.exists()) == (True, False)
     finally:
         await writer.close()
         store.close(clean=True)
+
+
+def age(path: Path, at_s: float) -> None:
+    """Date a file by the clock of the test."""
+    os.utime(path, (at_s, at_s))
 
 
 async def listed(store: SqliteStore, digests: list[str], at_ms: int = 0) -> None:
@@ -242,7 +254,8 @@ async def test_a_blob_that_comes_back_while_it_is_swept_stays(tmp_path: Path) ->
         body, digest = b"again", digest_of(b"again")
         for turn in range(20):
             await blobs.keep(blobs.begin(0), [body], digest)
-            await listed(store, [digest])
+            await listed(store, [digest], now[0])
+            age(blobs.path(digest), now[0] / 1000)
             now[0] += 100_000
             await asyncio.gather(blobs.sweep(1.0), blobs.keep(blobs.begin(0), [body], digest))
             assert blobs.path(digest).read_bytes() == body, turn

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from tests.core.harness import Cluster
+from tests.properties.placed import hold_all
 
 from dray.core.lifecycle.events import PolicyChanged
 from dray.core.lifecycle.state import State
@@ -275,17 +276,8 @@ def test_fgd_follows_the_formula(
         )
         if place == len(asks) // 2:
             for index, (left, free) in enumerate(slow):
-                hold_all(cluster, f"w{index}", nodes[index], left, free)
+                hold_all(cluster, f"w{index}", nodes[index][0], left, free)
             placer = make_placer(state, Rooms(state))
-
-
-def hold_all(cluster: Cluster, worker: str, total: tuple[int, int], cpu: int, idle: list[int]) -> None:
-    """Put what a pass claimed into the columns, as the next pass would find it: kept gains must follow."""
-    columns = cluster.state.columns
-    columns.hold(worker, Ask(cpu_milli=total[0] * 1000 - cpu), (), 1)
-    for index, free in enumerate(idle):
-        if free < WHOLE:
-            columns.hold(worker, Ask(gpus=1, gpu_milli=WHOLE - free), (index,), 1)
 
 
 @given(

@@ -25,6 +25,7 @@ QUICK = (
     "credit-added",
     "flapping-tolerated",
     "reported-slots-trusted",
+    "stale-standing",
     "finished-not-reported",
     "go-before-all-accepted",
     "member-concluded-alone",

@@ -1,7 +1,8 @@
 """Large values on this worker: fetched from the hub once, kept on disk by their digest, brought to the hub from here.
 
 Transfers run in threads with connections of their own, since the loop must not wait for disks. What is fetched is
-hashed on the way and taken only if it is what was asked for; the oldest go when the cache is full.
+hashed on the way and taken only if it is what was asked for; the oldest go when the cache is full. With a hub of the
+same home on the same machine nothing is sent at all: blobs are read where it keeps them, and files put there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from dray.errors import HubUnavailable
+from dray.errors import HubUnavailable, NoSpace, TooLarge
+from dray.wire.blob_folder import BlobFolder
 
 CHUNK_BYTES = 1 << 20
 THREADS = 4
@@ -50,13 +52,14 @@ class Refused(Exception):
 class Blobs:
     """The cache of one agent and its traffic. `access` tells how to reach the hub, None while nobody knows.
 
-    `near` is where the hub keeps its blobs if it shares this agent's home: those are read where they lie.
+    `near` is where the hub keeps its blobs if it shares this agent's home; empty if not.
     """
 
     def __init__(
         self, folder: Path, near: str, cap_bytes: int, access: Callable[[], HubAccess | None]
     ) -> None:
-        self.folder, self._near, self._cap_bytes, self._access = folder, near, cap_bytes, access
+        self.folder, self._cap_bytes, self._access = folder, cap_bytes, access
+        self._near = BlobFolder(near) if near else None
         self._threads = ThreadPoolExecutor(THREADS, "dray-blobs")
         self._connections = threading.local()
         self._coming: dict[str, asyncio.Task[str]] = {}
@@ -91,8 +94,8 @@ class Blobs:
 
     async def fetch(self, digest: str) -> str:
         """The path of a blob; raises Refused where the hub does not give it."""
-        if self._is_near(digest):
-            return f"{self._near}/{digest[:2]}/{digest}"
+        if self._near is not None and self._is_near(digest):
+            return self._near.path(digest)
         return await self._have(digest, f"/api/v1/blobs/{digest}", digest)
 
     async def fetch_value(self, job: str, index: int) -> str:
@@ -109,7 +112,7 @@ class Blobs:
         return await asyncio.shield(self._start(name, target, digest))
 
     def _is_near(self, digest: str) -> bool:
-        return bool(self._near) and os.access(f"{self._near}/{digest[:2]}/{digest}", os.R_OK)
+        return self._near is not None and os.access(self._near.path(digest), os.R_OK)
 
     def _is_there(self, name: str) -> bool:
         return os.path.exists(self.path(name))
@@ -163,6 +166,10 @@ class Blobs:
 
     async def upload(self, path: str, digest: str, size: int, keep: bool) -> None:
         """Bring a file to the hub; afterwards it is part of the cache, or gone. Raises Refused."""
+        near = self._near
+        if near is not None and near.is_near() and os.stat(path).st_dev == os.stat(near.root).st_dev:
+            await self._persist(lambda: _hand_over(near, path, digest, size))
+            return
         await self._persist(lambda: self._put(path, digest, size))
         if keep:
             target = self.path(digest)
@@ -235,6 +242,21 @@ class Blobs:
             made = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
         self._connections.known = (access, made, time.monotonic())
         return made
+
+
+def _hand_over(near: BlobFolder, path: str, digest: str, size: int) -> str:
+    """Put a file among the hub's own; a hub without room may have some later."""
+    try:
+        near.check(size)
+    except TooLarge as fault:
+        raise Refused(fault.message, too_large=True) from None
+    except NoSpace as fault:
+        raise HubUnavailable(fault.message) from None
+    if near.renew(digest):
+        os.unlink(path)
+    else:
+        near.place(path, digest)
+    return near.path(digest)
 
 
 def _send_file(

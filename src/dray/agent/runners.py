@@ -268,18 +268,17 @@ class Runners:
 
     def _land(self, uid: str, lane: str, index: int, wall_us: int, value: bytes) -> None:
         try:
-            digest, size = value.decode().split()
-            named = (digest, int(size))
+            digest, size, file = value.decode().split()
+            named, path = (digest, int(size)), f"{self.home.folder(uid)}/values/{int(file)}"
         except ValueError:
-            named = ("", 0)
+            named, path = ("", 0), ""
         self._tell(self._machine.calls.runner_landing(uid, index, _now_ms()))
-        self._spawn(uid, self._upload(uid, lane, index, wall_us, named))
+        self._spawn(uid, self._upload(path, lane, index, wall_us, named))
 
-    async def _upload(self, uid: str, lane: str, index: int, wall_us: int, named: tuple[str, int]) -> None:
+    async def _upload(self, path: str, lane: str, index: int, wall_us: int, named: tuple[str, int]) -> None:
         """Bring a large value to the hub, then say how its call ended."""
         digest, size = named
         state, details = "succeeded", {}
-        path = f"{self.home.folder(uid)}/values/{os.path.basename(digest)}"
         try:
             await self._blobs.upload(path, digest, size, keep=not self.home.is_foreign)
         except Refused as fault:

@@ -17,6 +17,7 @@ from dray.client.channel import Channel
 from dray.client.discovery import find_target
 from dray.client.functions import Functions, bare_function
 from dray.client.futures import CallFuture
+from dray.client.pausing import pause_until
 from dray.client.recipes import split_keywords
 from dray.client.results import Recorded, read_recorded
 from dray.client.status import Status
@@ -93,6 +94,11 @@ class AsyncHub:
             self._functions = Functions(CallDesk(self._channel, blobs, self.read_logs), blobs)
         return self
 
+    async def settle(self) -> None:
+        """Have all calls recorded that were submitted, and let their arrays end; the client can be used on."""
+        if self._functions is not None:
+            await self._functions.desk.settle()
+
     async def close(self) -> None:
         if self._functions is not None:
             await self._functions.desk.close()
@@ -166,6 +172,15 @@ class AsyncHub:
 
     async def wait(self, job: AnyJob, timeout: float | None = None) -> Status:
         """Wait for the end of a job, or of one task (`JOB/INDEX`). Raises `TimeoutError`; the job goes on."""
+        ended = asyncio.ensure_future(self.await_end(job, timeout))
+        try:
+            await pause_until(ended)
+        finally:
+            ended.cancel()
+        return ended.result()
+
+    async def await_end(self, job: AnyJob, timeout: float | None = None) -> Status:
+        """As `wait`, for one who listens and does not wait: inside a task the slot is kept."""
         if "/" in id_of(job):
             return await self._wait_for_task(job, timeout)
         watch = self._channel.watch(id_of(job))

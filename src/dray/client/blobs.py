@@ -1,13 +1,15 @@
-"""Large values, over HTTP beside the channel: uploaded and fetched by a few threads, each content once.
+"""Large values, beside the channel: brought to the hub and fetched by a few threads, each content once.
 
-A value of up to 64 KiB travels inside its message. Of a larger one a copy is taken when it is offered, so that the
-caller may go on writing to its arrays; one too large to copy is sent before `offer` returns. Surprising rule: offering
-blocks while too much waits to be sent, which is what keeps a loop over large arguments from filling the memory.
+A value of up to 64 KiB travels inside its message. A larger one goes as a file into the folder of a hub of this home on
+this machine, over HTTP to any other. A copy of it is taken when it is offered, so that the caller may go on writing to
+its arrays (the file is one); what is too large to copy is sent before `offer` returns. Surprising rule: offering blocks
+while too much waits to be sent, which is what keeps a loop over large arguments from filling the memory.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import time
 import weakref
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from dray.client.discovery import Target
 from dray.errors import DrayError, HubUnavailable
-from dray.functions.values import Packed, Part
+from dray.functions.values import Packed, Part, unpack
+from dray.wire.blob_folder import BlobFolder, write_parts
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 THREADS = 4
 WAITING_BYTES = 256 << 20
 COPIED_BYTES = 64 << 20
+# Of what waits on this machine to be used so much stays in memory.
+AHEAD_BYTES = 64 << 20
 TRUSTED_S = 30.0
 REMEMBERED = 4096
 ASK_LIMIT_BYTES = 256 << 20
@@ -39,6 +44,26 @@ class Upload(concurrent.futures.Future[tuple[str, int]]):
         super().__init__()
         self.digest, self.size = digest, size
         self.ended_at = float("inf")
+        self.users = 1
+
+
+class LateResult:
+    """A large result that is read when it is looked at, so that a map does not hold all of them at once."""
+
+    __slots__ = ("_blobs", "_coming", "_digest", "_size")
+
+    def __init__(self, blobs: Blobs, digest: str, size: int) -> None:
+        self._blobs, self._digest, self._size = blobs, digest, size
+        self._coming = blobs.fetch_ahead(digest, size)
+
+    def open(self) -> Any:
+        """The value."""
+        if self._coming is None:
+            return unpack(self._blobs.read(self._digest, self._size))
+        try:
+            return unpack(self._coming.result())
+        finally:
+            self._blobs.took(self._size)
 
 
 class Blobs:
@@ -47,8 +72,9 @@ class Blobs:
     def __init__(self, find: Callable[[], Target], wake: Callable[..., Any]) -> None:
         self._find, self._wake = find, wake
         self._room = threading.Condition()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._ahead_bytes = self._fetched_bytes = 0
         self._known: dict[str, Upload] = {}
+        self._folder: BlobFolder | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._lines: weakref.WeakSet[BlobLine] = weakref.WeakSet()
@@ -57,22 +83,30 @@ class Blobs:
         """The bytes of a small value; of a large one its upload, begun or shared with whoever offered it before."""
         if packed.inline:
             return packed.join()
-        if packed.size > ASK_LIMIT_BYTES:
-            # Before it is hashed, which takes longer than anybody likes to wait for a refusal.
+        near = self._find_near()
+        # Before it is hashed, which takes longer than anybody likes to wait for a refusal.
+        if near is not None:
+            near.check(packed.size)
+        elif packed.size > ASK_LIMIT_BYTES:
             self._try(lambda line: line.check_size(packed.size))
         digest = packed.digest()
         with self._room:
             known = self._known.get(digest)
             if known is not None and time.monotonic() - known.ended_at < TRUSTED_S and not _failed(known):
+                known.users += 1
                 return known
             upload = self._remember(Upload(digest, packed.size))
+        if near is None or not self._hand_over(near, upload, packed.parts):
+            self._offer_by_line(upload, packed, known is not None)
+        return upload
+
+    def _offer_by_line(self, upload: Upload, packed: Packed, ask_first: bool) -> None:
         if packed.size > COPIED_BYTES:
-            self._carry(upload, packed.parts, known is not None)
+            self._carry(upload, packed.parts, ask_first)
         else:
             self._wait_for_room(packed.size)
             data = packed.join()
-            self._threads().submit(self._carry_later, upload, data, known is not None)
-        return upload
+            self._threads().submit(self._carry_later, upload, data, ask_first)
 
     def send(self, packed: Packed) -> None:
         """Upload a large value and wait until the hub has it."""
@@ -80,12 +114,40 @@ class Blobs:
         if isinstance(upload, Upload):
             upload.result()
 
+    def release(self, upload: Upload) -> None:
+        """A call has used this argument up; where it was the only one, memory need not hold it any longer."""
+        with self._room:
+            upload.users -= 1
+            if upload.users or self._folder is None:
+                return
+            self._ahead_bytes -= upload.size
+        self._folder.drop(upload.digest)
+
+    def fetch_ahead(self, digest: str, size: int) -> concurrent.futures.Future[bytearray] | None:
+        """Begin to fetch a result that will be looked at soon; None where that is read as quickly, or later."""
+        if self._find_near() is not None:
+            return None
+        with self._room:
+            if self._fetched_bytes and self._fetched_bytes + size > WAITING_BYTES:
+                return None
+            self._fetched_bytes += size
+        return self._threads().submit(self.read, digest, size)
+
+    def took(self, size: int) -> None:
+        """Somebody has looked at what was fetched ahead."""
+        with self._room:
+            self._fetched_bytes -= size
+
     def fetch(self, digest: str, size: int, done: Callable[[Any], None]) -> None:
         """Fetch a blob; `done` is called in the client's loop with its bytes, or with what went wrong."""
         self._threads().submit(self._bring, digest, size, done)
 
     def read(self, digest: str, size: int) -> bytearray:
         """Fetch a blob here and now."""
+        near = self._find_near()
+        if near is not None:
+            with contextlib.suppress(OSError):  # the hub says it better
+                return near.read(digest, size)
         data: bytearray = self._try(lambda line: line.get(digest, size))
         return data
 
@@ -121,6 +183,45 @@ class Blobs:
                 self._pool = ThreadPoolExecutor(THREADS, "dray-blobs")
             return self._pool
 
+    # --- by file ------------------------------------------------------------------------------------------------------
+
+    def _find_near(self) -> BlobFolder | None:
+        """The folder of the hub's blobs, where this program may put files into it. Once found it stays the one."""
+        if self._folder is None:
+            with contextlib.suppress(
+                DrayError
+            ):  # it is not there now: whoever sends something will hear of that
+                home = self._find().home
+                folder = BlobFolder(f"{home}/blobs")
+                self._folder = folder if home is not None and folder.is_near() else None
+        return self._folder
+
+    def _hand_over(self, near: BlobFolder, upload: Upload, parts: Sequence[Part]) -> bool:
+        """Write a value to a file of the hub's; a thread waits for the disk. False where it cannot be written."""
+        try:
+            if near.renew(upload.digest):
+                _end(upload)
+                return True
+            draft = near.draft()
+            write_parts(draft, parts)
+        except OSError:
+            return False
+        with self._room:
+            self._ahead_bytes += upload.size
+            is_far = self._ahead_bytes > AHEAD_BYTES
+        self._threads().submit(self._place, near, upload, draft, is_far)
+        return True
+
+    def _place(self, near: BlobFolder, upload: Upload, draft: str, is_far: bool) -> None:
+        try:
+            near.place(draft, upload.digest, drop=is_far)
+        except OSError as fault:
+            _end(upload, HubUnavailable(f"a large value did not reach the hub's folder {near.root}: {fault}"))
+        else:
+            _end(upload)
+
+    # --- by line ------------------------------------------------------------------------------------------------------
+
     def _carry_later(self, upload: Upload, data: bytes, ask_first: bool) -> None:
         try:
             self._carry(upload, (data,), ask_first)
@@ -133,16 +234,14 @@ class Blobs:
         try:
             self._try(lambda line: line.put(upload.digest, parts, upload.size, ask_first))
         except BaseException as fault:  # noqa: BLE001 - whoever waits for the upload hears of it
-            upload.ended_at = time.monotonic()
-            upload.set_exception(fault)
-            return
-        upload.ended_at = time.monotonic()
-        upload.set_result((upload.digest, upload.size))
+            _end(upload, fault)
+        else:
+            _end(upload)
 
     def _bring(self, digest: str, size: int, done: Callable[[Any], None]) -> None:
         got: Any
         try:
-            got = self._try(lambda line: line.get(digest, size))
+            got = self.read(digest, size)
         except BaseException as fault:  # noqa: BLE001 - handed to whoever asked
             got = fault
         try:
@@ -176,6 +275,14 @@ class Blobs:
                     line.close()
                 raise
         return None
+
+
+def _end(upload: Upload, fault: BaseException | None = None) -> None:
+    upload.ended_at = time.monotonic()
+    if fault is not None:
+        upload.set_exception(fault)
+    else:
+        upload.set_result((upload.digest, upload.size))
 
 
 def _failed(upload: Upload) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Self, overload
 
 from dray.client.async_client import AsyncHub, AsyncJob, Command
 from dray.client.defaults import default_hub
-from dray.client.discovery import is_running, settle_config
+from dray.client.discovery import find_silent, settle_config
 from dray.client.functions import bare_function
 from dray.client.futures import CallFuture
 from dray.client.jobs import Job, is_array, is_functions, wait_pausing
@@ -65,6 +65,11 @@ class Hub:
             if thread is not None and hub is not None and self._pid == os.getpid():
                 thread.call(hub.close())
                 thread.stop()
+
+    def settle(self) -> None:
+        """Have all calls recorded that were submitted, and let their arrays end; done by itself at the end."""
+        if not self.closed and self._pid == os.getpid():
+            self._call("settle")
 
     @overload
     def submit(self, work: Command, /, **given: Any) -> Job: ...
@@ -179,7 +184,7 @@ class Hub:
             raise TimeoutError(f"job {future.id} has not ended within {timeout or 0:g} s; it goes on")
         if isinstance(future, CallFuture):
             return future.status()
-        status: Status = self._call("wait", future.id)
+        status: Status = self._call("await_end", future.id)
         return status
 
     def watch_end(self, job: Job) -> None:
@@ -343,10 +348,10 @@ def dial_hub(
         "cafile": os.fspath(cafile) if cafile is not None else None,
     }
     config = settle_config(os.fspath(home) if home is not None else None, **flags)
-    if home is None and not config.hub and not is_running(config.home):
+    if home is None and not config.hub and (silent := find_silent(config.home)) is not None:
         from dray.client.private import private_home
 
-        config = settle_config(private_home(), **flags)
+        config = settle_config(private_home(config.home if silent else None, silent), **flags)
     return Hub(config)
 
 
@@ -356,7 +361,7 @@ async def _open(config: ClientConfig) -> AsyncHub:
 
 async def _tell_end(hub: AsyncHub, job: Job) -> None:
     try:
-        job.settle(await hub.wait(job.id))
+        job.settle(await hub.await_end(job.id))
     except DrayError as fault:
         job.refuse(fault)
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dray.client.blobs import Blobs, Upload
+from dray.client.blobs import Blobs, LateResult, Upload
 from dray.client.futures import CallFuture, PackedResult
 from dray.client.status import Status
 from dray.client.streams import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
@@ -72,18 +73,18 @@ class CallDesk:
             self._loop.call_soon_threadsafe(self._flush)
         return future
 
-    def begin(self, recipe: Recipe, taker: Taker, limit: int = 0) -> Stream:
-        """Begin an array of its own, for calls that `extend` puts in."""
+    def begin(self, recipe: Recipe, taker: Taker, limit: int = 0, base: int = 0) -> Stream:
+        """Begin an array of its own, for calls that `extend` puts in; `base` is the position of the first of them."""
         if recipe.sealed.blob is not None:
             self._blobs.send(recipe.sealed.blob)
         with self._lock:
-            return self._begin(recipe, taker, draw_id(), 0, limit)
+            return self._begin(recipe, taker, draw_id(), base, limit)
 
     def extend(self, stream: Stream, packed: Sequence[Packed], close: bool = False) -> Stream:
         """Put several calls in; gives the stream to go on with, which is another one after a break by the hub."""
         arguments = [self._blobs.offer(one) for one in packed]
         with self._lock:
-            while stream.closed:
+            while stream.closed and (packed or stream.successor is not None):
                 stream = stream.successor or self._succeed(stream, stream.put)
             stream.closing = stream.closing or close
             wake = False
@@ -100,10 +101,14 @@ class CallDesk:
             while future._index >= future._stream.recorded and future._state == "PENDING":
                 self._answered.wait(0.5)
 
-    def await_all_recorded(self, stream: Stream) -> None:
-        """Wait until the hub has recorded all calls of a stream, or refused them."""
+    def await_all_recorded(self, taker: Taker) -> None:
+        """Wait until the hub has recorded all calls that somebody has put in, or refused them."""
         with self._answered:
-            while stream.recorded < stream.put and not stream.closed:
+            while any(
+                stream.recorded < stream.put and not stream.closed
+                for stream in list(self._streams.values())
+                if stream.taker is taker
+            ):
                 self._answered.wait(0.5)
 
     def ask_cancel(self, future: CallFuture[Any]) -> bool:
@@ -146,9 +151,25 @@ class CallDesk:
         for stream in streams:
             self.close_stream(stream)
 
-    def cancel_stream(self, stream: Stream) -> None:
-        """Stop all of a stream's calls, without waiting for it. From any thread."""
-        self._loop.call_soon_threadsafe(self._spawn, self._cancel_quietly, stream.job)
+    def cancel_all(self, taker: Taker) -> None:
+        """Stop all calls that somebody has put in, without waiting for it. From any thread."""
+        for stream in [one for one in list(self._streams.values()) if one.taker is taker]:
+            with self._lock:
+                stream.closed = True
+                first, rest, stream.pending = stream.base + stream.sent, stream.pending, []
+                unsent = [
+                    stream.uploads.pop(at) for at in range(stream.sent, stream.put) if at in stream.uploads
+                ]
+            for upload in unsent:
+                upload.add_done_callback(functools.partial(self._let_go, upload))
+            gone = CallFailed(
+                f"{stream.name}() of {stream.job}: cancelled", "cancelled", "killed", stream.job
+            )
+            taker.fail(range(first, first + len(rest)), gone)
+            self._loop.call_soon_threadsafe(self._spawn, self._cancel_quietly, stream.job)
+
+    def _let_go(self, upload: Upload, _: Any) -> None:
+        self._blobs.release(upload)
 
     def _call(self, work: Any) -> Any:
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -174,6 +195,8 @@ class CallDesk:
 
     def _put(self, stream: Stream, argument: Argument) -> bool:
         stream.pending.append(argument)
+        if type(argument) is Upload:
+            stream.uploads[stream.put] = argument
         stream.put += 1
         return self._mark(stream)
 
@@ -256,7 +279,7 @@ class CallDesk:
         if answer.cancelled():
             return
         fault = answer.exception()
-        if isinstance(fault, Conflict) and fault.code == "closed":
+        if isinstance(fault, Conflict) and fault.code == "closed" and not stream.closed:
             self._reopen(stream, first)
             return
         if fault is not None:
@@ -267,7 +290,11 @@ class CallDesk:
         with self._answered:
             stream.recorded = max(stream.recorded, first + len(batch))
             self._answered.notify_all()
-        if stream.resent or (state and JobState(state).final):
+        final = bool(state) and JobState(state).final
+        if final and int(answer.result().get("total", stream.recorded)) < stream.recorded:
+            # It ended as it was made, before it took any calls: what it waited for had failed.
+            self._spawn(self._conclude_unbegun, stream)
+        elif stream.resent or final:
             stream.resent = bool(stream.unanswered)
             self._gather(stream)
         if stream.over and not stream.unanswered:
@@ -287,6 +314,7 @@ class CallDesk:
             fresh = self._succeed(stream, start)
             stream.closed = True
             fresh.pending, fresh.put = arguments, len(arguments)
+            fresh.uploads = {at: one for at, one in enumerate(arguments) if type(one) is Upload}
             fresh.closing = stream.closing
             stream.pending, stream.put = [], start
             if self._open.get(stream.recipe.key) is stream:
@@ -330,10 +358,19 @@ class CallDesk:
             states = [states] * len(index)
         places: list[int] = []
         endings: list[Ending] = []
+        if stream.uploads:
+            for at in index:
+                if (upload := stream.uploads.pop(at, None)) is not None:
+                    self._blobs.release(upload)
+        late = stream.taker.late
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
                 # What is collected after a break, or at the end, may have been pushed before.
                 if base + at in stream.fetching or not stream.taker.wants(base + at):
+                    continue
+                if late and state == "succeeded":
+                    places.append(base + at)
+                    endings.append((state, LateResult(self._blobs, *value), None))
                     continue
                 stream.fetching.add(base + at)
                 self._blobs.fetch(value[0], value[1], self._fetched(stream, base + at, state, at, details))
@@ -390,6 +427,11 @@ class CallDesk:
         stream.taker.take(lacking, [(final, None, fault)] * len(lacking))
         self._streams.pop(stream.job, None)
 
+    async def _conclude_unbegun(self, stream: Stream) -> None:
+        jobs = (await self._channel.ask("get", {"ids": [stream.job]}))["jobs"]
+        found = jobs[0] if jobs else {"state": "killed"}
+        await self._conclude(stream, {**found, "exit_class": found.get("exit_class") or "dependency"})
+
     def _forget_ended(self, stream: Stream) -> None:
         if stream.taker.missing() is None:
             self._streams.pop(stream.job, None)
@@ -433,17 +475,35 @@ class CallDesk:
             self._open.clear()
             self._answered.notify_all()
 
-    async def close(self) -> None:
-        """Say of every open array that no further calls come, so that the jobs can end."""
+    async def settle(self) -> None:
+        """Have the hub record all calls that were put in, and let open arrays end: no further calls come.
+
+        Waits for as long as the hub answers, and not at all where it is away.
+        """
         with self._lock:
-            streams = [stream for stream in self._streams.values() if stream.numbered and not stream.over]
+            self._open.clear()
+            streams = list(self._streams.values())
             for stream in streams:
-                stream.closing = True
+                stream.closing = stream.closing or stream.numbered
         for stream in streams:
             self._send(stream)
-        answers = [answer for stream in streams for answer in stream.answers]
-        if answers:
-            await asyncio.wait(answers, timeout=GOODBYE_S)
+        while self._channel.connected:
+            streams = list(self._streams.values())
+            answers = [answer for stream in streams for answer in stream.answers]
+            first = [stream.pending[0] for stream in streams if stream.pending and not stream.closed]
+            # These have their own limits of time.
+            uploads = [asyncio.wrap_future(one) for one in first if isinstance(one, Upload)]
+            # Among others a cancel that nobody waits for.
+            waiting = [*answers, *uploads, *self._tasks]
+            if not waiting:
+                return
+            waited_for = asyncio.wait(waiting, timeout=GOODBYE_S, return_when="FIRST_COMPLETED")
+            if not (await waited_for)[0] and not uploads:
+                return
+
+    async def close(self) -> None:
+        """End it all; what is recorded goes on."""
+        await self.settle()
         self._blobs.close()
         for task in self._tasks:
             task.cancel()

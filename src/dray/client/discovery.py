@@ -1,8 +1,9 @@
 """Where the hub is and how to prove that it is the right one.
 
 Reads the configuration and the files that a hub leaves in its home; opens no connection but the one that fetches a
-pinned certificate. Two surprising rules: the hub is looked up again at every dial, because one that restarts may come
-back on another port; and the token of the home goes only to the hub of that home or to this machine.
+pinned certificate and the one that sees whether anybody listens. Two surprising rules: the hub is looked up again at
+every dial, because one that restarts may come back on another port; and the token of the home goes only to the hub of
+that home or to this machine.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_FETCH_S = 10
+_FETCH_S, _KNOCK_S = 10, 2
 
 
 class NoHub(HubUnavailable):
@@ -29,13 +31,14 @@ class NoHub(HubUnavailable):
 
 
 class Target(NamedTuple):
-    """Where the hub is and how to prove that it is the right one. `pid` is known of the hub of this home only."""
+    """Where the hub is and how to prove that it is the right one. `pid` and `home` are told of the hub of this home."""
 
     url: str
     token: str
     fingerprint: str
     cafile: Path | None
     pid: int = 0
+    home: Path | None = None
 
     @property
     def parts(self) -> SplitResult:
@@ -65,7 +68,8 @@ def find_target(config: ClientConfig) -> Target:
         raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN, or give a token")
     pinned = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
     pid = note.get("pid", 0) if is_own else 0
-    return Target(url, token, pinned, config.cafile, pid if isinstance(pid, int) else 0)
+    home = config.home if is_own else None
+    return Target(url, token, pinned, config.cafile, pid if isinstance(pid, int) else 0, home)
 
 
 def trust(target: Target) -> ssl.SSLContext | None:
@@ -126,9 +130,19 @@ def read_hub_file(home: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def is_running(home: Path) -> bool:
-    """Whether a hub of this home seems to be there: it left its note, and the process that it names lives."""
-    pid = read_hub_file(home).get("pid", 0)
+def find_silent(home: Path) -> str | None:
+    """The address of a hub that this home names and that does not answer, empty where it names none; None if it does.
+
+    A process that lives is not asked further: what is wrong with it is found, and told, by whoever dials.
+    """
+    note = read_hub_file(home)
+    pid, url = note.get("pid", 0), str(note.get("url", ""))
+    if not url:
+        return ""
+    return None if _is_alive(pid) or _listens(url) else url
+
+
+def _is_alive(pid: Any) -> bool:
     if not isinstance(pid, int) or pid <= 0:
         return False
     try:
@@ -138,6 +152,17 @@ def is_running(home: Path) -> bool:
     except OSError:
         pass
     return True
+
+
+def _listens(url: str) -> bool:
+    """Whether something takes connections there: the process may be another machine's, or another container's."""
+    try:
+        parts = urlsplit(url)
+        address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        with socket.create_connection(address, _KNOCK_S):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def _read_token(home: Path) -> str:

@@ -74,7 +74,11 @@ class Executor(concurrent.futures.Executor):
             )
         with self._lock:
             self._live.add(future)
-        future.add_done_callback(self._ended())
+        note = _Note(self)
+        with future._condition:
+            future._waiters.append(note)
+            if future.done():
+                note.add_result(future)
         return future
 
     def map(
@@ -112,20 +116,25 @@ class Executor(concurrent.futures.Executor):
                 if not future.done() and future.state is JobState.PENDING:
                     future.cancel()
 
-    def _ended(self) -> Callable[[Any], None]:
-        """What a future tells when it ends; it must not keep the executor alive."""
-        found = weakref.ref(self)
 
-        def note(future: CallFuture[Any]) -> None:
-            executor = found()
-            if executor is None:
-                return
+class _Note:
+    """Hears of a future's end before those who wait for it: they must find a broken executor broken.
+
+    It must not keep the executor alive.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = weakref.ref(executor)
+
+    def add_result(self, future: CallFuture[Any]) -> None:
+        executor = self._executor()
+        if executor is not None:
             with executor._lock:
                 executor._live.discard(future)
-                if not future.cancelled() and isinstance(future._exception, InitializerFailed):
+                if isinstance(future._exception, InitializerFailed):
                     executor._broken = str(future._exception)
 
-        return note
+    add_exception = add_cancelled = add_result
 
 
 def _end_owner(hub: Hub, owner: str, own_hub: bool) -> None:

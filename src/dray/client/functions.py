@@ -13,8 +13,7 @@ from dray.client.calls import CallDesk
 from dray.client.futures import CallFuture
 from dray.client.maps import MapResults, size_of, zip_items
 from dray.client.progress import make_progress
-from dray.client.recipes import TERMS, Recipe, Recipes
-from dray.client.terms import build_spec
+from dray.client.recipes import TERMS, Recipe, Recipes, needing
 from dray.core.model.spec_check import suggest
 from dray.errors import InvalidInput
 from dray.functions.envelope import tell_name
@@ -45,9 +44,9 @@ class Functions:
         if own_terms:
             terms = {**own_terms, **terms}
         packed = pack_call(tell_name(bare), args, kwargs)
-        if packed.refs:
-            terms = {**terms, "after": _needs(terms.get("after"), packed.refs)}
         recipe = self._recipes.find(bare, terms, owner)
+        if packed.refs:
+            recipe = needing(recipe, packed.refs)._replace(alone=True)
         return self.desk.submit(recipe, packed, str(terms.get("key") or ""), limit)
 
     def map(
@@ -60,6 +59,8 @@ class Functions:
         **wanted: Any,
     ) -> MapResults[Any]:
         """Begin a map: one array of its own."""
+        if not iterables:
+            raise TypeError("a map needs something to go over: hub.map(function, items)")
         recipe = self.recipe_of_map(function, given)
         bar = make_progress(recipe.name, total if total is not None else size_of(iterables), progress)
         return MapResults(self.desk, recipe, zip_items(iterables), progress=bar, **wanted)
@@ -81,8 +82,3 @@ def bare_function(function: Callable[..., Any]) -> tuple[Callable[..., Any], dic
     if terms is None:
         return function, {}
     return function.__wrapped__, dict(terms)  # type: ignore[attr-defined]  # set by the same decorator
-
-
-def _needs(after: Any, refs: Sequence[str]) -> list[str]:
-    given = build_spec({}, {"after": after})["after"] if after else []
-    return [*given, *(f"ok:{task}" for task in dict.fromkeys(refs) if f"ok:{task}" not in given)]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dray.client.pausing import pausing
+from dray.client.pausing import Waiters, is_in_task, pause_until, pausing
 from dray.client.status import Status
 from dray.core.model.records import JobState
 from dray.functions.values import Pledge, unpack
@@ -43,12 +43,13 @@ logger = logging.getLogger("dray.client")
 class LazyFuture(concurrent.futures.Future[T]):
     """A future that is filled by dray; its values may still be packed until somebody asks for them."""
 
+    _waiters: list[Any]
+
     def __init__(self) -> None:
         # Not the base's, which makes a lock.
         self._state = _PENDING
         self._result: Any = None
         self._exception: BaseException | None = None
-        self._waiters: list[Any] = []
         self._done_callbacks: list[Callable[[Any], Any]] = []
 
     @property
@@ -58,12 +59,14 @@ class LazyFuture(concurrent.futures.Future[T]):
             fresh = threading.Condition()
             with _guard:
                 found = self.__dict__.setdefault("_lock", fresh)
+                self.__dict__.setdefault("_waiters", Waiters())
             self._begin()
         return found
 
     @_condition.setter
     def _condition(self, lock: threading.Condition) -> None:
         self.__dict__["_lock"] = lock
+        self.__dict__.setdefault("_waiters", Waiters())
 
     def _begin(self) -> None:
         """Somebody is about to wait; called without any lock held."""
@@ -135,7 +138,7 @@ class LazyFuture(concurrent.futures.Future[T]):
         """The value, or the exception that the function raised. Raises `TimeoutError`; the call goes on."""
         self._await_end(timeout)
         if self._state != _FINISHED:
-            raise CancelledError
+            raise CancelledError(f"{self!r} was cancelled")
         if self._exception is not None:
             try:
                 raise self._exception
@@ -148,13 +151,26 @@ class LazyFuture(concurrent.futures.Future[T]):
         """The exception that the function raised, or None."""
         self._await_end(timeout)
         if self._state != _FINISHED:
-            raise CancelledError
+            raise CancelledError(f"{self!r} was cancelled")
         if self._exception is None:
             try:
                 self._open()
             except Exception as fault:  # noqa: BLE001 - a result that cannot be unpacked here is a failure
                 return fault
         return self._exception
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Have a function called at the end, in a thread for such; at once where it has ended."""
+        if getattr(fn, "__module__", "") == asyncio.futures.__name__ and is_in_task():
+            # `asyncio.wrap_future`, and with it `run_in_executor`: this is how an event loop waits.
+            with contextlib.suppress(RuntimeError):  # no loop runs here: somebody prepares for one
+                self._handing_on = asyncio.get_running_loop().create_task(self._hand_on(fn))
+                return
+        super().add_done_callback(fn)
+
+    async def _hand_on(self, fn: Callable[[Any], object]) -> None:
+        await pause_until(_Wake.on(self))
+        super().add_done_callback(fn)
 
     def _await_end(self, timeout: float | None) -> None:
         if self._state != _PENDING:
@@ -177,7 +193,7 @@ class LazyFuture(concurrent.futures.Future[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if self._state == _PENDING:
-            yield from _Wake.on(self).__await__()
+            yield from pause_until(_Wake.on(self)).__await__()
         return self.result(0)
 
 

@@ -2,7 +2,8 @@
 
 The first calls leave before `map` returns, so that the work begins whether or not anybody looks at the results. Of a
 longer input the rest goes as results are taken. Surprising rule: dropping the iterator stops nothing, since the job is
-recorded and its results stay readable; an exception that reaches the caller does stop the rest.
+recorded and its results stay readable; an exception that reaches the caller does stop the rest. Items that hold
+futures need their results first, which is said of a whole array: a run of items that need the same goes in one.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, Self, TypeVar
 
+from dray.client.blobs import LateResult
 from dray.client.calls import CallDesk
 from dray.client.futures import PackedResult, run_later
 from dray.client.pausing import pausing
 from dray.client.progress import Progress
-from dray.client.recipes import Recipe
+from dray.client.recipes import Recipe, needing
 from dray.client.streams import Ending, Stream
+from dray.errors import InvalidInput
 from dray.functions.values import Packed, pack_call, unpack
 
 T = TypeVar("T")
@@ -32,6 +35,8 @@ BURST = 512
 
 class Inbox:
     """Results of one map that have come and were not taken yet, by position. `order` tells in which order they came."""
+
+    late = True
 
     def __init__(self, ordered: bool) -> None:
         self.ready = threading.Condition()
@@ -98,7 +103,8 @@ class MapResults(Iterator[T], Generic[T]):
         progress: Progress | None = None,
         window: int = WINDOW,
     ) -> None:
-        self._desk, self._name, self._window = desk, recipe.name, max(1, window)
+        self._desk, self._recipe, self._limit, self._window = desk, recipe, limit, max(1, window)
+        self._name = recipe.name
         self._items: Iterator[tuple[Any, ...]] | None = iter(items)
         self._return_exceptions = return_exceptions
         self._ends_at = None if timeout is None else time.monotonic() + timeout
@@ -108,41 +114,71 @@ class MapResults(Iterator[T], Generic[T]):
         self.place = -1
         self.lease: object = None
         self._progress = progress
-        self._stream: Stream = desk.begin(recipe, self._inbox, limit)
-        # An input that nobody ever finishes must not leave its job open.
-        self._closer = weakref.finalize(self, run_later, functools.partial(_close, desk, self._stream))
-        self._closer.atexit = False
-        self._feed()
+        if progress is not None:
+            # Also at the end of the program: the cursor comes back.
+            weakref.finalize(self, progress.close)
+        self._stream: Stream | None = None
+        self._closer: weakref.finalize[Any, Any] | None = None
+        self._needed: tuple[str, ...] = ()
+        self.jobs: list[str] = []
+        try:
+            self._feed()
+        except BaseException:
+            self.cancel()
+            raise
 
     @property
     def job(self) -> str:
-        """The id of its job."""
-        return self._stream.job
+        """The id of its job; of the latest one where it has several (`jobs`)."""
+        return self.jobs[-1]
 
     def __iter__(self) -> Self:
         return self
 
+    def __repr__(self) -> str:
+        more = "" if self._items is None else " and more"
+        return f"<Map {self._name}(): {self._inbox.heard} of {self._inbox.put}{more} ended, job {self.job}>"
+
     def __next__(self) -> T:
-        _, value, fault = self._next_ending()
+        if self._progress is not None:
+            self._progress.wake()
+        try:
+            _, value, fault = self._next_ending()
+        except (StopIteration, TimeoutError):
+            self._close_bar()
+            raise
+        except BaseException as stop:
+            self._stop(stop, f"{self._name}() was stopped here")
+            raise
+        finally:
+            if self._progress is not None:
+                self._progress.rest()
         if fault is not None:
             if self._return_exceptions:
                 return fault  # type: ignore[return-value]  # asked for
-            self.cancel()
-            self._end()
+            self._stop(fault, f"item {self.place} of the map of {self._name}()")
             try:
                 raise fault
             finally:
                 fault = None
-        return unpack(value.data) if type(value) is PackedResult else value  # type: ignore[no-any-return]
+        if type(value) is PackedResult:
+            return unpack(value.data)  # type: ignore[no-any-return]  # what the function gave
+        return value.open() if type(value) is LateResult else value  # type: ignore[no-any-return]  # the same
+
+    def _stop(self, fault: BaseException, where: str) -> None:
+        """End the iteration for an exception, which tells what became of the rest."""
+        rest = self._inbox.heard < self._inbox.put or self._items is not None
+        fault.add_note(f"{where}, job {self.job}{'; the rest was cancelled' if rest else ''}")
+        self.close()
 
     def await_recorded(self) -> None:
         """Wait until the hub has recorded all calls that were put in."""
-        self._desk.await_all_recorded(self._stream)
+        self._desk.await_all_recorded(self._inbox)
 
     def cancel(self) -> None:
         """Stop what has not ended; results that are here can still be taken."""
         self._items = None
-        self._desk.cancel_stream(self._stream)
+        self._desk.cancel_all(self._inbox)
 
     def close(self) -> None:
         """Stop what has not ended, and end the iteration."""
@@ -151,10 +187,13 @@ class MapResults(Iterator[T], Generic[T]):
         self._end()
 
     def _end(self) -> None:
-        self._items = iter(())
+        self._items = None
         self._taken = self._inbox.put
+        self._close_bar()
+
+    def _close_bar(self) -> None:
         if self._progress is not None:
-            self._progress.close()
+            self._progress.close(self._inbox.heard)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -164,13 +203,45 @@ class MapResults(Iterator[T], Generic[T]):
         while self._items is not None and inbox.put - self._taken < self._window:
             burst = min(BURST, self._window - (inbox.put - self._taken)) if inbox.put else 16
             packed = self._pack(burst)
-            ended = len(packed) < burst
-            with inbox.ready:
-                inbox.put += len(packed)
-            if ended:
+            if len(packed) < burst:
                 self._items = None
-                self._closer.detach()
-            self._stream = self._desk.extend(self._stream, packed, close=ended)
+            # Those that need the same results are put in together; most need none.
+            groups = [(refs, list(group)) for refs, group in itertools.groupby(packed, _refs_of)]
+            for refs, group in groups[:-1]:
+                self._put(refs, group)
+            self._put(*(groups[-1] if groups else (self._needed, [])), last=self._items is None)
+
+    def _put(self, refs: tuple[str, ...], packed: list[Packed], last: bool = False) -> None:
+        stream = self._stream
+        if stream is None or refs != self._needed:
+            stream = self._begin(refs)
+        with self._inbox.ready:
+            self._inbox.put += len(packed)
+        if last and self._closer is not None:
+            self._closer.detach()
+        self._stream = self._desk.extend(stream, packed, close=last)
+        if self._stream.job != self.jobs[-1]:
+            self.jobs.append(self._stream.job)
+
+    def _begin(self, refs: tuple[str, ...]) -> Stream:
+        """Begin an array for calls that need these results: what calls wait for is a matter of their array."""
+        desk, before = self._desk, self._stream
+        if before is not None and self._limit:
+            self.cancel()
+            raise InvalidInput(
+                f"limit={self._limit} is a cap of one array, and items that need different futures go in arrays of "
+                "their own: leave limit out, or take the results first (dray.gather) and map over those"
+            )
+        if before is not None and self._closer is not None and self._closer.detach():
+            desk.close_stream(before)
+        recipe = needing(self._recipe, refs) if refs else self._recipe
+        self._needed = refs
+        stream = self._stream = desk.begin(recipe, self._inbox, self._limit, self._inbox.put)
+        self.jobs.append(stream.job)
+        # An input that nobody ever finishes must not leave its job open.
+        self._closer = weakref.finalize(self, run_later, functools.partial(_close, desk, stream))
+        self._closer.atexit = False
+        return stream
 
     def _pack(self, count: int) -> list[Packed]:
         assert self._items is not None  # asked for by the caller
@@ -186,15 +257,13 @@ class MapResults(Iterator[T], Generic[T]):
         ):
             self._feed()
         if self._taken >= inbox.put:
-            if self._progress is not None:
-                self._progress.close()
             raise StopIteration
         ending = self._look()
         if ending is None:
             ending = self._wait()
         self._taken += 1
         if self._progress is not None:
-            self._progress.update(inbox.heard, inbox.put)
+            self._progress.update(inbox.heard)
         return ending
 
     def _look(self) -> Ending | None:
@@ -231,7 +300,7 @@ class MapResults(Iterator[T], Generic[T]):
                 return None
             self._inbox.ready.wait(_step(left, self._progress))
             if self._progress is not None:
-                self._progress.update(self._inbox.heard, self._inbox.put)
+                self._progress.update(self._inbox.heard)
         return found
 
 
@@ -240,6 +309,10 @@ def _step(left: float | None, progress: Progress | None) -> float | None:
     if progress is None:
         return left
     return 0.2 if left is None else min(0.2, left)
+
+
+def _refs_of(packed: Packed) -> tuple[str, ...]:
+    return packed.refs
 
 
 def _close(desk: CallDesk, stream: Stream) -> None:

@@ -87,17 +87,28 @@ class PrivateHub:
         return ""
 
 
-def private_home() -> Path:
-    """The home of this program's private hub, which is started when first asked for."""
+def private_home(other: Path | None = None, url: str = "") -> Path:
+    """The home of this program's private hub, which is started when first asked for.
+
+    `other` is the home of a hub that was expected at `url` and does not answer: whoever reads the terminal is told so.
+    """
     with _lock:
         if _started and not _started[-1].alive:
             _started.clear()
         if not _started:
+            if other is not None:
+                _tell_other(other, url)
             _started.append(PrivateHub())
             atexit.register(_started[-1].stop)
         return _started[-1].home
 
 
-def find_private_home() -> Path | None:
-    """The home of a private hub that this program has started before."""
-    return _started[-1].home if _started and _started[-1].alive else None
+def _tell_other(home: Path, url: str) -> None:
+    # Not by way of logging: a program that silences it would go on without its jobs and never know.
+    if sys.stderr is not None:
+        sys.stderr.write(
+            f"dray: the hub of this machine does not answer at {url} (named by {home / 'hub.json'}). A private one is "
+            "used instead: it ends with this program and knows none of the other's jobs and workers. To have that one "
+            "back run `dray up`; to use another set DRAY_HUB.\n"
+        )
+        sys.stderr.flush()

@@ -12,7 +12,7 @@ import inspect
 import os
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dray.client.terms import READERS, build_spec
@@ -61,6 +61,15 @@ class Recipe(NamedTuple):
     spec: dict[str, Any]
     sealed: Sealed
     alone: bool
+
+
+def needing(recipe: Recipe, refs: Sequence[str]) -> Recipe:
+    """The same recipe for calls that need the results of other tasks."""
+    given = recipe.spec.get("after", ())
+    needs = (f"ok:{task}" for task in dict.fromkeys(refs))
+    return recipe._replace(
+        spec={**recipe.spec, "after": [*given, *(need for need in needs if need not in given)]}
+    )
 
 
 class Recipes:
@@ -115,8 +124,9 @@ def _write(key: Any, sealed: Sealed, terms: Mapping[str, Any]) -> Recipe:
         del spec["cpu_milli"]
     spec["workdir"] = os.path.abspath(spec.get("workdir") or os.getcwd())
     check_spec(spec)
-    alone = any(terms.get(name) is not None for name in ALONE)
-    return Recipe(key, sealed.name, spec, sealed, alone)
+    alone = bool(sealed.refs) or any(terms.get(name) is not None for name in ALONE)
+    recipe = Recipe(key, sealed.name, spec, sealed, alone)
+    return needing(recipe, sealed.refs) if sealed.refs else recipe
 
 
 def split_keywords(

@@ -46,7 +46,7 @@ class Session:
         self._unsent: dict[str, None] = {}
         self._stop: tuple[str, float] | None = None
         self._watching = False
-        self._waits, self._waiting = threading.Lock(), 0
+        self._waits, self._waiting, self._resumers, self._resuming = threading.Lock(), 0, 0, False
         self._granted = threading.Event()
         self._tokens, self._token_at = float(BURST), time.monotonic()
         self._reset()
@@ -118,30 +118,57 @@ class Session:
     def yield_slot(self) -> None:
         """Say that the task waits on others and leaves its slot to them. Each call needs its `resume_slot`."""
         with self._waits:
+            if self._resuming and not self._resumers:
+                self._await_grant(None)  # asked for before, by somebody who has lost patience
+                self._settle_grant()
             self._waiting += 1
-            if self._waiting == 1:
-                self._granted.clear()
-                self._latest.pop("resume", None)
-                self._say("yield", {})
-                self._flush(time.monotonic() + LAST_WORDS_S)
+            # While another thread waits to get the slot back, there is none to give up; it will give it up then.
+            if self._waiting == 1 and not self._resuming:
+                self._give_up()
 
     def resume_slot(self, timeout_s: float | None = None) -> bool:
-        """Take the slot back: waits until there is one; False where none came within `timeout_s`."""
+        """Take the slot back: waits until there is one; False where none came within `timeout_s`.
+
+        While another thread still waits on others the slot stays theirs, and this one goes on without.
+        """
         with self._waits:
             self._waiting = max(0, self._waiting - 1)
             if self._waiting or "yield" not in self._latest:
                 return True
-            # Both are repeated to a new agent, in this order: it has to know what it is asked to give back.
-            self._say("resume", {})
+            self._resumers += 1
+            if not self._resuming:
+                self._resuming = True
+                # Both are repeated to a new agent, in this order: it has to know what it is asked to give back.
+                self._say("resume", {})
+        granted = self._await_grant(timeout_s)
+        with self._waits:
+            self._resumers -= 1
+            if granted:
+                self._settle_grant()
+        return granted
+
+    def _give_up(self) -> None:
+        self._granted.clear()
+        self._say("yield", {})
+        self._flush(time.monotonic() + LAST_WORDS_S)
+
+    def _await_grant(self, timeout_s: float | None) -> bool:
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self._path and not self._granted.is_set():
             if ends_at is not None and time.monotonic() >= ends_at:
                 return False
             self._look()
             self._await_words(LOOK_EVERY_S)
-        self._latest.pop("yield", None)
-        self._latest.pop("resume", None)
         return True
+
+    def _settle_grant(self) -> None:
+        """The slot is back: whoever began to wait meanwhile gives it up anew."""
+        if self._resuming:
+            self._resuming = False
+            self._latest.pop("yield", None)
+            self._latest.pop("resume", None)
+            if self._waiting:
+                self._give_up()
 
     def _await_words(self, timeout_s: float) -> None:
         """Wait a moment for the agent to say something."""

@@ -25,7 +25,12 @@ Ending = tuple[str, Any, BaseException | None]
 
 
 class Taker(Protocol):
-    """Whoever hears of the results of one stream: positions are those in which calls were put in."""
+    """Whoever hears of the results of one stream: positions are those in which calls were put in.
+
+    `late` says that large results may be read when they are looked at.
+    """
+
+    late: bool
 
     def take(self, places: Sequence[int], endings: Sequence[Ending]) -> None: ...
     def wants(self, place: int) -> bool: ...
@@ -57,6 +62,8 @@ class Stream:
         self.resent = False
         self.again = False
         self.fetching: set[int] = set()
+        # Large arguments of calls that have not ended.
+        self.uploads: dict[int, Upload] = {}
         self.successor: Stream | None = None
         self.answers: set[asyncio.Future[Any]] = set()
 
@@ -69,7 +76,9 @@ class Stream:
 
 
 class Takers:
-    """The futures of one stream."""
+    """The futures of one stream. A future may be kept for longer than the hub keeps its result: nothing is late."""
+
+    late = False
 
     def __init__(self) -> None:
         self.futures: dict[int, CallFuture[Any]] = {}

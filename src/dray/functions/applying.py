@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from typing import Any, NamedTuple
 
+from dray.errors import InvalidInput
 from dray.functions.values import Unpicklable, hidden_modules, pack, unpack
 
 _KEPT = 64
@@ -33,11 +34,17 @@ class Initialiser(NamedTuple):
 def prepare(function: Callable[..., Any], first: Initialiser | None) -> tuple[bytes, str]:
     """What `apply` needs beside the arguments: the function, packed, and under which name its initialiser ran."""
     try:
-        packed = pack((function, first and first.function, first.args if first else ())).join()
+        whole = pack((function, first and first.function, first.args if first else ()))
     except Unpicklable as fault:
         raise Unpicklable(
             f"the function {getattr(function, '__name__', function)!s}() {fault.message}"
         ) from fault
+    if whole.refs:
+        raise InvalidInput(
+            f"{getattr(function, '__name__', 'the function')!s}() or its initializer holds a future: give it as an "
+            "argument of the call, where it stands for its result"
+        )
+    packed = whole.join()
     if first is None:
         return packed, ""
     module = getattr(first.function, "__module__", None)

@@ -105,7 +105,8 @@ def find_mismatch(envelope: Envelope) -> str:
     if envelope.python != PYTHON:
         return (
             f"{envelope.name}() was sent by Python {envelope.python} and the worker's is {PYTHON} "
-            f"({sys.executable}): use the same minor version on both sides, or name a venv that has it"
+            f"({sys.executable}): use the same minor version on both sides, or name a venv of the worker that has it "
+            "(env={'VIRTUAL_ENV': '/opt/venvs/mine'})"
         )
     differing = []
     for package, wanted in sorted(envelope.packages.items()):
@@ -117,7 +118,7 @@ def find_mismatch(envelope: Envelope) -> str:
     if differing:
         return (
             f"{envelope.name}() does not fit the worker's environment ({sys.executable}): {'; '.join(differing)}: "
-            "install the same versions, or name a venv that has them"
+            "install the same versions, or name a venv that has them (env={'VIRTUAL_ENV': '/opt/venvs/mine'})"
         )
     return ""
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from dray.config import HubConfig
+from dray.core.lifecycle.effects import CallsDone
 from dray.core.lifecycle.events import EpochStarted
 from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.rules import Rules
@@ -34,6 +35,7 @@ from dray.hub.call_answers import CallAnswers
 from dray.hub.call_args import ArgsMemory
 from dray.hub.call_commands import CallSources
 from dray.hub.call_feed import CallFeed
+from dray.hub.call_results import Recorded
 from dray.hub.certificates import (
     TlsFiles,
     check_bind,
@@ -47,7 +49,7 @@ from dray.hub.client_channel import ChannelLimits, ClientChannels
 from dray.hub.client_channel import Desk as ChannelDesk
 from dray.hub.clock import HubClock
 from dray.hub.collector import leave_out_what_is_there, take_over_collector
-from dray.hub.effect_runner import Runner
+from dray.hub.effect_runner import Publish, Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.forecasts import Forecasts
@@ -197,6 +199,7 @@ def _wire(
         config.frame_text_bytes, config.frame_msgpack_bytes, config.queue_messages, config.queue_bytes
     )
     sessions = Sessions(the_engine, store, outputs, questions, limits)
+    blobs = _make_blobs(config, store, writer, clock, metrics)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
     tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
     runner = Runner(
@@ -207,7 +210,7 @@ def _wire(
         lambda note: answers.notice(note),  # noqa: PLW0108 - `answers` is made further down
         config.heartbeat_s,
         LaneFeed(state, args, tasks.make),
-        call_feed.publish,
+        _publish_to(call_feed, blobs),
     )
     engine = Engine(state, writer, clock, runner, metrics, Projector(writer), seq)
 
@@ -217,7 +220,6 @@ def _wire(
     most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
     answers.listeners += [call_feed.hear, args.hear]
-    blobs = _make_blobs(config, store, writer, clock, metrics)
     calls = CallAnswers(engine, CallSources(answers.sources, args, blobs.missing), answers.calls, call_feed)
 
     async def save_token(row: TokenRow, record: AuditRecord) -> None:
@@ -269,7 +271,22 @@ def _make_blobs(
         return clock.read().at_ms
 
     folder = config.home / "blobs"
-    return Blobs(folder, store, writer, config.max_blob_bytes, has_space, clock_ms, metrics.count_blob)
+    blobs = Blobs(folder, store, writer, config.max_blob_bytes, has_space, clock_ms, metrics.count_blob)
+    blobs.folder.offer(config.max_blob_bytes, config.min_free_bytes)
+    return blobs
+
+
+def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:
+    def publish(seq: int, ended: list[Recorded | CallsDone]) -> None:
+        # Whose worker put the file there itself is heard of here first.
+        for one in ended:
+            if isinstance(one, Recorded):
+                for value in one.columns.value:
+                    if type(value) is tuple:
+                        blobs.note(*value)
+        call_feed.publish(seq, ended)
+
+    return publish
 
 
 def _audit_only(record: AuditRecord) -> Any:

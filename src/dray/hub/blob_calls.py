@@ -44,10 +44,10 @@ async def put_blob(desk: Any, request: Request) -> Answer:
 
 async def get_blob(desk: Any, request: Request) -> FileBody:
     digest = _digest(request)
-    size = desk.blobs.find(digest)
     if request.scope["method"] == "HEAD" and request.caller.may("submit"):
         # Who asks whether it is there is about to refer to it.
-        desk.blobs.want(digest, size)
+        desk.blobs.renew(digest)
+    size = desk.blobs.find(digest)
     return FileBody(desk.blobs.path(digest), size)
 
 

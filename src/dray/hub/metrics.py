@@ -57,7 +57,9 @@ class Metrics:
             "dray_http_requests", "HTTP requests answered", ["route", "status"], registry=self.registry
         )
         self._calls = Counter("dray_calls", "Calls that ended, by state", ["state"], registry=self.registry)
-        self._blob_bytes = Counter("dray_blob_bytes", "Bytes of values uploaded", registry=self.registry)
+        self._blob_bytes = Counter(
+            "dray_blob_bytes", "Bytes of values that came over HTTP", registry=self.registry
+        )
         self._call_children: dict[str, Counter] = {}
         self.count_blob = self._blob_bytes.inc
         self._outcome_children: dict[str, Counter] = {}

@@ -20,6 +20,7 @@ from dray.runner.job import Jobs, Refusal
 from dray.runner.line import Line
 from dray.runner.outputs import Outputs
 from dray.runner.upkeep import Upkeep
+from dray.wire.blob_folder import write_parts
 from dray.wire.runner_frames import (
     ANSWER,
     ASK,
@@ -54,7 +55,7 @@ class Program:
         self._line = Line(given)
         self._upkeep = Upkeep()
         self._in_call = self._forked = False
-        self._asked = 0
+        self._asked = self._saved = 0
         self._answers: dict[int, tuple[dict[str, Any], bytes]] = {}
 
     def prepare(self) -> None:
@@ -92,6 +93,9 @@ class Program:
     def _wait(self) -> None:
         others = self._line.read(IDLE_S if self._upkeep.due else None)
         if others is None:
+            if (defaults := sys.modules.get("dray.client.defaults")) is not None:
+                # Calls have called others, and are over: what they opened for that must not seem to go on.
+                defaults.settle()
             report = self._upkeep.look(idle=True)
             if report is not None:
                 self._line.write(report)
@@ -147,7 +151,12 @@ class Program:
             self._in_call = True
             result = function(*args, **kwargs)
             self._in_call = False
-            return SUCCEEDED, pack(result), ""
+            packed = pack(result)
+            if packed.refs:
+                raise Unpicklable(
+                    f"refers to the call {packed.refs[0]}: return what that gave, by its result()"
+                )
+            return SUCCEEDED, packed, ""
         except Refusal as fault:
             return ENVIRONMENT, None, str(fault)
         except ModuleNotFoundError as fault:
@@ -182,13 +191,10 @@ class Program:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def _save(self, value: Packed) -> bytes:
-        """Write a large value to a file under its digest; how the agent finds it."""
-        digest = value.digest()
-        path = f"{self._folder}/values/{digest}"
-        with open(f"{path}.new", "wb") as file:
-            file.writelines(value.parts)
-        os.rename(f"{path}.new", path)
-        return f"{digest} {value.size}".encode()
+        """Write a large value to a file; what it is called, its size, and which file, by which the agent finds it."""
+        self._saved += 1
+        write_parts(f"{self._folder}/values/{self._saved}", value.parts)
+        return f"{value.digest()} {value.size} {self._saved}".encode()
 
     def _fetch_named(self, name: bytes) -> memoryview:
         digest, size = name.decode().split()

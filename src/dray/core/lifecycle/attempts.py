@@ -77,28 +77,28 @@ def may_return(state: State, attempt: Attempt) -> bool:
 
 def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None:
     """Book or give back what an attempt holds on its worker. `start`: it was placed just now."""
-    job_id, touched = attempt.job_id, state.touched
+    uid, job_id, worker, touched = attempt.uid, attempt.job_id, attempt.worker, state.touched
     job = state.jobs[job_id]
     job.live += sign
     touched.jobs[job_id] = touched.tasks[job_id, attempt.index] = None
-    held, live = state.held.get(attempt.worker), state.live_of.get(job_id)
+    held, live = state.held.get(worker), state.live_of.get(job_id)
     if held is None:
-        held = state.held[attempt.worker] = {}
+        held = state.held[worker] = {}
     if live is None:
         live = state.live_of[job_id] = {}
     if sign > 0:
-        held[attempt.uid] = live[attempt.uid] = None
+        held[uid] = live[uid] = None
     else:
-        del held[attempt.uid], live[attempt.uid]
-        state.progress.pop(attempt.uid, None)
+        del held[uid], live[uid]
+        state.progress.pop(uid, None)
         if not live:
-            del state.live_of[attempt.job_id]
+            del state.live_of[job_id]
         if job.limit:
             # The array's own cap held it back, not a lack of room: no worker need gain any for the next one to start.
             state.backlog.wake(job.shape)
     ask = state.ask(attempt)
     account(state, job, attempt, ask, sign, start)
-    state.columns.hold(attempt.worker, ask, attempt.devices, sign)
+    state.columns.hold(worker, ask, attempt.devices, sign)
     if attempt.yielded:
         state.columns.lend(attempt.worker, ask, sign)
         stop_resuming(state, attempt)
@@ -135,10 +135,11 @@ def learn_end(state: State, attempt: Attempt) -> None:
 def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start: bool) -> None:
     """Count an attempt for its party: what it holds, and at its end what it has used."""
     party, now_ms = state.parties.all[job.party], state.now_ms
-    begin_ms, cost = _count(state, party, attempt, ask, sign)
+    cost, begin_ms = cost_of(state.policy, ask), attempt.assigned_ms - party.entry_charge_ms
+    party.count(sign, cost, begin_ms)
     if sign < 0 and attempt.started:
         used = decayed(state.policy, state.ledger, job.user, now_ms) + cost * max(0, now_ms - begin_ms)
-        state.enter("meter", f"usage {job.user}", Meter(since_ms=now_ms, decayed=used))
+        state.enter("meter", party.usage_key, Meter(since_ms=now_ms, decayed=used))
     for gate in party.gates:
         charge = gate.hold(sign, gpus_of(ask), attempt.assigned_ms, now_ms)
         if start:
@@ -149,11 +150,8 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
             state.backlog.open(gate.key)
 
 
-def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> tuple[int, int]:
-    cost = cost_of(state.policy, ask)
-    begin_ms = attempt.assigned_ms - state.policy.fair_share.entry_charge_ms
-    party.count(sign, cost, begin_ms)
-    return begin_ms, cost
+def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> None:
+    party.count(sign, cost_of(state.policy, ask), attempt.assigned_ms - party.entry_charge_ms)
 
 
 def count_anew(state: State, attempt: Attempt) -> None:

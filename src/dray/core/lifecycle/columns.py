@@ -54,12 +54,13 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Columns:
-    """One row per worker. Rows of forgotten workers are reused.
+    """One row per worker. Rows of forgotten workers are reused. Others read `cells`, and write nothing.
 
     `device_free` and `device_vram` have one column per card, in the order of `cards`; a card that is not there or not
-    healthy has 0 free and VRAM -1. `classes` keeps which offers match which kind of ask: filled by the pass. `changes`
-    lists the rows whose room changed, for caches of scores that remember how far they have read; `roster` counts how
-    often any worker came, went or registered anew.
+    healthy has 0 free and VRAM -1. `classes` keeps which offers match which kind of ask, `standings` the scores of
+    shapes: both filled by the pass. `changes` lists the rows that changed in any way, for caches of scores that
+    remember how far they have read; `change` counts those of them whose room did; `roster` counts how often any worker
+    came, went or registered as another than before.
     """
 
     def __init__(self) -> None:
@@ -75,14 +76,16 @@ class Columns:
         self.named: dict[str, None] = {}
         self.changes: list[int] = []
         self.changes_dropped = 0
+        self._roomless = 0
         self.roster = 0
         self._inverses: dict[str, tuple[int, np.ndarray[Any, np.dtype[np.float64]]]] = {}
         self.classes: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self.standings: dict[tuple[int, str], Any] = {}
         self.roomier: dict[int, None] = {}
         self.ranks_stale = False
         self._offer_index: dict[Offer, int] = {}
         self._free_rows: list[int] = []
-        self._data: dict[str, array[int]] = {}
+        self.cells: dict[str, array[int]] = {}
         self.view: dict[str, Numbers] = {}
         self.device_free: Numbers = np.zeros((0, 0), dtype=np.int64)
         self.device_vram: Numbers = np.zeros((0, 0), dtype=np.int64)
@@ -90,25 +93,30 @@ class Columns:
 
     def get(self, name: str, row: int) -> int:
         """Read one cell as a plain int."""
-        return self._data[name][row]
+        return self.cells[name][row]
 
-    def put(self, name: str, row: int, value: int) -> None:
-        """Write one cell."""
-        self._data[name][row] = value
+    def put_credit(self, row: int, credit: int) -> None:
+        """Follow the credit of a worker that was given a task just now: `hold` has told of the change."""
+        self.cells["credit"][row] = credit
 
     def update(self, worker: Worker, presence: Presence) -> int:
         """Bring a worker's row in line with what it registered; what its attempts hold stays."""
-        self.roster += 1
         row = self.row_of.get(worker.id)
         if row is None:
             row = self._new_row(worker.id)
         cards = card_table(worker.capability, worker.devices)
         self.cards[row] = cards
-        data, capability = self._data, worker.capability
-        data["total_cpu"][row] = round(capability.cpu_count * 1000)
-        data["total_mem"][row] = round(capability.memory_gb * GB)
-        data["total_gpu"][row] = sum(1 for card in cards if card.healthy)
-        data["offer"][row] = self._offer(offer_of(worker, cards))
+        capability = worker.capability
+        facts = {
+            "total_cpu": round(capability.cpu_count * 1000),
+            "total_mem": round(capability.memory_gb * GB),
+            "total_gpu": sum(1 for card in cards if card.healthy),
+            "offer": self._offer(offer_of(worker, cards)),
+        }
+        for name, value in facts.items():
+            if self.cells[name][row] != value:
+                self.cells[name][row] = value
+                self.roster += 1
         self.named_total[row] = {name: amount for name, amount in worker.resources.items() if amount > 0}
         self._lay_out(row)
         self._count_cards(row)
@@ -119,7 +127,9 @@ class Columns:
 
     def set_presence(self, row: int, worker: Worker, presence: Presence) -> None:
         """Follow what a worker's session says: credit, slots, and whether it may get work at all."""
-        slots, data = presence.slots, self._data
+        slots, data = presence.slots, self.cells
+        self._roomless += 1
+        self._note_change(row)
         data["batch_total"][row] = slots.batch_total
         data["batch_in_use"][row] = slots.batch_in_use
         data["service_total"][row] = slots.service_total
@@ -134,7 +144,7 @@ class Columns:
     def hold(self, worker_id: str, ask: Ask, devices: tuple[int, ...], sign: int) -> None:
         """Book (sign 1) or give back (sign -1) what one attempt holds."""
         row = self.row_of[worker_id]
-        data = self._data
+        data = self.cells
         data["used_cpu"][row] += sign * ask.cpu_milli
         data["used_mem"][row] += sign * ask.memory_bytes
         data[_LIVE[ask.pool]][row] += sign
@@ -153,7 +163,7 @@ class Columns:
 
     def lend(self, worker_id: str, ask: Ask, sign: int) -> None:
         """Give up the slot and the cores of an attempt that yields (sign 1), or take them back (sign -1)."""
-        row, data = self.row_of[worker_id], self._data
+        row, data = self.row_of[worker_id], self.cells
         data["used_cpu"][row] -= sign * ask.cpu_milli
         data[_LIVE[ask.pool]][row] -= sign
         self._note_change(row)
@@ -163,7 +173,7 @@ class Columns:
         """Free a row for the next new worker."""
         self.roster += 1
         row = self.row_of.pop(worker_id)
-        for column in self._data.values():
+        for column in self.cells.values():
             column[row] = 0
         self.worker_of[row], self.cards[row], self.card_used[row] = "", (), {}
         self.named_total[row], self.named_used[row] = {}, {}
@@ -185,7 +195,7 @@ class Columns:
         """Number the rows in order of worker id, so that ties end in the id."""
         if self.ranks_stale:
             for rank, worker_id in enumerate(sorted(self.row_of)):
-                self._data["rank"][self.row_of[worker_id]] = rank
+                self.cells["rank"][self.row_of[worker_id]] = rank
             self.ranks_stale = False
 
     def _count_cards(self, row: int) -> None:
@@ -194,7 +204,7 @@ class Columns:
         for place, milli in enumerate(left):
             free[row, place] = milli
             whole += milli == WHOLE
-        data = self._data
+        data = self.cells
         data["free_gpu"][row] = whole
         data["free_milli"][row] = sum(left)
         data["best_milli"][row] = max(left, default=0)
@@ -206,12 +216,22 @@ class Columns:
                 self.named[name] = None
                 self._add_column(name_column(name), self.capacity)
         for name in self.named:
-            self._data[name_column(name)][row] = total.get(name, 0) - used.get(name, 0)
+            self.cells[name_column(name)][row] = total.get(name, 0) - used.get(name, 0)
+
+    def changes_since(self, read: int) -> list[int] | None:
+        """The rows that changed since `changes_read` was `read`; None where that is too long ago to tell."""
+        first = read - self.changes_dropped
+        return None if first < 0 else self.changes[first:]
+
+    @property
+    def changes_read(self) -> int:
+        """How many changes were listed so far, for whoever has read them all."""
+        return self.changes_dropped + len(self.changes)
 
     @property
     def change(self) -> int:
         """How often the room of any worker has changed so far."""
-        return self.changes_dropped + len(self.changes)
+        return self.changes_read - self._roomless
 
     def _note_change(self, row: int) -> None:
         changes = self.changes
@@ -255,6 +275,7 @@ class Columns:
             self.named_total.append({})
             self.named_used.append({})
         self.row_of[worker_id] = row
+        self.roster += 1
         self.ranks_stale = True
         return row
 
@@ -267,9 +288,9 @@ class Columns:
         self.capacity = capacity
 
     def _add_column(self, name: str, capacity: int) -> None:
-        old = self._data.get(name, array("q"))
-        self._data[name] = old + array("q", bytes(8 * (capacity - len(old))))
-        self.view[name] = np.frombuffer(self._data[name], dtype=np.int64)
+        old = self.cells.get(name, array("q"))
+        self.cells[name] = old + array("q", bytes(8 * (capacity - len(old))))
+        self.view[name] = np.frombuffer(self.cells[name], dtype=np.int64)
 
 
 def name_column(name: str) -> str:

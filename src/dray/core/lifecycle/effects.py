@@ -1,25 +1,28 @@
 """What the shell must do once the turn is committed: messages to workers, notes for people, alarms.
 
 Effects name ids, never records: by the time they run the state has not moved, but a replay throws them away unread.
+They are structs that the garbage collector does not follow: several are made for every task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Assign(NamedTuple):
+class Assign(msgspec.Struct, frozen=True, gc=False):
     """Send (or send again) an attempt to its worker; of a lane all calls that are outstanding in it."""
 
     worker: str
     uid: str
 
 
-class FeedCalls(NamedTuple):
+class FeedCalls(msgspec.Struct, frozen=True, gc=False):
     """Send these calls into a lane of a worker."""
 
     worker: str
@@ -27,7 +30,7 @@ class FeedCalls(NamedTuple):
     indices: tuple[int, ...]
 
 
-class CallsDone(NamedTuple):
+class CallsDone(msgspec.Struct, frozen=True, gc=False):
     """These calls ended otherwise than by a result of their worker: cancelled, lost too often. Each has a record."""
 
     job_id: str
@@ -37,27 +40,27 @@ class CallsDone(NamedTuple):
     error: str
 
 
-class Resume(NamedTuple):
+class Resume(msgspec.Struct, frozen=True, gc=False):
     """Tell an attempt that had yielded that it has its slot and cores back."""
 
     worker: str
     uid: str
 
 
-class Go(NamedTuple):
+class Go(msgspec.Struct, frozen=True, gc=False):
     """Tell a prepared member of a gang that all of them are, and where they meet."""
 
     worker: str
     uid: str
 
 
-class NoWork(NamedTuple):
+class NoWork(msgspec.Struct, frozen=True, gc=False):
     """Answer a poll that got nothing."""
 
     worker: str
 
 
-class Cancel(NamedTuple):
+class Cancel(msgspec.Struct, frozen=True, gc=False):
     """Ask a worker to stop an attempt; `uid` may be one that the hub no longer holds."""
 
     worker: str
@@ -67,7 +70,7 @@ class Cancel(NamedTuple):
     grace_s: float
 
 
-class Ack(NamedTuple):
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """Answer a message of a worker. `results` maps attempt uids to recorded, duplicate or superseded."""
 
     worker: str
@@ -77,14 +80,14 @@ class Ack(NamedTuple):
     stop: tuple[str, ...] = ()
 
 
-class Refuse(NamedTuple):
+class Refuse(msgspec.Struct, frozen=True, gc=False):
     """Answer a message that makes no sense here; the connection lives on."""
 
     worker: str
     error: str
 
 
-class LookUp(NamedTuple):
+class LookUp(msgspec.Struct, frozen=True, gc=False):
     """A result for an attempt that memory does not hold: the store knows whether it is a duplicate."""
 
     worker: str
@@ -93,7 +96,7 @@ class LookUp(NamedTuple):
     uid: str
 
 
-class CloseSession(NamedTuple):
+class CloseSession(msgspec.Struct, frozen=True, gc=False):
     """Close a socket with a code and a reason."""
 
     worker: str
@@ -102,7 +105,7 @@ class CloseSession(NamedTuple):
     reason: str
 
 
-class Note(NamedTuple):
+class Note(msgspec.Struct, frozen=True, gc=False):
     """One line of the public event feed, stored beside the facts that caused it."""
 
     type: str
@@ -112,7 +115,7 @@ class Note(NamedTuple):
     data: Mapping[str, Any] = _NOTHING
 
 
-class Alarm(NamedTuple):
+class Alarm(msgspec.Struct, frozen=True, gc=False):
     """Something a person must hear of now."""
 
     text: str

@@ -41,7 +41,8 @@ class Experience:
         self.calls: dict[str, float] = {}
         self.shapes: dict[Asks, int] = {}
         self.fragments: object | None = None
-        self._placed = self._fresh = 0
+        self.foresight: object | None = None
+        self.placed_ever = self._placed = self._fresh = 0
         self._typical: tuple[tuple[Asks, int], ...] = ()
         self.typical_version = 0
         self._pinned = False
@@ -83,6 +84,7 @@ class Experience:
         if count <= 0:
             return
         self.shapes[asks] = self.shapes.get(asks, 0) + count
+        self.placed_ever += count
         self._placed += count
         self._fresh += count
         if len(self.shapes) > 2 * MOST_SHAPES:
@@ -160,6 +162,7 @@ class Experience:
     def pin_typical(self, shapes: dict[Asks, int]) -> None:
         """Say once and for all what is usually asked for: a published experiment is judged with its own."""
         self.set_typical(shapes)
+        self.foresight = None
         self._pinned = True
 
     def set_typical(self, shapes: dict[Asks, int]) -> None:
@@ -194,7 +197,8 @@ def token_of(job: Job) -> str:
     return _token(job.spec)
 
 
-@lru_cache(maxsize=1024)
+# Asked for at the start and at the end of every attempt: so many may run meanwhile.
+@lru_cache(maxsize=16_384)
 def _token(packed: bytes) -> str:
     spec = unpack_spec(packed)
     if spec.snapshot_sha or spec.snapshot_id:

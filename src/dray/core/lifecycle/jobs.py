@@ -21,8 +21,8 @@ from dray.core.lifecycle.events import (
     WaitTimedOut,
 )
 from dray.core.lifecycle.state import State
-from dray.core.model.ids import attempt_number, task_id
-from dray.core.model.records import LANE, Attempt, Job, JobState, Phase, Task
+from dray.core.model.ids import LAST_ATTEMPT, attempt_number, task_id
+from dray.core.model.records import LANE, OPEN_STATES, Attempt, Job, JobState, Phase, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
@@ -192,21 +192,22 @@ def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool
 
 def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Effect]:
     """Give one waiting task a new attempt on one worker."""
-    worker = state.workers.get(placement.worker)
-    if job.barred or worker is None or placement.uid in state.attempts:
+    uid, index, name = placement.uid, placement.index, placement.worker
+    worker = state.workers.get(name)
+    if job.barred or worker is None or uid in state.attempts:
         return []
     if job.calls:
         return _open_lane(state, job, worker, placement, clock)
-    task = take_waiting(state, job, placement.index)
+    task = take_waiting(state, job, index)
     if task is None:
         return []
     attempt = Attempt(
-        uid=placement.uid,
+        uid=uid,
         job_id=job.id,
-        index=placement.index,
+        index=index,
         no=task.attempts + 1,
-        fence=attempt_number(placement.uid),
-        worker=placement.worker,
+        fence=attempt_number(uid),
+        worker=name,
         shape=job.shape,
         generation=job.generation,
         devices=placement.devices,
@@ -216,23 +217,20 @@ def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Ef
         limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,
         lost_after_ms=job.lost_after_ms,
     )
-    uid, counters = placement.uid, state.counters
-    number = (attempt.fence & (1 << 40) - 1) + 1
+    counters, number = state.counters, (attempt.fence & LAST_ATTEMPT) + 1
     counters.next_attempt = max(counters.next_attempt, number)
     task.attempts, task.current, task.last_uid = attempt.no, uid, uid
     task.ahead = False
     served = receipts.close(state, job, "served", clock) if job.id in state.receipts else []
     job.waiting_since_ms = clock.now_ms
     state.attempts[uid] = attempt
-    state.newest[placement.worker, job.id, placement.index] = uid
+    state.newest[name, job.id, index] = uid
     attempts.hold(state, attempt, 1, start=True)
-    _spend_credit(state, placement.worker)
+    _spend_credit(state, name)
     state.touched.attempts[uid] = None
     arm_accept(state, attempt, worker, clock)
-    note = Note(
-        "task_assigned", job.id, _spell(job, placement.index), placement.worker, {"attempt": attempt.no}
-    )
-    return [Assign(placement.worker, uid), note, *served]
+    note = Note("task_assigned", job.id, _spell(job, index), name, {"attempt": attempt.no})
+    return [Assign(name, uid), note, *served]
 
 
 def _open_lane(state: State, job: Job, worker: Worker, placement: Placement, clock: Clock) -> list[Effect]:
@@ -266,7 +264,7 @@ def _open_lane(state: State, job: Job, worker: Worker, placement: Placement, clo
         fed_ms=clock.now_ms,
     )
     counters = state.counters
-    counters.next_attempt = max(counters.next_attempt, (lane.fence & (1 << 40) - 1) + 1)
+    counters.next_attempt = max(counters.next_attempt, (lane.fence & LAST_ATTEMPT) + 1)
     served = receipts.close(state, job, "served", clock) if job.id in state.receipts else []
     job.waiting_since_ms = clock.now_ms
     state.attempts[uid] = lane
@@ -311,7 +309,7 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
         if not queued:
             del state.requeued_of[job.id]
         return task
-    if job.rest.final or index != next_index(state, job):
+    if job.rest not in OPEN_STATES or index != (next_index(state, job) if job.holes else job.cursor):
         return None
     if job.holes:
         for hole in range(job.cursor, index):
@@ -526,8 +524,8 @@ def _spend_credit(state: State, worker_id: str) -> None:
     if presence.credit > 0:
         presence.credit -= 1
         columns = state.columns
-        columns.put("credit", columns.row_of[worker_id], presence.credit)
+        columns.put_credit(columns.row_of[worker_id], presence.credit)
 
 
 def _spell(job: Job, index: int) -> str:
-    return task_id(job.id, index if job.numbered else -1)
+    return task_id(job.id, index) if job.numbered else job.id

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.core.model.labels import holds
 from dray.core.model.ledger import LedgerKey, LedgerRecord, Meter
-from dray.core.model.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Queue, Quota
+from dray.core.model.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Quota
 from dray.core.model.records import Job
 from dray.core.model.resources import Ask
 from dray.core.model.spec import unpack_spec
@@ -180,10 +180,17 @@ class Party:
     """One owner of work: what it holds, and the gates that its work passes."""
 
     def __init__(
-        self, key: PartyKey, rules: Queue, gates: tuple[Gate, ...], of_queue: Holding, of_user: Holding
+        self,
+        key: PartyKey,
+        policy: Policy,
+        gates: tuple[Gate, ...],
+        of_queue: Holding,
+        of_user: Holding,
     ) -> None:
         self.queue, self.user, self.marks = key
-        self.rules = rules
+        self.rules = policy.queue(self.queue)
+        self.entry_charge_ms = policy.fair_share.entry_charge_ms
+        self.usage_key = f"usage {self.user}"
         self.gates, self.of_queue, self.of_user = gates, of_queue, of_user
         self.budgets = tuple(gate for gate in gates if isinstance(gate, QuotaGate) and gate.soft_ms)
         self.live = 0
@@ -238,7 +245,7 @@ class Parties:
             of_queue = self.queues.setdefault(job.queue, Holding())
             of_user = self.users.setdefault(job.user, Holding())
             gates = tuple(self._gates_of(policy, key, ledger))
-            self.all.append(Party(key, policy.queue(job.queue), gates, of_queue, of_user))
+            self.all.append(Party(key, policy, gates, of_queue, of_user))
         return number
 
     def mark(self) -> tuple[int, int, int, int]:
@@ -314,9 +321,8 @@ def gpus_of(ask: Ask) -> int:
 
 def cost_of(policy: Policy, ask: Ask) -> int:
     """What a task weighs in shares: millicores, a GPU counting as several cores."""
-    if not ask.gpus:
-        return max(1000, ask.cpu_milli)
-    return max(1000, ask.cpu_milli) + round(gpus_of(ask) * policy.fair_share.gpu_cost)
+    cores = max(1000, ask.cpu_milli)
+    return cores + round(gpus_of(ask) * policy.fair_share.gpu_cost) if ask.gpus else cores
 
 
 def usage_of(policy: Policy, ledger: Ledger, users: Mapping[str, Holding], user: str, now_ms: int) -> float:

@@ -11,7 +11,7 @@ ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 ID_RULE = "1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
 _ID = re.compile(ID_PATTERN)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-_MAX_EPOCH, _MAX_SEQ = (1 << 23) - 1, (1 << 40) - 1
+_MAX_EPOCH, LAST_ATTEMPT = (1 << 23) - 1, (1 << 40) - 1
 
 
 def is_id(text: str) -> bool:
@@ -51,9 +51,9 @@ def attempt_number(uid: str) -> int:
     if not (first.isdigit() and last.isdigit() and uid.isascii() and len(first) <= 7 and len(last) <= 13):
         return -1
     epoch, seq = int(first), int(last)
-    return epoch << 40 | seq if epoch <= _MAX_EPOCH and seq <= _MAX_SEQ else -1
+    return epoch << 40 | seq if epoch <= _MAX_EPOCH and seq <= LAST_ATTEMPT else -1
 
 
 def uid_of_number(number: int) -> str:
     """Undo `attempt_number`."""
-    return attempt_uid(number >> 40, number & _MAX_SEQ)
+    return attempt_uid(number >> 40, number & LAST_ATTEMPT)

@@ -10,7 +10,7 @@ import msgspec
 
 ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
 PREEMPTIVE = ("priority", "srsf", "fair_share")
-STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd")
+STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
 PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
 RESOURCE_KINDS = ("gpu", "cpu", "memory")
 PRINCIPALS = ("user", "queue", "plugin")

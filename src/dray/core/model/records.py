@@ -139,7 +139,7 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     @property
     def untouched(self) -> int:
         """Tasks that were never placed and still may be."""
-        return 0 if self.rest.final else self.total - self.cursor - self.holes
+        return self.total - self.cursor - self.holes if self.rest in OPEN_STATES else 0
 
     @property
     def ended(self) -> int:

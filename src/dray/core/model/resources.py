@@ -45,12 +45,15 @@ def ask_of(spec: JobSpec) -> Ask:
     device = spec.device
     variant = "" if device is None or device.variant.lower() == "auto" else device.variant.lower()
     shared = 0 < spec.gpu_milli < WHOLE
-    needs = (
-        ("gang", spec.node_count > 1),
-        ("calls", bool(spec.function)),
-        ("shared_gpu", shared),
-        ("lease", spec.overlap == "fenced"),
-    )
+    needs = []
+    if spec.node_count > 1:
+        needs.append("gang")
+    if spec.function:
+        needs.append("calls")
+    if shared:
+        needs.append("shared_gpu")
+    if spec.overlap == "fenced":
+        needs.append("lease")
     return Ask(
         pool=spec.slot_pool or spec.type,
         cpu_milli=spec.cpu_milli or round(spec.min_cpu_cores * 1000),
@@ -66,7 +69,7 @@ def ask_of(spec: JobSpec) -> Ask:
         require=tuple(sorted(spec.require)),
         resources=tuple(sorted(spec.resources.items())),
         nodes=spec.node_count,
-        features=tuple(name for name, needed in needs if needed),
+        features=tuple(needs),
         limit_bucket=round(spec.limit_s).bit_length(),
         prefer=tuple(sorted(spec.prefer)),
         mixed_backends=spec.mixed_backends,

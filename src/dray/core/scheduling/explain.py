@@ -31,6 +31,7 @@ from dray.core.scheduling.reason import (
     tell_underway,
     word_blocker,
 )
+from dray.core.scheduling.slots import kept_for
 from dray.core.scheduling.survey import Kind, Scan, Survey
 
 MOST_WORKERS = 50
@@ -165,8 +166,7 @@ def headline(state: State, job: Job, view: View) -> str:
     underway = find_underway(state, job)
     if underway is not None:
         return tell_underway(underway)
-    kept = state.reservations.get(job.queue)
-    if kept is not None and kept.job_id == job.id:
+    if kept_for(state, job) is not None:
         start = find_start(state, job, view.overlay.rooms, ())
         if start is not None:
             return tell_start(start)

@@ -7,7 +7,6 @@ none: the score is rounded down, and a difference of one part in a million milli
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,20 +14,12 @@ import numpy as np
 from dray.core.lifecycle.columns import Numbers
 from dray.core.lifecycle.state import State
 from dray.core.model.resources import WHOLE, Ask
+from dray.core.scheduling.books import Book, Books
 from dray.core.scheduling.rooms import Mask, matches_offer
 from dray.core.scheduling.scorers import Floats, Sight, Wish
 
 CHUNK = 2_048
-MOST_BOOKS = 512
 _NONE = -(1 << 60)
-
-
-class Book:
-    """The gains of one ask on every worker, and how far the list of changed workers was read."""
-
-    def __init__(self) -> None:
-        self.gains: Numbers = np.zeros(0, dtype=np.int64)
-        self.read = -1
 
 
 class Place(NamedTuple):
@@ -49,7 +40,7 @@ class Fragments:
         self.version = experience.typical_version
         self._whole = sum(count for _, count in self._typical)
         self.covered = max(1, self._whole)
-        self._books: dict[tuple[int, ...], Book] = {}
+        self._books = Books(state)
         self._now = Book()
         self._group()
 
@@ -148,7 +139,7 @@ class Fragments:
         def look(seen: Sight) -> Numbers:
             return self.measure(seen.free_cpu, seen.devices, seen.column("offer"))
 
-        return self._keep(self._now, sight, look)
+        return self._books.follow(self._now, sight, look)
 
     def _shared(self, ask: Ask, usable: Mask, before: Numbers, place: Place) -> Numbers:
         gains = np.full(place.devices.shape, _NONE, dtype=np.int64)
@@ -169,25 +160,7 @@ class Fragments:
 
     def kept_gains(self, sight: Sight, ask: Ask) -> Numbers:
         """The same for all workers before the pass's claims; only workers that changed are measured again."""
-        key = (ask.cpu_milli, ask.gpus, ask.gpu_milli, ask.vram_each_bytes, ask.vram_total_bytes)
-        book = self._books.get(key)
-        if book is None:
-            if len(self._books) >= MOST_BOOKS:
-                self._books.clear()
-            book = self._books[key] = Book()
-        return self._keep(book, sight, lambda seen: self.gains(seen, ask))
-
-    def _keep(self, book: Book, sight: Sight, look: Callable[[Sight], Numbers]) -> Numbers:
-        """Numbers of all workers, of which only those that changed are looked at again."""
-        columns = self._state.columns
-        now, first = columns.changes_dropped + len(columns.changes), book.read - columns.changes_dropped
-        if len(book.gains) != columns.count or first < 0:
-            book.gains = look(sight)
-        elif now > book.read:
-            rows = np.unique(np.array(columns.changes[first:], dtype=np.intp))
-            book.gains[rows] = look(Sight(sight.rooms, rows))
-        book.read = now
-        return book.gains
+        return self._books.follow(self._books.of(ask), sight, lambda seen: self.gains(seen, ask))
 
     def share(self, gains: Numbers) -> Floats:
         """A gain as a score from 0 to 1: one half where nothing changes."""
@@ -198,6 +171,10 @@ class Fragments:
     def marks(self, gains: Numbers) -> Numbers:
         """The same as whole marks from 0 to 100, rounded down: many ways are equally good, and ties pack."""
         return np.floor(100.0 * self.share(gains)).astype(np.int64)
+
+    def scores(self, sight: Sight, ask: Ask) -> Numbers:
+        """The marks of an ask on the workers in sight."""
+        return self.marks(self.kept_gains(sight, ask) if sight.rows is None else self.gains(sight, ask))
 
     def best_card(self, sight: Sight, ask: Ask) -> int:
         """Which card a shared ask should get on the one worker in sight; the first of equals."""

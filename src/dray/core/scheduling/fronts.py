@@ -15,13 +15,15 @@ from dray.core.lifecycle.columns import Numbers
 from dray.core.model.records import Job
 from dray.core.scheduling.rooms import Mask
 from dray.core.scheduling.scorers import Sight, Wish, to_integers
-from dray.core.scheduling.walks import RANK_BITS, Spot, score_all
+from dray.core.scheduling.standings import keep_keys
+from dray.core.scheduling.walks import RANK_BITS, Spot
 
 if TYPE_CHECKING:
     from dray.core.scheduling.placement import Placer
 
 FIRST_REACH, STEP = 512, 8
 OUT = -(1 << 62)
+ABOVE_ALL = 1 << 62
 FEWEST_WORKERS = 2 * FIRST_REACH
 
 
@@ -46,6 +48,7 @@ class Front:
         self._sights: dict[int, Sight] = {}
         self._pool, self._read = pool, 0
         self._spent = np.zeros(len(rows), dtype=np.int64)
+        self._shut, self._first = bytearray(len(rows) + 1), 0
 
     def spent(self, reach: int) -> Numbers:
         """What to add to keys so that workers without a free slot fall below all others: kept once for all shapes."""
@@ -54,9 +57,19 @@ class Front:
             for row in listed[self._read :]:
                 left, place = lefts[row], self.place_of[row]
                 if place < len(self._spent) and not (left.credit and left.slots(self._pool)):
-                    self._spent[place] = OUT
+                    self._spent[place], self._shut[place] = OUT, 1
             self._read = len(listed)
         return self._spent[:reach]
+
+    def first_open(self) -> int:
+        """The first place of a worker that has a free slot; the number of all where none has."""
+        if self._read < len(self._rooms.spent):
+            self.spent(0)
+        first, shut = self._first, self._shut
+        while shut[first]:
+            first += 1
+        self._first = first
+        return first
 
     def sight(self, reach: int) -> Sight:
         """The first so many workers."""
@@ -69,9 +82,9 @@ class Front:
 class PlainWalk:
     """A shape with one alternative and no cards on its way through the workers; guards must be asked elsewhere."""
 
-    def __init__(self, placer: Placer, shape: int, job: Job | None) -> None:
-        self._placer, self._rooms = placer, placer.rooms
-        (self._ask,) = placer.state.asks(shape)
+    def __init__(self, placer: Placer, key: tuple[int, str], job: Job | None) -> None:
+        self._placer, self._rooms, self._key = placer, placer.rooms, key
+        (self._ask,) = placer.state.asks(key[0])
         self._wish = Wish(placer.state, self._ask, job)
         self._front = placer.front(self._ask.pool)
         self._reach = FIRST_REACH
@@ -87,12 +100,12 @@ class PlainWalk:
             if place < 0:
                 self._spot = None
                 return []
-            row = place if self._front is None else int(self._front.rows[place])
+            row = place if self._front is None else self._front.rows.item(place)
             left = rooms.left(row)
             if left.holds(ask):
-                spot = self._spot = Spot(row, 0, ())
+                spot = self._spot = self._placer.plain_spot(row)
             else:
-                self._keys[place] = -1
+                self._strike(place)
                 self._strike_full()
         assert spot is not None  # its worker is the one that holds the ask
         times = left.times(ask, most) if most > 1 else 1
@@ -101,23 +114,31 @@ class PlainWalk:
 
     def _build(self) -> None:
         self._read = self._ceiling = 0
+        self._kept = self._falling = False
         front = self._front
         if front is None or self._reach >= len(front.rows):
             self._front = None
-            self._keys = score_all(self._placer, self._wish)
+            self._keys, self._kept = keep_keys(self._placer, *self._key, self._wish), True
             return
         sight, reach = front.sight(self._reach), self._reach
+        mask = self._mask(sight)
+        if not mask.any():
+            self._keys, self._ceiling = np.full(reach, -1, dtype=np.int64), ABOVE_ALL
+            return
         keys = self._placer.score(sight, self._wish) << RANK_BITS
         keys += front.ranks[:reach]
-        keys[~self._mask(sight)] = -1
+        if not mask.all():
+            keys[~mask] = -1
         self._keys = keys
+        self._falling = bool((keys[1:] < keys[:-1]).all())
         self._ceiling = (self._placer.ceiling(front, reach, self._wish) << RANK_BITS) + int(
             front.rank_behind[reach]
         )
 
     def _mask(self, sight: Sight) -> Mask:
         ask = self._ask
-        mask = self._rooms.class_mask(ask)[sight.column("offer")]
+        classes = self._rooms.class_mask(ask)
+        mask = np.ones(len(sight), dtype=np.bool_) if classes.all() else classes[sight.column("offer")]
         if ask.cpu_milli:
             mask &= sight.free_cpu >= ask.cpu_milli
         if ask.memory_bytes:
@@ -129,6 +150,11 @@ class PlainWalk:
         while True:
             keys, front = self._keys, self._front
             if front is not None:
+                if self._falling:
+                    # As among workers of one make: whoever comes first of those with a free slot is the best.
+                    place = front.first_open()
+                    if place < self._reach and keys[place] >= self._ceiling:
+                        return place
                 now = keys + front.spent(self._reach)
                 place = int(now.argmax())
                 if now[place] >= self._ceiling:
@@ -137,6 +163,7 @@ class PlainWalk:
                 self._build()
                 continue
             self._strike_full()
+            keys = self._keys
             if not len(keys):
                 return -1
             place = int(keys.argmax())
@@ -149,5 +176,11 @@ class PlainWalk:
         for row in dict.fromkeys(claimed[self._read :]):
             place = row if place_of is None else place_of[row]
             if place < len(self._keys) and not lefts[row].holds(self._ask):
-                self._keys[place] = -1
+                self._strike(place)
         self._read = len(claimed)
+
+    def _strike(self, place: int) -> None:
+        if self._kept:
+            self._keys, self._kept = self._keys.copy(), False  # others will read them
+        self._falling = False
+        self._keys[place] = -1

@@ -20,6 +20,7 @@ from dray.core.model.units import format_bytes
 from dray.core.scheduling.reason import Blocker, Holder, Start, Underway
 from dray.core.scheduling.reservations import earliest, end_ms, row_start
 from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.slots import kept_for
 from dray.core.scheduling.survey import Scan
 
 MOST_HOLDERS = 5
@@ -70,8 +71,8 @@ def closest_rows(scan: Scan, most: int) -> list[int]:
 def find_start(state: State, job: Job, rooms: Rooms, scans: Sequence[Scan]) -> Start | None:
     """Its reservation, or else the earliest start that the limits of what runs on the closest workers allow."""
     names = state.columns.worker_of
-    kept = state.reservations.get(job.queue)
-    if kept is not None and kept.job_id == job.id and kept.spots:
+    kept = kept_for(state, job)
+    if kept is not None and kept.spots:
         workers = tuple(names[spot[1]] for spot in kept.spots)
         return Start(max(0, kept.start_ms - state.now_ms), workers, kept.spots[0][2], True)
     if not scans:

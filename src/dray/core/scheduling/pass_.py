@@ -24,6 +24,7 @@ from dray.core.scheduling.overlay import Overlay
 from dray.core.scheduling.preemption import RETRY_MS, gives_up_ms, lapsed
 from dray.core.scheduling.reservations import Watch, Window, drop_stale, renew, watch_line
 from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.slots import Slots
 from dray.core.scheduling.waking import note_parked, wake
 from dray.core.scheduling.walks import Spot
 
@@ -87,7 +88,7 @@ class _Pass:
         self._owned: dict[BucketKey, None] = {}
         self._turns = Turns(state, _awake_lines(state))
         self._ruled = bool(state.parties.gates)
-        self._weighs = not self._turns.alone or state.policy.preempts
+        self._weighs = not self._turns.alone or state.backlog.eager
         self._number = state.counters.next_attempt
 
     def run(self) -> Plan:
@@ -95,6 +96,7 @@ class _Pass:
         self._serve_owners()
         while len(self._placements) < limit and (head := self._turns.pop()) is not None:
             self._serve(head, limit - len(self._placements))
+        self._placer.forget_walks()
         return Plan(
             tuple(self._placements),
             tuple(self._preemptions),
@@ -177,19 +179,20 @@ class _Pass:
         if line.shape in self._parked:
             self._pass_by(head)
             return
-        wanted = self._wanted(job, head.rank[2], 1 if self._turns.is_contended(head) else min(most, room))
+        turns, entry = self._turns, head.rank[2]
+        wanted = self._wanted(job, entry, 1 if turns.is_contended(head) else min(most, room))
         if not wanted:
-            self._turns.push_next(line)
+            turns.push_next(line)
             return
         spots = self._overlay.find(job, len(wanted))
         if spots:
             self._take(head, wanted, spots)
         if len(spots) < len(wanted):
             self._block(head, wanted[len(spots)])
-        elif wanted[-1] + 1 < job.total and head.rank[2].position == RANGE and self._has_more(job):
-            self._turns.push(head)
+        elif wanted[-1] + 1 < job.total and entry.position == RANGE and self._has_more(job):
+            turns.push(head)
         else:
-            self._turns.push_next(line)
+            turns.push_next(line)
 
     def _pass_by(self, head: Head) -> None:
         """Another line of its shape found no room, and it asks for the same: only victims may it find for itself."""
@@ -233,13 +236,15 @@ class _Pass:
     def _take(self, head: Head, wanted: Sequence[int], spots: list[Spot]) -> None:
         state, job, again = self._state, head.job, head.rank[2].position != RANGE
         epoch, worker_of = state.counters.epoch, state.columns.worker_of
+        job_id, number = job.id, self._number
         for index, (row, variant, devices) in zip(wanted, spots, strict=False):
-            uid = attempt_uid(epoch, self._number)
-            self._number += 1
-            self._placements.append(Placement(job.id, index, uid, worker_of[row], devices, variant))
+            uid = attempt_uid(epoch, number)
+            number += 1
+            self._placements.append(Placement(job_id, index, uid, worker_of[row], devices, variant))
             if again:
-                self._served.add((job.id, index))
-        self._taken[job.id] = self._taken.get(job.id, 0) + len(spots)
+                self._served.add((job_id, index))
+        self._number = number
+        self._taken[job_id] = self._taken.get(job_id, 0) + len(spots)
         if self._ruled:
             self._gates.take(head, len(spots))
         if self._weighs:
@@ -283,8 +288,9 @@ def settle_plan(state: State, decided: Plan) -> bool:
             state.backlog.opens[gate] = opens_ms
             state.set_timer(opens_ms, "gate", gate)
         state.backlog.shut(line, gate)
+    slots = Slots(state)
     for job_id in decided.blocked:
-        watch_line(state, state.jobs[job_id])
+        watch_line(state, state.jobs[job_id], slots)
     for job_id, at_ms in decided.looks:
         _look_at(state, job_id, at_ms)
     _remember_vain(state, decided)
@@ -334,12 +340,10 @@ def prune(state: State, line: BucketKey) -> None:
         state.backlog.remove_bucket(line)
 
 
-def _awake_lines(state: State) -> Iterator[BucketKey]:
+def _awake_lines(state: State) -> list[BucketKey]:
     backlog = state.backlog
-    for shape in backlog.awake:
-        for line in backlog.of_shape.get(shape, ()):
-            if line not in backlog.gated:
-                yield line
+    lines = [line for shape in backlog.awake for line in backlog.of_shape.get(shape, ())]
+    return [line for line in lines if line not in backlog.gated] if backlog.gated else lines
 
 
 def _range(state: State, job: Job, index: int) -> Iterator[int]:

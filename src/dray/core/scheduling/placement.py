@@ -9,6 +9,9 @@ replaces `place_batch`. The surprising rule: where a worker just used can only h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -16,24 +19,32 @@ import numpy as np
 from dray.core.lifecycle.columns import Numbers
 from dray.core.lifecycle.experience import token_of
 from dray.core.lifecycle.state import State
+from dray.core.model.policy import Weights
 from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE, Ask
+from dray.core.scheduling.foresight import foresight_of
 from dray.core.scheduling.fragmentation import fragmentation, fragments_of
 from dray.core.scheduling.fronts import FEWEST_WORKERS, Front, PlainWalk
 from dray.core.scheduling.rooms import Devices, Rooms
 from dray.core.scheduling.scorers import (
     SCORERS,
     UNIT,
+    Floats,
     Scorer,
     Sight,
     Wish,
+    asked_part,
+    hear,
     leftover,
+    leftover_of,
     terms,
+    to_integer,
     to_integers,
     weigh,
 )
 from dray.core.scheduling.spreading import Spreading
-from dray.core.scheduling.walks import Candidate, Spot, Walk
+from dray.core.scheduling.standings import Stamp, is_plain
+from dray.core.scheduling.walks import LAST_RANK, Candidate, Spot, Walk
 
 Hints = Mapping[int, Sequence[int]]
 MOST_WALKS = 256
@@ -64,6 +75,7 @@ class Placer:
         self.sight = Sight(rooms)
         self._walks: dict[tuple[int, str], Walk] = {}
         self._plain_walks: dict[tuple[int, str], PlainWalk] = {}
+        self._plain_spots: dict[int, Spot] = {}
         self._inverse_rank: Numbers | None = None
 
     # --- the face that a pass sees ------------------------------------------------------------------------------------
@@ -73,11 +85,14 @@ class Placer:
         hint = self.hints.get(shape)
         if hint is not None and not self._hint_holds(shape, hint):
             return []
-        plain = None
+        walk: Walk | PlainWalk | None = None
         if hint is None and self.sticky and not self.rooms.guards:
-            plain = self._plain_walk(shape, owner)
-        walk = self.walk(shape, owner) if plain is None else plain
+            walk = self._plain_walk(shape, owner)
+        if walk is None:
+            walk = self.walk(shape, owner)
         spots = walk.take(count, owner)
+        if not spots:
+            return spots
         while len(spots) < count:
             more = walk.take(count - len(spots), owner)
             if not more:
@@ -110,10 +125,30 @@ class Placer:
         """What each scorer says of one candidate."""
         return {}
 
+    def forget_walks(self) -> None:
+        """Let go of all that was begun: walks and placer name each other, and would wait for the collector."""
+        self._walks.clear()
+        self._plain_walks.clear()
+
     # --- what strategies replace --------------------------------------------------------------------------------------
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
         """How good each worker in sight is for an ask, as integers; more is better, none is negative."""
+        raise NotImplementedError
+
+    def stamp(self, flavour: str) -> Stamp | None:
+        """What scores hang on besides the room, make and id of a worker, the ask and the policy.
+
+        None: on too much. Scores are then made anew in each pass; else `steady` and `score_one` must be there too.
+        """
+        return None
+
+    def steady(self) -> tuple[Floats, ...]:
+        """The parts of the scores given last that do not hang on room."""
+        return ()
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        """The score of one worker for an ask without cards, as `score` would give it; `steady` as it was then."""
         raise NotImplementedError
 
     def front(self, pool: str) -> Front | None:
@@ -158,20 +193,26 @@ class Placer:
         key = (shape, self.flavour(self.state.jobs.get(owner)) if self.personal else "")
         walk = self._plain_walks.get(key)
         if walk is None:
-            asks = self.state.asks(shape)
-            if len(asks) > 1 or asks[0].gpus or asks[0].resources:
+            if not is_plain(self.state.asks(shape)):
                 return None
             if len(self._plain_walks) >= MOST_WALKS:
                 del self._plain_walks[next(iter(self._plain_walks))]
-            walk = self._plain_walks[key] = PlainWalk(self, shape, self.state.jobs.get(owner))
+            walk = self._plain_walks[key] = PlainWalk(self, key, self.state.jobs.get(owner))
         return walk
+
+    def plain_spot(self, row: int) -> Spot:
+        """A place without cards on a worker; one for all shapes."""
+        spot = self._plain_spots.get(row)
+        if spot is None:
+            spot = self._plain_spots[row] = Spot(row, 0, ())
+        return spot
 
     def inverse_rank(self) -> Numbers:
         """A number per worker that is larger the earlier its id comes: the last part of every key."""
         if self._inverse_rank is None:
             columns = self.state.columns
             columns.refresh_ranks()
-            self._inverse_rank = (1 << 24) - 1 - columns.view["rank"][: columns.count]
+            self._inverse_rank = LAST_RANK - columns.view["rank"][: columns.count]
         return self._inverse_rank
 
 
@@ -181,15 +222,10 @@ class Greedy(Placer):
     def __init__(self, state: State, rooms: Rooms, hints: Hints | None = None) -> None:
         super().__init__(state, rooms, hints)
         self._weights = weights = state.policy.placement.weights
-        self._scorers: dict[str, Scorer] = dict(SCORERS)
-        if weights.fragmentation:
-            self._scorers["fragmentation"] = fragmentation
+        self._scorers, self._unit = _weighing(weights)
         self.sticky = not (weights.fragmentation or weights.spread)
-        names = (*SCORERS, "fragmentation", "spread")
-        heaviest = max(1.0, sum(getattr(weights, name) for name in names) / MOST_WEIGHT)
-        self._unit = round(UNIT / heaviest) or 1
         self._spreadings: dict[str, Spreading] = {}
-        self._heard: dict[str, None] = {}
+        self._heard: dict[str, Floats] = {}
         self._fronts: dict[str, Front] = {}
         known = state.experience
         self.personal = bool(
@@ -197,15 +233,34 @@ class Greedy(Placer):
         )
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
-        self._heard = {}
-        scores = weigh(sight, wish, self._weights, self._scorers, self._heard)
+        self._heard = hear(sight, wish, self._weights, self._scorers)
+        scores = weigh(sight, self._heard)
         if self._weights.spread and wish.job is not None:
             scores = scores + self._spreading(wish.job).score(sight) * self._weights.spread
         return to_integers(scores, self._unit)
 
+    def stamp(self, flavour: str) -> Stamp | None:
+        weights, known = self._weights, self.state.experience
+        if not self.sticky or (weights.reliability and known.trouble):
+            return None
+        if weights.performance and known.runtimes:
+            return None
+        return (known.warm_version if flavour else 0,)
+
+    def steady(self) -> tuple[Floats, ...]:
+        return tuple(words for name, words in self._heard.items() if name != "leftover")
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        weight = self._weights.leftover
+        total = leftover_of(self.state.columns, row, ask) * weight if weight else 0.0
+        for words in steady:
+            total += words.item(row)
+        return to_integer(total, self._unit)
+
     def front(self, pool: str) -> Front | None:
         columns = self.state.columns
-        if len(self._plain_walks) < FEW_WALKS or columns.count < FEWEST_WORKERS or not self._weights.leftover:
+        few = len(self._plain_walks) < FEW_WALKS and len(self.state.backlog.awake) < FEW_WALKS
+        if few or columns.count < FEWEST_WORKERS or not self._weights.leftover:
             return None
         found = self._fronts.get(pool)
         if found is None:
@@ -214,8 +269,7 @@ class Greedy(Placer):
 
     def ceiling(self, front: Front, reach: int, wish: Wish) -> int:
         # The sums of `leftover` and `weigh` in their very order: rounding must not lift a worker above its ceiling.
-        most = front.steepest_cpu * (wish.ask.cpu_milli / 3)
-        most += front.steepest_mem * (wish.ask.memory_bytes / 3)
+        most = asked_part(wish.ask, front.steepest_cpu, front.steepest_mem)
         most += float(front.packed_behind[reach])
         total = 0.0
         for name in self._heard:
@@ -261,6 +315,19 @@ class Greedy(Placer):
         return found
 
 
+@lru_cache(maxsize=8)
+def _weighing(weights: Weights) -> tuple[Mapping[str, Scorer], int]:
+    """Who is asked under these weights, and by what scores become integers: the larger their sum the smaller."""
+    scorers = dict(SCORERS)
+    if weights.fragmentation:
+        scorers["fragmentation"] = fragmentation
+    names = (*SCORERS, "fragmentation", "spread")
+    heaviest = max(1.0, sum(getattr(weights, name) for name in names) / MOST_WEIGHT)
+    # Left out once and for all: a pass for one task asks this often enough to notice.
+    heard = {name: scorer for name, scorer in scorers.items() if getattr(weights, name)}
+    return MappingProxyType(heard), round(UNIT / heaviest) or 1
+
+
 class BestFit(Placer):
     """The worker on which the fewest cores and GPUs stay idle, measured against a large server."""
 
@@ -283,6 +350,12 @@ class FirstFit(Placer):
     def score(self, sight: Sight, wish: Wish) -> Numbers:
         return np.zeros(len(sight), dtype=np.int64)
 
+    def stamp(self, flavour: str) -> Stamp | None:
+        return ()
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        return 0
+
 
 class Spread(Placer):
     """The worker of which the largest share stays free."""
@@ -293,22 +366,46 @@ class Spread(Placer):
         return to_integers(1 - packed)
 
 
-class FewestFragments(Placer):
-    """The worker where the placement loses the least idle GPU to the usual work (fragmentation gradient descent)."""
+class Measure(Protocol):
+    """A measure of the whole cluster's room by which workers, and cards of one worker, are compared."""
+
+    def scores(self, sight: Sight, ask: Ask) -> Numbers:
+        """How good each worker in sight is for an ask, as integers."""
+
+    def best_card(self, sight: Sight, ask: Ask) -> int:
+        """Which card a shared ask should get on the one worker in sight."""
+
+
+class Measured(Placer):
+    """The worker that a measure likes best, and of its cards the one that it likes best."""
+
+    def measure(self) -> Measure:
+        """The measure in force."""
+        raise NotImplementedError
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
-        fragments = fragments_of(self.state)
-        if sight.rows is None:
-            return fragments.marks(fragments.kept_gains(sight, wish.ask))
-        return fragments.marks(fragments.gains(sight, wish.ask))
+        return self.measure().scores(sight, wish.ask)
 
     def fit(self, row: int, ask: Ask, owner: str) -> Devices | None:
         devices = self.rooms.fit(row, ask, owner)
         if devices is None or not ask.gpus or ask.gpu_milli == WHOLE or row in self.rooms.guards:
             return devices  # a guard has agreed to these very cards
         sight = Sight(self.rooms, np.array([row], dtype=np.intp), claims=True)
-        card = fragments_of(self.state).best_card(sight, ask)
-        return (self.rooms.left(row).cards[card].index,)
+        return (self.rooms.left(row).cards[self.measure().best_card(sight, ask)].index,)
+
+
+class FewestFragments(Measured):
+    """The worker where the placement loses the least idle GPU to the usual work (fragmentation gradient descent)."""
+
+    def measure(self) -> Measure:
+        return fragments_of(self.state)
+
+
+class Foresighted(Measured):
+    """The worker that could take the most of the usual work afterwards."""
+
+    def measure(self) -> Measure:
+        return foresight_of(self.state)
 
 
 STRATEGIES: dict[str, type[Placer]] = {
@@ -317,6 +414,7 @@ STRATEGIES: dict[str, type[Placer]] = {
     "first_fit": FirstFit,
     "spread": Spread,
     "fgd": FewestFragments,
+    "foresight": Foresighted,
 }
 
 

@@ -22,6 +22,7 @@ from dray.core.scheduling.destinations import drop_over
 from dray.core.scheduling.filters import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.ordering import Head, Turns, next_entry, rank_of
 from dray.core.scheduling.rooms import Devices, Rooms
+from dray.core.scheduling.slots import Slots
 
 # Beyond these an earlier start is hardly to be found, and a pass must stay short.
 MOST_ROWS = 1024
@@ -281,11 +282,11 @@ def drop_stale(state: State) -> None:
     Their room is there for others.
     """
     drop_over(state)
-    for queue, kept in list(state.reservations.items()):
+    for slot, kept in list(state.reservations.items()):
         waits, rows = _is_waiting(state, kept), [spot[1] for spot in kept.spots]
         if waits and all(_is_open(state, row) for row in rows):
             continue
-        del state.reservations[queue]
+        del state.reservations[slot]
         state.columns.roomier.update(dict.fromkeys(rows))
         if waits:
             state.unprotected[kept.job_id] = None
@@ -294,10 +295,12 @@ def drop_stale(state: State) -> None:
 def renew(state: State, rooms: Rooms, roomier: Sequence[int], watch: Watch) -> None:
     """Bring reservations in line with what has changed, make due ones, and set the keepers of their workers."""
     if roomier:
-        for queue, kept in list(state.reservations.items()):
-            _improve(state, rooms, queue, kept, roomier)
-    for job in _in_turn(state):
-        _protect(state, rooms, job)
+        for slot, kept in list(state.reservations.items()):
+            _improve(state, rooms, slot, kept, roomier)
+    if state.unprotected:
+        slots = Slots(state)
+        for job in _in_turn(state, slots):
+            _protect(state, rooms, job, slots)
     watch.stand_guard()
 
 
@@ -314,16 +317,14 @@ def _taken(state: State, job_id: str) -> set[int]:
     }
 
 
-def _in_turn(state: State) -> list[Job]:
-    """Who is due for a reservation in a queue that has none, in the order of turns; the others stay due."""
-    if not state.unprotected:
-        return []
+def _in_turn(state: State, slots: Slots) -> list[Job]:
+    """Who is due for a reservation that is to be had, in the order of turns; the others stay due."""
     turns = Turns(state, ())
     for job_id in list(state.unprotected):
         job = state.jobs.get(job_id)
         if job is None or not _may_start(state, job):
             del state.unprotected[job_id]
-        elif job.queue not in state.reservations:
+        elif slots.of(job):
             line = state.line_of(job)
             turns.push(Head(rank_of(state, line, job, next_entry(state, job)), line, job))
     found: list[Job] = []
@@ -332,10 +333,10 @@ def _in_turn(state: State) -> list[Job]:
     return found
 
 
-def _protect(state: State, rooms: Rooms, job: Job) -> None:
-    """Give a task that has waited too long its reservation, unless its queue has one by now; then it stays due."""
-    job_id = job.id
-    if job.queue in state.reservations:
+def _protect(state: State, rooms: Rooms, job: Job, slots: Slots) -> None:
+    """Give a task that has waited too long its reservation, unless another has it by now; then it stays due."""
+    job_id, slot = job.id, slots.of(job)
+    if not slot:
         return
     del state.unprotected[job_id]
     taken = _taken(state, job_id)
@@ -344,13 +345,13 @@ def _protect(state: State, rooms: Rooms, job: Job) -> None:
     if starts:
         start_ms = max(start.at_ms for start in starts)
         kept = Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, _spots(starts))
-        state.reservations[job.queue] = kept
+        state.reservations[slot] = kept
     else:
         # Nobody may ever look at its shape again while others fill every gap: it is asked for by time.
-        watch_line(state, job)
+        watch_line(state, job, slots)
 
 
-def _improve(state: State, rooms: Rooms, queue: str, kept: Reservation, roomier: Sequence[int]) -> None:
+def _improve(state: State, rooms: Rooms, slot: str, kept: Reservation, roomier: Sequence[int]) -> None:
     """Move a reservation to where it starts earlier: to its own workers anew, or to one that gained room."""
     asks = state.asks(state.jobs[kept.job_id].shape)
     taken = _taken(state, kept.job_id)
@@ -359,7 +360,7 @@ def _improve(state: State, rooms: Rooms, queue: str, kept: Reservation, roomier:
     starts = earliest(state, rooms, asks, rows)
     if starts and (at_ms := max(start.at_ms for start in starts)) <= kept.start_ms:
         spots = _spots(starts)
-        state.reservations[queue] = kept._replace(start_ms=at_ms, spots=spots)
+        state.reservations[slot] = kept._replace(start_ms=at_ms, spots=spots)
         # A worker that is no longer kept has room for others, and nobody else will say so.
         left = {spot[1] for spot in kept.spots} - {spot[1] for spot in spots}
         state.columns.roomier.update(dict.fromkeys(sorted(left)))
@@ -390,14 +391,14 @@ def _rows(state: State) -> list[int]:
     return found[:MOST_ROWS]
 
 
-def watch_line(state: State, job: Job) -> None:
+def watch_line(state: State, job: Job, slots: Slots) -> None:
     """Look at the first of a blocked line once it has waited long enough to be protected."""
     after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)
     if not after_ms or job.id in state.watched:
         return
     due_ms = job.waiting_since_ms + after_ms
-    if due_ms <= state.now_ms and job.queue in state.reservations:
-        # Another has its queue's reservation: it is next in turn, and must not miss the moment.
+    if due_ms <= state.now_ms and not slots.of(job):
+        # Another has the reservation that it could have: it is next in turn, and must not miss the moment.
         state.unprotected[job.id] = None
         return
     state.watched[job.id] = None

@@ -6,12 +6,12 @@ them, or a few as they stand after its claims. A scorer that has nothing to say 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers, Offer, kind_of
+from dray.core.lifecycle.columns import Columns, Numbers, Offer, kind_of
 from dray.core.lifecycle.experience import token_of
 from dray.core.lifecycle.state import State
 from dray.core.model.labels import holds
@@ -21,6 +21,8 @@ from dray.core.model.resources import WHOLE, Ask
 from dray.core.scheduling.rooms import Rooms, Rows
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+# Of one worker or of many: the same rule for both.
+Share = TypeVar("Share", float, Floats)
 UNIT = 1_000_000
 PROVIDER = "provider"
 MOST_MARKS = 64
@@ -88,26 +90,26 @@ class Sight:
 
     def inverse(self, name: str) -> Floats:
         """One divided by a total; 0 where there is none, so that an unknown total leaves nothing over."""
-        found = self._columns.inverse(name)
-        return found if self.rows is None else found[self.rows]
-
-    def free_share(self, what: str) -> Floats:
-        """A third of the free part of a total: found once for all shapes that ask in this pass."""
-        found = self._kept.get(what)
+        if self.rows is None:
+            return self._columns.inverse(name)
+        found: Floats | None = self._kept.get(name)
         if found is None:
-            if what == "gpu":
-                found = self.free_milli * (self.inverse("total_gpu") / (3 * WHOLE))
-            else:
-                free = self.free_cpu if what == "cpu" else self.free_mem
-                found = free * (self.inverse(f"total_{what}") / 3)
-            self._kept[what] = found
+            found = self._kept[name] = self._columns.inverse(name)[self.rows]
+        return found
+
+    def free_gpu_share(self) -> Floats:
+        """A third of the free part of all cards: found once for all shapes that ask in this pass."""
+        found = self._kept.get("gpu")
+        if found is None:
+            found = self._kept["gpu"] = self.free_milli * (self.inverse("total_gpu") / (3 * WHOLE))
         return found
 
     def packed_share(self) -> Floats:
         """One less the free parts of cpu and memory."""
-        found = self._kept.get("packed")
+        found: Floats | None = self._kept.get("packed")
         if found is None:
-            found = self._kept["packed"] = 1 - self.free_share("cpu") - self.free_share("mem")
+            cpu, mem = self.inverse("total_cpu"), self.inverse("total_mem")
+            found = self._kept["packed"] = packed_part(self.free_cpu * (cpu / 3), self.free_mem * (mem / 3))
         return found
 
     def by_offer(self, values: list[float]) -> Floats:
@@ -145,13 +147,31 @@ Scorer = Callable[[Sight, Wish], "Floats | None"]
 def leftover(sight: Sight, wish: Wish) -> Floats | None:
     """The less of a worker stays free the better: large holes stay whole."""
     ask = wish.ask
-    packed = sight.inverse("total_cpu") * (ask.cpu_milli / 3)
-    packed += sight.inverse("total_mem") * (ask.memory_bytes / 3)
+    packed = asked_part(ask, sight.inverse("total_cpu"), sight.inverse("total_mem"))
     if ask.gpus:
         packed += sight.inverse("total_gpu") * (ask.gpus * ask.gpu_milli / (3 * WHOLE))
-        packed -= sight.free_share("gpu")
+        packed -= sight.free_gpu_share()
     packed += sight.packed_share()
     return packed
+
+
+def leftover_of(columns: Columns, row: int, ask: Ask) -> float:
+    """The same of one worker for an ask without cards, to the last bit: as the columns stand, no claims taken off."""
+    of = columns.cells
+    cpu, mem = columns.inverse("total_cpu").item(row), columns.inverse("total_mem").item(row)
+    free_cpu = of["total_cpu"][row] - of["used_cpu"][row]
+    free_mem = of["total_mem"][row] - of["used_mem"][row]
+    return asked_part(ask, cpu, mem) + packed_part(free_cpu * (cpu / 3), free_mem * (mem / 3))
+
+
+def asked_part(ask: Ask, inverse_cpu: Share, inverse_mem: Share) -> Share:
+    """A third each of the parts of cpu and memory that an ask takes."""
+    return inverse_cpu * (ask.cpu_milli / 3) + inverse_mem * (ask.memory_bytes / 3)
+
+
+def packed_part(free_cpu: Share, free_mem: Share) -> Share:
+    """One less the free parts."""
+    return 1 - free_cpu - free_mem
 
 
 def gpu_avoidance(sight: Sight, wish: Wish) -> Floats | None:
@@ -237,31 +257,36 @@ SCORERS: dict[str, Scorer] = {
 }
 
 
-def weigh(
-    sight: Sight,
-    wish: Wish,
-    weights: Weights,
-    scorers: dict[str, Scorer],
-    heard: dict[str, None] | None = None,
-) -> Floats:
-    """The weighted sum of all scorers that have a weight and something to say; `heard` takes their names."""
-    total: Floats | None = None
+def hear(sight: Sight, wish: Wish, weights: Weights, scorers: Mapping[str, Scorer]) -> dict[str, Floats]:
+    """The weighted words of all scorers that have a weight and something to say."""
+    heard: dict[str, Floats] = {}
     for name, scorer in scorers.items():
         weight = getattr(weights, name)
         found = scorer(sight, wish) if weight else None
         if found is not None:
-            if heard is not None:
-                heard[name] = None
             if weight != 1:
                 found *= weight
-            total = found if total is None else total + found
+            heard[name] = found
+    return heard
+
+
+def weigh(sight: Sight, heard: dict[str, Floats]) -> Floats:
+    """The sum of weighted words, in their order."""
+    total: Floats | None = None
+    for found in heard.values():
+        total = found if total is None else total + found
     return np.zeros(len(sight), dtype=np.float64) if total is None else total
 
 
-def terms(sight: Sight, wish: Wish, weights: Weights, scorers: dict[str, Scorer]) -> dict[str, Floats]:
+def terms(sight: Sight, wish: Wish, weights: Weights, scorers: Mapping[str, Scorer]) -> dict[str, Floats]:
     """Every scorer's own word, unweighted, for `plan` to show."""
     found = {name: scorer(sight, wish) for name, scorer in scorers.items() if getattr(weights, name)}
     return {name: values for name, values in found.items() if values is not None}
+
+
+def to_integer(score: float, unit: int = UNIT) -> int:
+    """The same of one score."""
+    return int(score * unit + 0.5)
 
 
 def to_integers(scores: Floats, unit: int = UNIT) -> Numbers:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dray.core.scheduling.placement import Placer
 
 RANK_BITS = 24
+LAST_RANK = (1 << RANK_BITS) - 1
 
 
 class Spot(NamedTuple):

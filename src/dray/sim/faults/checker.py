@@ -27,6 +27,7 @@ from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked
 from dray.sim.faults.policy_watch import PolicyWatch
 from dray.sim.faults.room_watch import RoomWatch
 from dray.sim.faults.runs import Runs
+from dray.sim.faults.standing_watch import find_misjudged
 from dray.sim.faults.wake_ups import find_overlooked
 from dray.sim.faults.world import World
 
@@ -317,6 +318,7 @@ class Checker:
                 found.append(f"worker {worker} has a credit of {presence.credit} and asked for {asked}")
         if not found and self._turns % FULL_EVERY == 0:
             found = problems(state) + find_overdue(life, self._runs) + find_overlooked(life)
+            found += find_misjudged(state)
             self._check_lines(state)
         if found:
             self._world.fail("; ".join(found[:5]))

@@ -358,6 +358,13 @@ ROOM = (
         "if sign < 0:",
         "if False:",
     ),
+    _one(
+        "stale-standing",
+        "A kept score outlives a change of its worker's room: whoever was full stays so for that shape.",
+        "dray.core.scheduling.standings:keep_keys",
+        "for row in dict.fromkeys(changed):",
+        "for row in ():",
+    ),
     Mutant(
         "reported-slots-trusted",
         "Free slots are what the worker last said, not what its live attempts leave.",

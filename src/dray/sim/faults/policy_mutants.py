@@ -159,6 +159,13 @@ KEPT = (
         "> 0:",
     ),
     _one(
+        "promise-handed-on",
+        "Whoever is due gets the reservation that another has.",
+        "dray.core.scheduling.slots:Slots.of",
+        'return "" if slot in self._state.reservations else slot',
+        "return slot",
+    ),
+    _one(
         "room-left-untold",
         "Room that a pass leaves to others is not looked at until something else happens.",
         _PASS + "settle_plan",

@@ -310,12 +310,12 @@ class RoomWatch:
         regime = getattr(record, "policy", b"")
         found: list[str] = []
         promises: dict[Promise, Reservation] = {}
-        for queue, kept in state.reservations.items():
+        for slot, kept in state.reservations.items():
             job = state.jobs.get(kept.job_id)
             if job is None:
                 continue  # ended and let go: the next pass lets go of its reservation too
-            if job.queue != queue:
-                found.append(f"{kept} is kept in {queue}, and its job waits in {job.queue}")
+            if slot not in (job.queue, f"{job.queue} {job.user}"):
+                found.append(f"{kept} is kept as {slot}, and its job waits in {job.queue}")
             if kept.start_ms > kept.promised_ms:
                 found.append(f"{kept} is later than it was promised")
             key = (life.number, regime, job.id, kept.since_ms, job.queue, state.asks(job.shape))

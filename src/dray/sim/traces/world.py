@@ -35,7 +35,7 @@ from dray.core.lifecycle.events import (
 from dray.core.lifecycle.recovery import release
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State, Touched
-from dray.core.lifecycle.timers import due, next_due_ms
+from dray.core.lifecycle.timers import due
 from dray.core.model.policy import Policy, pack_policy
 from dray.core.scheduling.pass_ import plan, settle_plan
 from dray.sim.traces.failures import Failure
@@ -142,19 +142,18 @@ class World:
         return Clock(now_ms, EPOCH_MS + now_ms - START_MS)
 
     def _next_ms(self, place: int) -> int | None:
-        moments = []
+        state, next_ms = self.state, NEVER_MS
         if place < len(self._trace):
-            moments.append(self._trace[place].arrival_ms + START_MS)
-        if self._heap and (moments or self.runs or self.state.backlog.buckets):
-            moments.append(self._heap[0][0])
-        if not moments and not self.state.backlog.buckets:
+            next_ms = self._trace[place].arrival_ms + START_MS
+        if self._heap and (next_ms < NEVER_MS or self.runs or state.backlog.buckets):
+            next_ms = min(next_ms, self._heap[0][0])
+        if next_ms == NEVER_MS and not state.backlog.buckets:
             return None
-        due_ms = next_due_ms(self.state)
-        if due_ms is not None and due_ms < NEVER_MS:
-            moments.append(due_ms)
-        if not moments:
+        if state.timers:
+            next_ms = min(next_ms, state.timers[0][0])
+        if next_ms == NEVER_MS:
             return None
-        return max(-(-min(moments) // self._turn_ms) * self._turn_ms, self.state.now_ms)
+        return max(-(-next_ms // self._turn_ms) * self._turn_ms, state.now_ms)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
