@@ -1,8 +1,8 @@
 """Work that may be moved aside: whose it may be, and where it starts again at once.
 
 Proposes; nothing here stops a process. A move takes nothing from whoever is moved but what it has not saved, so it need
-not sit below: it is a peer, in the same queue and of no higher priority. It must fit elsewhere as things are now, into
-room that whoever it makes room for does not need, and nothing but its start may stand between the two.
+not sit below: it is a peer, in the same queue and of no higher priority. It must fit elsewhere, into room
+that whoever it makes room for does not need: room that is idle now, or the place of a peer that takes its own.
 
 Why this ends: a decision that only moves lets one more task run and stops none for long, and the room of each that is
 moved is claimed until it runs again. So what runs only grows, and within one window each task is moved once.
