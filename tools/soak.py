@@ -104,7 +104,8 @@ def soak(options: argparse.Namespace) -> int:
     figures = summarise(tally, len(failed), cpu_s, time.monotonic() - began, size, options)
     print("\n".join(tell(figures)))
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        problems = {"problems": {str(verdict.seed): verdict.problem for verdict in failed}} if failed else {}
+        options.json.write_text(json.dumps(figures | problems, indent=2) + "\n")
     for verdict in failed[:3]:
         explain(verdict, size, options.keep)
     return 1 if failed else 0

@@ -160,13 +160,28 @@ def preemption_of(rule: str, pods: int) -> PreemptionPolicy:
     return PreemptionPolicy(strategy="none", min_run_s=0, limits=limits, moves=math.floor(MOVED_SHARE * pods))
 
 
+def until_counted(jobs: Sequence[TraceJob], capacity: int) -> list[TraceJob]:
+    """Leave out what arrives after the last arrival that the measure is taken at."""
+    asked = 0
+    for place, job in enumerate(jobs):
+        asked += asked_of(job)
+        if round(100 * asked / capacity) > 100:
+            return list(jobs[:place])
+    return list(jobs)
+
+
 def measure(traces: Path, variant: str, rule: str, seed: int) -> dict[str, Any]:
-    """One run. By rules that learn typical shapes are what has arrived so far, else the trace's own, as published."""
+    """One run. By rules that learn typical shapes are what has arrived so far, else the trace's own, as published.
+
+    With moves it ends when nothing more is measured: looking for them in vain is most of the time spent.
+    """
     enter(seed)
     pods = read_jobs(traces / f"openb/openb_pod_list_{variant}.csv")
     nodes = in_order(read_nodes(traces / NODES), seed)
     capacity = sum(node.gpus for node in nodes) * WHOLE
     jobs = inflate(pods, capacity, seed)
+    if rule.endswith("_moves"):
+        jobs = until_counted(jobs, capacity)
     asked = 0
     shares: list[float] = []
 

@@ -73,13 +73,32 @@ def test_an_endless_input_is_read_as_results_are_taken(hub: dray.Hub) -> None:
 def test_an_exception_reaches_the_caller_and_stops_the_rest(hub: dray.Hub) -> None:
     results = hub.map(divide, [1.0, 1.0], [1.0, 0.0], timeout=LIMIT_S)
     assert next(results) == 1.0
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as caught:
         next(results)
+    assert caught.value.__notes__ == [f"item 1 of the map of divide(), job {results.job}"]
     with pytest.raises(StopIteration):
         next(results)
     given = list(hub.map(divide, [1.0, 1.0], [0.0, 1.0], timeout=LIMIT_S, return_exceptions=True))
     assert isinstance(given[0], ZeroDivisionError)
     assert given[1] == 1.0
+
+
+def test_an_input_that_breaks_stops_what_was_sent_of_it(hub: dray.Hub) -> None:
+    def naps() -> Iterator[float]:
+        yield from itertools.repeat(0.0, 10)
+        yield from itertools.repeat(30.0, 10)
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        hub.map(drowse, naps(), name="broken-at-once")
+    results = hub.map(drowse, naps(), name="broken-later", window=20, timeout=LIMIT_S)
+    assert "of 20 and more ended" in repr(results)
+    assert [next(results) for _ in range(10)] == [0.0] * 10
+    with pytest.raises(RuntimeError, match="no more") as caught:
+        next(results)
+    assert caught.value.__notes__ == [f"drowse() was stopped here, job {results.job}; the rest was cancelled"]
+    for job in (results.job, *(job.id for job in hub.jobs(name="broken-at-once"))):
+        assert hub.wait(job, LIMIT_S).state is dray.JobState.KILLED
 
 
 def test_a_map_has_its_time(hub: dray.Hub) -> None:

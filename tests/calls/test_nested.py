@@ -41,6 +41,18 @@ def test_a_map_inside_a_call(hub: dray.Hub) -> None:
     assert hub.submit(map_inside, 10).result(LIMIT_S) == 55
 
 
+def divide_inside() -> object:
+    return dray.connect().submit(divmod, 7, 2).result(60)
+
+
+def test_what_calls_have_opened_ends_soon_after_them(hub: dray.Hub) -> None:
+    assert hub.submit(divide_inside).result(LIMIT_S) == (3, 1)
+    deadline = time.monotonic() + LIMIT_S / 3  # well before the hub would close it by itself
+    while hub.jobs(name="divmod")[0].state is not dray.JobState.SUCCEEDED:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def count_connections(n: int) -> int:
     """Ask for the hub again and again, as calls do; give how many threads that left behind."""
     for number in range(n):

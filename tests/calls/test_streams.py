@@ -97,6 +97,17 @@ results = hub.map(abs, range(6000))
 single = hub.submit(abs, -1, key="once")
 print(calls[0].id.partition("/")[0], results.job)
 """
+INTERRUPTED = """
+import dray, os, signal, sys, time
+hub = dray.connect(home=sys.argv[1])
+results = hub.map(time.sleep, [0.05] * 2000, progress=False)
+print(results.job, flush=True)
+next(results)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for _ in results:
+    pass
+"""
 HUB_DIES = """
 import dray, os, signal, sys
 hub = dray.connect(home=sys.argv[1])
@@ -126,6 +137,15 @@ def test_what_a_program_has_submitted_before_its_end_is_recorded(cluster: Privat
         assert hub.wait(job, LIMIT_S).state is dray.JobState.SUCCEEDED
     single = [job for job in hub.jobs(name="abs") if job["spec"].get("array") is None]
     assert len(single) == 1
+
+
+def test_an_interrupted_program_leaves_nothing_running(cluster: PrivateHub, hub: dray.Hub) -> None:
+    words = [sys.executable, "-c", INTERRUPTED, str(cluster.home)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert "KeyboardInterrupt" in ran.stderr
+    assert "the rest was cancelled" in ran.stderr
+    assert hub.status(ran.stdout.strip())["cancel_requested"]
+    assert hub.wait(ran.stdout.strip(), LIMIT_S).state is dray.JobState.KILLED
 
 
 def test_a_hub_that_is_gone_does_not_hold_the_end_of_a_program_up(tmp_path: Path) -> None:

@@ -194,6 +194,27 @@ def test_a_failed_dependency_ends_what_needs_it(hub: dray.Hub) -> None:
     assert caught.value.exit_class == "dependency"
 
 
+def pledge() -> object:
+    return dray.connect().submit(abs, -1)
+
+
+def test_what_makes_no_sense_is_told(hub: dray.Hub) -> None:
+    with pytest.raises(dray.CallFailed, match=r"returned a CallFuture that refers to .*result\(\)") as caught:
+        hub.submit(pledge).result(LIMIT_S)
+    assert caught.value.exit_class == "unpicklable"
+    # An exit of the function is not one of the program that asks for its result.
+    with pytest.raises(dray.CallFailed, match="SystemExit: 3"):
+        hub.submit(sys.exit, 3).result(LIMIT_S)
+    with pytest.raises(TypeError, match="something to go over"):
+        hub.map(abs)
+    with pytest.raises(TypeError, match=r"got a list: write gather\(\*futures\)"):
+        dray.gather([hub.submit(abs, -1)])  # type: ignore[arg-type]  # the mistake
+    waiting = hub.submit(time.sleep, 30)
+    assert waiting.cancel()
+    with pytest.raises(concurrent.futures.CancelledError, match=r"sleep\(\) .* was cancelled"):
+        waiting.result(LIMIT_S)
+
+
 def test_futures_work_with_the_standard_tools(hub: dray.Hub) -> None:
     futures = [hub.submit(double, number) for number in range(8)]
     done, _ = concurrent.futures.wait(futures, LIMIT_S)
@@ -229,6 +250,22 @@ async def test_futures_are_awaited(hub: dray.Hub) -> None:
         assert await asyncio.gather(*(hub.submit(double, number) for number in range(5))) == [0, 2, 4, 6, 8]
         with pytest.raises(ValueError, match="gone"):
             await hub.submit(complain, "gone")
+
+
+async def test_an_event_loop_is_not_kept_waiting(hub: dray.Hub) -> None:
+    async with asyncio.timeout(LIMIT_S), dray.AsyncHub(hub.config) as client:
+        for asked in (hub, client):
+            given = asked.submit(time.sleep, LIMIT_S)
+            future = given if isinstance(given, dray.Future) else await given
+            task_id = await asyncio.to_thread(getattr, future, "id")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(future), 0.1)
+            # It was stopped, as asyncio stops what it no longer waits for.
+            assert (await client.wait(task_id)).state is dray.JobState.KILLED
+        running = await client.submit(time.sleep, LIMIT_S)
+        with pytest.raises(RuntimeError, match="ask the AsyncHub"):
+            running.why()
+        assert running.cancel()
 
 
 async def test_the_async_client_takes_functions_too(hub: dray.Hub) -> None:

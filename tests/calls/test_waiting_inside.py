@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +117,42 @@ def by_async_hub(depth: int) -> int:
             return 1 + int(await (await hub.submit(by_async_hub, depth - 1)))
 
     return asyncio.run(ask()) if depth else 0
+
+
+def lose_patience(folder: str) -> list[str]:
+    """Wait for something that takes longer, in each way that can be cut short; then go on until told otherwise."""
+    late, told = dray.connect().submit(time.sleep, LIMIT_S), []
+
+    async def ask() -> None:
+        try:
+            await asyncio.wait_for(late, 0.3)
+        except TimeoutError:
+            told.append("await")
+
+    asyncio.run(ask())
+    if concurrent.futures.wait([late], 0.3).not_done:
+        told.append("wait")
+    try:
+        next(concurrent.futures.as_completed([late], 0.3))
+    except TimeoutError:
+        told.append("as_completed")
+    late.cancel()
+    Path(folder, "ready").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+    return told
+
+
+def test_a_wait_that_is_cut_short_takes_the_slot_back(
+    hub: dray.Hub, tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    future = hub.submit(lose_patience, str(tmp_path))
+    wait_until((tmp_path / "ready").exists, LIMIT_S)
+    # Of four slots one is its own again; what it waited for has gone.
+    wait_until(lambda: hub.workers()[0]["active_jobs"] == 1)
+    wait_until(lambda: hub.workers()[0]["free"]["batch_slots"] == 3)
+    (tmp_path / "go").touch()
+    assert future.result(LIMIT_S) == ["await", "wait", "as_completed"]
 
 
 @pytest.mark.parametrize(

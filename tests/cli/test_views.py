@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dray.cli.cluster_views import draw_workers
 from dray.cli.job_views import draw_event, draw_job, draw_jobs
 from dray.cli.main import main
 from dray.cli.reason_views import draw_why
@@ -281,3 +282,14 @@ def test_version_with_and_without_a_hub(hub, capfd, clean_environment):
     (clean_environment / "hub.json").unlink()
     assert main(["version", "-o", "json"]) == 0
     assert json.loads(capfd.readouterr().out)["hub"] is None
+
+
+def test_slots_in_use_are_those_that_are_not_free_now():
+    worker = {
+        "id": "w1",
+        "slots": {"batch_total": 4, "batch_in_use": 0},
+        "free": {"batch_slots": 1},
+        "last_heartbeat": "2026-01-01T00:00:00Z",
+    }
+    assert "3/4" in draw_workers([worker], 200)
+    assert "0/4" in draw_workers([{**worker, "free": None}], 200)

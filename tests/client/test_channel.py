@@ -150,6 +150,24 @@ async def test_a_wait_outlives_the_hub(hub: RunningHub) -> None:
     assert (status.state, status.exit_code, status.ok) == (JobState.SUCCEEDED, 0, True)
 
 
+async def test_a_hub_that_is_away_for_longer_is_told_of_once(
+    hub: RunningHub,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wait_until_async: WaitUntil,
+) -> None:
+    monkeypatch.setattr("dray.client.channel.SAY_AFTER_S", 0.05)
+    async with client_of(hub) as client, asyncio.timeout(DEADLINE_S):
+        await client.ping()
+        await asyncio.to_thread(hub.kill)
+        await wait_until_async(lambda: "dialling on" in caplog.text)
+        await asyncio.to_thread(hub.start)
+        await client.ping()
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["no", "the"]
+    assert "What was submitted goes on" in caplog.text
+    assert "the hub is back after" in caplog.text
+
+
 async def test_rows_are_followed_to_the_end(hub: RunningHub) -> None:
     async with client_of(hub) as client, asyncio.timeout(DEADLINE_S), hub.async_worker() as worker:
         await worker.register()

@@ -491,7 +491,10 @@ def _verdict(lane: Lane, record: RunnerRecord, item: dict[str, Any]) -> tuple[st
     if item.get("exit_class") == "oom":
         return "oom", str(item.get("error") or "killed for memory")
     if number := item.get("signal"):
-        return "crashed", f"the process that ran it was killed by signal {number}: {item.get('error') or ''}"
+        # A supervisor speaks of the command that it runs; the caller of a function knows of none.
+        told = str(item.get("error") or "").removeprefix("the command was killed by ")
+        named = told if told.startswith(f"signal {number}") else f"signal {number}: {told}"
+        return "crashed", f"the process that ran it was killed in the middle of it by {named}"
     if item.get("exit_code") is not None and item["exit_code"] >= 0:
         return (
             "crashed",

@@ -51,8 +51,10 @@ def draw_workers(workers: Sequence[Document], width: int | None = None) -> str:
 
 def _worker_row(worker: Document) -> list[str]:
     slots: Document = worker.get("slots") or {}
-    used = slots.get("batch_in_use", worker.get("active_jobs", 0))
     total = slots.get("batch_total", worker.get("total_slots", 0))
+    # What the hub knows to be free is newer than what the worker last said to be in use.
+    free = (worker.get("free") or {}).get("batch_slots")
+    used = slots.get("batch_in_use", worker.get("active_jobs", 0)) if free is None else max(0, total - free)
     seen = span_between(worker.get("last_heartbeat"), None)
     return [
         str(worker.get("id", "")),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dray.cli.exit_codes import ENDED, UNSUCCESSFUL
 from dray.cli.outage import say
 from dray.cli.render import clean, short_span, shorten
+from dray.client.progress import tell_rate
 from dray.core.model.units import format_seconds
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class ArrayProgress:
         if bad:
             parts.append(f"{bad} did not succeed")
         if fresh and elapsed_s > 0:
-            parts.append(f"{fresh / elapsed_s:.3g} per second")
+            parts.append(f"{tell_rate(fresh / elapsed_s).removesuffix('/s')} per second")
             if done < total:
                 parts.append(f"about {format_seconds((total - done) * elapsed_s / fresh)} left")
         return ", ".join(parts)
@@ -118,7 +119,7 @@ class ArrayProgress:
             completed=done,
             total=total,
             bad=f"[red]{bad} not ok" if bad else "",
-            rate=f"{fresh / elapsed_s:.3g}/s" if fresh else "",
+            rate=tell_rate(fresh / elapsed_s) if fresh else "",
             left=f"{short_span((total - done) * elapsed_s / fresh)} left" if fresh and done < total else "",
         )
 

@@ -66,6 +66,11 @@ class Hub:
                 thread.call(hub.close())
                 thread.stop()
 
+    def settle(self) -> None:
+        """Have all calls recorded that were submitted, and let their arrays end; done by itself at the end."""
+        if not self.closed and self._pid == os.getpid():
+            self._call("settle")
+
     @overload
     def submit(self, work: Command, /, **given: Any) -> Job: ...
     @overload

@@ -26,6 +26,8 @@ from dray.wire import client_messages as wire
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0
+# A restart takes less: nobody needs to hear of it.
+SAY_AFTER_S = 3.0
 NOT_READY_S = 0.2
 OPEN_S = 10.0
 logger = logging.getLogger("dray.client")
@@ -167,11 +169,18 @@ class Channel:
 
     async def _dial_again(self) -> WebSocket:
         loop = asyncio.get_running_loop()
-        deadline, delay_s = loop.time() + self._away_s, RETRY_MIN_S
+        began, delay_s, said = loop.time(), RETRY_MIN_S, False
+        deadline = began + self._away_s
         while True:
             try:
-                return await self._dial()
+                socket = await self._dial()
+                if said:
+                    logger.warning("the hub is back after %.0f s", loop.time() - began)
+                return socket
             except HubUnavailable as fault:
+                if not said and loop.time() - began > SAY_AFTER_S:
+                    said = True
+                    logger.warning("%s; dialling on. What was submitted goes on", fault.message)
                 if loop.time() > deadline:
                     gave_up = f"{fault.message} (tried for {self._away_s:g} s; what was submitted goes on)"
                     self._fail(HubUnavailable(gave_up))

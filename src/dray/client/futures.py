@@ -138,7 +138,7 @@ class LazyFuture(concurrent.futures.Future[T]):
         """The value, or the exception that the function raised. Raises `TimeoutError`; the call goes on."""
         self._await_end(timeout)
         if self._state != _FINISHED:
-            raise CancelledError
+            raise CancelledError(f"{self!r} was cancelled")
         if self._exception is not None:
             try:
                 raise self._exception
@@ -151,7 +151,7 @@ class LazyFuture(concurrent.futures.Future[T]):
         """The exception that the function raised, or None."""
         self._await_end(timeout)
         if self._state != _FINISHED:
-            raise CancelledError
+            raise CancelledError(f"{self!r} was cancelled")
         if self._exception is None:
             try:
                 self._open()

@@ -50,6 +50,10 @@ def gather(
     *futures: AnyFuture[T], timeout: float | None = None, return_exceptions: bool = False
 ) -> list[Any]:
     """The results of several futures in the order given; the first exception is raised, unless asked for."""
+    for given in futures:
+        if not isinstance(given, concurrent.futures.Future):
+            hint = ": write gather(*futures)" if isinstance(given, Iterable) else ""
+            raise TypeError(f"gather takes futures one by one, got a {type(given).__name__}{hint}")
     ends_at = None if timeout is None else time.monotonic() + timeout
     results: list[Any] = []
     for future in futures:

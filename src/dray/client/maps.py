@@ -114,11 +114,18 @@ class MapResults(Iterator[T], Generic[T]):
         self.place = -1
         self.lease: object = None
         self._progress = progress
+        if progress is not None:
+            # Also at the end of the program: the cursor comes back.
+            weakref.finalize(self, progress.close)
         self._stream: Stream | None = None
         self._closer: weakref.finalize[Any, Any] | None = None
         self._needed: tuple[str, ...] = ()
         self.jobs: list[str] = []
-        self._feed()
+        try:
+            self._feed()
+        except BaseException:
+            self.cancel()
+            raise
 
     @property
     def job(self) -> str:
@@ -128,13 +135,28 @@ class MapResults(Iterator[T], Generic[T]):
     def __iter__(self) -> Self:
         return self
 
+    def __repr__(self) -> str:
+        more = "" if self._items is None else " and more"
+        return f"<Map {self._name}(): {self._inbox.heard} of {self._inbox.put}{more} ended, job {self.job}>"
+
     def __next__(self) -> T:
-        _, value, fault = self._next_ending()
+        if self._progress is not None:
+            self._progress.wake()
+        try:
+            _, value, fault = self._next_ending()
+        except (StopIteration, TimeoutError):
+            self._close_bar()
+            raise
+        except BaseException as stop:
+            self._stop(stop, f"{self._name}() was stopped here")
+            raise
+        finally:
+            if self._progress is not None:
+                self._progress.rest()
         if fault is not None:
             if self._return_exceptions:
                 return fault  # type: ignore[return-value]  # asked for
-            self.cancel()
-            self._end()
+            self._stop(fault, f"item {self.place} of the map of {self._name}()")
             try:
                 raise fault
             finally:
@@ -142,6 +164,12 @@ class MapResults(Iterator[T], Generic[T]):
         if type(value) is PackedResult:
             return unpack(value.data)  # type: ignore[no-any-return]  # what the function gave
         return value.open() if type(value) is LateResult else value  # type: ignore[no-any-return]  # the same
+
+    def _stop(self, fault: BaseException, where: str) -> None:
+        """End the iteration for an exception, which tells what became of the rest."""
+        rest = self._inbox.heard < self._inbox.put or self._items is not None
+        fault.add_note(f"{where}, job {self.job}{'; the rest was cancelled' if rest else ''}")
+        self.close()
 
     def await_recorded(self) -> None:
         """Wait until the hub has recorded all calls that were put in."""
@@ -159,10 +187,13 @@ class MapResults(Iterator[T], Generic[T]):
         self._end()
 
     def _end(self) -> None:
-        self._items = iter(())
+        self._items = None
         self._taken = self._inbox.put
+        self._close_bar()
+
+    def _close_bar(self) -> None:
         if self._progress is not None:
-            self._progress.close()
+            self._progress.close(self._inbox.heard)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -226,15 +257,13 @@ class MapResults(Iterator[T], Generic[T]):
         ):
             self._feed()
         if self._taken >= inbox.put:
-            if self._progress is not None:
-                self._progress.close()
             raise StopIteration
         ending = self._look()
         if ending is None:
             ending = self._wait()
         self._taken += 1
         if self._progress is not None:
-            self._progress.update(inbox.heard, inbox.put)
+            self._progress.update(inbox.heard)
         return ending
 
     def _look(self) -> Ending | None:
@@ -271,7 +300,7 @@ class MapResults(Iterator[T], Generic[T]):
                 return None
             self._inbox.ready.wait(_step(left, self._progress))
             if self._progress is not None:
-                self._progress.update(self._inbox.heard, self._inbox.put)
+                self._progress.update(self._inbox.heard)
         return found
 
 

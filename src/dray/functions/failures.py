@@ -29,7 +29,7 @@ class CallFailed(DrayError):
 
 
 class RemoteError(CallFailed):
-    """An exception of a call that could not travel itself: its type's name and its words."""
+    """An exception of a call that could not travel, or must not be raised here: its type's name and its words."""
 
     code = "remote_error"
 
@@ -60,13 +60,16 @@ def pack_failure(fault: BaseException) -> Packed:
 
 
 def unpack_failure(data: Part, task_id: str = "") -> BaseException:
-    """The exception as it was, its traceback as its cause; `RemoteError` where it could not travel."""
+    """The exception as it was, its traceback as its cause; `RemoteError` where it could not travel.
+
+    What would end the program of whoever asks for the result (SystemExit, KeyboardInterrupt) is told as one too.
+    """
     kind, words, text, alone = unpack(data)
     try:
         fault: BaseException = unpack(alone) if alone else _retell(kind, words, task_id)
     except Exception:  # noqa: BLE001 - a class that is not to be had at this side
         fault = _retell(kind, words, task_id)
-    if not isinstance(fault, BaseException):
+    if not isinstance(fault, Exception):
         fault = _retell(kind, words, task_id)
     fault.__cause__ = RemoteTraceback(text)
     return fault

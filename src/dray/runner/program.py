@@ -93,6 +93,9 @@ class Program:
     def _wait(self) -> None:
         others = self._line.read(IDLE_S if self._upkeep.due else None)
         if others is None:
+            if (defaults := sys.modules.get("dray.client.defaults")) is not None:
+                # Calls have called others, and are over: what they opened for that must not seem to go on.
+                defaults.settle()
             report = self._upkeep.look(idle=True)
             if report is not None:
                 self._line.write(report)
@@ -148,7 +151,12 @@ class Program:
             self._in_call = True
             result = function(*args, **kwargs)
             self._in_call = False
-            return SUCCEEDED, pack(result), ""
+            packed = pack(result)
+            if packed.refs:
+                raise Unpicklable(
+                    f"refers to the call {packed.refs[0]}: return what that gave, by its result()"
+                )
+            return SUCCEEDED, packed, ""
         except Refusal as fault:
             return ENVIRONMENT, None, str(fault)
         except ModuleNotFoundError as fault:

@@ -231,7 +231,12 @@ def test_a_time_limit_ends_the_runner_and_names_the_limit() -> None:
 @pytest.mark.parametrize(
     ("item", "exit_class", "word"),
     [
-        ({"signal": 11, "exit_code": 139, "error": "SIGSEGV"}, "crashed", "signal 11"),
+        ({"signal": 11, "exit_code": 139, "error": "SIGSEGV"}, "crashed", "signal 11: SIGSEGV"),
+        (
+            {"signal": 11, "exit_code": 139, "error": "the command was killed by signal 11 (SIGSEGV)"},
+            "crashed",
+            "the process that ran it was killed in the middle of it by signal 11 (SIGSEGV)",
+        ),
         ({"signal": 0, "exit_code": 3}, "crashed", "exit code 3"),
         ({"signal": 9, "exit_code": 137, "exit_class": "oom", "error": "too much"}, "oom", "too much"),
         ({"exit_code": -1, "error": "lost"}, "crashed", "lost"),

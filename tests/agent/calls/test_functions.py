@@ -16,6 +16,7 @@ import pytest
 from tests.agent.calls.call_hub import wait_for
 
 from dray.functions.envelope import seal
+from dray.functions.failures import RemoteError
 
 if TYPE_CHECKING:
     from tests.agent.calls.call_hub import CallHub
@@ -48,7 +49,8 @@ def test_sys_exit_ends_the_call_and_not_the_runner(shared: CallHub) -> None:
     before = shared.call(os.getpid)[1]
     state, fault, (exit_class, _) = shared.call(sys.exit, 3)
     assert (state, exit_class) == ("failed", "raised")
-    assert isinstance(fault, SystemExit)
+    assert isinstance(fault, RemoteError)
+    assert fault.message == "SystemExit: 3"
     assert before in {shared.call(os.getpid)[1] for _ in range(4)}
 
 
@@ -144,7 +146,8 @@ def test_ctrl_c_reaches_the_function_only(shared: CallHub) -> None:
 
     state, fault, (exit_class, _) = shared.call(interrupt)
     assert (state, exit_class) == ("failed", "raised")
-    assert isinstance(fault, KeyboardInterrupt)
+    assert isinstance(fault, RemoteError)
+    assert fault.message == "KeyboardInterrupt"
     for pid in shared.runner_pids():
         os.kill(pid, signal.SIGINT)
     assert shared.call(lambda: "next")[:2] == ("succeeded", "next")

@@ -280,6 +280,42 @@ def test_a_card_is_cleared_on_the_same_worker(cluster: Cluster) -> None:
     assert whole.devices != moved.devices == cluster.attempt(cluster.current("d")).devices
 
 
+def exchanged(cluster: Cluster) -> None:
+    """A card lies idle where cores are short; elsewhere cores do, and a task with as many cards needs few of them."""
+    govern(cluster)
+    cluster.join("w1", credit=100, cpus=8, gpus=2, labels={"zone": "a"})
+    cluster.submit("heavy", gpu_count=1, cpu_milli=6000)
+    cluster.run(cluster.current("heavy"))
+    cluster.join("w2", credit=100, cpus=8, gpus=1)
+    cluster.submit("light", gpu_count=1, cpu_milli=1000)
+    cluster.run(cluster.current("light"))
+    cluster.submit("last", gpu_count=1, cpu_milli=5000, require=["zone=a"])
+
+
+def test_two_exchange_their_places(cluster: Cluster) -> None:
+    exchanged(cluster)
+    receipt = only(cluster)
+    assert {victim.job_id: victim.to for victim in receipt.victims} == {"heavy": "w2", "light": "w1"}
+    for victim in receipt.victims:
+        cluster.end(victim.uid, "preempted")
+    assert cluster.attempt(cluster.current("heavy")).worker == "w2"
+    assert cluster.attempt(cluster.current("light")).worker == "w1"
+    assert cluster.attempt(cluster.current("last")).worker == "w1"
+
+
+def test_places_that_are_exchanged_are_kept_until_both_have_gone(cluster: Cluster) -> None:
+    exchanged(cluster)
+    heavy, light = cluster.current("heavy"), cluster.current("light")
+    cluster.submit("thief", cpu_milli=3000)
+    cluster.end(heavy, "preempted")
+    assert not cluster.current("heavy")
+    assert not cluster.current("thief")
+    cluster.end(light, "preempted")
+    assert {cluster.attempt(cluster.current(name)).worker for name in ("light", "last")} == {"w1"}
+    assert cluster.attempt(cluster.current("heavy")).worker == "w2"
+    assert not cluster.current("thief")
+
+
 def test_a_pace_that_would_hold_it_up_keeps_it_where_it_is(cluster: Cluster) -> None:
     paces = Pacing(starts=(Pace(queue="default", per_minute=1, burst=1),))
     govern(cluster)

@@ -135,7 +135,8 @@ def learn_end(state: State, attempt: Attempt) -> None:
 def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start: bool) -> None:
     """Count an attempt for its party: what it holds, and at its end what it has used."""
     party, now_ms = state.parties.all[job.party], state.now_ms
-    begin_ms, cost = _count(state, party, attempt, ask, sign)
+    cost, begin_ms = cost_of(state.policy, ask), attempt.assigned_ms - party.entry_charge_ms
+    party.count(sign, cost, begin_ms)
     if sign < 0 and attempt.started:
         used = decayed(state.policy, state.ledger, job.user, now_ms) + cost * max(0, now_ms - begin_ms)
         state.enter("meter", party.usage_key, Meter(since_ms=now_ms, decayed=used))
@@ -149,11 +150,8 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
             state.backlog.open(gate.key)
 
 
-def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> tuple[int, int]:
-    cost = cost_of(state.policy, ask)
-    begin_ms = attempt.assigned_ms - party.entry_charge_ms
-    party.count(sign, cost, begin_ms)
-    return begin_ms, cost
+def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> None:
+    party.count(sign, cost_of(state.policy, ask), attempt.assigned_ms - party.entry_charge_ms)
 
 
 def count_anew(state: State, attempt: Attempt) -> None:
@@ -165,6 +163,9 @@ def count_anew(state: State, attempt: Attempt) -> None:
         for gate in party.gates:
             gate.hold(sign, gpus_of(ask), attempt.assigned_ms, now_ms)
         attempt.assigned_ms = now_ms
+    for gate in party.gates:
+        # It has used less than was counted: a budget may have room again.
+        state.backlog.open(gate.key)
     state.touched.attempts[attempt.uid] = None
 
 

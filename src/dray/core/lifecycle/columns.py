@@ -76,7 +76,7 @@ class Columns:
         self.named: dict[str, None] = {}
         self.changes: list[int] = []
         self.changes_dropped = 0
-        self.change = 0
+        self._roomless = 0
         self.roster = 0
         self._inverses: dict[str, tuple[int, np.ndarray[Any, np.dtype[np.float64]]]] = {}
         self.classes: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.bool_]]] = {}
@@ -128,7 +128,8 @@ class Columns:
     def set_presence(self, row: int, worker: Worker, presence: Presence) -> None:
         """Follow what a worker's session says: credit, slots, and whether it may get work at all."""
         slots, data = presence.slots, self.cells
-        self._list_change(row)
+        self._roomless += 1
+        self._note_change(row)
         data["batch_total"][row] = slots.batch_total
         data["batch_in_use"][row] = slots.batch_in_use
         data["service_total"][row] = slots.service_total
@@ -227,11 +228,12 @@ class Columns:
         """How many changes were listed so far, for whoever has read them all."""
         return self.changes_dropped + len(self.changes)
 
-    def _note_change(self, row: int) -> None:
-        self.change += 1
-        self._list_change(row)
+    @property
+    def change(self) -> int:
+        """How often the room of any worker has changed so far."""
+        return self.changes_read - self._roomless
 
-    def _list_change(self, row: int) -> None:
+    def _note_change(self, row: int) -> None:
         changes = self.changes
         if len(changes) >= MOST_CHANGES:
             self.changes_dropped += len(changes)

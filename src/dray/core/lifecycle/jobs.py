@@ -22,7 +22,7 @@ from dray.core.lifecycle.events import (
 )
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import LAST_ATTEMPT, attempt_number, task_id
-from dray.core.model.records import LANE, Attempt, Job, JobState, Phase, Task
+from dray.core.model.records import LANE, OPEN_STATES, Attempt, Job, JobState, Phase, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
@@ -309,7 +309,7 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
         if not queued:
             del state.requeued_of[job.id]
         return task
-    if job.rest.final or index != next_index(state, job):
+    if job.rest not in OPEN_STATES or index != (next_index(state, job) if job.holes else job.cursor):
         return None
     if job.holes:
         for hole in range(job.cursor, index):

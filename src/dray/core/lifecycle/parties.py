@@ -321,9 +321,8 @@ def gpus_of(ask: Ask) -> int:
 
 def cost_of(policy: Policy, ask: Ask) -> int:
     """What a task weighs in shares: millicores, a GPU counting as several cores."""
-    if not ask.gpus:
-        return max(1000, ask.cpu_milli)
-    return max(1000, ask.cpu_milli) + round(gpus_of(ask) * policy.fair_share.gpu_cost)
+    cores = max(1000, ask.cpu_milli)
+    return cores + round(gpus_of(ask) * policy.fair_share.gpu_cost) if ask.gpus else cores
 
 
 def usage_of(policy: Policy, ledger: Ledger, users: Mapping[str, Holding], user: str, now_ms: int) -> float:

@@ -38,8 +38,10 @@ def claim_moves(state: State, rooms: Rooms) -> dict[TaskKey, Spot]:
         if not rooms.class_mask(ask)[state.columns.get("offer", row)]:
             continue
         devices = rooms.fit_cards(row, ask, move.devices)
-        # Also where only a slot or credit is missing for a moment: the rest must not go to others meanwhile.
-        rooms.claim(row, ask, move.devices if devices is None else devices)
         if devices is not None:
+            rooms.claim(row, ask, devices)
             found[key] = Spot(row, move.variant, devices)
+        elif rooms.left(row).credit > 0:
+            # Others leave that place for it, or a slot is missing for a moment: what is there of it is kept.
+            rooms.claim(row, *rooms.clip(row, ask, move.devices))
     return found

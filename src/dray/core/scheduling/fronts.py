@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FIRST_REACH, STEP = 512, 8
 OUT = -(1 << 62)
+ABOVE_ALL = 1 << 62
 FEWEST_WORKERS = 2 * FIRST_REACH
 
 
@@ -93,23 +94,22 @@ class PlainWalk:
     def take(self, most: int, owner: str = "") -> list[Spot]:
         """Claim room for some tasks on the best worker: at least one, unless there is no room for any."""
         ask, rooms, spot = self._ask, self._rooms, self._spot
-        left = None if spot is None else rooms.lefts[spot.row]
-        while left is None or not left.holds(ask):
-            place = self._best()
-            if place < 0:
-                self._spot = None
+        if spot is None or not rooms.lefts[spot.row].holds(ask):
+            spot = self._spot = self._find()
+            if spot is None:
                 return []
-            row = place if self._front is None else self._front.rows.item(place)
-            left = rooms.left(row)
-            if left.holds(ask):
-                spot = self._spot = Spot(row, 0, ())
-            else:
-                self._strike(place)
-                self._strike_full()
-        assert spot is not None  # its worker is the one that holds the ask
-        times = left.times(ask, most) if most > 1 else 1
+        times = rooms.lefts[spot.row].times(ask, most) if most > 1 else 1
         rooms.claim(spot.row, ask, (), times)
         return [spot] * times
+
+    def _find(self) -> Spot | None:
+        while (place := self._best()) >= 0:
+            row = place if self._front is None else self._front.rows.item(place)
+            if self._rooms.left(row).holds(self._ask):
+                return self._placer.plain_spot(row)
+            self._strike(place)
+            self._strike_full()
+        return None
 
     def _build(self) -> None:
         self._read = self._ceiling = 0
@@ -120,9 +120,14 @@ class PlainWalk:
             self._keys, self._kept = keep_keys(self._placer, *self._key, self._wish), True
             return
         sight, reach = front.sight(self._reach), self._reach
+        mask = self._mask(sight)
+        if not mask.any():
+            self._keys, self._ceiling = np.full(reach, -1, dtype=np.int64), ABOVE_ALL
+            return
         keys = self._placer.score(sight, self._wish) << RANK_BITS
         keys += front.ranks[:reach]
-        keys[~self._mask(sight)] = -1
+        if not mask.all():
+            keys[~mask] = -1
         self._keys = keys
         self._falling = bool((keys[1:] < keys[:-1]).all())
         self._ceiling = (self._placer.ceiling(front, reach, self._wish) << RANK_BITS) + int(
@@ -131,7 +136,8 @@ class PlainWalk:
 
     def _mask(self, sight: Sight) -> Mask:
         ask = self._ask
-        mask = self._rooms.class_mask(ask)[sight.column("offer")]
+        classes = self._rooms.class_mask(ask)
+        mask = np.ones(len(sight), dtype=np.bool_) if classes.all() else classes[sight.column("offer")]
         if ask.cpu_milli:
             mask &= sight.free_cpu >= ask.cpu_milli
         if ask.memory_bytes:

@@ -92,10 +92,10 @@ class _Pass:
         self._number = state.counters.next_attempt
 
     def run(self) -> Plan:
-        limit = self._state.rules.pass_placements
+        limit, placed, pop = self._state.rules.pass_placements, self._placements, self._turns.pop
         self._serve_owners()
-        while len(self._placements) < limit and (head := self._turns.pop()) is not None:
-            self._serve(head, limit - len(self._placements))
+        while len(placed) < limit and (head := pop()) is not None:
+            self._serve(head, limit - len(placed))
         self._placer.forget_walks()
         return Plan(
             tuple(self._placements),
@@ -179,19 +179,20 @@ class _Pass:
         if line.shape in self._parked:
             self._pass_by(head)
             return
-        wanted = self._wanted(job, head.rank[2], 1 if self._turns.is_contended(head) else min(most, room))
+        turns, entry = self._turns, head.rank[2]
+        wanted = self._wanted(job, entry, 1 if turns.is_contended(head) else min(most, room))
         if not wanted:
-            self._turns.push_next(line)
+            turns.push_next(line)
             return
         spots = self._overlay.find(job, len(wanted))
         if spots:
             self._take(head, wanted, spots)
         if len(spots) < len(wanted):
             self._block(head, wanted[len(spots)])
-        elif wanted[-1] + 1 < job.total and head.rank[2].position == RANGE and self._has_more(job):
-            self._turns.push(head)
+        elif wanted[-1] + 1 < job.total and entry.position == RANGE and self._has_more(job):
+            turns.push(head)
         else:
-            self._turns.push_next(line)
+            turns.push_next(line)
 
     def _pass_by(self, head: Head) -> None:
         """Another line of its shape found no room, and it asks for the same: only victims may it find for itself."""
@@ -235,13 +236,15 @@ class _Pass:
     def _take(self, head: Head, wanted: Sequence[int], spots: list[Spot]) -> None:
         state, job, again = self._state, head.job, head.rank[2].position != RANGE
         epoch, worker_of = state.counters.epoch, state.columns.worker_of
+        job_id, number = job.id, self._number
         for index, (row, variant, devices) in zip(wanted, spots, strict=False):
-            uid = attempt_uid(epoch, self._number)
-            self._number += 1
-            self._placements.append(Placement(job.id, index, uid, worker_of[row], devices, variant))
+            uid = attempt_uid(epoch, number)
+            number += 1
+            self._placements.append(Placement(job_id, index, uid, worker_of[row], devices, variant))
             if again:
-                self._served.add((job.id, index))
-        self._taken[job.id] = self._taken.get(job.id, 0) + len(spots)
+                self._served.add((job_id, index))
+        self._number = number
+        self._taken[job_id] = self._taken.get(job_id, 0) + len(spots)
         if self._ruled:
             self._gates.take(head, len(spots))
         if self._weighs:

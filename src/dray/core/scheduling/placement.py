@@ -75,6 +75,7 @@ class Placer:
         self.sight = Sight(rooms)
         self._walks: dict[tuple[int, str], Walk] = {}
         self._plain_walks: dict[tuple[int, str], PlainWalk] = {}
+        self._plain_spots: dict[int, Spot] = {}
         self._inverse_rank: Numbers | None = None
 
     # --- the face that a pass sees ------------------------------------------------------------------------------------
@@ -90,6 +91,8 @@ class Placer:
         if walk is None:
             walk = self.walk(shape, owner)
         spots = walk.take(count, owner)
+        if not spots:
+            return spots
         while len(spots) < count:
             more = walk.take(count - len(spots), owner)
             if not more:
@@ -197,6 +200,13 @@ class Placer:
             walk = self._plain_walks[key] = PlainWalk(self, key, self.state.jobs.get(owner))
         return walk
 
+    def plain_spot(self, row: int) -> Spot:
+        """A place without cards on a worker; one for all shapes."""
+        spot = self._plain_spots.get(row)
+        if spot is None:
+            spot = self._plain_spots[row] = Spot(row, 0, ())
+        return spot
+
     def inverse_rank(self) -> Numbers:
         """A number per worker that is larger the earlier its id comes: the last part of every key."""
         if self._inverse_rank is None:
@@ -249,7 +259,8 @@ class Greedy(Placer):
 
     def front(self, pool: str) -> Front | None:
         columns = self.state.columns
-        if len(self._plain_walks) < FEW_WALKS or columns.count < FEWEST_WORKERS or not self._weights.leftover:
+        few = len(self._plain_walks) < FEW_WALKS and len(self.state.backlog.awake) < FEW_WALKS
+        if few or columns.count < FEWEST_WORKERS or not self._weights.leftover:
             return None
         found = self._fronts.get(pool)
         if found is None:

@@ -8,28 +8,40 @@ that more of it is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.events import Move, Preemption
 from dray.core.lifecycle.parties import cost_of, gpus_of
-from dray.core.lifecycle.receipts import STALE_MS, Hit, lapses_ms, lost_ms, ran_ms, recent
+from dray.core.lifecycle.receipts import STALE_MS, Hit, lapses_ms, ran_ms, recent
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.resources import WHOLE as CARD
 from dray.core.model.resources import Ask
 from dray.core.model.spec import TIERS, unpack_spec
 from dray.core.scheduling.filters import CLASS_FILTERS, fits
 from dray.core.scheduling.moves import Aside, Claim
+from dray.core.scheduling.precedence import (
+    BELOW,
+    NO_RULE,
+    Below,
+    Cost,
+    Given,
+    cost_of_move,
+    cost_of_stop,
+    nobody_below,
+    rule_for,
+    scarce_kind,
+)
 from dray.core.scheduling.reservations import MOST_ROWS, Spare, Watch
 from dray.core.scheduling.rooms import Devices, Rooms
 
 RETRY_MS = 5_000
 MOST_VAIN = 256
-MOST_TRIES = 16
-# What a stop and a start cost at least, besides work that was not saved.
-RESTART_MS = 60_000
-NO_RULE, MOVES = "none", "moves"
-Cost = tuple[int, int, int, int, int]
+MOST_TRIES = 32
+MOVES = "moves"
+GOING = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING)
 Price = Callable[[State, Attempt], Cost]
 
 
@@ -54,10 +66,31 @@ class Choice(NamedTuple):
     victims: tuple[Attempt, ...]
 
 
+class Tally:
+    """How often the limits' window, and this pass so far, have hit each job and user, and which tasks were moved."""
+
+    def __init__(self, hits: Iterable[Hit]) -> None:
+        self.jobs, self.users = Counter[str](), Counter[str]()
+        self.moved: dict[tuple[str, int], None] = {}
+        self.count = self.moves = 0
+        for hit in hits:
+            self.add(hit)
+
+    def add(self, hit: Hit) -> None:
+        """One more."""
+        self.jobs[hit.job_id] += 1
+        self.users[hit.user] += 1
+        self.count += 1
+        if hit.moved:
+            self.moves += 1
+            self.moved[hit.job_id, hit.number] = None
+
+
 class Found(NamedTuple):
     """Whom to stop for a task or gang, and where those of them start again who are only moved aside."""
 
     choices: list[Choice]
+    victims: list[Attempt]
     moves: tuple[Move, ...] = ()
 
 
@@ -67,21 +100,22 @@ class Search:
     def __init__(self, state: State, rooms: Rooms, watch: Watch, aside: Aside) -> None:
         self._state, self._rooms, self._watch, self._aside = state, rooms, watch, aside
         self._chosen: dict[str, None] = {}
-        self._hits: list[Hit] | None = None
+        self._tally: Tally | None = None
+        self._once: dict[str, bool] = {}
         self._shares: dict[str, float] = {}
         self._sought: dict[tuple[str, str, int], int] = {}
-        self._given: dict[str, int] = {}
+        self._given = Given({}, {})
         self.vain: dict[str, None] = {}
 
     def give(self, user: str, cost: int) -> None:
         """The pass has given a user so much more, or less."""
-        self._given[user] = self._given.get(user, 0) + cost
+        self._given.held[user] = self._given.held.get(user, 0) + cost
 
     @property
-    def _hit(self) -> list[Hit]:
-        if self._hits is None:
-            self._hits = recent(self._state)
-        return self._hits
+    def _hit(self) -> Tally:
+        if self._tally is None:
+            self._tally = Tally(recent(self._state))
+        return self._tally
 
     def is_new(self, job: Job) -> bool:
         """Whether nobody of the same queue, user and shape has looked in vain in this pass who might as much."""
@@ -104,7 +138,7 @@ class Search:
         calm = rule == "pressure" and self._share_held(kind) < state.policy.preemption.pressure_share
         if calm and not most:
             return None, state.now_ms + RETRY_MS
-        is_below = _BELOW[NO_RULE if calm else rule](state, job, asks[0], self._given)
+        is_below = BELOW[NO_RULE if calm else rule](state, job, asks[0], self._given)
         found, spared = self._find(job, asks, is_below)
         if found is None:
             if spared or calm:
@@ -117,12 +151,12 @@ class Search:
             Preemption(
                 job_id=job.id,
                 index=index,
-                rule=MOVES if len(found.moves) == sum(len(one.victims) for one in found.choices) else rule,
+                rule=MOVES if len(found.moves) == len(found.victims) else rule,
                 kind=kind,
                 workers=tuple(state.columns.worker_of[choice.row] for choice in found.choices),
                 devices=tuple(choice.devices for choice in found.choices),
                 variant=found.choices[0].variant,
-                victims=tuple(attempt.uid for choice in found.choices for attempt in choice.victims),
+                victims=tuple(attempt.uid for attempt in found.victims),
                 moves=found.moves,
             ),
             0,
@@ -144,12 +178,13 @@ class Search:
         Who can be moved goes before who must be stopped; both together are the last resort.
         """
         moved, spared = self._by_moving(job, asks, is_below, alone=True)
-        if moved is not None:
-            return moved, False
-        choices, barred = self._choices(job, asks, is_below, _cost, _open_rows(self._state))
+        if moved is not None or is_below is nobody_below:
+            return moved, spared
+        choices, barred = self._choices(job, asks, is_below, cost_of_stop, _open_rows(self._state))
         chosen = _cheapest(self._state, choices, asks)
-        if chosen and self._within_limits(chosen, is_below):
-            return Found(chosen), False
+        victims = _victims_of(chosen)
+        if chosen and self._within_limits(victims, is_below):
+            return Found(chosen, victims), False
         found, _ = self._by_moving(job, asks, is_below, alone=False)
         return found, spared or barred or bool(chosen)
 
@@ -158,7 +193,7 @@ class Search:
     ) -> tuple[Found | None, bool]:
         """Make room by moving others aside: `alone`, or together with stopping those who sit below."""
         state = self._state
-        if self._aside.most <= sum(hit.moved for hit in self._hit):
+        if self._aside.most <= self._hit.moves:
             return None, False
         if alone and not self._aside.is_enough(asks):
             return None, False
@@ -166,40 +201,52 @@ class Search:
         def may_go(attempt: Attempt, others: Sequence[Attempt]) -> bool:
             if not alone and is_below(attempt, others):
                 return True
-            return self._aside.may_move(attempt, job, self._hit)
+            return self._aside.may_move(attempt, job, self._hit.moved)
+
+        def may_follow(attempt: Attempt) -> bool:
+            going = attempt.phase in GOING and not attempt.cancel
+            return going and self._aside.may_move(attempt, job, self._hit.moved) and self._may_fall(attempt)
 
         rows = self._aside.near_rows(asks, _open_rows(state))
-        price = _moving_cost if alone else _cost
-        choices, spared = self._choices(job, asks, may_go, price, rows)
-        for _ in range(MOST_TRIES):
-            chosen = _cheapest(state, choices, asks)
-            if not chosen:
-                break
-            victims = [attempt for choice in chosen for attempt in choice.victims]
-            movers = [one for one in victims if alone or not is_below(one, ())]
-            if self._within_limits(chosen, may_go, len(movers)):
-                claims = [Claim(one.row, asks[one.variant], one.devices, one.victims) for one in chosen]
-                moves = self._aside.find(claims, movers)
-                if moves is not None:
-                    return Found(chosen, moves), False
-            dearest = max(chosen, key=lambda choice: (choice.cost, choice.row))
-            choices = [choice for choice in choices if choice.row != dearest.row]
+        choices, spared = self._choices(
+            job, asks, may_go, cost_of_move if alone else cost_of_stop, rows, alone
+        )
+        for chosen in _options(state, choices, asks):
+            victims = _victims_of(chosen)
+            movers = victims if alone else _who_stays(victims, is_below)
+            if not self._within_limits(victims, may_go, len(movers)):
+                continue
+            claims = [Claim(one.row, asks[one.variant], one.devices, one.victims) for one in chosen]
+            moves = self._aside.find(claims, movers, may_follow)
+            if moves is None:
+                continue
+            known = {attempt.uid for attempt in victims}
+            victims += [state.attempts[move.uid] for move in moves if move.uid not in known]
+            if self._within_limits(victims, may_go, len(moves)):
+                return Found(chosen, victims, moves), False
         return None, spared
 
     def _note(self, job: Job, asks: tuple[Ask, ...], found: Found) -> None:
         """Count what was decided for the rest of the pass."""
         state, moved = self._state, {move.uid for move in found.moves}
-        for attempt in [attempt for choice in found.choices for attempt in choice.victims]:
+        for attempt in found.victims:
             user = state.jobs[attempt.job_id].user
             self._chosen[attempt.uid] = None
-            self._hit.append(Hit(attempt.job_id, attempt.index, user, attempt.uid in moved))
+            self._hit.add(Hit(attempt.job_id, attempt.index, user, attempt.uid in moved))
             if attempt.uid not in moved:
                 self.give(user, -cost_of(state.policy, state.ask(attempt)))
-        self.give(job.user, cost_of(state.policy, asks[0]) * asks[0].nodes)
+        promised = self._given.promised
+        promised[job.user] = promised.get(job.user, 0) + cost_of(state.policy, asks[0]) * asks[0].nodes
         self._sought.pop((job.queue, job.user, job.shape), None)
 
     def _choices(
-        self, job: Job, asks: tuple[Ask, ...], may_go: Below, price: Price, rows: Sequence[int]
+        self,
+        job: Job,
+        asks: tuple[Ask, ...],
+        may_go: Below,
+        price: Price,
+        rows: Sequence[int],
+        alone: bool = False,
     ) -> tuple[list[Choice], bool]:
         """What each worker would cost, and whether anybody is there who may not be stopped only for now."""
         state = self._state
@@ -210,14 +257,20 @@ class Search:
             going = [
                 attempt
                 for uid in state.held.get(worker, ())
-                if (attempt := state.attempts[uid]).phase in (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING)
+                if (attempt := state.attempts[uid]).phase in GOING
                 and not attempt.cancel
                 and may_go(attempt, ())
             ]
             fallible = [Blow(price(state, attempt), attempt) for attempt in going if self._may_fall(attempt)]
             spared = spared or len(fallible) < len(going)
             blows = sorted(fallible, key=lambda blow: (blow.cost, blow.attempt.fence))
-            if blows or asks[0].nodes > 1:
+            single: list[Choice] = []
+            if alone and asks[0].nodes == 1:
+                # One by one first: what is best to move is not always what is cheapest to stop.
+                for blow in self._enough(row, asks, blows):
+                    single += self._on_row(row, job, asks, [blow], may_go)
+            found += single
+            if not single and (blows or asks[0].nodes > 1):
                 found += self._on_row(row, job, asks, blows, may_go)
         return found, spared
 
@@ -227,27 +280,28 @@ class Search:
             return False
         if ran_ms(state, attempt) < state.policy.preemption.min_run_s * 1000:
             return False
-        if unpack_spec(state.jobs[attempt.job_id].spec).at_most_once:
-            return False
-        return self._spares(attempt, ())
+        return not self._starts_once(attempt.job_id) and self._spares(attempt, ())
+
+    def _starts_once(self, job_id: str) -> bool:
+        found = self._once.get(job_id)
+        if found is None:
+            found = self._once[job_id] = unpack_spec(self._state.jobs[job_id].spec).at_most_once
+        return found
 
     def _spares(self, attempt: Attempt, others: Sequence[Attempt]) -> bool:
         """Whether one more may be hit of a job and of its user's work, beside those that are to be stopped with it."""
         jobs, limits = self._state.jobs, self._state.policy.preemption.limits
         user = jobs[attempt.job_id].user
-        hits = [(hit.job_id, hit.user) for hit in self._hit]
-        hits += [(other.job_id, jobs[other.job_id].user) for other in others]
-        of_job = sum(1 for job_id, _ in hits if job_id == attempt.job_id)
-        of_user = sum(1 for _, name in hits if name == user)
+        of_job = self._hit.jobs[attempt.job_id] + sum(1 for one in others if one.job_id == attempt.job_id)
+        of_user = self._hit.users[user] + sum(1 for one in others if jobs[one.job_id].user == user)
         return of_job < limits.per_job and of_user < limits.per_user
 
-    def _within_limits(self, chosen: list[Choice], is_below: Below, moved: int = 0) -> bool:
+    def _within_limits(self, victims: list[Attempt], is_below: Below, moved: int = 0) -> bool:
         """Whether all of them together may be stopped, and so many of them moved."""
-        victims = [attempt for choice in chosen for attempt in choice.victims]
         cluster = self._state.policy.preemption.limits.cluster
         return (
-            0 < len(victims) <= cluster - len(self._hit)
-            and (not moved or moved <= self._aside.most - sum(hit.moved for hit in self._hit))
+            0 < len(victims) <= cluster - self._hit.count
+            and (not moved or moved <= self._aside.most - self._hit.moves)
             and all(self._spares(attempt, victims[:place]) for place, attempt in enumerate(victims))
             and all(is_below(attempt, victims[:place]) for place, attempt in enumerate(victims))
         )
@@ -276,6 +330,21 @@ class Search:
                 choice = self._sharpen(row, variant, ask, spare, taken)
                 found.append(choice._replace(reach=self._reach(row, job, blows)))
         return found
+
+    def _enough(self, row: int, asks: tuple[Ask, ...], blows: list[Blow]) -> Iterator[Blow]:
+        """Those who would leave enough if they alone left, as far as sums tell: the cheap half of the question."""
+        left = self._rooms.left(row)
+        idle = {card.index: CARD - left.used.get(card.index, 0) for card in left.cards}
+        for blow in blows:
+            his, devices = self._state.ask(blow.attempt), blow.attempt.devices
+            cpu, memory = left.cpu + his.cpu_milli, left.memory + his.memory_bytes
+            cards = [free + his.gpu_milli if index in devices else free for index, free in idle.items()]
+            for ask in asks:
+                if ask.cpu_milli > cpu or ask.memory_bytes > memory:
+                    continue
+                if not ask.gpus or sum(free >= ask.gpu_milli for free in cards) >= ask.gpus:
+                    yield blow
+                    break
 
     def _reach(self, row: int, job: Job, blows: list[Blow]) -> int:
         """What a worker could give to work of this service: the less, the more of it is held by what goes before.
@@ -327,27 +396,6 @@ def lapsed(state: State) -> list[Preemption]:
     ]
 
 
-def scarce_kind(ask: Ask) -> str:
-    """The resource that decides where a task can go, by which the policy chooses its rule."""
-    if ask.gpus:
-        return "gpu"
-    return "memory" if ask.memory_bytes and not ask.cpu_milli else "cpu"
-
-
-def rule_for(state: State, job: Job, kind: str) -> str:
-    """The rule by which a job may have others stopped; `none` where it may not."""
-    order = state.policy.queue(job.queue).order
-    rule = state.policy.preemption.rule_for(kind)
-    if rule == NO_RULE:
-        return NO_RULE
-    if order == "srsf":
-        return "srsf"
-    if rule == "fair_share":
-        return rule if order == "fair_share" else NO_RULE
-    ranked = job.ranked or state.policy.preemption.by_tier
-    return rule if order == "priority" and ranked else NO_RULE
-
-
 def share_held(state: State, kind: str) -> float:
     """The held share of one resource kind over all open workers."""
     view, count = state.columns.view, state.columns.count
@@ -362,108 +410,13 @@ def share_held(state: State, kind: str) -> float:
     return held / total if total else 0.0
 
 
-# --- who sits below -----------------------------------------------------------------------------------------------
-
-# Whether an attempt sits below, also when these others are stopped with it.
-Below = Callable[[Attempt, Sequence[Attempt]], bool]
-# By how much this pass has changed what users hold.
-Given = Mapping[str, int]
-
-
-def _nobody(state: State, job: Job, ask: Ask, given: Given) -> Below:
-    return lambda attempt, others: False
-
-
-def _by_priority(state: State, job: Job, ask: Ask, given: Given) -> Below:
-    def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
-        other = state.jobs[attempt.job_id]
-        return other.priority < job.priority and state.policy.queue(other.queue).order == "priority"
-
-    return is_below
-
-
-def _by_share(state: State, job: Job, ask: Ask, given: Given) -> Below:
-    users, weights, margin = (
-        state.parties.users,
-        state.policy.fair_share.weights,
-        state.policy.preemption.fair_margin,
-    )
-    wanted = cost_of(state.policy, ask) * ask.nodes
-    mine = (users[job.user].cost + given.get(job.user, 0) + wanted) / weights.get(job.user, 1.0)
-
-    def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
-        other = state.jobs[attempt.job_id]
-        if other.user == job.user or other.queue != job.queue:
-            return False
-        weight = weights.get(other.user, 1.0)
-        whole = users[other.user].cost + given.get(other.user, 0)
-        gone = sum(
-            cost_of(state.policy, state.ask(one))
-            for one in (attempt, *others)
-            if state.jobs[one.job_id].user == other.user
-        )
-        return whole / weight > margin * mine and (whole - gone) / weight >= mine
-
-    return is_below
-
-
-def _by_service(state: State, job: Job, ask: Ask, given: Given) -> Below:
-    task = state.tasks.get((job.id, 0))
-    alone = task is not None and (job.gang or not job.numbered)
-    mine = _service(job, ask, task.used_ms if task is not None and alone else 0)
-
-    def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
-        other = state.jobs[attempt.job_id]
-        if other.queue != job.queue:
-            return False
-        used_ms = _used_before(state, attempt) + ran_ms(state, attempt)
-        return _service(other, state.ask(attempt), used_ms) > mine
-
-    return is_below
-
-
-def _used_before(state: State, attempt: Attempt) -> int:
-    """What earlier attempts of its task have saved; a lane is an attempt of no task."""
-    return 0 if attempt.lane else state.tasks[attempt.job_id, attempt.index].used_ms
-
-
-def _service(job: Job, ask: Ask, used_ms: int) -> int:
-    expected_ms = job.expected_ms or job.limit_ms or NEVER
-    return max(1, expected_ms - used_ms) * max(1, gpus_of(ask)) * ask.nodes
-
-
-_BELOW: dict[str, Callable[[State, Job, Ask, Given], Below]] = {
-    NO_RULE: _nobody,
-    "priority": _by_priority,
-    "pressure": _by_priority,
-    "fair_share": _by_share,
-    "srsf": _by_service,
-}
-
-
-# --- what a victim costs ------------------------------------------------------------------------------------------
-
-
-def _cost(state: State, attempt: Attempt) -> Cost:
-    job, task = state.jobs[attempt.job_id], state.tasks.get((attempt.job_id, attempt.index))
-    risk = 2 * (task.preemptions if task is not None else 0) + (not attempt.saved_ms)
-    if job.deadline_ms:
-        grace_ms = TIERS[job.tier].grace_s * 1000
-        risk += 2 + (attempt.limit_ms + grace_ms > job.deadline_ms - attempt.started_at_ms)
-    members = job.total if job.gang else 1
-    ask = state.ask(attempt)
-    size = (gpus_of(ask) * 1000 + ask.cpu_milli) * members
-    band = job.priority
-    if state.policy.queue(job.queue).order == "srsf":
-        # Who has most left to do is the least loss: what is nearly done frees its room by itself.
-        band = -_service(job, ask, _used_before(state, attempt) + ran_ms(state, attempt))
-    return band, risk, lost_ms(state, attempt) * members, ran_ms(state, attempt), size
-
-
-def _moving_cost(state: State, attempt: Attempt) -> Cost:
-    """What it costs to move an attempt: it waits for nothing, so what it does again counts, by how much it holds."""
-    _, risk, lost, ran, size = _cost(state, attempt)
-    return 0, (lost + RESTART_MS) * size, risk, ran, size
+def _who_stays(victims: Sequence[Attempt], is_below: Below) -> list[Attempt]:
+    """Those who may only be moved: who sits below alone may not when others are stopped too."""
+    stopped: list[Attempt] = []
+    stays: list[Attempt] = []
+    for attempt in victims:
+        (stopped if is_below(attempt, stopped) else stays).append(attempt)
+    return stays
 
 
 def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...]) -> list[Choice]:
@@ -482,6 +435,25 @@ def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...]) ->
             group.append(choice)
     whole = [group for group in groups.values() if len(group) == nodes]
     return min(whole, key=lambda group: [(choice.reach, choice.cost) for choice in group], default=[])
+
+
+def _options(state: State, choices: list[Choice], asks: tuple[Ask, ...]) -> Iterator[list[Choice]]:
+    """What may be tried, the cheapest first, and not for ever; of a gang's the dearest worker is left out each time."""
+    if asks[0].nodes == 1:
+        order = sorted(choices, key=lambda item: (item.reach, item.cost, item.variant, item.row))
+        yield from ([choice] for choice in order[:MOST_TRIES])
+        return
+    for _ in range(MOST_TRIES):
+        chosen = _cheapest(state, choices, asks)
+        if not chosen:
+            return
+        yield chosen
+        dearest = max(chosen, key=lambda choice: (choice.cost, choice.row))
+        choices = [choice for choice in choices if choice.row != dearest.row]
+
+
+def _victims_of(chosen: Sequence[Choice]) -> list[Attempt]:
+    return [attempt for choice in chosen for attempt in choice.victims]
 
 
 def _open_rows(state: State) -> list[int]:

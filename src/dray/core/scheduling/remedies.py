@@ -19,7 +19,7 @@ from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE, Ask, Asks
 from dray.core.model.units import GB, format_bytes
 from dray.core.scheduling.overlay import look_through
-from dray.core.scheduling.preemption import rule_for, scarce_kind
+from dray.core.scheduling.precedence import rule_for, scarce_kind
 from dray.core.scheduling.reason import Change, count, span
 from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.survey import Scan, Survey

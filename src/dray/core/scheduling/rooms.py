@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from dray.core.lifecycle.columns import Columns, Numbers, name_column, pick_cards
@@ -163,6 +164,19 @@ class Rooms:
             return None
         kept = pick_cards(ask, tuple(card for card in left.cards if card.index in devices), left.used)
         return kept if kept is not None else pick_cards(ask, left.cards, left.used)
+
+    def clip(self, row: int, ask: Ask, devices: Devices) -> tuple[Ask, Devices]:
+        """The part of an ask with these cards that a worker has now."""
+        left = self.left(row)
+        free = self._named(row, left) if ask.resources else {}
+        cards = tuple(index for index in devices if left.used.get(index, 0) + ask.gpu_milli <= WHOLE)
+        part = msgspec.structs.replace(
+            ask,
+            cpu_milli=min(ask.cpu_milli, max(0, left.cpu)),
+            memory_bytes=min(ask.memory_bytes, max(0, left.memory)),
+            resources=tuple((name, min(amount, max(0, free.get(name, 0)))) for name, amount in ask.resources),
+        )
+        return part, cards
 
     def _other_cards(self, row: int, ask: Ask, owner: str, guard: Guard) -> Devices | None:
         """Cards beside those that are kept: the best ones may be refused where others would do."""

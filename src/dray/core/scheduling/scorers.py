@@ -90,8 +90,12 @@ class Sight:
 
     def inverse(self, name: str) -> Floats:
         """One divided by a total; 0 where there is none, so that an unknown total leaves nothing over."""
-        found = self._columns.inverse(name)
-        return found if self.rows is None else found[self.rows]
+        if self.rows is None:
+            return self._columns.inverse(name)
+        found: Floats | None = self._kept.get(name)
+        if found is None:
+            found = self._kept[name] = self._columns.inverse(name)[self.rows]
+        return found
 
     def free_gpu_share(self) -> Floats:
         """A third of the free part of all cards: found once for all shapes that ask in this pass."""

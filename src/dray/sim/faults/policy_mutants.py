@@ -8,6 +8,7 @@ _PASS = "dray.core.scheduling.pass_:"
 _GATES = "dray.core.scheduling.gates:Gates."
 _PARTIES = "dray.core.lifecycle.parties:"
 _ATTEMPTS = "dray.core.lifecycle.attempts:"
+_PRECEDENCE = "dray.core.scheduling.precedence:"
 _MOVES = "dray.core.scheduling.moves:"
 _KEPT = "dray.core.scheduling.reservations:"
 _VICTIMS = "dray.core.scheduling.preemption:"
@@ -184,21 +185,21 @@ VICTIMS = (
     _one(
         "equal-band-stopped",
         "A task may stop another of its own band.",
-        _VICTIMS + "_by_priority",
+        _PRECEDENCE + "_by_priority",
         "other.priority < job.priority",
         "other.priority <= job.priority",
     ),
     _one(
         "longer-work-stops-shorter",
         "Of two services the longer one may stop the shorter.",
-        _VICTIMS + "_by_service",
+        _PRECEDENCE + "_by_service",
         "> mine",
         "!= mine",
     ),
     _one(
         "share-not-left",
         "A user is stopped below the share of whoever it is stopped for.",
-        _VICTIMS + "_by_share",
+        _PRECEDENCE + "_by_share",
         " and (whole - gone) / weight >= mine",
         "",
     ),
@@ -212,9 +213,9 @@ VICTIMS = (
     _one(
         "once-only-stopped",
         "A task that may start once is stopped for another.",
-        _VICTIMS + "Search._may_fall",
-        "if unpack_spec(state.jobs[attempt.job_id].spec).at_most_once:",
-        "if False:",
+        _VICTIMS + "Search._starts_once",
+        "unpack_spec(self._state.jobs[job_id].spec).at_most_once",
+        "False",
     ),
     _one(
         "limits-ignored",
@@ -303,12 +304,12 @@ MOVERS = (
         (
             Edit(
                 _VICTIMS + "Search._within_limits",
-                "moved <= self._aside.most - sum(hit.moved for hit in self._hit)",
+                "moved <= self._aside.most - self._hit.moves",
                 "True",
             ),
             Edit(
                 _VICTIMS + "Search._by_moving",
-                "self._aside.most <= sum(hit.moved for hit in self._hit)",
+                "self._aside.most <= self._hit.moves",
                 "not self._aside.most",
             ),
         ),
@@ -317,7 +318,7 @@ MOVERS = (
         "moved-over-and-over",
         "The same task is moved again and again.",
         _MOVES + "Aside.may_move",
-        "if key in state.moves or any(hit.moved and (hit.job_id, hit.number) == key for hit in hits):",
+        "if key in state.moves or key in moved:",
         "if key in state.moves:",
     ),
     _one(
@@ -331,7 +332,7 @@ MOVERS = (
         "moved-into-the-room-it-makes",
         "A task is moved to the very room that it makes.",
         _MOVES + "_beside",
-        "later.take(claim.ask, claim.devices)",
+        "spare.take(claim.ask, claim.devices)",
         "pass",
     ),
     _one(
