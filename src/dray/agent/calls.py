@@ -187,7 +187,7 @@ class Calls(LaneService):
         lane = self.lanes.get(uid)
         if lane is None or lane.result is None:
             return False
-        del self.lanes[uid]
+        self._drop(lane)
         return True
 
     def describe_active(self) -> list[dict[str, Any]]:

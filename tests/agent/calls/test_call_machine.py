@@ -427,6 +427,21 @@ def test_lanes_that_hold_nothing_do_not_pile_up() -> None:
     assert len(bench.machine.calls.lanes) < 80
 
 
+def test_a_lane_that_ended_while_it_held_nothing_is_not_looked_for_again() -> None:
+    bench = Bench()
+    (uid,) = bench.start()
+    for number in range(100):
+        lane = f"2-{number}"
+        bench.assign(1, lane=lane)
+        bench.end(uid, 0)
+        bench.pull()
+        if number < 10:
+            bench.do(bench.machine.cancelled(JobCancel("j", lane, "user", 5), bench.now))
+            bench.do(bench.machine.acked(Ack(re="job_result", results={lane: "recorded"}), bench.now))
+            assert lane not in bench.machine.calls.lanes
+    assert len(bench.machine.calls.lanes) < 80
+
+
 def test_an_agent_that_stops_hands_its_lanes_back() -> None:
     bench = Bench()
     (uid,) = bench.start()

@@ -85,13 +85,13 @@ class PolicyWatch:
             is_open = bool(usage.spells) and usage.spells[-1][1] < 0
             if attempt.phase.live or is_open:
                 usage.whose = principals(job)
-            if attempt.phase.live:
-                if not is_open:
-                    usage.spells.append([attempt.assigned_ms, -1])
+            if attempt.phase.live and not is_open:
+                usage.spells.append([attempt.assigned_ms, -1])
+            elif is_open:
                 # One that is sent again, after its worker came back without it, has used nothing until then.
                 usage.spells[-1][0] = attempt.assigned_ms
-            elif is_open:
-                usage.spells[-1][1] = state.now_ms
+                if not attempt.phase.live:
+                    usage.spells[-1][1] = state.now_ms
 
     # --- quotas -------------------------------------------------------------------------------------------------------
 
