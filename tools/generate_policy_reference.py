@@ -90,7 +90,8 @@ SECTIONS = (
             "weight": "its share of what runs while others wait too; above 0",
             "ageing_s": "waiting that long counts as one more point of priority; 0: no ageing",
             "protect_after_s": "a task that waited longer gets a reservation, and only work that ends before it may "
-            "pass; 0: nobody is protected",
+            "pass; a tenth of it where somebody else holds more than twice his share of a `fair_share` queue; "
+            "0: nobody is protected",
         },
     ),
     Section(

@@ -27,9 +27,6 @@ MEDIAN_S, SIGMA = 900.0, 1.0
 POLICIES: dict[str, dict[str, Any]] = {
     "fifo": {"queues": {"default": {"order": "fifo"}}},
     "fair_share": {"queues": {"default": {"order": "fair_share"}}},
-    "fair_share, protected after 1 min": {
-        "queues": {"default": {"order": "fair_share", "protect_after_s": 60}}
-    },
 }
 
 

@@ -169,7 +169,7 @@ def _fairness(runs: list[dict[str, Any]]) -> Chart:
     return Chart(
         "What a burst of 1,000 jobs costs the worst other tenant (slowdown with / without), by load",
         loads,
-        ("fifo", "fair_share", "fair_share, protected after 1 min"),
+        ("fifo", "fair_share"),
         values,
     )
 

@@ -252,6 +252,22 @@ async def test_futures_are_awaited(hub: dray.Hub) -> None:
             await hub.submit(complain, "gone")
 
 
+async def test_an_event_loop_is_not_kept_waiting(hub: dray.Hub) -> None:
+    async with asyncio.timeout(LIMIT_S), dray.AsyncHub(hub.config) as client:
+        for asked in (hub, client):
+            given = asked.submit(time.sleep, LIMIT_S)
+            future = given if isinstance(given, dray.Future) else await given
+            task_id = await asyncio.to_thread(getattr, future, "id")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(future), 0.1)
+            # It was stopped, as asyncio stops what it no longer waits for.
+            assert (await client.wait(task_id)).state is dray.JobState.KILLED
+        running = await client.submit(time.sleep, LIMIT_S)
+        with pytest.raises(RuntimeError, match="ask the AsyncHub"):
+            running.why()
+        assert running.cancel()
+
+
 async def test_the_async_client_takes_functions_too(hub: dray.Hub) -> None:
     async with asyncio.timeout(LIMIT_S), dray.AsyncHub(hub.config) as client:
         assert await (await client.submit(double, 3, plus=1, cpus=1)) == 7

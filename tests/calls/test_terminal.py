@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pty
 import re
 import select
-import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,26 +23,26 @@ SHOW, HIDE = b"\x1b[?25h", b"\x1b[?25l"
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program on a terminal of its own, which is also the one that its interrupts come from."""
 
     def __init__(self, *words: str, **env: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAY_")}
-        self.pid, self._line = pty.fork()
-        if self.pid == 0:
-            variables = {**kept, "TERM": "xterm", "COLUMNS": "100", "PYTHON_BASIC_REPL": "1", **env}
-            os.execve(sys.executable, [sys.executable, *words], variables)
+        self._line, self._far = pty.openpty()
+        # The first terminal that the head of a session opens becomes its own.
+        opening = ["sh", "-c", 'tty=$1; shift; exec "$@" <"$tty" >"$tty" 2>&1', "sh", os.ttyname(self._far)]
+        self._program = subprocess.Popen(
+            [*opening, sys.executable, *words],
+            env={**kept, "TERM": "xterm", "COLUMNS": "100", "PYTHON_BASIC_REPL": "1", **env},
+            start_new_session=True,
+        )
         self.seen = b""
 
     def read(self) -> bool:
-        """Take what was written; False at the end of the program."""
+        """Take what was written; False where nothing comes any more."""
         if not select.select([self._line], (), (), 0.1)[0]:
-            return True
-        try:
-            data = os.read(self._line, 65536)
-        except OSError:
-            return False
-        self.seen += data
-        return bool(data)
+            return self._program.poll() is None
+        self.seen += os.read(self._line, 65536)
+        return True
 
     def read_until(self, text: bytes) -> bytes:
         """Read on until a text appears; gives what came up to its end and takes that out."""
@@ -58,10 +57,10 @@ class Terminal:
         os.write(self._line, text)
 
     def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        self._program.kill()
+        self._program.wait()
         os.close(self._line)
+        os.close(self._far)
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def terminal(cluster: PrivateHub) -> Iterator[Callable[..., Terminal]]:
 SCRIPT = """
 import dray, time
 hub = dray.connect()
-for value in hub.map(lambda x: time.sleep(0.3) or x, range(12)):
+for value in hub.map(lambda x: time.sleep(0.3) or x, range(12), name="naps"):
     if value % 5 == 0:
         print("value", value)
 print("after it")
@@ -95,7 +94,7 @@ def test_a_bar_with_rate_that_ends_full(terminal: Callable[..., Terminal], tmp_p
     # What stands on the screen in the end: each line as it was written last.
     shown = [line.rpartition(b"\r")[2].decode() for line in lines]
     assert shown.index("value 5") < shown.index("value 10") < shown.index("after it")
-    assert re.fullmatch(r"<lambda> ━+ 12/12 [0-9.]+/s 0:00:0\d", shown[shown.index("after it") - 1])
+    assert re.fullmatch(r"naps ━+ 12/12 [0-9.]+/s 0:00:0\d", shown[shown.index("after it") - 1])
     assert written.rfind(SHOW) > written.rfind(HIDE) >= 0
 
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from dray.client.blobs import Blobs, LateResult, Upload
 from dray.client.futures import CallFuture, PackedResult
-from dray.client.status import Status
+from dray.client.inquiries import Inquiries
 from dray.client.streams import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
 from dray.core.model.records import JobState
-from dray.errors import Conflict, DrayError, NotFound
+from dray.errors import Conflict, DrayError
 from dray.functions.failures import CallFailed, unpack_failure
 from dray.functions.values import Packed
 
@@ -37,19 +37,17 @@ GOODBYE_S = 1.0
 PAGE = 1000
 
 
-class CallDesk:
+class CallDesk(Inquiries):
     """All calls of one client. Made in the loop that it lives in."""
 
     def __init__(self, channel: Channel, blobs: Blobs, read_logs: Callable[..., Iterator[bytes]]) -> None:
-        self._channel, self._blobs, self._read_logs = channel, blobs, read_logs
-        self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._answered = threading.Condition(self._lock)
+        super().__init__(channel, read_logs, threading.Condition(self._lock))
+        self._blobs = blobs
         self._open: dict[Any, Stream] = {}
         self._streams: dict[str, Stream] = {}
         self._dirty: list[Stream] = []
         self._awake = False
-        self._tasks: set[asyncio.Task[None]] = set()
         channel.listen(self._pushed, self.resume, self.fail)
 
     # --- from any thread ----------------------------------------------------------------------------------------------
@@ -95,12 +93,6 @@ class CallDesk:
             self._loop.call_soon_threadsafe(self._flush)
         return stream
 
-    def await_recorded(self, future: CallFuture[Any]) -> None:
-        """Wait until the hub has recorded a call, or its future has ended without that."""
-        with self._answered:
-            while future._index >= future._stream.recorded and future._state == "PENDING":
-                self._answered.wait(0.5)
-
     def await_all_recorded(self, taker: Taker) -> None:
         """Wait until the hub has recorded all calls that somebody has put in, or refused them."""
         with self._answered:
@@ -110,33 +102,6 @@ class CallDesk:
                 if stream.taker is taker
             ):
                 self._answered.wait(0.5)
-
-    def ask_cancel(self, future: CallFuture[Any]) -> bool:
-        """Ask the hub to stop a call; False where it had ended."""
-        return bool(self._call(self._cancel(future.id)))
-
-    def ask_state(self, future: CallFuture[Any]) -> JobState:
-        return self.ask_status(future).state
-
-    def ask_status(self, future: CallFuture[Any]) -> Status:
-        """The document of a call's job, or of its task where it shares its job with others."""
-        task_id, stream = future.id, future._stream
-        if not stream.numbered:
-            rows = self._call(self._channel.ask("get", {"ids": [task_id]}))["jobs"]
-        else:
-            wanted = {"id": stream.job, "limit": 1, "cursor": str(future._index)}
-            rows = self._call(self._channel.ask("tasks", wanted))["tasks"]
-        if not rows:
-            raise NotFound(f"there is no task {task_id}, or it is not yours")
-        return Status({"id": task_id, **rows[0]})
-
-    def ask_why(self, future: CallFuture[Any]) -> dict[str, Any]:
-        self.await_recorded(future)
-        answer: dict[str, Any] = self._call(self._channel.ask("why", {"id": future._stream.job}))
-        return answer
-
-    def read_logs(self, task_id: str, follow: bool, wanted: Mapping[str, Any]) -> Iterator[bytes]:
-        return self._read_logs(task_id, follow=follow, **wanted)
 
     def close_stream(self, stream: Stream) -> None:
         """Say that no further calls come. From any thread."""
@@ -170,14 +135,6 @@ class CallDesk:
 
     def _let_go(self, upload: Upload, _: Any) -> None:
         self._blobs.release(upload)
-
-    def _call(self, work: Any) -> Any:
-        running = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return running.result()
-        except BaseException:
-            running.cancel()
-            raise
 
     def _is_old(self, stream: Stream) -> bool:
         """Whether the hub may be about to close it: it does so after a minute without calls."""
@@ -507,22 +464,3 @@ class CallDesk:
         self._blobs.close()
         for task in self._tasks:
             task.cancel()
-
-    async def _cancel(self, task_id: str) -> bool:
-        job, _, index = task_id.partition("/")
-        payload: dict[str, Any] = {"id": job, **({"task": int(index)} if index else {})}
-        return "note" not in await self._channel.ask("cancel", payload)
-
-    async def _cancel_quietly(self, job: str) -> None:
-        with contextlib.suppress(DrayError):
-            await self._cancel(job)
-
-    def _spawn(self, work: Callable[..., Any], *given: Any) -> None:
-        task = asyncio.create_task(self._quietly(work, *given))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _quietly(self, work: Callable[..., Any], *given: Any) -> None:
-        # A hub that is away for good fails everything that waits, by `fail`.
-        with contextlib.suppress(DrayError):
-            await work(*given)

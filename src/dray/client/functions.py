@@ -62,7 +62,8 @@ class Functions:
         if not iterables:
             raise TypeError("a map needs something to go over: hub.map(function, items)")
         recipe = self.recipe_of_map(function, given)
-        bar = make_progress(recipe.name, total if total is not None else size_of(iterables), progress)
+        known = total if total is not None else size_of(iterables)
+        bar = make_progress(str(recipe.spec.get("name") or recipe.name), known, progress)
         return MapResults(self.desk, recipe, zip_items(iterables), progress=bar, **wanted)
 
     def recipe_of_map(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Recipe:

@@ -378,6 +378,25 @@ def test_by_shares_what_a_user_got_before_its_turn_counts(
     assert stopping(cluster) == victims
 
 
+def test_by_shares_what_is_only_promised_to_a_user_is_not_his_to_lose(cluster: Cluster) -> None:
+    """Others leave for bob's big job, which has not started: his small one is all that he has."""
+    cluster.rule(
+        queues={"default": Queue(order="fair_share", protect_after_s=0)},
+        preemption=PreemptionPolicy(strategy="fair_share", min_run_s=0, wait_s=0, fair_margin=1.0),
+        fair_share=FairShare(entry_charge_s=0),
+    )
+    cluster.join("w1", credit=100, cpus=8, memory_gb=8)
+    cluster.submit("a", user="ann", cpu_milli=1000, array={"last": 7})
+    for index in range(8):
+        run(cluster, "a", index)
+    cluster.join("w2", credit=100, cpus=1, memory_gb=64)
+    run(cluster, "small", user="bob", cpu_milli=1000)
+    cluster.submit("big", user="bob", cpu_milli=3000, hold=True)
+    cluster.submit("c", user="cy", cpu_milli=1000, memory_bytes=32 << 30, hold=True)
+    cluster.turn(HoldChanged("big", False, "bob"), HoldChanged("c", False, "cy"))
+    assert stopping(cluster) == ["a", "a", "a"]
+
+
 def test_the_shorter_service_stops_the_longer(cluster: Cluster) -> None:
     govern(cluster, Queue(order="srsf", protect_after_s=0))
     cluster.join("w1", credit=100, batch=1)

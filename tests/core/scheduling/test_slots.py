@@ -103,3 +103,33 @@ def test_a_promise_of_calmer_times_counts_as_the_users_own(cluster: Cluster) -> 
     cluster.submit("bob-big", user="bob", cpu_milli=8000, max_runtime_s=60)
     cluster.advance(30)
     assert promised(cluster) == {"default": "ann-big", "default bob": "bob-big"}
+
+
+def test_the_others_are_protected_sooner_while_somebody_presses(cluster: Cluster) -> None:
+    cluster.rule(queues={"default": Queue(order="fair_share", protect_after_s=600)})
+    for number in range(3):
+        cluster.join(f"w{number}", credit=1000, cpus=8)
+    for number, (user, cpu) in enumerate([*3 * [("loud", 6000)], ("ann", 1000), ("bob", 1000)]):
+        cluster.submit(f"run{number}", user=user, cpu_milli=cpu, max_runtime_s=5000)
+        cluster.run(cluster.current(f"run{number}"))
+    cluster.submit("ann-big", user="ann", cpu_milli=8000, max_runtime_s=60)
+    cluster.submit("loud-big", user="loud", cpu_milli=8000, max_runtime_s=60)
+    cluster.advance(59)
+    assert not promised(cluster)
+    cluster.advance(1)
+    assert promised(cluster) == {"default ann": "ann-big"}
+    cluster.cancel("ann-big")
+    cluster.advance(530)
+    assert not promised(cluster)
+    cluster.advance(31)
+    assert promised(cluster) == {"default": "loud-big"}
+
+
+def test_nobody_is_promised_twice_when_the_pressure_ends(cluster: Cluster) -> None:
+    press(cluster)
+    cluster.advance(10)
+    cluster.cancel("bob-big")
+    assert find_pressing(cluster.state, "default") == set()
+    cluster.state.unprotected["ann-big"] = None  # as a look at its line leaves it while its slot is taken
+    cluster.advance(1)
+    assert promised(cluster) == {"default ann": "ann-big"}

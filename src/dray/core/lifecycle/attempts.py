@@ -163,6 +163,9 @@ def count_anew(state: State, attempt: Attempt) -> None:
         for gate in party.gates:
             gate.hold(sign, gpus_of(ask), attempt.assigned_ms, now_ms)
         attempt.assigned_ms = now_ms
+    for gate in party.gates:
+        # It has used less than was counted: a budget may have room again.
+        state.backlog.open(gate.key)
     state.touched.attempts[attempt.uid] = None
 
 

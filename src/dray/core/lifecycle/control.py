@@ -81,7 +81,7 @@ def _give_up_promise(state: State, job: Job, clock: Clock) -> None:
             state.columns.roomier.update(dict.fromkeys(spot[1] for spot in kept.spots))
             due = True
     if due:
-        state.watched[job.id] = None
+        state.watched[job.id] = 0
         state.set_timer(clock.now_ms, "protect", job.id)
 
 

@@ -105,7 +105,7 @@ class State:
         self.backlog = Backlog()
         self.reservations: dict[str, Reservation] = {}
         self.unprotected: dict[str, None] = {}
-        self.watched: dict[str, None] = {}
+        self.watched: dict[str, int] = {}
         self.looking: dict[str, int] = {}
         self.vain: dict[str, None] = {}
         self.vain_change = 0

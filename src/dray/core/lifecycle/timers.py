@@ -188,15 +188,15 @@ def _protect(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[
     if job_id not in state.watched:
         # Another policy came meanwhile, and whoever it is about is watched anew.
         return []
-    del state.watched[job_id]
+    hurried_ms = state.watched.pop(job_id)
     if job is None or not job.waiting:
         return []
     after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)
     if not after_ms:
         return []
-    due_ms = job.waiting_since_ms + after_ms
+    due_ms = job.waiting_since_ms + (hurried_ms or after_ms)
     if clock.now_ms < due_ms:
-        state.watched[job_id] = None
+        state.watched[job_id] = hurried_ms
         state.set_timer(due_ms, "protect", job_id)
         return []
     return [ProtectDue(job_id)]

@@ -94,23 +94,22 @@ class PlainWalk:
     def take(self, most: int, owner: str = "") -> list[Spot]:
         """Claim room for some tasks on the best worker: at least one, unless there is no room for any."""
         ask, rooms, spot = self._ask, self._rooms, self._spot
-        left = None if spot is None else rooms.lefts[spot.row]
-        while left is None or not left.holds(ask):
-            place = self._best()
-            if place < 0:
-                self._spot = None
+        if spot is None or not rooms.lefts[spot.row].holds(ask):
+            spot = self._spot = self._find()
+            if spot is None:
                 return []
-            row = place if self._front is None else self._front.rows.item(place)
-            left = rooms.left(row)
-            if left.holds(ask):
-                spot = self._spot = self._placer.plain_spot(row)
-            else:
-                self._strike(place)
-                self._strike_full()
-        assert spot is not None  # its worker is the one that holds the ask
-        times = left.times(ask, most) if most > 1 else 1
+        times = rooms.lefts[spot.row].times(ask, most) if most > 1 else 1
         rooms.claim(spot.row, ask, (), times)
         return [spot] * times
+
+    def _find(self) -> Spot | None:
+        while (place := self._best()) >= 0:
+            row = place if self._front is None else self._front.rows.item(place)
+            if self._rooms.left(row).holds(self._ask):
+                return self._placer.plain_spot(row)
+            self._strike(place)
+            self._strike_full()
+        return None
 
     def _build(self) -> None:
         self._read = self._ceiling = 0

@@ -92,10 +92,10 @@ class _Pass:
         self._number = state.counters.next_attempt
 
     def run(self) -> Plan:
-        limit = self._state.rules.pass_placements
+        limit, placed, pop = self._state.rules.pass_placements, self._placements, self._turns.pop
         self._serve_owners()
-        while len(self._placements) < limit and (head := self._turns.pop()) is not None:
-            self._serve(head, limit - len(self._placements))
+        while len(placed) < limit and (head := pop()) is not None:
+            self._serve(head, limit - len(placed))
         self._placer.forget_walks()
         return Plan(
             tuple(self._placements),

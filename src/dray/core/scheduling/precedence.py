@@ -6,7 +6,8 @@ afterwards and the other does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from dray.core.lifecycle.parties import cost_of, gpus_of
 from dray.core.lifecycle.receipts import lost_ms, ran_ms
@@ -21,8 +22,13 @@ RESTART_MS = 60_000
 Cost = tuple[int, int, int, int, int]
 # Whether an attempt sits below, also when these others are stopped with it.
 Below = Callable[[Attempt, Sequence[Attempt]], bool]
-# By how much this pass has changed what users hold.
-Given = Mapping[str, int]
+
+
+class Given(NamedTuple):
+    """By how much this pass has changed what users hold, and what others were stopped for that they do not hold yet."""
+
+    held: dict[str, int]
+    promised: dict[str, int]
 
 
 def scarce_kind(ask: Ask) -> str:
@@ -70,14 +76,16 @@ def _by_share(state: State, job: Job, ask: Ask, given: Given) -> Below:
         state.policy.preemption.fair_margin,
     )
     wanted = cost_of(state.policy, ask) * ask.nodes
-    mine = (users[job.user].cost + given.get(job.user, 0) + wanted) / weights.get(job.user, 1.0)
+    coming = given.held.get(job.user, 0) + given.promised.get(job.user, 0)
+    mine = (users[job.user].cost + coming + wanted) / weights.get(job.user, 1.0)
 
     def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
         other = state.jobs[attempt.job_id]
         if other.user == job.user or other.queue != job.queue:
             return False
         weight = weights.get(other.user, 1.0)
-        whole = users[other.user].cost + given.get(other.user, 0)
+        # What is only promised to him counts when he asks, not when others ask of him: he may never get it.
+        whole = users[other.user].cost + given.held.get(other.user, 0)
         gone = sum(
             cost_of(state.policy, state.ask(one))
             for one in (attempt, *others)

@@ -27,6 +27,7 @@ from dray.core.scheduling.precedence import (
     NO_RULE,
     Below,
     Cost,
+    Given,
     cost_of_move,
     cost_of_stop,
     nobody_below,
@@ -103,12 +104,12 @@ class Search:
         self._once: dict[str, bool] = {}
         self._shares: dict[str, float] = {}
         self._sought: dict[tuple[str, str, int], int] = {}
-        self._given: dict[str, int] = {}
+        self._given = Given({}, {})
         self.vain: dict[str, None] = {}
 
     def give(self, user: str, cost: int) -> None:
         """The pass has given a user so much more, or less."""
-        self._given[user] = self._given.get(user, 0) + cost
+        self._given.held[user] = self._given.held.get(user, 0) + cost
 
     @property
     def _hit(self) -> Tally:
@@ -212,7 +213,7 @@ class Search:
         )
         for chosen in _options(state, choices, asks):
             victims = _victims_of(chosen)
-            movers = [one for one in victims if alone or not is_below(one, ())]
+            movers = victims if alone else _who_stays(victims, is_below)
             if not self._within_limits(victims, may_go, len(movers)):
                 continue
             claims = [Claim(one.row, asks[one.variant], one.devices, one.victims) for one in chosen]
@@ -234,7 +235,8 @@ class Search:
             self._hit.add(Hit(attempt.job_id, attempt.index, user, attempt.uid in moved))
             if attempt.uid not in moved:
                 self.give(user, -cost_of(state.policy, state.ask(attempt)))
-        self.give(job.user, cost_of(state.policy, asks[0]) * asks[0].nodes)
+        promised = self._given.promised
+        promised[job.user] = promised.get(job.user, 0) + cost_of(state.policy, asks[0]) * asks[0].nodes
         self._sought.pop((job.queue, job.user, job.shape), None)
 
     def _choices(
@@ -406,6 +408,15 @@ def share_held(state: State, kind: str) -> float:
         total = int(view[f"total_{name}"][:count][is_open].sum())
         held = int(view[f"used_{name}"][:count][is_open].sum())
     return held / total if total else 0.0
+
+
+def _who_stays(victims: Sequence[Attempt], is_below: Below) -> list[Attempt]:
+    """Those who may only be moved: who sits below alone may not when others are stopped too."""
+    stopped: list[Attempt] = []
+    stays: list[Attempt] = []
+    for attempt in victims:
+        (stopped if is_below(attempt, stopped) else stays).append(attempt)
+    return stays
 
 
 def _cheapest(state: State, choices: Iterable[Choice], asks: tuple[Ask, ...]) -> list[Choice]:

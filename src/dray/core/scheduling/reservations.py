@@ -393,14 +393,16 @@ def _rows(state: State) -> list[int]:
 
 def watch_line(state: State, job: Job, slots: Slots) -> None:
     """Look at the first of a blocked line once it has waited long enough to be protected."""
-    after_ms = round(state.policy.queue(job.queue).protect_after_s * 1000)
-    if not after_ms or job.id in state.watched:
+    if job.id in state.watched:
+        return
+    after_ms = slots.patience_ms(job)
+    if not after_ms:
         return
     due_ms = job.waiting_since_ms + after_ms
     if due_ms <= state.now_ms and not slots.of(job):
         # Another has the reservation that it could have: it is next in turn, and must not miss the moment.
         state.unprotected[job.id] = None
         return
-    state.watched[job.id] = None
+    state.watched[job.id] = after_ms
     # One that is due already found nowhere to be protected.
     state.set_timer(due_ms if due_ms > state.now_ms else state.now_ms + AGAIN_MS, "protect", job.id)

@@ -15,6 +15,8 @@ from dray.core.model.records import Job
 
 # Of two users nobody can hold more than twice his share; there one reservation serves the other user anyway.
 TOO_MUCH = 2
+# What somebody else's burst has filled is not to be waited for as long as what one's equals have.
+HURRY = 10
 
 
 def own_slot(job: Job) -> str:
@@ -52,9 +54,18 @@ class Slots:
         self._due: dict[str, bool] = {}
 
     def of(self, job: Job) -> str:
-        """The reservation that a job may have now; empty where it may have none, or it is another's."""
+        """The reservation that a job may have now; empty where it has one, may have none, or another has it."""
+        if kept_for(self._state, job) is not None:
+            # What it has from when somebody pressed, or from before, is not given a second time.
+            return ""
         slot = self._wanted(job)
         return "" if slot in self._state.reservations else slot
+
+    def patience_ms(self, job: Job) -> int:
+        """How long a job waits before it is protected; 0 where that never happens."""
+        after_ms = round(self._state.policy.queue(job.queue).protect_after_s * 1000)
+        pressing = self._pressing_in(job.queue) if after_ms else set()
+        return max(1, after_ms // HURRY) if pressing and job.user not in pressing else after_ms
 
     def _wanted(self, job: Job) -> str:
         pressing = self._pressing_in(job.queue)

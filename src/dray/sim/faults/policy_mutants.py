@@ -159,6 +159,13 @@ KEPT = (
         "> 0:",
     ),
     _one(
+        "promised-twice",
+        "A job that has a reservation of its user's is given its queue's too.",
+        "dray.core.scheduling.slots:Slots.of",
+        "if kept_for(self._state, job) is not None:",
+        "if False:",
+    ),
+    _one(
         "promise-handed-on",
         "Whoever is due gets the reservation that another has.",
         "dray.core.scheduling.slots:Slots.of",

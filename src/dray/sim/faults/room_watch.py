@@ -266,8 +266,9 @@ class RoomWatch:
         ask = state.asks(job.shape)[0]
         wanted = _cost(state, ask) * ask.nodes
         mine = (self._holds(state, job.user, later) + wanted) / weights.get(job.user, 1.0)
-        gone = [victim.uid for victim in receipt.victims] + later
-        for user in {victim.user for victim in receipt.victims}:
+        stopped = [victim for victim in receipt.victims if not victim.to]
+        gone = [victim.uid for victim in stopped] + later
+        for user in {victim.user for victim in stopped}:
             left = self._holds(state, user, gone) / weights.get(user, 1.0)
             if left < mine:
                 return f"{user} is left with {left}, {job.user} has {mine}"
