@@ -135,6 +135,8 @@ def test_the_receipt(hub, capsys):
     ("changes", "words"),
     [
         ({"state": "stopping"}, "stopping, killed at "),
+        ({"state": "stopping", "moved_to": "w2"}, ", moves to w2"),
+        ({"state": "running", "moved_to": "w2"}, "1 task stopped, 1 of them moved"),
         ({"state": "waiting"}, "waits, first in its band"),
         ({"state": "waiting", "saved_step": 7, "earliest_back_at": NOW}, "band, goes on from step 7; room by "),
         ({"state": "running", "back_at": NOW, "back_on": "w2"}, "runs again since "),
@@ -202,6 +204,14 @@ def test_show_mentions_receipts(hub, capsys):
         (
             {"type": "task_preempting", "by": "ana", "rule": "priority", "grace_s": 30, "worker": "w1"},
             "high asked to stop within 30s for a job of ana (by priority, p7)",
+        ),
+        (
+            {"type": "preemption_decided", "rule": "srsf", "workers": ["w1"], "victims": 2, "moved": 1},
+            "high 2 tasks on w1 are asked to stop for it, 1 of them to move (by srsf, p7)",
+        ),
+        (
+            {"type": "task_preempting", "by": "ana", "rule": "moves", "grace_s": 30, "worker": "w1", "to": "w2"},
+            "high asked to stop within 30s and move to w2 to make room for a job of ana (by moves, p7)",
         ),
         ({"type": "preemption_rolled_back"}, "high the job no longer waits; the room goes to whoever is next (p7)"),
         ({"type": "job_edited", "user": "ana"}, "high user=ana receipt=p7"),

@@ -165,6 +165,8 @@ def test_every_fault_at_once() -> None:
         ({"fair_share": {"half_life_s": 0}}, "fair_share.half_life_s", "more than 0"),
         ({"placement": {"spread_label": "a b"}}, "placement.spread_label", "name of a worker label"),
         ({"preemption": {"fair_margin": 0.5}}, "preemption.fair_margin", "1 or more"),
+        ({"preemption": {"moves": -1}}, "preemption.moves", "0 or more"),
+        ({"preemption": {"moves": True}}, "preemption.moves", "whole number"),
         ({"preemption": {"limits": {"per_job": -1}}}, "preemption.limits.per_job", "0 or more"),
         ({"providers": {"x": {"price_per_hour": -1}}}, "providers.x.price_per_hour", "0 or more"),
         ({"providers": {"": {}}}, "providers.", "label provider"),

@@ -171,8 +171,8 @@ class Aside:
         state, ask = self._state, self._state.ask(attempt)
         home_row = state.columns.row_of[attempt.worker]
         home = taken.get(home_row)
-        if home is None or home.pool != ask.pool:
-            return []
+        if home is None or home.pool != ask.pool or home_row in self._rooms.guards:
+            return []  # what is kept there for others is not taken off what stays beside the claim
         cpu, memory = self._idle
         for other in self._lightest(ask):
             row, less = state.columns.row_of[other.worker], state.ask(other)

@@ -10,6 +10,7 @@ _PARTIES = "dray.core.lifecycle.parties:"
 _ATTEMPTS = "dray.core.lifecycle.attempts:"
 _PRECEDENCE = "dray.core.scheduling.precedence:"
 _MOVES = "dray.core.scheduling.moves:"
+_CLAIMS = "dray.core.scheduling.destinations:claim_moves"
 _KEPT = "dray.core.scheduling.reservations:"
 _VICTIMS = "dray.core.scheduling.preemption:"
 _REGIME = "dray.core.lifecycle.regime:"
@@ -321,12 +322,13 @@ MOVERS = (
         "if key in state.moves or key in moved:",
         "if key in state.moves:",
     ),
-    _one(
+    Mutant(
         "moved-room-given-away",
         "The room that a task moves to is anybody's.",
-        "dray.core.scheduling.destinations:claim_moves",
-        "rooms.claim(row, ask, move.devices if devices is None else devices)",
-        "pass",
+        (
+            Edit(_CLAIMS, "rooms.claim(row, ask, devices)", "pass"),
+            Edit(_CLAIMS, "rooms.claim(row, *rooms.clip(row, ask, move.devices))", "pass"),
+        ),
     ),
     _one(
         "moved-into-the-room-it-makes",
