@@ -19,7 +19,8 @@ from benchmarks.quality import muri, openb
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PLOTS = ROOT / "benchmarks/results/quality", ROOT / "docs/explain/plots"
-WIDE, HIGH, LEFT, BOTTOM, TOP = 720, 260, 48, 36, 44
+WIDE, HIGH, LEFT, BOTTOM, TOP = 720, 260, 48, 36, 50
+NARROW = 17
 COLOURS = ("#a0aec0", "#6b46c1", "#c05621", "#2b6cb0", "#63b3ed", "#2f855a", "#68d391")
 Values = Mapping[tuple[str, str], float]
 
@@ -43,7 +44,7 @@ def draw(chart: Chart) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDE}" height="{HIGH}" font-family="sans-serif" role="img">',
         f'<rect width="{WIDE}" height="{HIGH}" fill="#fff"/>',
-        f'<text x="{LEFT}" y="16" font-size="13" font-weight="600">{escape(chart.title)}</text>',
+        f'<text x="{LEFT}" y="16" font-size="12" font-weight="600">{escape(chart.title)}</text>',
     ]
     parts += _names(chart)
     parts += _scale(low, top, chart.log)
@@ -72,8 +73,11 @@ def _bar(
         found.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{HIGH - BOTTOM - y:.1f}" fill="{colour}"/>'
         )
+        # Above the line of what was published, and no wider than the bar.
+        above = min(y, _height(chart.marks.get(key, value), *span, chart.log)) - 3
+        words = f"{value:.{3 if wide > NARROW else 2}g}"
         found.append(
-            f'<text x="{x + wide / 2:.1f}" y="{y - 3:.1f}" font-size="8" text-anchor="middle">{value:.3g}</text>'
+            f'<text x="{x + wide / 2:.1f}" y="{above:.1f}" font-size="8" text-anchor="middle">{words}</text>'
         )
     if key in chart.marks:
         y = _height(chart.marks[key], *span, chart.log)
@@ -91,11 +95,11 @@ def _names(chart: Chart) -> list[str]:
     for number, name in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         found.append(f'<rect x="{x:.1f}" y="24" width="9" height="9" fill="{colour}"/>')
-        found.append(f'<text x="{x + 13:.1f}" y="32" font-size="11">{escape(name)}</text>')
-        x += 30 + 7 * len(name)
+        found.append(f'<text x="{x + 13:.1f}" y="32" font-size="10">{escape(name)}</text>')
+        x += 24 + 5.7 * len(name)
     if chart.marks:
         found.append(f'<path d="M{x:.1f} 29h12" stroke="#1a202c" stroke-width="2"/>')
-        found.append(f'<text x="{x + 16:.1f}" y="32" font-size="11">published</text>')
+        found.append(f'<text x="{x + 16:.1f}" y="32" font-size="10">published</text>')
     return found
 
 
@@ -125,7 +129,7 @@ def _means(
 
 def _placement(runs: list[dict[str, Any]]) -> Chart:
     values = _means(runs, ("variant", "strategy"), "unallocated")
-    rules = [rule for rule in openb.RULES if any(rule == name for _, name in values)]
+    rules = [rule for rule in openb.RULES if all((variant, rule) in values for variant in openb.VARIANTS)]
     marks = {(variant, rule): openb.published_of(variant, rule) for variant, rule in values}
     return Chart("GPUs left unallocated when all were asked for, %", openb.VARIANTS, rules, values, marks)
 
@@ -167,7 +171,7 @@ def _fairness(runs: list[dict[str, Any]]) -> Chart:
     values = _means(runs, ("load", "rule"), "ratio")
     loads = sorted({group for group, _ in values})
     return Chart(
-        "What a burst of 1,000 jobs costs the worst other tenant (slowdown with / without), by load",
+        "What a burst of 1,000 jobs costs the worst other tenant: slowdown with / without, by load",
         loads,
         ("fifo", "fair_share"),
         values,
