@@ -30,13 +30,11 @@ from benchmarks.progress import tell
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 580.0
 WARM_S = 60.0
-# One short map says little: the first of a cluster is quick, and runners are exchanged in the middle of others.
-BASE_RUNS = 5
 
 
 def measure(quick: bool) -> dict[str, Figure]:
     runs, queued, many, few = (1, 200, 500, 200) if quick else (5, 100_000, 1_000_000, 10_000)
-    return {**_starts(runs), **_idle(), **_queued(queued), **_million(many, few)}
+    return {**_starts(runs), **_idle(), **_queued(queued), **_million(many, few, runs)}
 
 
 def _starts(runs: int) -> dict[str, Figure]:
@@ -111,9 +109,10 @@ def _queued(calls: int) -> dict[str, Figure]:
     }
 
 
-def _million(calls: int, few: int) -> dict[str, Figure]:
+def _million(calls: int, few: int, runs: int) -> dict[str, Figure]:
+    # One short map says little: the first of a cluster is quick, and runners are exchanged in the middle of others.
     with running_cluster(WIDTH) as cluster:
-        bases = sorted(_client("map", few, _where(cluster))["per_s"] for _ in range(BASE_RUNS))
+        bases = sorted(_client("map", few, _where(cluster))["per_s"] for _ in range(runs))
         base = bases[len(bases) // 2]
         watcher = _Watcher(cluster)
         try:

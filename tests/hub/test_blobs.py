@@ -176,7 +176,10 @@ async def test_arguments_and_values_that_are_blobs(hub: RunningHub) -> None:
         assert connection.execute(query, (reference[0], job)).fetchone() == (1,)
 
 
-async def test_what_nobody_refers_to_is_swept_after_a_while(tmp_path: Path) -> None:
+async def test_what_nobody_refers_to_is_swept_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.hub.blobs.LIST_S", 0.0)
     store = SqliteStore.open(tmp_path / "hub.sqlite", reserve_bytes=4096, wal_bytes=1 << 17)
     store.begin_epoch()
     writer, now = StoreWriter(store), [10_000]
@@ -244,7 +247,10 @@ async def listed(store: SqliteStore, digests: list[str], at_ms: int = 0) -> None
             await asyncio.sleep(0.01)
 
 
-async def test_a_blob_that_comes_back_while_it_is_swept_stays(tmp_path: Path) -> None:
+async def test_a_blob_that_comes_back_while_it_is_swept_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.hub.blobs.LIST_S", 0.0)
     store = SqliteStore.open(tmp_path / "hub.sqlite", reserve_bytes=4096, wal_bytes=1 << 17)
     store.begin_epoch()
     writer, now = StoreWriter(store), [10_000]

@@ -67,13 +67,19 @@ QUICK = (
 )
 # The seeds that caught the shy ones last time are asked first. Where they no longer do, all are.
 CAUGHT_BY = {
-    "idle-stale-hub-stays": 49,
+    "idle-stale-hub-stays": 50,
     "quarantine-kills": 40,
     "victim-frees-at-once": 29,
     "victim-charged": 29,
-    "once-only-stopped": 23,
+    "lost-call-free": 26,
+    "once-only-stopped": 24,
+    "frame-recorded-whole": 24,
+    "retried-failure-kept": 21,
+    "hard-budget-ignored": 20,
     "keeper-admits-everybody": 18,
+    "ended-member-not-recalled": 14,
     "cap-one-too-many": 10,
+    "gate-never-opens": 10,
 }
 
 
