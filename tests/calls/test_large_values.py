@@ -97,6 +97,18 @@ def test_equal_results_and_equal_arguments(cluster: PrivateHub, hub: dray.Hub) -
     assert len(blobs_of(cluster) - known) == 43
 
 
+def test_what_waits_to_be_used_is_counted_back_to_nothing(hub: dray.Hub) -> None:
+    blobs = hub._opened()[1].functions.blobs
+    shared = arrays(600)[0]
+    for _ in range(2):
+        # The second time the hub has them all, and nothing waits.
+        list(hub.map(np.negative, arrays(600), timeout=LIMIT_S))
+        assert hub.submit(np.negative, shared).result(LIMIT_S)[0] == -600
+        with pytest.raises(TypeError):
+            hub.submit(len, 1, shared).result(LIMIT_S)
+    assert blobs._ahead_bytes == 0
+
+
 def test_over_the_cap_is_refused_with_the_limit_on_either_side() -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("DRAY_")]:

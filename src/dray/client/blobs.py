@@ -45,6 +45,8 @@ class Upload(concurrent.futures.Future[tuple[str, int]]):
         self.digest, self.size = digest, size
         self.ended_at = float("inf")
         self.users = 1
+        # Whether it counts as waiting on this machine to be used.
+        self.ahead = False
 
 
 class LateResult:
@@ -79,8 +81,11 @@ class Blobs:
         self._own = threading.local()
         self._lines: weakref.WeakSet[BlobLine] = weakref.WeakSet()
 
-    def offer(self, packed: Packed) -> bytes | Upload:
-        """The bytes of a small value; of a large one its upload, begun or shared with whoever offered it before."""
+    def offer(self, packed: Packed, lasting: bool = False) -> bytes | Upload:
+        """The bytes of a small value; of a large one its upload, begun or shared with whoever offered it before.
+
+        A `lasting` one is used by many calls: nobody releases it.
+        """
         if packed.inline:
             return packed.join()
         near = self._find_near()
@@ -96,7 +101,7 @@ class Blobs:
                 known.users += 1
                 return known
             upload = self._remember(Upload(digest, packed.size))
-        if near is None or not self._hand_over(near, upload, packed.parts):
+        if near is None or not self._hand_over(near, upload, packed.parts, lasting):
             self._offer_by_line(upload, packed, known is not None)
         return upload
 
@@ -109,8 +114,8 @@ class Blobs:
             self._threads().submit(self._carry_later, upload, data, ask_first)
 
     def send(self, packed: Packed) -> None:
-        """Upload a large value and wait until the hub has it."""
-        upload = self.offer(packed)
+        """Upload a large value that many calls use, and wait until the hub has it."""
+        upload = self.offer(packed, lasting=True)
         if isinstance(upload, Upload):
             upload.result()
 
@@ -118,8 +123,9 @@ class Blobs:
         """A call has used this argument up; where it was the only one, memory need not hold it any longer."""
         with self._room:
             upload.users -= 1
-            if upload.users or self._folder is None:
+            if upload.users or not upload.ahead or self._folder is None:
                 return
+            upload.ahead = False
             self._ahead_bytes -= upload.size
         self._folder.drop(upload.digest)
 
@@ -188,15 +194,14 @@ class Blobs:
     def _find_near(self) -> BlobFolder | None:
         """The folder of the hub's blobs, where this program may put files into it. Once found it stays the one."""
         if self._folder is None:
-            with contextlib.suppress(
-                DrayError
-            ):  # it is not there now: whoever sends something will hear of that
+            # Where it is away just now, whoever sends something will hear of that.
+            with contextlib.suppress(DrayError):
                 home = self._find().home
                 folder = BlobFolder(f"{home}/blobs")
                 self._folder = folder if home is not None and folder.is_near() else None
         return self._folder
 
-    def _hand_over(self, near: BlobFolder, upload: Upload, parts: Sequence[Part]) -> bool:
+    def _hand_over(self, near: BlobFolder, upload: Upload, parts: Sequence[Part], lasting: bool) -> bool:
         """Write a value to a file of the hub's; a thread waits for the disk. False where it cannot be written."""
         try:
             if near.renew(upload.digest):
@@ -207,8 +212,10 @@ class Blobs:
         except OSError:
             return False
         with self._room:
-            self._ahead_bytes += upload.size
-            is_far = self._ahead_bytes > AHEAD_BYTES
+            if not lasting:
+                upload.ahead = True
+                self._ahead_bytes += upload.size
+            is_far = upload.ahead and self._ahead_bytes > AHEAD_BYTES
         self._threads().submit(self._place, near, upload, draft, is_far)
         return True
 

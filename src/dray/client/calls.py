@@ -14,7 +14,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dray.client.blobs import Blobs, LateResult, Upload
@@ -272,6 +272,7 @@ class CallDesk(Inquiries):
             stream.closed = True
             fresh.pending, fresh.put = arguments, len(arguments)
             fresh.uploads = {at: one for at, one in enumerate(arguments) if type(one) is Upload}
+            stream.uploads = {at: one for at, one in stream.uploads.items() if at < start}
             fresh.closing = stream.closing
             stream.pending, stream.put = [], start
             if self._open.get(stream.recipe.key) is stream:
@@ -291,8 +292,10 @@ class CallDesk(Inquiries):
             rest, stream.pending = stream.pending, []
         for start, batch in stream.refused:
             stream.taker.fail(range(stream.base + start, stream.base + start + len(batch)), fault)
+            self._release(stream, range(start, start + len(batch)))
         stream.refused = []
         stream.taker.fail(range(stream.base + stream.sent, stream.base + stream.sent + len(rest)), fault)
+        self._release(stream, range(stream.sent, stream.sent + len(rest)))
         with self._answered:
             self._answered.notify_all()
 
@@ -316,9 +319,7 @@ class CallDesk(Inquiries):
         places: list[int] = []
         endings: list[Ending] = []
         if stream.uploads:
-            for at in index:
-                if (upload := stream.uploads.pop(at, None)) is not None:
-                    self._blobs.release(upload)
+            self._release(stream, index)
         late = stream.taker.late
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
@@ -338,6 +339,12 @@ class CallDesk(Inquiries):
             else:
                 endings.append(self._end(stream, at, state, value, details))
         stream.taker.take(places, endings)
+
+    def _release(self, stream: Stream, indices: Iterable[int]) -> None:
+        """These calls need their large arguments no longer."""
+        for index in indices:
+            if (upload := stream.uploads.pop(index, None)) is not None:
+                self._blobs.release(upload)
 
     def _fetched(
         self, stream: Stream, place: int, state: str, index: int, details: Mapping[str, Any]
@@ -382,6 +389,7 @@ class CallDesk(Inquiries):
         lacking = [place for place in lacking if place not in stream.fetching]
         final = "failed" if state == "succeeded" else state
         stream.taker.take(lacking, [(final, None, fault)] * len(lacking))
+        self._release(stream, list(stream.uploads))
         self._streams.pop(stream.job, None)
 
     async def _conclude_unbegun(self, stream: Stream) -> None:
