@@ -25,6 +25,20 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 DAY_S = 86400.0
 FILE_NAME = "config.toml"
 DEFAULT_PORT = 7373
+# Where a hub is and how it is asked: a hub and an agent that are started together find each other by their home.
+_TARGETS = (
+    "DRAY_HUB",
+    "DRAY_TOKEN",
+    "DRAY_FINGERPRINT",
+    "DRAY_CAFILE",
+    "DRAY_WORKER_HUB",
+    "DRAY_WORKER_TOKEN",
+)
+
+
+def environment_of_pair() -> dict[str, str]:
+    """This program's environment for a hub and its agent, wherever the caller's shell would point them."""
+    return {name: value for name, value in os.environ.items() if name not in _TARGETS}
 
 
 def default_worker_name(hostname: str | None = None) -> str:

@@ -17,21 +17,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from dray.client.discovery import read_hub_file
+from dray.config import environment_of_pair
 from dray.errors import DrayError
 
 PID_FILES = {"hub": "hub.json", "agent": "agent.json"}
 READY_S = 20.0
 STOP_S = 20.0
 _POLL_S = 0.01
-# The pair started by `up` belongs together, wherever the caller's shell would otherwise point.
-_FOREIGN = (
-    "DRAY_HUB",
-    "DRAY_TOKEN",
-    "DRAY_FINGERPRINT",
-    "DRAY_CAFILE",
-    "DRAY_WORKER_HUB",
-    "DRAY_WORKER_TOKEN",
-)
 
 
 class DaemonFailed(DrayError):
@@ -84,7 +76,7 @@ def forget_agent(path: Path) -> None:
 def start_daemon(home: Path, role: str, arguments: Sequence[str], to_file: bool) -> subprocess.Popen[bytes]:
     """Start a daemon in its own session, so that Ctrl-C reaches it only through whoever watches over it."""
     command = ["hub"] if role == "hub" else ["worker", "start"]
-    env = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    env = environment_of_pair()
     output: IO[bytes] | None = _open_log(home, role) if to_file else None
     try:
         return subprocess.Popen(

@@ -16,20 +16,12 @@ from pathlib import Path
 
 from dray.client import guardian
 from dray.client.discovery import read_hub_file
+from dray.config import environment_of_pair
 from dray.errors import HubUnavailable
 
 READY_S = 30.0
 END_S = 10.0
 LOOK_EVERY_S = 0.004
-# The pair belongs together, wherever the caller's shell would otherwise point.
-_FOREIGN = (
-    "DRAY_HUB",
-    "DRAY_TOKEN",
-    "DRAY_FINGERPRINT",
-    "DRAY_CAFILE",
-    "DRAY_WORKER_HUB",
-    "DRAY_WORKER_TOKEN",
-)
 logger = logging.getLogger("dray.client")
 _lock = threading.Lock()
 _started: list[PrivateHub] = []
@@ -40,7 +32,7 @@ class PrivateHub:
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="dray-private-"))
-        env = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+        env = environment_of_pair()
         self._owner = os.getpid()
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", guardian.__file__, str(self.home), sys.executable],
