@@ -55,7 +55,7 @@ RULES = (
         for name in ("calls", "call_results", "effects", "lane_service", "lanes", "runner_pool", "yields")
     ),
     Rule("dray.agent.rendezvous", PURE_STDLIB | {"dray.wire"}, pure=True),
-    Rule("dray.agent.task_words", PURE_STDLIB | {"msgspec", "dray.wire"}, pure=True),
+    Rule("dray.agent.task_words", PURE_STDLIB | {"msgspec", "dray.core", "dray.wire"}, pure=True),
     # Started beside every task and kept for its whole life: nothing but the interpreter may be able to break it.
     Rule("dray.agent.supervisor", STDLIB | {"dray.agent.supervisor"}, pure=False),
 )

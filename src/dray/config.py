@@ -25,6 +25,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 DAY_S = 86400.0
 FILE_NAME = "config.toml"
 DEFAULT_PORT = 7373
+MAX_NAMED = 64
 # Where a hub is and how it is asked: a hub and an agent that are started together find each other by their home.
 _TARGETS = (
     "DRAY_HUB",
@@ -359,9 +360,14 @@ def _read_labels(name: str, raw: Any) -> dict[str, str]:
         pairs = [part.partition("=") for part in raw.split(",") if part.strip()]
         if not all(mark for _, mark, _ in pairs):
             raise InvalidInput(f"must be k=v,k=v, got {raw!r}")
-        return {key.strip(): value.strip() for key, _, value in pairs}
+        raw = {key.strip(): value.strip() for key, _, value in pairs}
     if not isinstance(raw, Mapping) or not all(isinstance(value, str) for value in raw.values()):
         raise InvalidInput(f"must map names to texts, got {raw!r}")
+    # What a hub takes of one worker: better said here than by every registration.
+    if len(raw) > MAX_NAMED or any(len(key) > 256 or len(value) > 1024 for key, value in raw.items()):
+        raise InvalidInput(
+            f"must hold at most {MAX_NAMED} names of 256 characters with texts of 1024, got {len(raw)} names"
+        )
     return dict(raw)
 
 
@@ -371,8 +377,10 @@ def _read_amounts(name: str, raw: Any) -> dict[str, int]:
     if not isinstance(raw, Mapping):
         raise InvalidInput(f"must map names to whole numbers, got {raw!r}")
     amounts = {key: _read_int(name, value) for key, value in raw.items()}
-    if any(not key or amount < 0 for key, amount in amounts.items()):
-        raise InvalidInput(f"must map names to whole numbers from 0, got {raw!r}")
+    if any(not 1 <= len(key) <= 256 or not 0 <= amount <= 2**53 for key, amount in amounts.items()):
+        raise InvalidInput(f"must map names to whole numbers from 0 to 2^53, got {raw!r}")
+    if len(amounts) > MAX_NAMED:
+        raise InvalidInput(f"must hold at most {MAX_NAMED} names, got {len(amounts)}")
     return amounts
 
 

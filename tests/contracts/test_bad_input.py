@@ -21,6 +21,8 @@ HUGE = 10**30
         ("{", ["not an envelope"]),
         ("", ["not an envelope"]),
         ("[1, 2]", ["not an envelope", "$[0]"]),
+        ('[{"type": "metrics_request"}]', ["is a list", "feature 'list'"]),
+        ("[]", ["is a list"]),
         ('"text"', ["not an envelope"]),
         ('{"payload": {}}', ["type"]),
         ('{"type": 7}', ["$.type"]),
@@ -280,3 +282,32 @@ def test_no_upgrade_for_a_foreign_origin(lab) -> None:
     ):
         pass
     assert refusal.value.response.status_code == 403
+
+
+def test_lists_in_json_are_for_those_who_named_them_and_never_empty(lab) -> None:
+    worker = lab.worker(register=False)
+    base = {"id": lab.name(), "capabilities": CAPABILITY, "slots": SLOTS, "features": ["list"]}
+    worker.send("register", base)
+    worker.expect("ack")
+    worker.socket.send("[]")
+    assert "empty list" in worker.expect("error")["error"]
+    worker.socket.send('[{"type": "metrics_request"}, {"type": "metrics_request"}]')
+    assert worker.expect("metrics_response")
+    assert worker.expect("metrics_response")
+
+
+def test_a_run_of_thirty_thousand_million_years_is_a_bad_message(own_lab) -> None:
+    """The hub that took this one never came up again: no row holds so many milliseconds."""
+    lab = own_lab()
+    worker = lab.worker()
+    worker.ready()
+    job = lab.offers(worker)["spec"]["id"]
+    worker.accept(job)
+    for number in (1e18, 1e300, -1):
+        worker.send("job_result", {"task_id": job, "state": "succeeded", "usage": {"wall_s": number}})
+        assert "$.usage.wall_s" in worker.expect("error")["error"]
+    worker.send("job_result", {"task_id": job, "state": "succeeded", "usage": {"wall_s": 1}})
+    worker.expect("ack")
+    lab.hub.stop()
+    lab.hub.start()
+    assert lab.job(job)["state"] == "succeeded"

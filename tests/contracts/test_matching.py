@@ -52,6 +52,8 @@ def test_backend_must_be_the_one_asked_for(lab, backend: str, asked: str, taken:
         ({"min_cpu_cores": 8.5}, False),
         ({"memory_bytes": 64 * 10**9}, True),
         ({"memory_bytes": 64 * 10**9 + 1}, False),
+        ({"gpu_count": 1, "gpu_type": "auto"}, True),
+        ({"gpu_count": 3, "gpu_type": "Auto"}, False),
         ({"gpu_type": "A100"}, True),
         ({"gpu_type": "a100"}, True),
         ({"gpu_type": "nvidia"}, True),

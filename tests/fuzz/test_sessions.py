@@ -43,7 +43,7 @@ def test_a_short_attack_leaves_a_sound_hub():
 
 def test_ten_bad_messages_in_one_frame_end_the_session(hub):
     with hub.worker("flood", msgpack=True) as worker:
-        worker.send_raw(msgspec.msgpack.encode([{"type": "nonsense"}] * 100_000))
+        worker.send_raw(msgspec.msgpack.encode([{"type": "nonsense"}] * 60_000))
         heard, code = read_all(worker)
     assert [message.type for message in heard] == ["error"] * 10
     assert code == 4400
@@ -60,7 +60,7 @@ def test_a_good_message_between_bad_ones_keeps_the_session(hub):
 def test_questions_in_one_frame_do_not_pile_up(hub):
     before = psutil.Process(hub.pid).memory_info().rss
     with hub.worker("curious", msgpack=True) as worker:
-        worker.send_raw(msgspec.msgpack.encode([{"type": "metrics_request"}] * 100_000))
+        worker.send_raw(msgspec.msgpack.encode([{"type": "metrics_request"}] * 60_000))
         assert worker.recv("metrics_response")
         worker.drop()
     assert call(hub, "GET", "/hub")["ready"]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.model.capability import Capability, Device, GpuInfo, Slots
+from dray.core.model.capability import Slots
 from dray.wire.worker_messages import (
     ActiveTask,
     CallsResult,
@@ -19,11 +19,16 @@ from dray.wire.worker_messages import (
     JobStarted,
     JobYield,
     MetricsRequest,
+    Offered,
+    OfferedCard,
+    OfferedGpus,
     ReadyForWork,
     Register,
     ServiceHealth,
+    Usage,
     WorkerListRequest,
     WorkerShowRequest,
+    read_cards,
 )
 
 AT = "2026-01-02T03:04:05.678Z"
@@ -53,7 +58,7 @@ CAPABILITY = {
         "mem_total": 160_500_000_000,
     },
 }
-CAPABILITY_READ = Capability(
+OFFER_READ = Offered(
     gpu_backend="nvidia",
     gpu_count=2,
     gpu_type="A100",
@@ -61,7 +66,7 @@ CAPABILITY_READ = Capability(
     cpu_count=16,
     memory_gb=64,
     hostname="höst",
-    gpu_info=GpuInfo(
+    gpu_info=OfferedGpus(
         gpu_type="NVIDIA A100-SXM4-80GB",
         count=2,
         devices=["a", "b"],
@@ -69,10 +74,12 @@ CAPABILITY_READ = Capability(
         mem_total=160_500_000_000,
     ),
 )
+CAPABILITY_READ = OFFER_READ.read()
 SLOTS = {"batch_total": 4, "batch_in_use": 1, "service_total": 2, "service_in_use": 0}
 SLOTS_READ = Slots(4, 1, 2, 0)
 DEVICE = {"index": 1, "uuid": "GPU-1", "model": "A100", "vram_bytes": 80_000_000_000, "healthy": False}
-DEVICE_READ = Device(1, "GPU-1", "A100", 80_000_000_000, False)
+CARD_READ = OfferedCard(1, "GPU-1", "A100", 80_000_000_000, False)
+[DEVICE_READ] = read_cards([CARD_READ])
 RESULT = {
     "task_id": "job/3",
     "state": "failed",
@@ -92,7 +99,7 @@ RESULT_READ = JobResult(
     attempt="2-5",
     signal=9,
     exit_class="oom",
-    usage={"wall_s": 1.5, "cpu_s": 2.0, "max_rss_bytes": 1024.0},
+    usage=Usage(wall_s=1.5, cpu_s=2.0, max_rss_bytes=1024.0),
     digest="sha256:00",
 )
 
@@ -104,12 +111,12 @@ BASE = [
             "capabilities": CAPABILITY,
             "active_tasks": [{"task_id": "job", "state": "running", "started_at": AT}],
         },
-        Register("worker-1", CAPABILITY_READ, [ActiveTask("job", "running", AT)]),
+        Register("worker-1", OFFER_READ, [ActiveTask("job", "running", AT)]),
     ),
     Sample(
         "heartbeat",
         {"worker_id": "worker-1", "slots": SLOTS, "capability": CAPABILITY},
-        Heartbeat("worker-1", SLOTS_READ, CAPABILITY_READ),
+        Heartbeat("worker-1", SLOTS_READ, OFFER_READ),
     ),
     Sample(
         "ready_for_work",
@@ -152,7 +159,7 @@ EXTENDED = [
         },
         Register(
             id="worker-1",
-            capabilities=CAPABILITY_READ,
+            capabilities=OFFER_READ,
             active_tasks=[ActiveTask("job/0", "accepted", None, "1-4")],
             slots=SLOTS_READ,
             incarnation="i1",
@@ -161,7 +168,7 @@ EXTENDED = [
             max_epoch_seen=3,
             finished_unacked=[RESULT_READ],
             labels={"zone": "a"},
-            devices=[DEVICE_READ],
+            devices=[CARD_READ],
             address="10.0.0.7",
             features=["list", "resend"],
         ),
@@ -176,7 +183,7 @@ EXTENDED = [
             "usage": {"cpu": 0.5},
             "devices": [DEVICE],
         },
-        Heartbeat("worker-1", SLOTS_READ, None, ["1-4"], "1-3", {"cpu": 0.5}, [DEVICE_READ]),
+        Heartbeat("worker-1", SLOTS_READ, None, ["1-4"], "1-3", Usage(), [CARD_READ]),
     ),
     Sample(
         "ready_for_work",

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from dray.wire.worker_messages import MAX_NOTE, MAX_STEP
+from dray.core.model.bounds import MAX_STEP
+from dray.wire.worker_messages import MAX_NOTE
 
 KINDS = ("progress", "saved", "watch", "finished", "yield", "resume")
 TELL_EVERY_MS = 1000

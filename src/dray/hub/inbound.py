@@ -55,9 +55,11 @@ from dray.wire.worker_messages import (
     ReadyForWork,
     Register,
     ServiceHealth,
+    Usage,
     WorkerListRequest,
     WorkerMessage,
     WorkerShowRequest,
+    read_cards,
 )
 
 
@@ -100,8 +102,8 @@ def register(state: State, store: Store, session: int, body: Register) -> Iterat
     yield WorkerRegistered(
         worker=body.id,
         session=session,
-        capability=body.capabilities,
-        devices=tuple(body.devices or ()),
+        capability=body.capabilities.read(),
+        devices=read_cards(body.devices or []),
         labels=body.labels or {},
         slots=body.slots,
         features=tuple(body.features or ()),
@@ -142,7 +144,7 @@ def _activity(state: State, store: Store, worker: str, task: str, uid: str, said
 def outcome_of(result: JobResult) -> Outcome:
     """Read a result as the core's own value."""
     job_id, index = split_task_id(result.task_id) or (result.task_id, -1)
-    usage = result.usage or {}
+    usage = result.usage or Usage()
     return Outcome(
         job_id=job_id,
         index=index,
@@ -152,9 +154,9 @@ def outcome_of(result: JobResult) -> Outcome:
         signal=result.signal or 0,
         exit_class=result.exit_class or "",
         error=(result.error or "")[:4096],
-        wall_s=float(usage.get("wall_s", 0)),
-        cpu_s=float(usage.get("cpu_s", 0)),
-        max_rss_bytes=int(usage.get("max_rss_bytes", 0)),
+        wall_s=usage.wall_s,
+        cpu_s=usage.cpu_s,
+        max_rss_bytes=int(usage.max_rss_bytes),
         value=result.value or b"",
         digest=result.digest or "",
     )
@@ -162,9 +164,10 @@ def outcome_of(result: JobResult) -> Outcome:
 
 def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | Effect]:
     known = state.workers[worker]
-    devices = known.devices if body.devices is None else tuple(body.devices)
-    if body.capability is not None and (body.capability != known.capability or devices != known.devices):
-        yield WorkerChanged(worker, body.capability, devices)
+    devices = known.devices if body.devices is None else read_cards(body.devices)
+    capability = known.capability if body.capability is None else body.capability.read()
+    if body.capability is not None and (capability != known.capability or devices != known.devices):
+        yield WorkerChanged(worker, capability, devices)
     yield SlotsSeen(worker, body.slots)
     for uid in missing(state, worker, body.active) if body.active is not None else ():
         yield ResendDue(uid)

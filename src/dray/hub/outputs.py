@@ -136,10 +136,10 @@ class Outputs:
 
     def expect(self, result: JobResult) -> None:
         """Note how much a finished attempt printed, so that a follower knows when it has all."""
-        usage, uid = result.usage or {}, result.attempt or ""
-        if "stdout_bytes" not in usage:
+        usage, uid = result.usage, result.attempt or ""
+        if usage is None or usage.stdout_bytes is None:
             return
-        self._announced[uid] = [int(usage.get(f"{stream}_bytes", 0)) for stream in STREAMS]
+        self._announced[uid] = [int(usage.stdout_bytes), int(usage.stderr_bytes or 0)]
         if len(self._announced) > ANNOUNCED:
             self._announced.popitem(last=False)
         recording = self._open.get(uid)

@@ -76,6 +76,8 @@ class Session:
         self.number, self.caller, self.codec = number, caller, codec
         self.worker = ""
         self.lists = self.calls = False
+        # Whether frames of this peer may hold lists: in msgpack always, in JSON once it has named them.
+        self.may_list = codec.binary
         self.bad_in_a_row = 0
         self.reading = False
         self.closing: tuple[int, str] | None = None
@@ -244,7 +246,7 @@ class Sessions:
         if len(frame) > self._limits.binary_bytes or self._engine().is_full:
             return False
         try:
-            envelopes = session.codec.split(frame)
+            envelopes = session.codec.split(frame, session.may_list)
         except InvalidInput:
             return False
         if len(envelopes) > FRAME_SLICE:
@@ -276,7 +278,7 @@ class Sessions:
             )
             return
         try:
-            envelopes = session.codec.split(frame)
+            envelopes = session.codec.split(frame, session.may_list)
         except InvalidInput as fault:
             self._refuse(session, fault.message)
             return
@@ -343,6 +345,7 @@ class Sessions:
             )
         session.worker = body.id
         session.lists = session.codec.binary and "list" in (body.features or ())
+        session.may_list = session.codec.binary or "list" in (body.features or ())
         session.calls = "calls" in (body.features or ())
         for result in body.finished_unacked or ():
             self._outputs.expect(result)

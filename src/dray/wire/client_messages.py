@@ -11,7 +11,9 @@ import re
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from dray.core.model.bounds import Few, FewNamed, IdText, Line, Many, Small, Word
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
 from dray.core.model.spec import MAX_TASKS
 from dray.errors import InvalidInput, Problem
@@ -25,45 +27,47 @@ KEY_RULE = "must be 1 to 128 printable ASCII characters"
 _KEY = re.compile(r"[\x20-\x7e]{1,128}")
 _NOTHING = msgspec.Raw(b"\x80")
 _NULL = b"\xc0"
+Rows = Annotated[int, Meta(ge=1, le=MAX_ROWS)]
+Grace = Annotated[float, Meta(ge=0, le=86400)]
 
 
 class Submit(msgspec.Struct, forbid_unknown_fields=True):
     """New jobs, all or none; answered by `ids`, `states` and `created`."""
 
-    specs: list[Any]
-    key: str = ""
+    specs: Many[Any]
+    key: Line = ""
 
 
 class Watch(msgspec.Struct, forbid_unknown_fields=True):
     """Hear of these jobs until they end; answered by the rows as they stand now."""
 
-    ids: list[str]
+    ids: Many[IdText]
 
 
 class Unwatch(msgspec.Struct, forbid_unknown_fields=True):
     """Hear no more of these jobs."""
 
-    ids: list[str]
+    ids: Many[IdText]
 
 
 class Get(msgspec.Struct, forbid_unknown_fields=True):
     """The documents of these jobs; ids that are not there come back in `missing`."""
 
-    ids: list[str]
+    ids: Many[IdText]
 
 
 class Result(msgspec.Struct, forbid_unknown_fields=True):
     """Documents and values of those jobs that have ended; the others come back in `unfinished` or `missing`."""
 
-    ids: list[str]
+    ids: Many[IdText]
 
 
 class Values(msgspec.Struct, forbid_unknown_fields=True):
     """States and values of the tasks `first` … `first + limit - 1` of one job, in columns."""
 
-    id: str
-    first: int = 0
-    limit: int = MAX_ROWS
+    id: IdText
+    first: Small = 0
+    limit: Rows = MAX_ROWS
 
 
 class Calls(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,11 +77,11 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True):
     the arguments refer to beyond `args`. `close` says that no further ones come. Answered by `job`, `total`, `state`.
     """
 
-    job: str
-    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_TASKS)] = 0
-    args: Annotated[list[PackedValue], msgspec.Meta(max_length=MAX_CALLS)] = []
+    job: IdText
+    first: Annotated[int, Meta(ge=0, le=MAX_TASKS)] = 0
+    args: Annotated[list[PackedValue], Meta(max_length=MAX_CALLS)] = []
     spec: Any = None
-    blobs: Annotated[list[Digest], msgspec.Meta(max_length=MAX_CALLS)] = []
+    blobs: Annotated[list[Digest], Meta(max_length=MAX_CALLS)] = []
     close: bool = False
 
 
@@ -88,49 +92,49 @@ class Collect(msgspec.Struct, forbid_unknown_fields=True):
     job's calls) and `job_state`. An answer holds less than `limit` where the values are large: go on from `next`.
     """
 
-    job: str
-    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_TASKS)] = 0
-    limit: int = MAX_ROWS
+    job: IdText
+    first: Annotated[int, Meta(ge=0, le=MAX_TASKS)] = 0
+    limit: Rows = MAX_ROWS
 
 
 class Cancel(msgspec.Struct, forbid_unknown_fields=True):
     """Stop a job, or one task of it."""
 
-    id: str
-    task: int | None = None
-    grace_s: float | None = None
+    id: IdText
+    task: Small | None = None
+    grace_s: Grace | None = None
 
 
 class Hold(msgspec.Struct, forbid_unknown_fields=True):
     """Keep a job from starting; what runs goes on."""
 
-    id: str
+    id: IdText
 
 
 class Release(msgspec.Struct, forbid_unknown_fields=True):
     """Let a held job start."""
 
-    id: str
+    id: IdText
 
 
 class Requeue(msgspec.Struct, forbid_unknown_fields=True):
     """Stop what runs of a job, or one task of it, and queue it again."""
 
-    id: str
-    task: int | None = None
+    id: IdText
+    task: Small | None = None
 
 
 class Edit(msgspec.Struct, forbid_unknown_fields=True):
     """Change a job that waits: fields of its spec, null for a default."""
 
-    id: str
-    changes: dict[str, Any]
+    id: IdText
+    changes: Annotated[dict[IdText, Any], Meta(max_length=256)]
 
 
 class Why(msgspec.Struct, forbid_unknown_fields=True):
     """Why a job waits."""
 
-    id: str
+    id: IdText
 
 
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,22 +146,22 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True):
 class Jobs(msgspec.Struct, forbid_unknown_fields=True):
     """Jobs, newest first; filters as in `GET /jobs`."""
 
-    states: list[str] = []
-    user: str = ""
-    queue: str = ""
-    name: str = ""
-    labels: dict[str, str] = {}
-    limit: int = 100
-    cursor: str = ""
+    states: Few[Word] = []
+    user: IdText = ""
+    queue: IdText = ""
+    name: IdText = ""
+    labels: FewNamed[Line] = {}
+    limit: Rows = 100
+    cursor: Word = ""
 
 
 class Tasks(msgspec.Struct, forbid_unknown_fields=True):
     """Tasks of a job; filters as in `GET /jobs/{id}/tasks`."""
 
-    id: str
-    states: list[str] = []
-    limit: int = 100
-    cursor: str = ""
+    id: IdText
+    states: Few[Word] = []
+    limit: Rows = 100
+    cursor: Word = ""
 
 
 class Ping(msgspec.Struct, forbid_unknown_fields=True):
@@ -167,17 +171,17 @@ class Ping(msgspec.Struct, forbid_unknown_fields=True):
 class Preemptions(msgspec.Struct, forbid_unknown_fields=True):
     """Receipts of preemptions, newest first; filters as in `GET /preemptions`."""
 
-    job: str = ""
-    user: str = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 50
-    cursor: str = ""
-    window_s: Annotated[float, msgspec.Meta(ge=1, le=366 * 86400)] = 86400
+    job: IdText = ""
+    user: IdText = ""
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+    cursor: Word = ""
+    window_s: Annotated[float, Meta(ge=1, le=366 * 86400)] = 86400
 
 
 class Preemption(msgspec.Struct, forbid_unknown_fields=True):
     """The receipt of one preemption."""
 
-    id: str
+    id: IdText
 
 
 CLIENT_PAYLOADS: dict[str, type[Any]] = {
@@ -205,13 +209,13 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
 ANSWER, ERROR, CHANGED = "answer", "error", "changed"
 # Pushed of a job whose calls this channel added or collected: results as they are recorded, and its end.
 RESULTS, ENDED = "results", "ended"
-RequestId = int | str | None
+RequestId = int | Line | None
 
 
 class Request(msgspec.Struct):
     """One message of a client, its payload not yet read."""
 
-    type: str
+    type: Line
     id: RequestId = None
     payload: msgspec.Raw = _NOTHING
 
@@ -219,7 +223,7 @@ class Request(msgspec.Struct):
 class Reply(msgspec.Struct):
     """One message of the hub: an answer, a refusal of one request, or something pushed."""
 
-    type: str
+    type: Line
     id: RequestId = None
     payload: Any = None
     error: Any = None
@@ -233,8 +237,8 @@ class Fault(InvalidInput):
         self.request_id = request_id
 
 
-_requests = msgspec.msgpack.Decoder(Request | list[Request])
-_replies = msgspec.msgpack.Decoder(Reply | list[Reply])
+_requests = msgspec.msgpack.Decoder(Request | Many[Request])
+_replies = msgspec.msgpack.Decoder(Reply | Many[Reply])
 _payloads = {name: msgspec.msgpack.Decoder(kind) for name, kind in CLIENT_PAYLOADS.items()}
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -316,11 +320,6 @@ def _problem(body: Any) -> Problem | None:
     most = MAX_ROWS if isinstance(body, (Get, Result)) else MAX_IDS
     if len(ids) > most:
         return Problem("ids", f"holds {len(ids)} ids, the limit is {most}: ask several times")
-    limit = getattr(body, "limit", 1)
-    if not 1 <= limit <= MAX_ROWS:
-        return Problem("limit", f"must be 1 to {MAX_ROWS}, got {limit}")
-    if isinstance(body, Values) and not 0 <= body.first < 1 << 31:
-        return Problem("first", f"must be 0 or more, got {body.first}")
     if isinstance(body, (Calls, Collect)) and not is_id(body.job):
         return Problem("job", f"{body.job[:160]!r} is no id of a job: it must be {ID_RULE}")
     return _change_problem(body) if isinstance(body, (Cancel, Hold, Release, Requeue, Edit)) else None
@@ -329,10 +328,6 @@ def _problem(body: Any) -> Problem | None:
 def _change_problem(body: Cancel | Hold | Release | Requeue | Edit) -> Problem | None:
     if split_task_id(body.id) is None:
         return Problem("id", f"{body.id[:160]!r} is no id of a job")
-    if isinstance(body, (Cancel, Requeue)) and body.task is not None and body.task < 0:
-        return Problem("task", f"must be 0 or more, got {body.task}")
-    if isinstance(body, Cancel) and body.grace_s is not None and not 0 <= body.grace_s <= 86400:
-        return Problem("grace_s", f"must be 0 to 86400, got {body.grace_s}")
     return None
 
 

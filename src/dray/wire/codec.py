@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dray.core.model.bounds import Line, Many, Text1M
 from dray.errors import InvalidInput
 
 MAX_DEPTH = 64
@@ -19,9 +20,9 @@ MAX_DEPTH = 64
 class Envelope(msgspec.Struct):
     """One message, its payload not yet read."""
 
-    type: str
+    type: Line
     payload: msgspec.Raw = msgspec.Raw(b"")
-    error: str = ""
+    error: Text1M = ""
 
 
 class Codec:
@@ -30,19 +31,27 @@ class Codec:
     def __init__(self, payloads: Mapping[str, type[Any]], binary: bool) -> None:
         self.binary = binary
         module: Any = msgspec.msgpack if binary else msgspec.json
-        self._frame = module.Decoder(Envelope | list[Envelope])
+        self._frame = module.Decoder(Envelope | Many[Envelope])
         self._payloads = {name: module.Decoder(kind) for name, kind in payloads.items()}
         self._encoder = module.Encoder()
         self._empty = msgspec.Raw(b"\x80" if binary else b"{}")
         self._null = b"\xc0" if binary else b"null"
 
-    def split(self, frame: bytes | str) -> list[Envelope]:
-        """Read a frame's envelopes without opening their payloads."""
+    def split(self, frame: bytes | str, lists: bool = True) -> list[Envelope]:
+        """Read a frame's envelopes without opening their payloads; `lists`: whether it may hold several."""
         try:
             decoded = self._frame.decode(frame)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as fault:
             raise InvalidInput(f"the frame is not an envelope: {_words(fault)}") from None
-        return decoded if isinstance(decoded, list) else [decoded]
+        if not isinstance(decoded, list):
+            return [decoded]
+        if not lists:
+            raise InvalidInput(
+                "the frame is a list: send one envelope per frame, or name the feature 'list' in register"
+            )
+        if not decoded:
+            raise InvalidInput("the frame is an empty list: a list holds at least one envelope")
+        return decoded
 
     def open(self, envelope: Envelope) -> Any:
         """Read an envelope's payload as the struct of its type."""

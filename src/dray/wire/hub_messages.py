@@ -9,65 +9,82 @@ from typing import Any
 
 import msgspec
 
+from dray.core.model.bounds import (
+    Epoch,
+    FewNamed,
+    IdText,
+    Line,
+    Many,
+    ManyNamed,
+    Nanoseconds,
+    Offset,
+    Port,
+    Seconds,
+    Small,
+    Some,
+    Step,
+    Word,
+)
 from dray.core.model.spec import JobSpec
 from dray.wire.codec import Codec
+from dray.wire.worker_messages import CallIndex, CallNumber, PackedValue
 
 
 class AttemptRef(msgspec.Struct):
     """Which attempt an assignment is: its number, its uid, its fence."""
 
-    no: int
-    uid: str
-    fence: int = 0
+    no: Small
+    uid: IdText
+    fence: Offset = 0
 
 
 class Ack(msgspec.Struct):
     """Answers what was sent; `results` and `log_offsets` say what may be forgotten."""
 
-    re: str = ""
-    session: str = ""
-    epoch: int = 0
-    heartbeat_s: float = 0
-    keep: list[str] = []
-    stop: list[str] = []
-    results: dict[str, str] = {}
-    log_offsets: dict[str, dict[str, int]] = {}
+    re: Word = ""
+    session: IdText = ""
+    epoch: Epoch = 0
+    heartbeat_s: Seconds = 0
+    keep: Many[IdText] = []
+    stop: Many[IdText] = []
+    results: ManyNamed[Word] = {}
+    log_offsets: ManyNamed[FewNamed[Offset]] = {}
 
 
 class GangPlace(msgspec.Struct):
     """Which try of a gang an assignment belongs to, and which of its members it is."""
 
-    generation: int
-    rank: int
-    size: int
+    generation: Small
+    rank: Small
+    size: Small
 
 
 class JobAssign(msgspec.Struct):
     """A task to run; `spec.id` is the task id."""
 
     spec: JobSpec
-    remaining_time: int
+    remaining_time: Nanoseconds
     attempt: AttemptRef
-    devices: list[int] = []
-    lease_s: float = 0
+    devices: Some[Small] = []
+    lease_s: Seconds = 0
     gang: GangPlace | None = None
 
 
 class Peer(msgspec.Struct):
     """Where one member of a gang can be met."""
 
-    rank: int
-    address: str = ""
-    ports: list[int] = []
+    rank: Small
+    address: Line = ""
+    ports: Some[Port] = []
 
 
 class JobGo(msgspec.Struct):
     """Every member of a gang is prepared: start."""
 
-    task_id: str
-    generation: int
-    attempt: str
-    peers: list[Peer]
+    task_id: IdText
+    generation: Small
+    attempt: IdText
+    peers: Some[Peer]
 
 
 class CallsAssign(msgspec.Struct):
@@ -77,52 +94,52 @@ class CallsAssign(msgspec.Struct):
     the digest and the size of the blob that has them. `remaining_time` is the budget of each call in nanoseconds.
     """
 
-    lane: str
-    job: str
+    lane: IdText
+    job: IdText
     attempt: AttemptRef
-    index: list[int]
-    no: list[int]
-    args: list[bytes | tuple[str, int]]
-    remaining_time: int
+    index: Some[CallIndex]
+    no: Some[CallNumber]
+    args: Some[PackedValue]
+    remaining_time: Nanoseconds
     spec: JobSpec | None = None
-    devices: list[int] = []
-    token: str = ""
+    devices: Some[Small] = []
+    token: Line = ""
 
 
 class CallsAck(msgspec.Struct):
     """These results are recorded, or no longer wanted: they may be forgotten."""
 
-    seq: list[int]
+    seq: Many[Step]
 
 
 class JobResume(msgspec.Struct):
     """A task that gave its slot up has it back."""
 
-    task_id: str
-    attempt: str
+    task_id: IdText
+    attempt: IdText
 
 
 class NoWork(msgspec.Struct):
     """Nothing for you now."""
 
-    retry_after_s: float | None = None
+    retry_after_s: Seconds | None = None
 
 
 class JobCancel(msgspec.Struct):
     """Stop a task: TERM, then KILL after the grace."""
 
-    task_id: str
-    attempt: str = ""
-    reason: str = "user"
-    grace_s: float | None = None
+    task_id: IdText
+    attempt: IdText = ""
+    reason: Word = "user"
+    grace_s: Seconds | None = None
 
 
 class PrewarmHint(msgspec.Struct):
     """A snapshot that a task may soon need."""
 
-    task_id: str
-    snapshot_id: str
-    snapshot_sha: str = ""
+    task_id: IdText
+    snapshot_id: Line
+    snapshot_sha: Line = ""
 
 
 class ErrorReply(msgspec.Struct):

@@ -16,6 +16,8 @@ HEAD = struct.Struct("<IB")
 _COUNT = struct.Struct("<I")
 _GROWN = struct.Struct("<QB")
 MAX_FRAME_BYTES = 256 << 20
+# What the hub takes of one call: a runner that says more must not make its agent send what is refused for ever.
+MAX_INDEX, MAX_NO, MAX_WALL_US = 10**7 - 1, (1 << 31) - 1, 1 << 53
 
 # agent -> runner
 BIND, CALLS, ANSWER, RECALL, NUDGE = 1, 2, 3, 4, 5
@@ -117,18 +119,12 @@ def read_results(body: bytes) -> Results:
     for size in columns[5 * count :]:
         pieces.append(body[at : at + size])
         at += size
-    state = columns[2 * count : 3 * count]
+    index, no, state, flags, wall_us = (columns[place * count : (place + 1) * count] for place in range(5))
     if at != len(body) or (count and max(state) >= len(STATES)):
         raise BadFrame("a frame of results is damaged")
-    return Results(
-        columns[:count],
-        columns[count : 2 * count],
-        state,
-        columns[3 * count : 4 * count],
-        columns[4 * count : 5 * count],
-        pieces[:count],
-        pieces[count:],
-    )
+    if count and (min(index) < 0 or max(index) > MAX_INDEX or max(no) > MAX_NO or max(wall_us) > MAX_WALL_US):
+        raise BadFrame("a result names a call or a time that cannot be")
+    return Results(index, no, state, flags, wall_us, pieces[:count], pieces[count:])
 
 
 def pick(results: Results, places: Sequence[int]) -> Results:
@@ -155,7 +151,10 @@ def read_returned(body: bytes) -> tuple[int, ...]:
     """Undo `returned_frame`."""
     if len(body) % 8:
         raise BadFrame("a frame of returned calls is cut")
-    return struct.unpack(f"<{len(body) // 8}q", body)
+    index = struct.unpack(f"<{len(body) // 8}q", body)
+    if index and (min(index) < 0 or max(index) > MAX_INDEX):
+        raise BadFrame("a call is returned that cannot be")
+    return index
 
 
 def grown_frame(growth_bytes: int, littered: bool) -> bytes:

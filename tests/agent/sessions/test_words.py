@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.agent.task_words import Said, read_object, read_words
-from dray.wire.worker_messages import MAX_NOTE, MAX_STEP, JobProgress, check_message
+from dray.core.model.bounds import MAX_STEP
+from dray.wire.worker_messages import MAX_NOTE, JobProgress, check_message
 
 FIELDS = st.sampled_from(["progress", "saved", "watch", "finished", "step", "fraction", "note", "more"])
 

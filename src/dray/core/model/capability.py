@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from dray.core.model.bounds import Count
+
 
 class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """The long form of what the cards are; `gpu_count` of the capability decides where `count` differs."""
@@ -48,10 +50,10 @@ class Device(msgspec.Struct, frozen=True):
 class Slots(msgspec.Struct, frozen=True):
     """How many tasks a worker runs at once, per pool, and how many it says it runs now."""
 
-    batch_total: int = 0
-    batch_in_use: int = 0
-    service_total: int = 0
-    service_in_use: int = 0
+    batch_total: Count = 0
+    batch_in_use: Count = 0
+    service_total: Count = 0
+    service_in_use: Count = 0
 
 
 BACKENDS = ("cpu", "nvidia", "metal", "vulkan")

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from dray.core.model.spec import JobSpec, unpack_spec, with_variant
+from dray.core.model.spec import ANY_TYPE, JobSpec, unpack_spec, with_variant
 from dray.core.model.units import GB
 
 WHOLE = 1000
@@ -43,7 +43,6 @@ class Ask(msgspec.Struct, frozen=True):
 def ask_of(spec: JobSpec) -> Ask:
     """Read a complete spec as the ask of one of its tasks."""
     device = spec.device
-    variant = "" if device is None or device.variant.lower() == "auto" else device.variant.lower()
     shared = 0 < spec.gpu_milli < WHOLE
     needs = []
     if spec.node_count > 1:
@@ -60,12 +59,12 @@ def ask_of(spec: JobSpec) -> Ask:
         memory_bytes=spec.memory_bytes,
         gpus=spec.gpu_count,
         gpu_milli=spec.gpu_milli if shared else WHOLE,
-        gpu_type=spec.gpu_type.lower(),
+        gpu_type=_type_of(spec.gpu_type),
         backend=spec.gpu_backend,
         vram_total_bytes=round(spec.min_vram_gb * GB),
         vram_each_bytes=spec.vram_per_gpu_bytes,
         device_kind="" if device is None else device.kind,
-        device_variant=variant,
+        device_variant="" if device is None else _type_of(device.variant),
         require=tuple(sorted(spec.require)),
         resources=tuple(sorted(spec.resources.items())),
         nodes=spec.node_count,
@@ -74,6 +73,10 @@ def ask_of(spec: JobSpec) -> Ask:
         prefer=tuple(sorted(spec.prefer)),
         mixed_backends=spec.mixed_backends,
     )
+
+
+def _type_of(text: str) -> str:
+    return "" if text.lower() == ANY_TYPE else text.lower()
 
 
 Asks = tuple[Ask, ...]

@@ -26,6 +26,8 @@ TIERS = {
     "fine_tuning": Tier(600, 20),
 }
 POOLS = ("batch", "service")
+# A type of card, or a variant of a device, that says: any.
+ANY_TYPE = "auto"
 DEVICE_KINDS = ("cpu", "gpu", "tpu")
 OVERLAPS = ("allowed", "fenced")
 FOREVER_NS = 2**63 - 1

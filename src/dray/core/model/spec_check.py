@@ -18,6 +18,7 @@ from dray.core.model.dependency import MAX_NEEDS, need_problem, read_need
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
 from dray.core.model.spec import (
+    ANY_TYPE,
     DEVICE_KINDS,
     MAX_COMMAND_BYTES,
     MAX_FUNCTION_BYTES,
@@ -369,9 +370,15 @@ def _nested_problems(raw: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
+def asks_for(raw: Mapping[str, Any], name: str) -> bool:
+    """Whether a field asks something of cards: a type that says "any" is one that was left out."""
+    value = raw.get(name)
+    return bool(value) and not (name == "gpu_type" and str(value).lower() == ANY_TYPE)
+
+
 def _laid_problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Faults of a job as one of its alternatives makes it: that one could never be chosen."""
-    card_ask = next((name for name in _CARD_ASKS if raw.get(name)), "")
+    card_ask = next((name for name in _CARD_ASKS if asks_for(raw, name)), "")
     if raw.get("gpu_backend") != "cpu" or not card_ask:
         return _joint_problems(raw)
     what = f"is cpu, but {card_ask} asks for {_quote(raw[card_ask])}"
@@ -462,13 +469,7 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
     device = given.get("device")
     if device is not None and device.kind != "cpu" and not given.get("gpu_count"):
         given["gpu_count"] = max(1, device.count)
-    wants_card = (
-        given.get("min_vram_gb")
-        or given.get("vram_per_gpu_bytes")
-        or given.get("gpu_milli")
-        or given.get("gpu_type")
-    )
-    if wants_card and not given.get("gpu_count"):
+    if not given.get("gpu_count") and any(asks_for(given, name) for name in _CARD_ASKS):
         given["gpu_count"] = 1
     if given.get("gpu_milli") == 1000:
         del given["gpu_milli"]
