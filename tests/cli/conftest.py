@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from dray.presence import hold
+
 TOKEN = "test-token"
 ENDED = ("succeeded", "failed", "killed", "worker_failed", "unschedulable")
 NOW = "2026-11-15T09:10:49.123Z"
@@ -295,7 +297,8 @@ def hub(clean_environment: Path) -> Iterator[FakeHub]:
     fake = FakeHub()
     (clean_environment / "hub.json").write_text(json.dumps({"url": fake.url, "pid": 0, "epoch": 1}))
     (clean_environment / "token").write_text(TOKEN)
-    yield fake
+    with hold(clean_environment, "hub"):
+        yield fake
     with contextlib.suppress(OSError):
         fake.stop()
 

@@ -23,6 +23,7 @@ from dray.agent.supervisor.client import SupervisorError
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
 from dray.errors import DrayError
+from dray.presence import hold
 
 REDETECT_S = 60.0
 GOODBYE = 1001
@@ -40,7 +41,8 @@ def run_agent(config: AgentConfig) -> int:
 
         uvloop.install()
     try:
-        return asyncio.run(_serve(config))
+        with hold(config.home, "agent"):
+            return asyncio.run(_serve(config))
     except (DrayError, SupervisorError) as fault:
         print(f"dray worker: {fault}", file=sys.stderr)
         return 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import socket
 import sys
 import time
@@ -22,6 +21,7 @@ from dray.client.discovery import NoHub, Target, find_target
 from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem
+from dray.presence import find_holder
 
 if TYPE_CHECKING:
     import ssl
@@ -218,9 +218,9 @@ def _dial(connection: http.client.HTTPConnection, target: Target) -> None:
         ) from None
     except OSError as error:
         connection.close()
-        if target.pid and not _is_alive(target.pid):
+        if target.home is not None and find_holder(target.home, "hub") is None:
             raise HubDead(
-                f"the hub at {target.url} is not running (its process {target.pid} is gone): start it with `dray up`"
+                f"the hub at {target.url} is not running (its process is gone): start it with `dray up`"
             ) from None
         raise HubAway(f"no hub answers at {target.url}: {_reason(error)}") from None
 
@@ -307,16 +307,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def job_path(job_id: str, rest: str = "") -> str:

@@ -20,10 +20,8 @@ from dray.cli.cluster_views import tell_cards
 from dray.cli.connection import Hub
 from dray.cli.daemons import (
     DaemonFailed,
-    forget_agent,
+    end_child,
     log_path,
-    note_agent,
-    read_pid,
     read_tail,
     start_daemon,
     stop_daemon,
@@ -35,6 +33,7 @@ from dray.cli.session import AgentCommand, HomeCommand, HubCommand, Session, pas
 from dray.client.discovery import read_hub_file
 from dray.config import ClientConfig, default_worker_name, load_agent, load_hub
 from dray.errors import DrayError, InvalidInput
+from dray.presence import Holder, find_holder
 
 WORKER_S = 1.5
 CANCEL_S = 900.0
@@ -98,16 +97,9 @@ def worker_start(session: Session, labels: tuple[str, ...], resources: tuple[str
     config = load_agent(session.home, given)
     if given.get("token"):
         hide_token(session.home, str(given["token"]))
-    other = read_pid(session.home, "agent")
-    if other and other != os.getpid():
-        raise DaemonFailed(f"an agent already runs with {session.home} (process {other}): use another --home")
-    note = note_agent(session.home, config.name)
-    try:
-        from dray.agent.app import run_agent
+    from dray.agent.app import run_agent
 
-        return run_agent(config)
-    finally:
-        forget_agent(note)
+    return run_agent(config)
 
 
 def hide_token(home: Path, token: str) -> None:
@@ -202,26 +194,28 @@ def up(session: Session, detach: bool, **flags: Any) -> int:
     load_hub(home, {})
     read_labels(flags["labels"])
     hub_flags, agent_flags = _up_arguments(flags)
-    running = read_pid(home, "hub")
-    if running and not detach:
+    running = find_holder(home, "hub")
+    if running is not None and not detach:
         url = read_hub_file(home).get("url")
         raise DaemonFailed(
-            f"a hub already runs here: {url} (process {running}); `dray ps` uses it, `dray down` stops it"
+            f"a hub already runs here: {url} ({running.words}); `dray ps` uses it, `dray down` stops it"
         )
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     to_file = detach or sys.stderr.isatty()
-    hub_process = None if running else start_daemon(home, "hub", hub_flags, to_file)
+    hub_process = None if running is not None else start_daemon(home, "hub", hub_flags, to_file)
     # In the background an agent that outlived its hub is left alone too: it comes back to the hub by itself.
-    has_agent = bool((running or detach) and read_pid(home, "agent"))
+    has_agent = (running is not None or detach) and find_holder(home, "agent") is not None
     agent_process = None if has_agent else start_daemon(home, "agent", agent_flags, to_file)
     try:
         note = read_hub_file(home) if hub_process is None else wait_for_hub(home, hub_process)
     except DrayError:
         if agent_process is not None:
-            stop_daemon(agent_process.pid)
+            end_child(agent_process)
         raise
     if hub_process is None or detach:
-        return _report_up(session, note, bool(running), flags["name"] or default_worker_name(), agent_process)
+        return _report_up(
+            session, note, running is not None, flags["name"] or default_worker_name(), agent_process
+        )
     from dray.cli.live_view import watch_over
 
     assert agent_process is not None  # an agent is left alone only in the background, or beside a hub
@@ -236,7 +230,8 @@ def _report_up(
     died = agent is not None and agent.poll() is not None
     if session.json:
         document = {"url": note.get("url"), "home": str(session.home), "hub_pid": note.get("pid")}
-        agent_pid = read_pid(session.home, "agent")
+        holder = find_holder(session.home, "agent")
+        agent_pid = holder.pid if holder is not None else 0
         session.print_json(
             {**document, "agent_pid": agent_pid, "already_running": was_running, "worker": seen}
         )
@@ -275,31 +270,37 @@ def _wait_for_worker(hub: Hub, name: str, agent: Process | None) -> dict[str, An
 def down(session: Session, tasks: bool) -> int:
     """Stop the agent and the hub of this home; tasks go on unless --tasks is given."""
     home = session.home
-    pids = {role: read_pid(home, role) for role in ("agent", "hub")}
-    if not any(pids.values()):
+    found = {role: find_holder(home, role) for role in ("agent", "hub")}
+    if not any(found.values()):
         if session.json:
             session.print_json({"stopped": {}, "home": str(home)})
         else:
             print(f"nothing runs here (looked in {home})")
         return 0
-    still = _deal_with_tasks(home, tasks) if pids["hub"] else []
+    still = _deal_with_tasks(home, tasks) if found["hub"] is not None else []
     stopped, failed = {}, 0
-    for role, pid in pids.items():
-        if not pid:
+    for role, holder in found.items():
+        if holder is None:
             continue
-        if stop_daemon(pid):
-            stopped[role] = pid
+        if stop_daemon(home, role):
+            stopped[role] = holder.pid
             if not session.json:
-                print(f"{role} stopped (process {pid})")
+                print(f"{role} stopped ({holder.words})")
         else:
             failed = 1
-            say(f"the {role} (process {pid}) has not ended yet; look into {log_path(home, role)}")
+            say(tell_unstopped(home, role, holder))
     if session.json:
         session.print_json({"stopped": stopped, "home": str(home), "still_running": still})
     elif still:
         print(f"{len(still)} job{'s' if len(still) > 1 else ''} still running: {tell_jobs(still)}")
         print("`dray up` takes them up again; `dray down --tasks` would have cancelled them")
     return failed
+
+
+def tell_unstopped(home: Path, role: str, holder: Holder) -> str:
+    if not holder.pid:
+        return f"the {role} of {home} runs on ({holder.words}): stop it where it was started"
+    return f"the {role} ({holder.words}) has not ended yet; look into {log_path(home, role)}"
 
 
 def tell_jobs(ids: list[str]) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dray.cli.cluster_views import draw_workers
 from dray.cli.connection import Hub
 from dray.cli.daemon_commands import list_running, tell_jobs
-from dray.cli.daemons import read_tail
+from dray.cli.daemons import end_child, read_tail
 from dray.cli.following import read_events
 from dray.cli.job_views import draw_event
 from dray.cli.outage import say
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _REFRESH_S = 1.0
 _EVENTS = 8
 _POLL_S = 0.1
-_STOP_S = 15.0
 Process = subprocess.Popen[bytes]
 
 
@@ -74,13 +73,9 @@ def _stop_both(hub: Process, agent: Process, still: list[str]) -> int:
     try:
         # The agent first, so that the hub hears its goodbye.
         for name, process in (("worker", agent), ("hub", hub)):
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(_STOP_S)
-                except subprocess.TimeoutExpired:
-                    say(f"the {name} (process {process.pid}) has not ended yet: `dray down` asks again")
-                    code = 1
+            if process.poll() is None and not end_child(process):
+                say(f"the {name} (process {process.pid}) has not ended yet: `dray down` asks again")
+                code = 1
     except KeyboardInterrupt:
         say("left: they have been asked to stop")
         return 130

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from dray.config import ClientConfig, find_home, load_client
 from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
+from dray.presence import find_holder
 
 if TYPE_CHECKING:
     import ssl
@@ -31,13 +31,12 @@ class NoHub(HubUnavailable):
 
 
 class Target(NamedTuple):
-    """Where the hub is and how to prove that it is the right one. `pid` and `home` are told of the hub of this home."""
+    """Where the hub is and how to prove that it is the right one. `home` is told of the hub of this home."""
 
     url: str
     token: str
     fingerprint: str
     cafile: Path | None
-    pid: int = 0
     home: Path | None = None
 
     @property
@@ -67,9 +66,7 @@ def find_target(config: ClientConfig) -> Target:
     if not token:
         raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN, or give a token")
     pinned = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
-    pid = note.get("pid", 0) if is_own else 0
-    home = config.home if is_own else None
-    return Target(url, token, pinned, config.cafile, pid if isinstance(pid, int) else 0, home)
+    return Target(url, token, pinned, config.cafile, config.home if is_own else None)
 
 
 def trust(target: Target) -> ssl.SSLContext | None:
@@ -133,25 +130,12 @@ def read_hub_file(home: Path) -> dict[str, Any]:
 def find_silent(home: Path) -> str | None:
     """The address of a hub that this home names and that does not answer, empty where it names none; None if it does.
 
-    A process that lives is not asked further: what is wrong with it is found, and told, by whoever dials.
+    One that lives is not asked further: what is wrong with it is found, and told, by whoever dials.
     """
-    note = read_hub_file(home)
-    pid, url = note.get("pid", 0), str(note.get("url", ""))
+    url = str(read_hub_file(home).get("url", ""))
     if not url:
         return ""
-    return None if _is_alive(pid) or _listens(url) else url
-
-
-def _is_alive(pid: Any) -> bool:
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
+    return None if find_holder(home, "hub") is not None or _listens(url) else url
 
 
 def _listens(url: str) -> bool:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import getpass
 import json
 import logging
-import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dray.config import HubConfig
 from dray.core.lifecycle.effects import CallsDone
@@ -27,7 +23,7 @@ from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.model.policy import DEFAULT_QUEUE
-from dray.errors import DrayError, StoreError
+from dray.errors import DrayError
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, write_private
 from dray.hub.blobs import Blobs
@@ -75,6 +71,7 @@ from dray.hub.store.writer import StoreWriter
 from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.task_tokens import TaskTokens, ensure_secret
 from dray.hub.turns import Decision
+from dray.presence import describe_self, hold
 from dray.wire.client_messages import CLIENT_PATH
 
 RECALLED_RUNS = 2_000
@@ -104,7 +101,7 @@ def run_hub(config: HubConfig) -> int:
     """Run a hub until it is told to stop; 0 after a clean end, 1 with a message when it could not start or go on."""
     set_up_logging(config.log_json)
     try:
-        with home_lock(config.home):
+        with hold(config.home, "hub"):
             with contextlib.suppress(ImportError):
                 import uvloop
 
@@ -116,29 +113,6 @@ def run_hub(config: HubConfig) -> int:
         for problem in fault.problems:
             print(f"  {problem.where}: {problem.what}", file=sys.stderr)
         return 1
-
-
-@contextlib.contextmanager
-def home_lock(home: Path) -> Iterator[None]:
-    """Let one hub at a time own a home; the second is told who holds it."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (home / "hub.lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(
-                f"another hub holds {home}{_holder(file)}: stop it (dray down) or use another --home"
-            ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
-
-
-def _holder(file: IO[str]) -> str:
-    file.seek(0)
-    pid = file.read().strip()
-    return f" (process {pid})" if pid else ""
 
 
 async def start_hub(config: HubConfig) -> Hub:
@@ -355,7 +329,7 @@ async def _serve(config: HubConfig) -> int:
 
 async def _announce(hub: Hub) -> None:
     """Say where the hub is, to people and to programs on this machine."""
-    document: dict[str, Any] = {"url": hub.url, "pid": os.getpid(), "epoch": hub.store.epoch}
+    document: dict[str, Any] = {"url": hub.url, **describe_self(), "epoch": hub.store.epoch}
     tls = _tls_files(hub.config)
     if tls is not None:
         document["fingerprint"] = fingerprint(tls.cert)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dray.agent.supervisor.identity import read_boot_id
 from dray.agent.supervisor.marks import VARIABLE
+from dray.processes import read_boot_id
 
 WAYS = ["at once", "behind a barrier"]
 
@@ -230,6 +230,6 @@ def test_it_imports_the_standard_library_only():
     )
     assert roots == set()
     inner = {name for name in done.stdout.split() if name.startswith("dray.")}
-    allowed = {"dray.agent", "dray.agent.supervisor"}
+    allowed = {"dray.agent", "dray.agent.supervisor", "dray.processes"}
     assert all(name in allowed or name.startswith("dray.agent.supervisor.") for name in inner)
     assert not {"asyncio", "threading", "subprocess"} & set(done.stdout.split())

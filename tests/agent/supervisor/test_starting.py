@@ -13,10 +13,11 @@ import pytest
 
 from dray.agent.supervisor.client import SupervisorClient
 from dray.agent.supervisor.home import Home, HomeLocked
-from dray.agent.supervisor.identity import look_up, now_ticks, snapshot_processes
+from dray.agent.supervisor.identity import now_ticks, snapshot_processes
 from dray.agent.supervisor.journal import encode_record
 from dray.agent.supervisor.ledger import Entry, Ledger
 from dray.agent.supervisor.marks import VARIABLE, find_marked, make_mark, make_token
+from dray.processes import look_up
 
 SOURCE = str(Path(__file__).parents[3] / "src")
 SPEC = {"k": "spec", "uid": "a-1", "task_id": "t", "meta": None}

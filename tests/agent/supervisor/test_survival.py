@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
-from dray.agent.supervisor.identity import look_up
 from dray.agent.supervisor.journal import encode_record
+from dray.processes import look_up
 
 AGENT = """
 import asyncio, os, sys

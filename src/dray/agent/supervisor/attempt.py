@@ -17,8 +17,9 @@ from .program import describe_failure
 if TYPE_CHECKING:
     import resource
 
+    from dray.processes import ProcessInfo
+
     from .cgroup import Group
-    from .identity import ProcessInfo
     from .journal import Record
     from .process import Process
     from .spawn import Identity

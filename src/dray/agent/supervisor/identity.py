@@ -1,7 +1,7 @@
-"""Who a process is: pid, start time and boot together, because a pid alone is handed out again.
+"""Which processes belong to an attempt, and their end.
 
-Owns all reading of the process table. Nothing here signals a process that it has not recognised first; a signal goes
-through a pidfd checked after opening, so that a pid recycled in between is never hit.
+Nothing here signals a process that it has not recognised first (see `dray.processes`); a signal goes through a pidfd
+checked after opening, so that a pid recycled in between is never hit.
 """
 
 from __future__ import annotations
@@ -12,40 +12,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from dray.processes import HAS_PROC, look_up
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-HAS_PROC = os.path.exists("/proc/self/stat")
+    from dray.processes import ProcessInfo
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 HAS_PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
-
-
-class ProcessInfo:
-    __slots__ = ("parent", "pid", "session", "start", "state")
-
-    def __init__(self, pid: int, parent: int, session: int, start: int, state: str) -> None:
-        self.pid = pid
-        self.parent = parent
-        self.session = session
-        self.start = start
-        self.state = state
-
-    @property
-    def alive(self) -> bool:
-        return self.state not in "ZX"
-
-
-def read_boot_id() -> str:
-    if HAS_PROC:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    import ctypes  # as in _look_up_darwin
-
-    size = ctypes.c_size_t(64)
-    buffer = ctypes.create_string_buffer(64)
-    if ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0) != 0:
-        raise OSError("this system tells no boot id: attempts could not be told from recycled pids")
-    return buffer.value.decode()
 
 
 def now_ticks() -> int:
@@ -53,47 +28,6 @@ def now_ticks() -> int:
     if sys.platform == "linux":
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * TICKS_PER_S // 1_000_000_000
     return int(time.time() * 1_000_000)
-
-
-def parse_stat(pid: int, data: bytes) -> ProcessInfo:
-    # The command name may hold blanks and brackets: only the last bracket ends it.
-    fields = data[data.rindex(b")") + 2 :].split()
-    return ProcessInfo(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0].decode())
-
-
-def look_up(pid: int) -> ProcessInfo | None:
-    if not HAS_PROC:
-        return _look_up_darwin(pid)
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        return parse_stat(pid, os.read(fd, 1024))
-    except (OSError, ValueError, IndexError):
-        return None
-    finally:
-        os.close(fd)
-
-
-def _look_up_darwin(pid: int) -> ProcessInfo | None:
-    import ctypes  # only where there is no /proc: it would double the size of the supervisor elsewhere
-
-    library = ctypes.CDLL("/usr/lib/libproc.dylib")
-    buffer = ctypes.create_string_buffer(136)
-    bsd_info_flavor = 3
-    if library.proc_pidinfo(pid, bsd_info_flavor, ctypes.c_uint64(0), buffer, 136) != 136:
-        return None
-    word = memoryview(buffer.raw).cast("I")
-    seconds, micros = (memoryview(buffer.raw)[at : at + 8].cast("Q")[0] for at in (120, 128))
-    zombie_status = 5
-    try:
-        session = os.getsid(pid)
-    except OSError:
-        session = 0
-    return ProcessInfo(
-        pid, word[4], session, seconds * 1_000_000 + micros, "Z" if word[1] == zombie_status else "R"
-    )
 
 
 def snapshot_processes() -> dict[int, ProcessInfo]:

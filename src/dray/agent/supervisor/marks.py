@@ -15,7 +15,8 @@ from .identity import find_members, snapshot_processes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .identity import ProcessInfo
+    from dray.processes import ProcessInfo
+
     from .journal import Record
 
 VARIABLE = "DRAY_START"

@@ -15,16 +15,19 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from dray.processes import HAS_PROC
+
 from .attempt import NO_EXIT_CODE, Attempt, Stop, judge_stopped, make_result
-from .identity import HAS_PIDFD, HAS_PROC, find_members, kill_exactly, snapshot_processes
+from .identity import HAS_PIDFD, find_members, kill_exactly, snapshot_processes
 from .marks import VARIABLE
 from .output import OutputLimits, OutputStream, pump_pipe
 from .process import Pipes
 from .spawn import Barrier, Identity, NotStarted, Spawner
 
 if TYPE_CHECKING:
+    from dray.processes import ProcessInfo
+
     from .cgroup import Group, Groups
-    from .identity import ProcessInfo
     from .journal import Record
     from .process import Process
     from .spec import TaskSpec

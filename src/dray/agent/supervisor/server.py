@@ -17,9 +17,11 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from dray.processes import read_boot_id
+
 from .cgroup import Groups
 from .connection import Connection
-from .identity import HAS_PIDFD, now_ticks, read_boot_id
+from .identity import HAS_PIDFD, now_ticks
 from .journal import LAZY, SYNCED, WRITTEN, Journal
 from .ledger import KEEP_RECORDS, KEEP_S, Ledger
 from .marks import make_mark, make_token

@@ -18,7 +18,9 @@ import resource
 import signal
 from typing import TYPE_CHECKING
 
-from .identity import HAS_PROC, look_up, now_ticks
+from dray.processes import HAS_PROC, look_up
+
+from .identity import now_ticks
 from .process import Pipes, Process
 from .program import HOST_ERRORS, find_program
 
