@@ -35,6 +35,12 @@ MAX_FRAME = 16 << 20
 SILENCE_FACTOR = 3.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HUB_FILE_POLL_S = 0.05
+# Closes that only a person can mend: the token has ended.
+NOT_LET_IN = (4401,)
+NO_TOKEN = (
+    "this worker gets no work until it has a token that the hub takes: start it again with a new one (--token); "
+    "its tasks go on, and the hub is asked again now and then"
+)
 logger = logging.getLogger("dray.agent.link")
 OnMessage = Callable[[str, Any, str], None]
 
@@ -96,8 +102,9 @@ class Link:
                 proxy=None,
             )
         except websockets.InvalidStatus as refusal:
-            text = _refusal_text(refusal.response.body)
-            raise HubUnavailable(f"the hub answers {refusal.response.status_code}: {text}") from None
+            text, status = _refusal_text(refusal.response.body), refusal.response.status_code
+            kind = TokenRefused if status in (401, 403) else HubUnavailable
+            raise kind(f"the hub answers {status}: {text}") from None
         except (OSError, TimeoutError, websockets.WebSocketException) as fault:
             raise HubUnavailable(f"no hub answers at {url}: {fault!r}") from None
         self.local_address = str(socket.local_address[0]) if socket.local_address else ""
@@ -109,6 +116,8 @@ class Link:
             await self._read(socket)
         except websockets.ConnectionClosed:
             logger.info("the session ended: %s %s", socket.close_code, socket.close_reason)
+            if socket.close_code in NOT_LET_IN:
+                raise TokenRefused(f"the hub has ended this session: {socket.close_reason}") from None
         finally:
             self._socket = None
             writer.cancel()
@@ -195,6 +204,10 @@ class Link:
         return "ws" + url.rstrip("/").removeprefix("http") + "/ws", token, pinned
 
 
+class TokenRefused(HubUnavailable):
+    """The hub does not want this token, or no longer: asking again soon changes nothing."""
+
+
 class NoHubYet(HubUnavailable):
     """The hub of this home has not said where it is: looking again costs nothing."""
 
@@ -247,22 +260,26 @@ async def keep_dialling(
     """Session after session, with full jitter between tries: many agents must not come back in step."""
     delay_s = config.reconnect_min_s
     while True:
-        started = asyncio.get_running_loop().time()
+        started, refused = asyncio.get_running_loop().time(), False
         try:
             await link.run_session(hello)
         except NoHubYet:
             await asyncio.sleep(HUB_FILE_POLL_S)
             continue
+        except TokenRefused as fault:
+            refused = True
+            logger.error("%s; %s", fault.message, NO_TOKEN)
         except HubUnavailable as fault:
             logger.info("%s; trying again", fault.message)
         await over()
         lasted = asyncio.get_running_loop().time() - started
-        delay_s = (
-            config.reconnect_min_s
-            if lasted > config.reconnect_max_s
-            else min(config.reconnect_max_s, delay_s * 2)
-        )
-        await asyncio.sleep(random.uniform(0, delay_s))
+        if refused:
+            delay_s = config.reconnect_max_s
+        elif lasted > config.reconnect_max_s:
+            delay_s = config.reconnect_min_s
+        else:
+            delay_s = min(config.reconnect_max_s, delay_s * 2)
+        await asyncio.sleep(random.uniform(delay_s / 2 if refused else 0, delay_s))
 
 
 def _refusal_text(body: bytes | bytearray | None) -> str:

@@ -172,10 +172,16 @@ def _wire(
     limits = Limits(
         config.frame_text_bytes, config.frame_msgpack_bytes, config.queue_messages, config.queue_bytes
     )
-    sessions = Sessions(the_engine, store, outputs, questions, limits)
+
+    async def save_token(row: TokenRow, record: AuditRecord) -> None:
+        await writer.run(lambda target: target.save_token(row))
+        await the_engine().change(lambda state, clock: _audit_only(record))
+
+    tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
+    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save_token, tasks)
+    sessions = Sessions(the_engine, store, outputs, questions, limits, tokens.hold)
     blobs = _make_blobs(config, store, writer, clock, metrics)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
-    tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
     runner = Runner(
         state,
         sessions,
@@ -193,15 +199,10 @@ def _wire(
 
     most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
-    answers.listeners += [call_feed.hear, args.hear]
+    answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     calls = CallAnswers(engine, CallSources(answers.sources, args, blobs.missing), answers.calls, call_feed)
 
-    async def save_token(row: TokenRow, record: AuditRecord) -> None:
-        await writer.run(lambda target: target.save_token(row))
-        await engine.change(lambda state, clock: _audit_only(record))
-
-    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save_token, tasks)
-    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), calls, tokens.is_live)
+    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), calls, tokens.hold)
     channels = ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [
         SocketRoute("/ws", ("worker", "read"), sessions.handle),

@@ -3,7 +3,7 @@
 Owns the table of tokens in memory and the file with the first one; knows nothing about HTTP beyond the text of an
 Authorization header. A token is `dray_<id>_<secret>`: the id finds its row, the hash of the whole text proves it.
 Nothing is remembered of an answer, because one hash and one look-up cost two microseconds: revoking and expiring
-therefore work at once.
+therefore work at once. What is open longer than an answer takes holds a lease, and ends with the token too.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ import hmac
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
+from dray.core.lifecycle.effects import Note
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.spec_check import suggest
 from dray.errors import Conflict, InvalidInput, NotFound, Problem, Unauthenticated
+from dray.hub.leases import End, Leases
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, TokenRow
-from dray.hub.task_tokens import TaskTokens, is_task_id, is_task_token
+from dray.hub.task_tokens import TaskTokens, is_task_id, is_task_token, task_token_id
 
 SCOPES = ("admin", "submit", "read", "worker")
 TOKEN_FILE = "token"
@@ -70,6 +75,7 @@ class Tokens:
         self._clock_ms = clock_ms
         self._save, self._tasks = save, tasks
         self._entries = {row.id: _Entry(row) for row in rows}
+        self._leases = Leases(self.fault_of, self._left_s)
 
     def authenticate(self, header: str | None) -> Caller:
         """Tell whose token an Authorization header carries."""
@@ -89,16 +95,39 @@ class Tokens:
                 "the hub does not know this token: ask an admin for a new one (`dray token create`)"
             )
         now_ms = self._clock_ms()
-        _refuse_dead(entry.row, now_ms)
+        if fault := _fault_of(entry.row, now_ms):
+            raise Unauthenticated(f"{fault}: ask an admin for a new one")
         entry.last_used_ms = now_ms
         return entry.caller
 
-    def is_live(self, token_id: str) -> bool:
-        """Whether a token that was good when a stream began still is."""
+    def hold(self, token_id: str, end: End) -> AbstractContextManager[None]:
+        """Serve somebody for longer than an answer takes: `end` is called with the reason once the token has ended."""
+        return self._leases.hold(token_id, end)
+
+    def check_live(self, token_id: str) -> None:
+        """Refuse to go on for a token that was good when a request began."""
+        if fault := self.fault_of(token_id):
+            raise Unauthenticated(f"{fault}: the request was broken off")
+
+    def fault_of(self, token_id: str) -> str:
+        """Say why a token is no longer good; empty while it is."""
         if self._tasks is not None and is_task_id(token_id):
-            return self._tasks.is_live(token_id)
+            return self._tasks.fault_of(token_id)
         entry = self._entries.get(token_id)
-        return entry is not None and _is_live(entry.row, self._clock_ms())
+        return (
+            _fault_of(entry.row, self._clock_ms()) if entry is not None else f"there is no token {token_id}"
+        )
+
+    def hear(self, note: Note) -> None:
+        """Hear of a committed note: what a task's token holds open ends with its job."""
+        if note.type == "job_ended":
+            self._leases.look(task_token_id(note.job_id))
+
+    def _left_s(self, token_id: str) -> float | None:
+        entry = self._entries.get(token_id)
+        if entry is None or not entry.row.expires_at_ms:
+            return None
+        return (entry.row.expires_at_ms - self._clock_ms()) / 1000
 
     def documents(self) -> dict[str, Any]:
         """List every token, newest first, without anything that could be used as one."""
@@ -126,10 +155,11 @@ class Tokens:
         now_ms = self._clock_ms()
         if not entry.row.revoked:
             self._refuse_lockout(entry.row, now_ms)
-            row = _revoked(entry.row)
+            row = msgspec.structs.replace(entry.row, revoked=True)
             detail = f"user {row.user}"
             await self._save(row, AuditRecord(now_ms, by.user, by.token_id, "token.revoke", row.id, detail))
             entry.row = row
+            self._leases.look(row.id)
         return _document(entry)
 
     def _refuse_lockout(self, row: TokenRow, now_ms: int) -> None:
@@ -217,25 +247,10 @@ def _is_admin(row: TokenRow, now_ms: int) -> bool:
     return "admin" in row.scopes and _is_live(row, now_ms)
 
 
-def _refuse_dead(row: TokenRow, now_ms: int) -> None:
+def _fault_of(row: TokenRow, now_ms: int) -> str:
     if row.revoked:
-        raise Unauthenticated(f"token {row.id} was revoked: ask an admin for a new one")
-    if not _is_live(row, now_ms):
-        raise Unauthenticated(
-            f"token {row.id} expired at {stamp(row.expires_at_ms)}: ask an admin for a new one"
-        )
-
-
-def _revoked(row: TokenRow) -> TokenRow:
-    return TokenRow(
-        id=row.id,
-        hash=row.hash,
-        user=row.user,
-        scopes=row.scopes,
-        created_at_ms=row.created_at_ms,
-        expires_at_ms=row.expires_at_ms,
-        revoked=True,
-    )
+        return f"token {row.id} was revoked"
+    return "" if _is_live(row, now_ms) else f"token {row.id} expired at {stamp(row.expires_at_ms)}"
 
 
 def _check_request(user: str, scopes: Sequence[str], expires_s: float | None) -> None:

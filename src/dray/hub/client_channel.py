@@ -24,7 +24,9 @@ from dray.hub.channel_answers import ChannelAnswers
 from dray.hub.channel_calls import ChannelCalls
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.http_answers import error_document, internal_error
+from dray.hub.leases import Hold
 from dray.hub.service import Caller, Document, HubService, ReceiptFilter
+from dray.hub.sockets import EXTENSION
 from dray.hub.store.base import JobFilter
 from dray.wire import client_messages as wire
 
@@ -51,12 +53,12 @@ class ChannelLimits(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """What a channel asks, and whether its token still holds."""
+    """What a channel asks, and whom it leaves word with to be ended with its token."""
 
     service: HubService
     channel: ChannelAnswers
     calls: CallAnswers
-    is_live: Callable[[str], bool]
+    hold: Hold
 
 
 class ClientChannels:
@@ -77,9 +79,16 @@ class ClientChannels:
         if offered and not known:
             channel.close(BAD_INPUT, f"this channel speaks {wire.SUBPROTOCOL_CLIENT}, not {offered[0][:40]}")
         try:
-            await channel.run(receive)
+            with self._desk.hold(caller.token_id, lambda why: self._end(channel, why, scope)):
+                await channel.run(receive)
         finally:
             self.open.discard(channel)
+
+    def _end(self, channel: Channel, why: str, scope: Scope) -> None:
+        channel.end(why)
+        frames = (scope.get("extensions") or {}).get(EXTENSION)
+        if frames is not None:
+            frames.abort_in(GOODBYE_S)
 
     async def stop(self, code: int, reason: str) -> None:
         """Say goodbye to everybody, and wait until the last answers have left; not for ever."""
@@ -140,6 +149,11 @@ class Channel:
             self._wake.set()
             self._room.set()
 
+    def end(self, why: str) -> None:
+        """End the session because its token has ended: nothing that is queued leaves any more."""
+        self._outbox, self._rows, self._rows_bytes = [], {}, 0
+        self.close(TOKEN_GONE, why)
+
     def tell(self, job_id: str, row: Document, last: bool) -> None:
         """Queue a row for this watcher; a newer one replaces an older one that has not left yet."""
         if self._closing is not None:
@@ -172,9 +186,7 @@ class Channel:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     async def _take_frame(self, frame: bytes | None) -> None:
-        if not self._desk.is_live(self.caller.token_id):
-            self.close(TOKEN_GONE, "this token was revoked or has expired")
-        elif frame is None:
+        if frame is None:
             self._refuse(wire.Fault("this channel speaks msgpack in binary frames: the text was not read"))
         elif len(frame) > self._limits.frame_bytes:
             self.close(
@@ -231,6 +243,8 @@ class Channel:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def _push(self, message: bytes) -> None:
+        if self._closing is not None and self._closing[0] == TOKEN_GONE:
+            return
         self._outbox.append(message)
         self._queued_bytes += len(message)
         self._wake.set()

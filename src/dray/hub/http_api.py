@@ -85,10 +85,10 @@ class HttpApi:
         count_request: CountRequest | None = None,
         values: Values | None = None,
     ) -> None:
-        self.streams = Streams(tokens.is_live)
+        self.streams = Streams(tokens.hold)
         self._service = service
         self._limits = limits or HttpLimits()
-        self._gate = Gate(tokens, hosts)
+        self._tokens, self._gate = tokens, Gate(tokens, hosts)
         self._router = Router(ROUTES)
         self._sockets = {route.path.encode(): route for route in sockets}
         self._count = count_request or (lambda name, status: None)
@@ -141,7 +141,17 @@ class HttpApi:
 class _Exchange:
     """One request and its answer."""
 
-    __slots__ = ("_answered", "_api", "_body_read", "_headers", "_name", "_receive", "_scope", "_send")
+    __slots__ = (
+        "_answered",
+        "_api",
+        "_body_read",
+        "_headers",
+        "_name",
+        "_receive",
+        "_scope",
+        "_send",
+        "_token_id",
+    )
 
     def __init__(self, api: HttpApi, scope: Scope, receive: Receive, send: Send) -> None:
         self._api = api
@@ -152,6 +162,7 @@ class _Exchange:
         self._name = "none"
         self._body_read = False
         self._answered = 0
+        self._token_id = ""
 
     async def run(self) -> None:
         """Answer the request, whatever happens."""
@@ -187,6 +198,7 @@ class _Exchange:
             api.check_ready()
         query = read_query(scope["query_string"], route.params)
         if route.raw_body:
+            self._token_id = caller.token_id if caller is not None else ""
             return Request(scope, self._receive_piece, headers, caller, path, query), route
         body = await self._read_body(route) if has_body(headers) else None
         self._body_read = True
@@ -195,6 +207,7 @@ class _Exchange:
     async def _receive_piece(self) -> Mapping[str, Any]:
         """Hand a piece of the body to a handler that reads it itself."""
         message = await self._receive()
+        self._api._tokens.check_live(self._token_id)
         self._body_read = not message.get("more_body", False)
         return message
 
@@ -218,14 +231,16 @@ class _Exchange:
             media, more = answer.media.encode(), list(answer.headers)
             await send_whole(self._send, answer.status, answer.body, media, more)
         elif isinstance(answer, FileBody):
-            await self._send_file(answer)
+            await self._send_file(answer, request.caller.token_id)
         else:
             await self._api.streams.run(
                 self._scope, self._receive, self._note_start, answer, request.caller.token_id
             )
 
-    async def _send_file(self, answer: FileBody) -> None:
-        """Send a file; a reader that takes nothing for a while is cut off, and sees that it does not have all."""
+    async def _send_file(self, answer: FileBody, token_id: str) -> None:
+        """Send a file; a reader that takes nothing for a while, or whose token has ended, is cut off and sees that it
+        does not have all.
+        """
         wanted = 0 if self._scope["method"] == "HEAD" else answer.size
         file, piece = await asyncio.to_thread(_begin_file, answer.path, min(PIECE_BYTES, wanted))
         with file:
@@ -239,7 +254,7 @@ class _Exchange:
                     left -= len(piece)
                     async with asyncio.timeout(self._api.streams.slow_reader_s):
                         await self._send({"type": "http.response.body", "body": piece, "more_body": left > 0})
-                    if not piece:
+                    if not piece or (left and self._api._tokens.fault_of(token_id)):
                         await cut(self._scope, wait_gone(self._receive))
                         return
                 if not wanted:

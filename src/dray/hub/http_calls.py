@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -95,13 +95,8 @@ async def list_jobs(desk: Desk, request: Request) -> Answer:
 
 
 async def show_job(desk: Desk, request: Request) -> Answer:
-    job_id, wait_s = request.path["id"], request.query["wait_s"]
-    if wait_s:
-        waiting = desk.service.job(request.caller, job_id, wait_s)
-        document = await desk.streams.wait_for(request.receive, waiting)
-        if document is not None:
-            return Answer(document)
-    return Answer(await desk.service.job(request.caller, job_id))
+    job_id, caller = request.path["id"], request.caller
+    return await _wait(desk, request, request.query["wait_s"], lambda s: desk.service.job(caller, job_id, s))
 
 
 async def list_tasks(desk: Desk, request: Request) -> Answer:
@@ -117,8 +112,10 @@ async def list_job_events(desk: Desk, request: Request) -> Answer:
 
 
 async def explain_job(desk: Desk, request: Request) -> Answer:
-    asked = request.query
-    return Answer(await desk.service.why(request.caller, request.path["id"], asked["fix"], asked["eta_s"]))
+    asked, job_id, caller = request.query, request.path["id"], request.caller
+    return await _wait(
+        desk, request, asked["eta_s"], lambda s: desk.service.why(caller, job_id, asked["fix"], s)
+    )
 
 
 async def read_logs(desk: Desk, request: Request) -> Stream:
@@ -165,7 +162,8 @@ async def edit_job(desk: Desk, request: Request) -> Answer:
 async def plan_job(desk: Desk, request: Request) -> Answer:
     if not isinstance(request.body, dict):
         raise InvalidInput(f"the body must be one job, a JSON object, and is {_kind(request.body)}")
-    return Answer(await desk.service.plan(request.caller, request.body, request.query["eta_s"]))
+    caller, body = request.caller, request.body
+    return await _wait(desk, request, request.query["eta_s"], lambda s: desk.service.plan(caller, body, s))
 
 
 async def show_estimates(desk: Desk, request: Request) -> Answer:
@@ -243,6 +241,17 @@ async def show_metrics(desk: Desk, request: Request) -> Text:
 async def show_openapi(desk: Desk, request: Request) -> Text:
     # Off the loop: the first one to ask has it made.
     return Text(await asyncio.to_thread(desk.describe), "application/json")
+
+
+async def _wait(
+    desk: Desk, request: Request, wait_s: float, ask: Callable[[float], Awaitable[Any]]
+) -> Answer:
+    """Ask for an answer that may take `wait_s`; a hub that stops meanwhile answers what it knows."""
+    if wait_s:
+        document = await desk.streams.wait_for(request.receive, ask(wait_s), request.caller.token_id)
+        if document is not None:
+            return Answer(document)
+    return Answer(await ask(0))
 
 
 def read_struct(kind: type[T], document: Any) -> T:

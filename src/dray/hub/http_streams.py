@@ -1,6 +1,7 @@
 """Answers that grow while they are read: the event feed, output that is followed, and waiting for a job to end.
 
-Owns the meeting of three ends (the source runs dry, the reader goes away, the hub stops) in one place. The source
+Owns the meeting of four ends (the source runs dry, the reader goes away, its token ends, the hub stops) in one place.
+The source
 runs in a task of its own and what piles up leaves as one piece: at a thousand events per second a write for each
 would be most of the cost. A reader that takes nothing for a while is cut off, because memory that waits for it
 belongs to the others.
@@ -13,12 +14,15 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
+from dray.errors import Unauthenticated
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.http_answers import encode, send_start, send_whole
+from dray.hub.leases import Hold
 from dray.hub.service import FeedEvent
 
 KEEP_ALIVE_S = 15.0
 SLOW_READER_S = 30.0
+GOODBYE_S = 2.0
 FIRST_PIECE_S = 0.2
 HIGH_BYTES = 1 << 20
 T = TypeVar("T")
@@ -57,7 +61,7 @@ class Pump:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
         self._wake.clear()
-        if self._held and self.stopped != "gone":
+        if self._held and self.stopped not in ("gone", "token"):
             whole = self._held[0] if len(self._held) == 1 else b"".join(self._held)
             self._held, self._size = [], 0
             self._room.set()
@@ -70,8 +74,11 @@ class Pump:
         return None if self._ended or self.stopped else b""
 
     def stop(self, reason: str) -> None:
-        """End the stream from outside: the reader is `gone`, or the hub is `closing`."""
+        """End the stream from outside: the reader is `gone`, its `token` has ended, or the hub is `closing`."""
         self.stopped = self.stopped or reason
+        if reason == "token":
+            # Nothing leaves any more, not even what was there before.
+            self._held, self._size = [], 0
         self._wake.set()
 
     async def close(self) -> None:
@@ -101,8 +108,8 @@ class Pump:
 class Streams:
     """The open streams of one hub: what must end when it stops."""
 
-    def __init__(self, is_live: Callable[[str], bool]) -> None:
-        self._is_live = is_live
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
         self._pumps: set[Pump] = set()
         self.closing = asyncio.Event()
         self.keep_alive_s = KEEP_ALIVE_S
@@ -123,43 +130,71 @@ class Streams:
         self._pumps.add(pump)
         gone = asyncio.ensure_future(wait_gone(receive))
         gone.add_done_callback(lambda _: pump.stop("gone"))
+        fault = ""
+        abort: asyncio.TimerHandle | None = None
+
+        def end(why: str) -> None:
+            nonlocal fault, abort
+            fault = why
+            pump.stop("token")
+            # A write that the reader does not take would hold the connection open.
+            abort = asyncio.get_running_loop().call_later(GOODBYE_S, _abort, scope)
+
         try:
-            first = await pump.take(FIRST_PIECE_S)
-            if scope["method"] == "HEAD":
-                await send_whole(send, 200, b"", stream.media.encode())
-                return
-            await send_start(send, stream.media)
-            whole = await self._copy(first, pump, send, stream, token_id)
+            with self._hold(token_id, end):
+                first = await pump.take(FIRST_PIECE_S)
+                if scope["method"] == "HEAD":
+                    await send_whole(send, 200, b"", stream.media.encode())
+                    return
+                await send_start(send, stream.media)
+                whole = await self._copy(first, pump, send, stream)
             if whole:
                 await send({"type": "http.response.body", "body": b""})
             elif pump.stopped != "gone":
+                if fault and stream.keep_alive:
+                    # A line that no reader takes for an event; what it asks next is answered 401.
+                    await send(
+                        {"type": "http.response.body", "body": f": {fault}\n\n".encode(), "more_body": True}
+                    )
                 await cut(scope, gone)
         finally:
             self._pumps.discard(pump)
             gone.cancel()
+            if abort is not None:
+                abort.cancel()
             await pump.close()
 
-    async def _copy(self, piece: bytes | None, pump: Pump, send: Send, stream: Stream, token_id: str) -> bool:
+    async def _copy(self, piece: bytes | None, pump: Pump, send: Send, stream: Stream) -> bool:
         """Send pieces until there are no more; False where the reader must see that the answer is not whole."""
         try:
             while piece is not None:
-                if not self._is_live(token_id):
-                    return False
                 if body := piece or stream.keep_alive:
                     async with asyncio.timeout(self.slow_reader_s):
                         await send({"type": "http.response.body", "body": body, "more_body": True})
                 piece = await pump.take(self.keep_alive_s)
         except TimeoutError:
             return False
-        return pump.stopped != "gone" and not (pump.stopped == "closing" and stream.cut_on_close)
+        return pump.stopped not in ("gone", "token") and not (
+            pump.stopped == "closing" and stream.cut_on_close
+        )
 
-    async def wait_for(self, receive: Receive, waiting: Awaitable[T]) -> T | None:
-        """Wait for an answer as long as somebody wants it; None when the hub stops meanwhile."""
+    async def wait_for(self, receive: Receive, waiting: Awaitable[T], token_id: str) -> T | None:
+        """Wait for an answer as long as somebody wants it and may have it; None when the hub stops meanwhile."""
         answer = asyncio.ensure_future(waiting)
         gone = asyncio.ensure_future(wait_gone(receive))
         closing = asyncio.ensure_future(self.closing.wait())
+        fault = ""
+
+        def end(why: str) -> None:
+            nonlocal fault
+            fault = why
+            answer.cancel()
+
         try:
-            await asyncio.wait([answer, gone, closing], return_when=asyncio.FIRST_COMPLETED)
+            with self._hold(token_id, end):
+                await asyncio.wait([answer, gone, closing], return_when=asyncio.FIRST_COMPLETED)
+            if fault:
+                raise Unauthenticated(f"{fault}: the wait was broken off")
             if answer.done():
                 return answer.result()
             if gone.done():
@@ -179,10 +214,15 @@ async def wait_gone(receive: Receive) -> None:
 
 async def cut(scope: Scope, gone: Awaitable[None]) -> None:
     """Break the connection under an answer that is not whole, so that nobody takes it for the end."""
+    if _abort(scope):
+        await gone
+
+
+def _abort(scope: Scope) -> bool:
     abort = scope.get("extensions", {}).get("dray.abort")
     if abort is not None:
         abort()
-        await gone
+    return abort is not None
 
 
 async def feed_lines(feed: AsyncIterator[FeedEvent | None]) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from dray.errors import InvalidInput
 from dray.hub import inbound
 from dray.hub.engine import Engine
 from dray.hub.gate import Receive, Scope, Send
+from dray.hub.leases import Hold
 from dray.hub.outputs import Outputs
 from dray.hub.questions import Questions
 from dray.hub.service import Caller
@@ -37,8 +38,9 @@ from dray.wire.worker_messages import (
     worker_codec,
 )
 
-BAD_INPUT, OVERLOADED, GOING_AWAY = 4400, 1013, 1001
+BAD_INPUT, TOKEN_GONE, OVERLOADED, GOING_AWAY = 4400, 4401, 1013, 1001
 BAD_IN_A_ROW = 10
+GOODBYE_S = 2.0
 # A frame may hold a million messages: others get their turn, and the outbox its bound, after so many of them.
 FRAME_SLICE = 64
 FRAME_MESSAGES, FRAME_BYTES = 256, 1 << 20
@@ -59,6 +61,7 @@ class Frames(Protocol):
 
     def take_frames(self, take: Callable[[bytes], bool]) -> None: ...
     def write_frame(self, frame: bytes) -> bool: ...
+    def abort_in(self, delay_s: float) -> None: ...
 
 
 class Session:
@@ -131,6 +134,11 @@ class Session:
             self.closing = (code, reason)
             self._wake.set()
 
+    def end(self, why: str) -> None:
+        """End the session because its token has ended: nothing that is queued leaves any more, and nothing is taken."""
+        self._outbox, self._plain = [], 0
+        self.close(TOKEN_GONE, why)
+
     async def pump(self) -> None:
         """Send what is queued until the session ends; a socket that broke is the reader's to notice."""
         try:
@@ -189,9 +197,10 @@ class Sessions:
         outputs: Outputs,
         questions: Questions,
         limits: Limits,
+        hold: Hold,
     ) -> None:
         self._engine, self._store, self._outputs, self._questions = engine, store, outputs, questions
-        self._limits = limits
+        self._limits, self._hold = limits, hold
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
         self._numbers = 0
         self.open: dict[int, Session] = {}
@@ -215,10 +224,17 @@ class Sessions:
         if frames is not None:
             frames.take_frames(lambda frame: self._take(session, frame))
         try:
-            code = await self._read(session, receive)
+            with self._hold(caller.token_id, lambda why: self._end(session, why, frames)):
+                code = await self._read(session, receive)
         finally:
             self._ended(session, pump)
         self._report_end(session, code)
+
+    def _end(self, session: Session, why: str, frames: Frames | None) -> None:
+        logger.warning("closing a session", extra={"worker": session.worker, "reason": why})
+        session.end(why)
+        if frames is not None:
+            frames.abort_in(GOODBYE_S)
 
     def closed_all(self, code: int, reason: str) -> None:
         """Say goodbye to everybody."""

@@ -57,6 +57,10 @@ class FrameSocket(WebSocketsSansIOProtocol):
         self.transport.write(_head(len(frame)) + frame)
         return True
 
+    def abort_in(self, delay_s: float) -> None:
+        """Break the connection off unless it has ended by then: a peer that does not read hears no goodbye."""
+        self.loop.call_later(delay_s, self.transport.abort)
+
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if self.response.status_code == 101:

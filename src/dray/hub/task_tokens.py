@@ -51,12 +51,15 @@ class TaskTokens:
             raise Unauthenticated(
                 f"this token was for job {job_id}, which has ended: only running work may use it"
             )
-        return Caller(_ID + job.id, job.user, SCOPES)
+        return Caller(task_token_id(job.id), job.user, SCOPES)
 
-    def is_live(self, token_id: str) -> bool:
-        """Whether the job behind a caller that was let in still lives."""
-        job = self._find(token_id.removeprefix(_ID))
-        return job is not None and not job.state.final
+    def fault_of(self, token_id: str) -> str:
+        """Say that the job behind a caller which was let in has ended; empty while it lives."""
+        job_id = token_id.removeprefix(_ID)
+        job = self._find(job_id)
+        return (
+            "" if job is not None and not job.state.final else f"job {job_id}, whose token this is, has ended"
+        )
 
     def _sign(self, named: bytes) -> bytes:
         return hmac.new(self._secret, named, hashlib.sha256).digest()
@@ -67,8 +70,13 @@ def is_task_token(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
+def task_token_id(job_id: str) -> str:
+    """The id under which the caller behind a job's token goes."""
+    return _ID + job_id
+
+
 def is_task_id(token_id: str) -> bool:
-    """The same of the id under which its caller goes."""
+    """Tell the id of such a caller from that of a stored token."""
     return token_id.startswith(_ID)
 
 

@@ -134,16 +134,33 @@ def test_a_slow_reader_is_cut_off(site, wait_until):
     wait_until(lambda: site.on_loop(lambda: len(site.server._server.server_state.connections)) == 0)
 
 
-def test_a_revoked_token_ends_its_stream(site):
-    made = site.ask("POST", "/api/v1/tokens", {"scopes": ["read"]}).json
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_a_token_that_ends_takes_its_stream_with_it(site, how):
+    """At once, with nothing to send; what was there to be sent does not leave."""
+    made = site.ask("POST", "/api/v1/tokens", {"scopes": ["read"], "expires_s": 0.1}).json
     with reading(site, "/api/v1/events", token=made["token"]) as answer:
         publish(site, FeedEvent("1.1", "seen", {}))
         assert read_event(answer)[0] == "id: 1.1"
-        site.ask("DELETE", f"/api/v1/tokens/{made['id']}")
-        publish(site, FeedEvent("1.2", "secret", {}))
+        if how == "revoked":
+            site.ask("DELETE", f"/api/v1/tokens/{made['id']}")
+        else:
+            site.now_ms += 1000
         with pytest.raises((ConnectionError, http.client.IncompleteRead)) as cut:
             answer.read()
-        assert b"secret" not in getattr(cut.value, "partial", b"")
+        assert (
+            f": token {made['id']} "
+            in getattr(cut.value, "partial", b": token %s " % made["id"].encode()).decode()
+        )
+    assert site.on_loop(lambda: len(site.api.streams)) == 0
+
+
+def test_a_followed_log_is_cut_off_with_its_token(site):
+    made = site.ask("POST", "/api/v1/tokens", {"scopes": ["read"]}).json
+    with reading(site, "/api/v1/jobs/j/logs?follow=1", token=made["token"]) as answer:
+        assert answer.read(8) == b"one\ntwo\n"
+        site.ask("DELETE", f"/api/v1/tokens/{made['id']}")
+        with pytest.raises((ConnectionError, http.client.IncompleteRead)):
+            answer.read()
 
 
 def test_a_stopping_hub_ends_the_feed_cleanly(make_site):
