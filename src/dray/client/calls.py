@@ -216,10 +216,16 @@ class CallDesk(Inquiries):
 
     def _post(self, stream: Stream, first: int, batch: list[Argument], last: bool) -> None:
         try:
-            args = [one.result() if isinstance(one, Upload) else one for one in batch]
+            answer = self._channel.post("calls", self._payload(stream, first, batch, last))
         except DrayError as fault:
+            # An upload that failed, a message that is too large, or a channel that has ended for good.
             self._refused(stream, first, fault)
             return
+        stream.answers.add(answer)
+        answer.add_done_callback(lambda done: self._took_answer(stream, first, done))
+
+    def _payload(self, stream: Stream, first: int, batch: list[Argument], last: bool) -> dict[str, Any]:
+        args = [one.result() if isinstance(one, Upload) else one for one in batch]
         payload: dict[str, Any] = {"job": stream.job, "first": first, "args": args}
         if first == 0:
             payload["spec"] = stream.spec()
@@ -227,9 +233,7 @@ class CallDesk(Inquiries):
                 payload["blobs"] = [stream.recipe.sealed.digest]
         if last:
             payload["close"] = True
-        answer = self._channel.post("calls", payload)
-        stream.answers.add(answer)
-        answer.add_done_callback(lambda done: self._took_answer(stream, first, done))
+        return payload
 
     def _took_answer(self, stream: Stream, first: int, answer: asyncio.Future[Any]) -> None:
         stream.answers.discard(answer)
@@ -432,8 +436,9 @@ class CallDesk(Inquiries):
                 self._gather(stream)
 
     def fail(self, fault: DrayError) -> None:
-        """Nothing more will come."""
+        """Nothing more will come of what was put in. Further calls go into other arrays, where the channel goes on."""
         for stream in list(self._streams.values()):
+            stream.closed = True
             stream.taker.fail(None, fault)
         with self._answered:
             self._streams.clear()

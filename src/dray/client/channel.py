@@ -149,6 +149,11 @@ class Channel:
         except DrayError as failure:
             self._failure = failure
             self._fail(failure)
+        except Exception as fault:
+            # Whatever it is, nobody else would tell those who wait.
+            logger.exception("the channel to the hub has ended")
+            self._failure = HubUnavailable(f"the channel to the hub has ended: {fault!r}; connect again")
+            self._fail(self._failure)
 
     async def _serve(self, socket: WebSocket) -> None:
         self._socket = socket

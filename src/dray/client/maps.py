@@ -45,6 +45,8 @@ class Inbox:
         self.waiting_for = 0
         self.put = 0
         self.heard = 0
+        # Why calls were not taken, where some were not.
+        self.refusal: BaseException | None = None
         self._seen_below = 0
         self._seen: set[int] = set()
 
@@ -84,6 +86,7 @@ class Inbox:
             return [place for place in range(max(first, self._seen_below), end) if place not in self._seen]
 
     def fail(self, places: Sequence[int] | None, fault: BaseException) -> None:
+        self.refusal = fault
         lacking = self.lacking(0, self.put) if places is None else places
         self.take(lacking, [("failed", None, fault)] * len(lacking))
 
@@ -172,8 +175,10 @@ class MapResults(Iterator[T], Generic[T]):
         self.close()
 
     def await_recorded(self) -> None:
-        """Wait until the hub has recorded all calls that were put in."""
+        """Wait until the hub has recorded all calls that were put in; raises where it did not."""
         self._desk.await_all_recorded(self._inbox)
+        if self._inbox.refusal is not None:
+            raise self._inbox.refusal
 
     def cancel(self) -> None:
         """Stop what has not ended; results that are here can still be taken."""
