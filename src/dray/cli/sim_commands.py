@@ -60,31 +60,32 @@ def sim(session: Session, **given: Any) -> None:
     policies = [*given["policies"], *more]
     if more and not given["compare"]:
         raise InvalidInput(f"{more[0]} stands alone: give a policy with --policy, or several with --compare")
-    jobs, nodes = _read(session, given)
+    jobs, nodes, absences = _read(session, given)
     named = _name(policies, given["compare"])
-    failures = _draw(jobs, nodes, given)
+    failures = [*absences, *_draw(jobs, nodes, given)]
     turn_ms = round(parse_seconds(given["turn"]) * 1000)
     replays = [_replay(name, policy, jobs, nodes, (failures, turn_ms)) for name, policy in named]
     _write(session, given["html"], replays)
 
 
-def _read(session: Session, given: dict[str, Any]) -> tuple[list[TraceJob], list[Node]]:
+def _read(session: Session, given: dict[str, Any]) -> tuple[list[TraceJob], list[Node], list[Failure]]:
     from dray.sim.traces.readers import parse_cluster, read_jobs
     from dray.sim.traces.workload import check_workload
 
+    absences: list[Failure] = []
     if given["history"]:
         from dray.sim.traces.history import read_history
 
         since_ms = round((time.time() - parse_seconds(given["since"])) * 1000)
-        jobs, nodes = read_history(session.home, since_ms)
+        jobs, nodes, absences = read_history(session.home, since_ms)
         if given["cluster"]:
-            nodes = parse_cluster(given["cluster"])
+            nodes, absences = parse_cluster(given["cluster"]), []
     else:
         if given["trace"] is None or not given["cluster"]:
             raise InvalidInput("what to replay? give a trace and --cluster, or --history")
         jobs, nodes = read_jobs(given["trace"]), parse_cluster(given["cluster"])
     check_workload(jobs, nodes)
-    return jobs, nodes
+    return jobs, nodes, absences
 
 
 def _name(paths: Sequence[Path], compare: bool) -> list[tuple[str, Policy]]:

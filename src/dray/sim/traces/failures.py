@@ -12,7 +12,7 @@ HOUR_MS = 3_600_000
 
 
 class Failure(NamedTuple):
-    """A worker is gone from `at_ms` until `back_ms`."""
+    """A worker is gone from `at_ms` until `back_ms`; for good where that is 0."""
 
     at_ms: int
     back_ms: int

@@ -52,7 +52,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker of the cluster; one that a hub knew also has what it registered."""
+    """One worker of the cluster; one that a hub knew also has what it registered. Without slots resources decide."""
 
     name: str
     cpu_milli: int = 0
@@ -63,6 +63,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     labels: dict[str, str] = {}
     resources: dict[str, int] = {}
+    slots: Slots = Slots(batch_total=MANY, service_total=MANY)
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -134,16 +135,11 @@ def register(node: Node, session: int) -> WorkerRegistered:
         capability,
         devices=devices,
         labels=node.labels,
-        slots=slots(),
+        slots=node.slots,
         features=FEATURES,
         base=False,
         resources=node.resources,
     )
-
-
-def slots() -> Slots:
-    """Room for as many tasks as resources allow."""
-    return Slots(batch_total=MANY, service_total=MANY)
 
 
 def check_workload(jobs: Sequence[TraceJob], nodes: Sequence[Node]) -> None:

@@ -49,7 +49,6 @@ from dray.sim.traces.workload import (
     cut,
     make_spec,
     register,
-    slots,
 )
 
 START_MS = 1_000
@@ -109,7 +108,8 @@ class World:
             self._join(node, clock)
         for failure in failures:
             heapq.heappush(self._heap, (START_MS + failure.at_ms, DOWN, 0, failure.node))
-            heapq.heappush(self._heap, (START_MS + failure.back_ms, UP, 0, failure.node))
+            if failure.back_ms:
+                heapq.heappush(self._heap, (START_MS + failure.back_ms, UP, 0, failure.node))
 
     def run(self, jobs: Sequence[TraceJob]) -> Ledger:
         """Replay jobs, which are sorted by arrival, to the end of the last one that can run."""
@@ -226,7 +226,7 @@ class World:
         self._sessions += 1
         apply(self.state, SessionOpened(node.name, self._sessions, ""), clock)
         apply(self.state, register(node, self._sessions), clock)
-        apply(self.state, CreditSet(node.name, CREDIT, slots()), clock)
+        apply(self.state, CreditSet(node.name, CREDIT, node.slots), clock)
         self.state.polls.clear()
 
     # --- what is decided ----------------------------------------------------------------------------------------------
