@@ -20,7 +20,8 @@ Written by the commands themselves: this is what `dray COMMAND --help` prints.
 
 Every command also takes `--hub`, `--token`, `--home`, `--fingerprint`, `--cafile` and `-o json`, before or after its
 name. `DRAY_HUB`, `DRAY_TOKEN`, `DRAY_HOME`, `DRAY_FINGERPRINT` and `DRAY_CAFILE` stand for the first five. Exit codes
-are on [a page of their own](exit-codes.md).
+are on [a page of their own](exit-codes.md). Under `-o json` stdout holds documents alone; what goes wrong is the last
+line of stderr, `{"error": {"code", "message", "problems": [{"where", "what"}]}}`, as the API spells it.
 """
 
 

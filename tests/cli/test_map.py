@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import dray
 from dray.client.private import PrivateHub
 
 
@@ -119,3 +120,50 @@ def test_an_interrupt_cancels_the_rest(cluster: PrivateHub, tmp_path: Path) -> N
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130, said
     assert "cancelling what has not ended" in said
+
+
+def test_a_call_whose_process_dies_is_one_failure_among_others(cluster: PrivateHub) -> None:
+    script = "if [ {} = 2 ]; then kill -9 $PPID; fi; echo {}"
+    ran = run_map(cluster, "-k", "--", "sh", "-c", script, ":::", "1", "2", "3")
+    assert "Traceback" not in ran.stderr
+    assert (ran.returncode, ran.stdout) == (1, "1\n3\n"), ran.stderr
+    assert "1 of 3 did not succeed: 2" in ran.stderr
+
+
+def test_a_detached_map_is_a_document_too(cluster: PrivateHub) -> None:
+    ran = run_map(cluster, "--detach", "-o", "json", "--", "true", ":::", "1", "2")
+    document = json.loads(ran.stdout)
+    assert (ran.returncode, document["total"]) == (0, 2), ran.stderr
+    with dray.connect(home=cluster.home) as hub:
+        assert hub.wait(document["job"], timeout=60).ok
+
+
+def test_a_reader_that_leaves_ends_the_job(cluster: PrivateHub) -> None:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("DRAY_")}
+    words = [
+        "--home",
+        str(cluster.home),
+        "--name",
+        "unread",
+        "-j",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "echo {}; sleep 0.05",
+    ]
+    mapping = subprocess.Popen(
+        [sys.executable, "-P", "-m", "dray.cli.main", "map", *words, ":::", *map(str, range(2000))],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert mapping.stdout is not None
+    assert mapping.stdout.readline().strip().isdigit()
+    mapping.stdout.close()
+    _, said = mapping.communicate(timeout=60)
+    assert (mapping.returncode, said) == (128 + signal.SIGPIPE, b"")
+    with dray.connect(home=cluster.home) as hub:
+        (job,) = hub.jobs(name="unread")
+        assert hub.wait(job.id, timeout=60).state is dray.JobState.KILLED

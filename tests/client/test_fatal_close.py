@@ -1,4 +1,4 @@
-"""A channel that the hub closes for good: whatever waits ends with the hub's words, and so does all that comes after."""
+"""A channel that the hub closes for good: whatever waits ends with the error of the close, as does all that follows."""
 
 from __future__ import annotations
 

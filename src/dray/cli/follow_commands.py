@@ -30,7 +30,7 @@ from dray.cli.following import (
 from dray.cli.job_commands import find_task, request_cancel, split_id
 from dray.cli.outage import Outage, say
 from dray.cli.progress import ArrayProgress, StatusLine
-from dray.cli.session import HubCommand, Session, abandon_stdout, pass_session, report
+from dray.cli.session import HubCommand, Session, abandon_stdout, pass_session
 from dray.cli.submission import SubmitCommand, prepare, send
 from dray.errors import DrayError, HubUnavailable
 
@@ -61,7 +61,7 @@ def run(session: Session, words: tuple[str, ...], **flags: Any) -> int:
         say("interrupted while submitting: the job may have been taken, look with `dray ps`")
         return INTERRUPTED
     except DrayError as error:
-        return report(error, NOT_RUN)
+        return session.report(error, NOT_RUN)
     outage.goes_on = f"job {job['id']} goes on: `dray wait {job['id']}` takes it up again"
     return _Run(session, outage, job).follow()
 
@@ -181,7 +181,7 @@ def wait(session: Session, jobs: tuple[str, ...]) -> int:
         say(f"no longer waiting: {'the jobs go' if len(jobs) > 1 else 'the job goes'} on")
         return INTERRUPTED
     except HubUnavailable as error:
-        return report(error, NOT_RUN)
+        return session.report(error, NOT_RUN)
     if session.json:
         session.print_json(documents[0] if len(jobs) == 1 else {"jobs": documents})
     return code
@@ -240,7 +240,7 @@ def logs(session: Session, job: str, follow: bool, **options: Any) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except HubUnavailable as error:
-        return report(error, NOT_RUN)
+        return session.report(error, NOT_RUN)
     return 0
 
 
@@ -316,4 +316,4 @@ def _follow_events(session: Session, job_id: str | None, since: str | None) -> i
     except KeyboardInterrupt:
         return INTERRUPTED
     except HubUnavailable as error:
-        return report(error, NOT_RUN)
+        return session.report(error, NOT_RUN)

@@ -13,7 +13,14 @@ from typing import Any
 import click
 
 from dray import __version__
-from dray.cli.session import LazyGroup, abandon_stdout, connection_options, report
+from dray.cli.session import (
+    LazyGroup,
+    Session,
+    abandon_stdout,
+    asks_for_json,
+    connection_options,
+    print_error,
+)
 from dray.errors import DrayError
 
 _JOBS = "dray.cli.job_commands"
@@ -79,18 +86,22 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and give its exit code; nothing dray raises on purpose ends in a traceback."""
     if "_DRAY_COMPLETE" in os.environ:
         cli.main(argv, prog_name="dray")
+    session, words = Session(), list(sys.argv[1:] if argv is None else argv)
     try:
         # Not through click's own main, which would turn a reader that leaves into exit code 1.
-        with cli.make_context("dray", list(sys.argv[1:] if argv is None else argv)) as context:
+        with cli.make_context("dray", list(words), obj=session) as context:
             result: Any = cli.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        error.show()
+        if session.json or asks_for_json(words):
+            print_error("usage", error.format_message().strip())
+        else:
+            error.show()
         return error.exit_code
     except DrayError as error:
-        return report(error)
+        return session.report(error)
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
     except BrokenPipeError:

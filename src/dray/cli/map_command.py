@@ -1,7 +1,7 @@
 """The command `map`: one command per item, as one array of calls; output as it comes, a bar on a terminal.
 
-Surprising rule: Ctrl-C cancels what has not ended, as it does for `run`; with `--detach` nothing is waited for and the
-job goes on by itself.
+Surprising rule: Ctrl-C cancels what has not ended, as it does for `run`, and so does a reader of the output that leaves
+(`dray map … | head`); with `--detach` nothing is waited for and the job goes on by itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dray.cli.asks import read_asks
-from dray.cli.exit_codes import INTERRUPTED, NOT_RUN
+from dray.cli.exit_codes import INTERRUPTED, NOT_RUN, exit_code
 from dray.cli.flags import job_options, name_flags, read_flags, settle_surroundings
 from dray.cli.outage import say
-from dray.cli.session import Session, pass_session, report
+from dray.cli.session import Session, pass_session
 from dray.cli.submission import SubmitCommand
 from dray.errors import DrayError
 
@@ -46,7 +46,7 @@ def map_items(session: Session, words: tuple[str, ...], limit: int | None, **fla
       find . -name '*.wav' | dray map -c 2 -- python transcribe.py {}
       seq 100 | dray map -j 8 --retries 2 -- python evaluate.py --seed {}
     Exit codes: 0 when all succeeded; else that of the first item, in order, that did not;
-    125 dray could not run it; 130 after Ctrl-C, which cancels the rest.
+    125 dray could not run it; 130 after Ctrl-C, which cancels the rest, as does a reader that leaves.
     """
     context = click.get_current_context()
     command, items = split_items(context, words, flags.pop("null"))
@@ -55,7 +55,7 @@ def map_items(session: Session, words: tuple[str, ...], limit: int | None, **fla
     try:
         return _Map(session, command, items, terms, surroundings).run(limit or 0, keep_order, detach)
     except DrayError as error:
-        return report(error, NOT_RUN)
+        return session.report(error, NOT_RUN)
 
 
 def split_items(
@@ -142,7 +142,10 @@ class _Map:
             )
             if detach:
                 results.await_recorded()
-                print(results.job)
+                if self._session.json:
+                    self._session.print_json({"job": results.job, "total": len(self._items)})
+                else:
+                    print(results.job)
                 return 0
             try:
                 return self._follow(results)
@@ -151,6 +154,10 @@ class _Map:
                 results.cancel()
                 hub.wait(results.job, timeout=30)
                 return INTERRUPTED
+            except BrokenPipeError:
+                # Nobody reads any more. Leaving the hub sends what was asked of it, and waits for no work to end.
+                results.cancel()
+                raise
 
     def _note_items(self) -> Iterator[str]:
         for item in self._source:
@@ -178,9 +185,8 @@ class _Map:
         code, said = 0, ""
         output = value
         if isinstance(value, BaseException):
-            code = int(getattr(value, "code", NOT_RUN))
             output, said = getattr(value, "output", None), str(value)
-            self._failed[place] = code
+            code = self._failed[place] = _exit_code(value)
             if output is None:
                 say(f"{self._items[place]}: {said}")
         if self._session.json:
@@ -190,6 +196,15 @@ class _Map:
         if output is not None:
             _copy(sys.stdout, output.stdout)
             _copy(sys.stderr, output.stderr)
+
+
+def _exit_code(fault: BaseException) -> int:
+    """That of a command which has ended; else what `run` would make of how its call ended."""
+    code = getattr(fault, "code", None)
+    if isinstance(code, int):
+        return code
+    state, exit_class = getattr(fault, "state", ""), getattr(fault, "exit_class", "")
+    return exit_code({"state": state, "exit_class": exit_class}) if state else NOT_RUN
 
 
 def _copy(stream: Any, data: bytes) -> None:

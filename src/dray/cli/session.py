@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from dray.errors import DrayError
+from dray.errors import DrayError, Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +60,14 @@ class Session:
 
         return Hub(self.config)
 
+    def report(self, error: DrayError, exit_code: int | None = None) -> int:
+        """Say what went wrong on stderr, as the form of the output asks, and give the exit code."""
+        if self.json:
+            print_error(error.code, error.message, error.problems)
+        else:
+            _tell(error)
+        return int(getattr(error, "exit_code", 1)) if exit_code is None else exit_code
+
     def print_json(self, document: Any) -> None:
         """Print the API's own document; for people who pipe, indented only on a terminal."""
         indent = 2 if sys.stdout.isatty() else None
@@ -95,7 +103,7 @@ def connection_options(
     output = click.Option(
         ["-o", "--output"],
         type=click.Choice(forms),
-        help="Form of the output; json prints the API's own documents.",
+        help="Form of the output; json prints the API's own documents, also of errors (on stderr).",
         expose_value=False,
         callback=_keep,
         is_eager=True,
@@ -174,8 +182,24 @@ def abandon_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def report(error: DrayError, exit_code: int | None = None) -> int:
-    """Say what went wrong on stderr, each problem on its own line, and give the exit code."""
+def print_error(code: str, message: str, problems: Sequence[Problem] = ()) -> None:
+    """The API's own document of an error, as the last line of stderr: stdout holds answers alone."""
+    listed = [{"where": problem.where, "what": problem.what} for problem in problems]
+    document = {"error": {"code": code, "message": message, "problems": listed}}
+    print(json.dumps(document, ensure_ascii=False), file=sys.stderr, flush=True)
+
+
+def asks_for_json(words: Sequence[str]) -> bool:
+    """Whether a command line that could not be read asks for JSON."""
+    flags = list(words[: words.index("--")] if "--" in words else words)
+    pairs = zip(flags, [*flags[1:], ""], strict=True)
+    return any(
+        (name in ("-o", "--output") and value == "json") or name in ("-ojson", "--output=json")
+        for name, value in pairs
+    )
+
+
+def _tell(error: DrayError) -> None:
     first, problems = error.message, error.problems
     if problems and problems[0].what in first:
         # The message quotes the first problem, and the list below has it too: keep what stands before it.
@@ -184,7 +208,6 @@ def report(error: DrayError, exit_code: int | None = None) -> int:
     print(f"dray: {first} ({error.code})", file=sys.stderr)
     for problem in problems:
         print(f"  {problem.where}: {problem.what}" if problem.where else f"  {problem.what}", file=sys.stderr)
-    return int(getattr(error, "exit_code", 1)) if exit_code is None else exit_code
 
 
 pass_session: Callable[[Callable[..., Any]], Callable[..., Any]] = click.make_pass_decorator(

@@ -58,7 +58,8 @@ def lived(tmp_path):
 def test_the_same_policy_on_history_gives_the_same_days_again(lived):
     home, figures = lived
     jobs, nodes, absences = read_history(home, 0)
-    assert len(jobs) == 60 and not absences
+    assert len(jobs) == 60
+    assert not absences
     again = measure(World(nodes, check_policy(FIFO)).run(jobs))
     for name in ("jct_s", "queueing_s", "makespan_s", "deadline_misses", "users"):
         assert again[name] == figures[name]
