@@ -87,6 +87,9 @@ def run_page(steps: list[Step], home: Path) -> list[Outcome]:
     folder = home / "project"
     folder.mkdir(exist_ok=True)
     env = {name: value for name, value in os.environ.items() if not name.startswith("DRAY_")}
+    env.pop(
+        "PYTHONUNBUFFERED", None
+    )  # most people's shells have none, and the order of lines must not hang on it
     env |= {
         "HOME": str(home),
         "LOGNAME": "ada",

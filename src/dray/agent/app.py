@@ -19,6 +19,7 @@ from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
 from dray.agent.link import check_address, keep_dialling
 from dray.agent.machine import Machine
+from dray.agent.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
@@ -55,6 +56,9 @@ async def _serve(config: AgentConfig) -> int:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
     machine = make_machine(config, found)
+    machine.calls.obstacle = await asyncio.to_thread(find_obstacle, config.task_user)
+    if machine.calls.obstacle:
+        logger.warning("functions cannot be called here: %s", machine.calls.obstacle)
     driver = Driver(config, machine, home)
     await driver.listen()
     await driver.attach()

@@ -55,6 +55,8 @@ class Calls(LaneService):
     def __init__(self, incarnation: str, ready: int, kept: int) -> None:
         super().__init__(incarnation, ready, kept)
         self._old: dict[str, dict[str, Any] | None] = {}
+        # What is known to keep runners from starting on this worker, in words.
+        self.obstacle = ""
 
     # --- the hub's side -----------------------------------------------------------------------------------------------
 
@@ -369,7 +371,8 @@ class Calls(LaneService):
             if lane.binding.venv != record.venv:
                 continue
             where = f"in the environment {record.venv!r}" if record.venv else "on this worker"
-            error = f"no process to run it could be started {where}: {item.get('error') or 'no reason given'}"
+            reason = self.obstacle or item.get("error") or "no reason given"
+            error = f"no process to run it could be started {where}: {reason}"
             for index in list(lane.queue):
                 self._end(lane, index, "failed", "environment", error)
             lane.queue.clear()

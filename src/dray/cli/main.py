@@ -5,6 +5,7 @@ Nothing but click and the table is imported until a command is chosen: `dray ps`
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -87,6 +88,9 @@ def main(argv: list[str] | None = None) -> int:
     if "_DRAY_COMPLETE" in os.environ:
         cli.main(argv, prog_name="dray")
     session, words = Session(), list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Where both go into one pipe or file, what was printed first comes first, whatever stderr says in between.
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         # Not through click's own main, which would turn a reader that leaves into exit code 1.
         with cli.make_context("dray", list(words), obj=session) as context:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.agent.calls.call_hub import wait_for
 
+import dray
 from dray.functions.values import pack
 
 if TYPE_CHECKING:
@@ -175,15 +178,53 @@ def test_a_call_that_prints_without_end_does_not_fill_the_disk(hub: CallHub) -> 
     assert most < 0.6 * lines * 65536
 
 
+def public_python() -> str:
+    """An interpreter of this version that everybody on the machine may run; empty where there is none."""
+    name = "python{}.{}".format(*sys.version_info)
+    for path in (f"/usr/bin/{name}", f"/usr/local/bin/{name}", os.path.realpath(sys.executable)):
+        try:
+            asked = subprocess.run([path, "-c", "import venv"], user="nobody", cwd="/", check=False)
+        except OSError:
+            continue
+        if asked.returncode == 0:
+            return path
+    return ""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes as somebody else")
-@pytest.mark.skipif(not os.path.exists("/usr/bin/python3.11"), reason="no interpreter that others may use")
 def test_calls_may_run_as_another_user(hub: CallHub) -> None:
+    python = public_python()
+    if not python:
+        pytest.skip("no interpreter of this version that others may use")
     hub.folder.chmod(0o711)
     place = hub.folder / "venv"
-    subprocess.run(["/usr/bin/python3.11", "-m", "venv", "--without-pip", place], check=True)
+    subprocess.run([python, "-m", "venv", "--without-pip", place], check=True)
+    # This checkout may lie in a home that nobody else may enter: the package is taken from where others can read it.
+    for name in ("dray", "cloudpickle"):
+        source = importlib.import_module(name).__file__
+        assert source is not None
+        shutil.copytree(os.path.dirname(source), hub.folder / "lib" / name)
+    hub.env["PYTHONPATH"] = str(hub.folder / "lib")
     hub.start_agent(1, DRAY_WORKER_TASK_USER="nobody", DRAY_WORKER_RUNNERS="0")
     around = {"env": {"VIRTUAL_ENV": str(place)}, "workdir": "/"}
     state, value, detail = hub.call(lambda data: (os.geteuid(), len(data)), bytes(100_000), **around)
     assert state == "succeeded", detail
     assert value == (pwd.getpwnam("nobody").pw_uid, 100_000)
     assert hub.call(lambda: bytes(100_000), **around)[:2] == ("succeeded", bytes(100_000))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes as somebody else")
+def test_a_package_that_the_tasks_user_cannot_read_is_named_at_the_start_and_in_the_calls(
+    hub: CallHub,
+) -> None:
+    assert dray.__file__ is not None
+    hidden = hub.folder / "lib"
+    hidden.mkdir(mode=0o700)
+    shutil.copytree(os.path.dirname(dray.__file__), hidden / "dray")
+    hub.folder.chmod(0o711)
+    hub.env["PYTHONPATH"] = str(hidden)
+    hub.start_agent(1, DRAY_WORKER_TASK_USER="nobody", DRAY_WORKER_RUNNERS="0")
+    assert "functions cannot be called here: user 'nobody', whom tasks run as, cannot read" in hub.log()
+    state, _, (exit_class, error) = hub.call(lambda: 1, workdir="/")
+    assert (state, exit_class) == ("failed", "environment")
+    assert "user 'nobody', whom tasks run as, cannot read" in error
