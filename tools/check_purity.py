@@ -57,7 +57,12 @@ RULES = (
     Rule("dray.agent.rendezvous", PURE_STDLIB | {"dray.wire"}, pure=True),
     Rule("dray.agent.task_words", PURE_STDLIB | {"msgspec", "dray.core", "dray.wire"}, pure=True),
     # Started beside every task and kept for its whole life: nothing but the interpreter may be able to break it.
-    Rule("dray.agent.supervisor", STDLIB | {"dray.agent.supervisor", "dray.processes"}, pure=False),
+    Rule(
+        "dray.agent.supervisor",
+        STDLIB | {"dray.agent.supervisor", "dray.descriptors", "dray.processes"},
+        pure=False,
+    ),
+    Rule("dray.descriptors", STDLIB, pure=False),
     Rule("dray.processes", STDLIB, pure=False),
 )
 

@@ -104,6 +104,12 @@ class TooManyRequests(DrayError):
         self.retry_after_s = retry_after_s
 
 
+class Overloaded(TooManyRequests):
+    """This caller has more under way, or asks for more, than one caller may; the others go on."""
+
+    code = "overloaded"
+
+
 class NotReady(DrayError):
     """The hub is starting, stopping or reloading."""
 

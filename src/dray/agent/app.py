@@ -23,6 +23,7 @@ from dray.agent.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
+from dray.descriptors import raise_file_limit
 from dray.errors import DrayError
 from dray.presence import hold
 
@@ -37,6 +38,7 @@ def run_agent(config: AgentConfig) -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("websockets").setLevel(logging.WARNING)
+    raise_file_limit()
     with contextlib.suppress(ImportError):
         import uvloop
 

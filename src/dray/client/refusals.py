@@ -16,8 +16,8 @@ def read_error(document: Any) -> DrayError:
         errors.Problem(str(item["where"]), str(item["what"])) for item in document.get("problems") or ()
     ]
     kind = _by_code(errors.DrayError.__subclasses__(), code)
-    if kind is errors.TooManyRequests:
-        return errors.TooManyRequests(message, float(document.get("retry_after_s") or 1.0))
+    if kind is not None and issubclass(kind, errors.TooManyRequests):
+        return kind(message, float(document.get("retry_after_s") or 1.0))
     refusal = (kind or DrayError)(message, problems)
     refusal.code = code
     return refusal

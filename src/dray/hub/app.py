@@ -23,6 +23,7 @@ from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.model.policy import DEFAULT_QUEUE
+from dray.descriptors import raise_file_limit
 from dray.errors import DrayError
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, write_private
@@ -107,6 +108,7 @@ def run_hub(config: HubConfig) -> int:
 
                 uvloop.install()
             take_over_collector()
+            raise_file_limit()
             return asyncio.run(_serve(config))
     except DrayError as fault:
         print(f"dray hub: {fault.message}", file=sys.stderr)

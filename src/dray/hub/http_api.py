@@ -40,6 +40,7 @@ from dray.hub.http_routes import Request, Route, Router, read_query
 from dray.hub.http_streams import CallerGone, Stream, Streams, cut, wait_gone
 from dray.hub.openapi import openapi_text
 from dray.hub.service import Caller, HubService
+from dray.hub.sockets import ADMIT
 from dray.wire.codec import MAX_DEPTH
 
 log = logging.getLogger("dray.hub.http")
@@ -114,6 +115,7 @@ class HttpApi:
             self._gate.check_source(scope, headers)
             route = self._sockets.get(scope["raw_path"])
             caller = self._gate.check_caller(headers, route.scopes if route else SCOPES)
+            _vouch(scope, caller)
             if route is None:
                 raise NotFound("this version of dray has no WebSocket at this path")
             self.check_ready()
@@ -136,6 +138,13 @@ class HttpApi:
         """Refuse work while the hub starts, stops or reloads."""
         if not self._service.ready or self.streams.closing.is_set():
             raise NotReady("the hub is starting or stopping: ask again in a second")
+
+
+def _vouch(scope: Scope, caller: Caller) -> None:
+    """Tell the connection who is behind it: that of a stranger is the first to go."""
+    admit = (scope.get("extensions") or {}).get(ADMIT)
+    if admit is not None:
+        admit(caller.token_id)
 
 
 class _Exchange:
@@ -194,6 +203,8 @@ class _Exchange:
             raise
         self._name = route.name
         caller = api._gate.check_caller(headers, route.scopes) if route.scopes else None
+        if caller is not None:
+            _vouch(scope, caller)
         if route.needs_ready:
             api.check_ready()
         query = read_query(scope["query_string"], route.params)

@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from dray.descriptors import file_limit
 from dray.errors import HubUnavailable, InvalidConfig
-from dray.hub.sockets import FrameSocket
+from dray.hub.connections import Connections, ReaderWatch
+from dray.hub.sockets import ADMIT, FrameSocket, ServerConfig
 
 HEADER_BYTES = 64 << 10
-HEADER_S = 30.0
+HEADER_S = 10.0
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 
@@ -84,10 +86,12 @@ class HttpServer:
         cert: Path | None = None,
         key: Path | None = None,
         frame_bytes: int = 8 << 20,
+        connections: Connections | None = None,
     ) -> None:
         self._bound = bound
         self.url = make_url(bound.host, bound.port, cert is not None)
         config = _config(app, cert, key, frame_bytes)
+        config.connections = connections or Connections(file_limit())
         try:
             config.load()
         except OSError as fault:
@@ -137,8 +141,8 @@ def make_url(host: str, port: int, tls: bool) -> str:
     return f"{'https' if tls else 'http'}://{f'[{shown}]' if ':' in shown else shown}:{port}"
 
 
-def _config(app: Callable[..., Any], cert: Path | None, key: Path | None, frame_bytes: int) -> uvicorn.Config:
-    return uvicorn.Config(
+def _config(app: Callable[..., Any], cert: Path | None, key: Path | None, frame_bytes: int) -> ServerConfig:
+    return ServerConfig(
         app,
         http=_BoundedProtocol,
         ws=FrameSocket,
@@ -178,7 +182,8 @@ class _QuietServer(uvicorn.Server):
 
 
 class _BoundedProtocol(HttpToolsProtocol):
-    """Adds what this parser lacks: a limit on the size of headers, on the time they take, and a way to break off.
+    """Adds what this parser lacks: a limit on the size of headers, on the time they take, on connections and on readers
+    that do not read, and a way to break off.
 
     The size is counted on what arrived while headers are unfinished, because the parser itself gathers a header of any
     length before it hands it over.
@@ -188,15 +193,37 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._pending = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._reader = ReaderWatch(self.loop, transport)
         self._await_headers()
+        self.config: ServerConfig
+        self.config.connections.enter(transport, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
+        self._reader.resumed()
+        self.config.connections.leave(self.transport)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader.paused()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reader.resumed()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._reader.resumed()
+        super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {"dray.abort": self.transport.abort}  # type: ignore[dict-item] # our own entry
+        connections, transport = self.config.connections, self.transport
+        extensions: Any = {
+            "dray.abort": transport.abort,
+            ADMIT: lambda token_id: connections.admit(transport, token_id),
+        }
+        self.scope["extensions"] = extensions
         self._await_headers()
 
     def on_headers_complete(self) -> None:

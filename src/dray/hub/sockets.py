@@ -12,9 +12,12 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 from websockets.protocol import State
+
+from dray.hub.connections import Connections, ReaderWatch
 
 try:
     from websockets.speedups import apply_mask
@@ -22,6 +25,8 @@ except ImportError:  # where no compiled part is installed
     from websockets.utils import apply_mask
 
 EXTENSION = "dray.frames"
+# What a connection is told once its caller is known.
+ADMIT = "dray.admit"
 _BINARY = 0x82
 _CONTROL = (0x88, 0x89, 0x8A)
 _MASKED = 0x80
@@ -30,14 +35,33 @@ _SHORT, _TWO_BYTES, _EIGHT_BYTES = 125, 126, 127
 Take = Callable[[bytes], bool]
 
 
+class ServerConfig(uvicorn.Config):
+    """What every connection finds of its server."""
+
+    connections: Connections
+
+
 class FrameSocket(WebSocketsSansIOProtocol):
     """One connection. An application finds it under `EXTENSION` in its scope."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.config: ServerConfig
         self._rest = bytearray()
         self._long_way = False
         self._take: Take | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._reader = ReaderWatch(self.loop, transport)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader.paused()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reader.resumed()
 
     def take_frames(self, take: Take) -> None:
         """Offer whole binary frames to `take` first; one that it refuses comes by `receive`, as do those behind it."""
@@ -66,9 +90,13 @@ class FrameSocket(WebSocketsSansIOProtocol):
         if self.response.status_code == 101:
             extensions: Any = self.scope["extensions"]
             extensions[EXTENSION] = self
+            connections, transport = self.config.connections, self.transport
+            extensions[ADMIT] = lambda token_id: connections.admit(transport, token_id)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._reader.resumed()
+        self.config.connections.leave(self.transport)
         # Whatever refers to itself stays in memory until everything is looked at.
         self._take = None
         if self.handshake_initiated and (extensions := getattr(self, "scope", {}).get("extensions")):

@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from dray.descriptors import limits_as_found
+
 from .home import LOCKED_CODE, Home
 
 PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
@@ -124,16 +126,17 @@ async def _connect(directory: str) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 async def _start(directory: str, python: str, options: Sequence[str]) -> tuple[int, str]:
     """Run the starter, which returns once the supervisor serves. Without site-packages: it needs none of them."""
-    process = await asyncio.create_subprocess_exec(
-        *(python, "-S", "-P", "-m", "dray.agent.supervisor", "--home", directory, "--detach", *options),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env={
-            **{name: os.environ[name] for name in KEPT_ENV if name in os.environ},
-            "PYTHONPATH": PACKAGE_ROOT,
-        },
-        start_new_session=True,
-    )
+    with limits_as_found():
+        process = await asyncio.create_subprocess_exec(
+            *(python, "-S", "-P", "-m", "dray.agent.supervisor", "--home", directory, "--detach", *options),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={
+                **{name: os.environ[name] for name in KEPT_ENV if name in os.environ},
+                "PYTHONPATH": PACKAGE_ROOT,
+            },
+            start_new_session=True,
+        )
     _, errors = await process.communicate()
     return process.returncode or 0, errors.decode(errors="replace").strip()
