@@ -21,7 +21,16 @@ from typing import Any
 import msgspec
 
 from dray.sim.faults.mutant_table import MUTANTS
-from dray.sim.faults.soaking import LAST_LINES, Tally, Verdict, hunt, judge, reproduction, shrink_seed
+from dray.sim.faults.soaking import (
+    LAST_LINES,
+    Tally,
+    Verdict,
+    draw_first,
+    hunt,
+    judge,
+    reproduction,
+    shrink_seed,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "tests" / "scenarios"
@@ -36,7 +45,7 @@ def read_arguments() -> argparse.Namespace:
         epilog="Real processes and broken input instead: --kill, --calls or --fuzz, each with its own --help.",
     )
     parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many seeds (default 200)")
-    parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (default 0)")
+    parser.add_argument("--first", type=int, metavar="S", help="the first seed (default: drawn; of bugs 0)")
     parser.add_argument("--large", action="store_true", help="large worlds: 12 workers, 50 jobs, 300 faults")
     parser.add_argument("--seed", type=int, metavar="N", help="run this one seed")
     parser.add_argument("--size", choices=("small", "large"), default="small", help="the size for --seed")
@@ -84,6 +93,9 @@ def judge_one(task: tuple[int, str]) -> tuple[Verdict, float]:
 
 def soak(options: argparse.Namespace) -> int:
     size = "large" if options.large else "small"
+    if options.first is None:
+        options.first = draw_first(options.seeds)
+    print(f"{options.seeds} {size} worlds from seed {options.first} on", flush=True)
     tasks = [(seed, size) for seed in range(options.first, options.first + options.seeds)]
     tally, failed, cpu_s = Tally(), list[Verdict](), 0.0
     began = told = time.monotonic()
@@ -166,16 +178,16 @@ def soak_mutants(options: argparse.Namespace) -> int:
     if strange := [name for name in options.mutants if name not in known]:
         print(f"there is no bug named {', '.join(strange)}; known are: {', '.join(known)}", file=sys.stderr)
         return 2
-    tasks = [(name, options.first, options.most) for name in options.mutants or known]
+    tasks = [(name, options.first or 0, options.most) for name in options.mutants or known]
     caught: dict[str, dict[str, Any]] = {}
     with multiprocessing.Pool(options.cores, quieten) as pool:
         for name, verdict in pool.imap_unordered(hunt_one, tasks, chunksize=1):
-            seeds = verdict.seed - options.first + 1 if verdict else 0
             problem = verdict.problem[:200] if verdict else ""
-            caught[name] = {"sentence": known[name].sentence, "seeds_to_catch": seeds, "problem": problem}
-            word = f"caught by {seeds:4} seeds" if verdict else f"SURVIVES {options.most} seeds"
+            seed = verdict.seed if verdict else None
+            caught[name] = {"sentence": known[name].sentence, "caught_by_seed": seed, "problem": problem}
+            word = f"caught by seed {seed}" if verdict else f"SURVIVES {options.most} seeds"
             print(f"{name:28} {word}  {problem[:110]}", flush=True)
-    survivors = [name for name, fate in caught.items() if not fate["seeds_to_catch"]]
+    survivors = [name for name, fate in caught.items() if fate["caught_by_seed"] is None]
     print(f"{len(caught) - len(survivors)} of {len(caught)} bugs caught")
     if options.json:
         options.json.write_text(json.dumps(caught, indent=2) + "\n")

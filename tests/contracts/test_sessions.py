@@ -87,6 +87,31 @@ def test_what_the_hub_does_not_know_is_listed_and_never_stopped(lab) -> None:
     assert shown["quarantined"] == ["from-another-life"]
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["remembered", "looked-up"])
+def test_a_heartbeat_that_names_what_is_over_is_answered_by_a_stop(own_lab, restarted: bool) -> None:
+    """The word that took it back may have been lost: the worker would run it for ever. The unknown is left alone."""
+    lab = own_lab()
+    worker = lab.worker()
+    offers = []
+    for _ in range(2):
+        worker.ready()
+        offers.append(lab.offers(worker))
+        worker.accept(offers[-1]["spec"]["id"])
+    over, runs = offers
+    worker.finish(over["spec"]["id"])
+    if restarted:
+        lab.hub.kill()
+        worker.break_off()
+        lab.hub.start()
+        worker = lab.worker(register=False, worker_id=worker.id, **worker.capabilities)
+        worker.register([{"task_id": runs["spec"]["id"], "state": "running"}])
+    active = [over["attempt"]["uid"], runs["attempt"]["uid"], "1-4711"]
+    worker.send("heartbeat", {"worker_id": worker.id, "slots": worker.slots, "active": active})
+    stop = worker.expect("job_cancel")
+    assert (stop["task_id"], stop["attempt"], stop["grace_s"]) == (over["spec"]["id"], active[0], 0)
+    assert worker.receive()["type"] == "ack", "and nothing else was asked to stop"
+
+
 def test_what_was_cancelled_meanwhile_is_stopped(lab) -> None:
     worker = lab.worker()
     job_id = assigned(lab, worker)["spec"]["id"]

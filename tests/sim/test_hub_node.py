@@ -5,6 +5,7 @@ from __future__ import annotations
 from dray.core.lifecycle.rules import Rules
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
+from dray.sim.faults.network import Connection, Weather
 from dray.sim.faults.runs import Runs
 from dray.sim.faults.world import SMALL, World
 
@@ -31,6 +32,21 @@ def test_a_stale_hub_with_nothing_to_write_ends_as_well():
     assert not stale.up
     assert hub.up
     assert world.counts["hub ended by epoch_lost"] == 1
+
+
+def test_a_stale_hub_does_not_take_its_store_back_for_a_worker_that_saw_a_later_one():
+    world, hub = start_site()
+    let_pass(world, 1000)
+    stale = hub.now
+    hub.start_second()
+    connection = Connection(world, Weather(), 7, "w")
+    stale.connect(connection)
+    register = {"id": "w", "capabilities": {}, "max_epoch_seen": 9}
+    connection.send_up({"type": "register", "payload": register})
+    let_pass(world, world.now_ms + 10)
+    assert not stale.up
+    assert hub.up
+    assert hub.file.epoch == hub.now.store.epoch
 
 
 def test_a_backup_stays_as_it_was():

@@ -65,27 +65,11 @@ QUICK = (
     "resumed-without-room",
     "lane-rows-shared",
 )
-# The seeds that caught the shy ones last time are asked first. Where they no longer do, all are.
-CAUGHT_BY = {
-    "idle-stale-hub-stays": 50,
-    "quarantine-kills": 40,
-    "victim-frees-at-once": 29,
-    "victim-charged": 29,
-    "lost-call-free": 26,
-    "once-only-stopped": 24,
-    "frame-recorded-whole": 24,
-    "retried-failure-kept": 21,
-    "hard-budget-ignored": 20,
-    "keeper-admits-everybody": 18,
-    "ended-member-not-recalled": 14,
-    "cap-one-too-many": 10,
-    "gate-never-opens": 10,
-}
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name):
-    verdict = hunt(BY_NAME[name], CAUGHT_BY.get(name, 0), 1) or hunt(BY_NAME[name], 0, 80)
+    verdict = hunt(BY_NAME[name], 0, 80)
     assert verdict is not None, f"{name} survives: {BY_NAME[name].sentence}"
 
 

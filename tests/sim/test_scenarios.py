@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dray.sim.faults.soaking import Scenario, judge, reproduction
+from dray.sim.faults.soaking import Scenario, draw_first, judge, reproduction
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.json"))
@@ -30,6 +30,15 @@ def test_small_worlds_keep_every_promise(first):
         verdict.problem for seed in range(first, first + 10) if (verdict := judge(seed, "small")).problem
     ]
     assert problems == []
+
+
+@pytest.mark.parametrize(("size", "count"), [("small", 8), ("large", 1)])
+def test_worlds_that_nobody_ever_saw_keep_every_promise(size, count):
+    """Drawn anew each time. A failure is a real one: run its line, and make it a scenario."""
+    first = draw_first(count)
+    for seed in range(first, first + count):
+        problem = judge(seed, size).problem
+        assert not problem, f"{problem}\n{reproduction(Scenario(seed, size))} --story"
 
 
 @pytest.mark.parametrize("seed", range(3))

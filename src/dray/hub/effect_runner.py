@@ -23,6 +23,7 @@ from dray.core.lifecycle.effects import (
     NoWork,
     Refuse,
     Resume,
+    StopIfOver,
 )
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.gangs import members, waits_for_go
@@ -81,6 +82,7 @@ class Runner:
             Ack: self._ack,
             Refuse: self._refuse,
             LookUp: self._look_up,
+            StopIfOver: self._stop_if_over,
             CloseSession: self._close,
             Alarm: self._alarm,
         }
@@ -234,6 +236,14 @@ class Runner:
             return
         stale = known.phase in (Phase.LOST, Phase.REVOKED)
         self._ack(Ack(effect.worker, "job_result", {known.uid: "superseded" if stale else "duplicate"}))
+
+    def _stop_if_over(self, effect: StopIfOver) -> None:
+        known = self._store.find_attempt(effect.uid)
+        if known is None or known.worker != effect.worker or known.phase.live:
+            return
+        job = self._store.find_job(known.job_id)
+        index = known.index if job is not None and job.numbered and not known.lane else -1
+        self._cancel(Cancel(effect.worker, task_id(known.job_id, index), effect.uid, "superseded", 0))
 
     def _close(self, effect: CloseSession) -> None:
         if session := self._sessions.open.get(effect.session):

@@ -181,7 +181,7 @@ class Engine:
         first: list[Fact] = []
         if self._epoch_wanted > self.state.counters.epoch:
             wanted = self._epoch_wanted
-            first.append(EpochStarted(await self._writer.run(lambda store: store.begin_epoch(wanted))))
+            first.append(EpochStarted(await self._writer.run(lambda store: store.raise_epoch(wanted))))
         requests = self._drain()
         if len(self._inbox) < MAX_INBOX:
             self._room.set()

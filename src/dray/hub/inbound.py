@@ -35,6 +35,7 @@ from dray.core.lifecycle.lanes import missing
 from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
+from dray.core.lifecycle.workers import stop_over
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import LANE, Attempt
 from dray.hub.call_results import record
@@ -169,8 +170,10 @@ def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | E
     if body.capability is not None and (capability != known.capability or devices != known.devices):
         yield WorkerChanged(worker, capability, devices)
     yield SlotsSeen(worker, body.slots)
-    for uid in missing(state, worker, body.active) if body.active is not None else ():
-        yield ResendDue(uid)
+    if body.active is not None:
+        for uid in missing(state, worker, body.active):
+            yield ResendDue(uid)
+        yield from stop_over(state, worker, body.active)
     yield Ack(worker, "heartbeat")
 
 

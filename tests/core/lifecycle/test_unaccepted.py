@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.core.harness import Cluster, assigned, cancels, only
 
-from dray.core.lifecycle.effects import Ack, Assign, Cancel, Effect
+from dray.core.lifecycle.effects import Ack, Assign, Cancel, Effect, StopIfOver
 from dray.core.lifecycle.timers import forget_answered, unanswered
+from dray.core.lifecycle.workers import MOST_UNKNOWN, stop_over
 from dray.core.model.records import JobState, Phase
 
 
@@ -131,3 +132,22 @@ def test_cancelled_before_acceptance_but_accepted_late_holds_until_it_is_gone(cl
     assert cluster.held("w1") == [uid]
     cluster.end(uid, "killed")
     assert cluster.held("w1") == []
+
+
+def test_what_was_given_up_is_asked_to_stop_again_when_its_worker_names_it(cluster: Cluster) -> None:
+    cluster.join("w1", credit=3)
+    cluster.join("w2", credit=0)
+    for job in ("revoked", "lost", "runs"):
+        cluster.submit(job)
+    revoked, lost, runs = (cluster.current(job) for job in ("revoked", "lost", "runs"))
+    cluster.run(lost)
+    cluster.run(runs)
+    cluster.advance(31)
+    cluster.register("w1", active=[cluster.active(runs)])
+    assert [cluster.attempt(uid).phase for uid in (revoked, lost)] == [Phase.REVOKED, Phase.LOST]
+    again = list(stop_over(cluster.state, "w1", [revoked, lost, runs, "7-7"]))
+    # A lost one may still be adopted: nobody else has begun it. What memory does not hold is looked for in the rows.
+    assert again == [Cancel("w1", "revoked", revoked, "superseded", 0), StopIfOver("w1", "7-7")]
+    assert list(stop_over(cluster.state, "w2", [revoked])) == [], "it is another's"
+    many = [f"7-{number}" for number in range(1000)]
+    assert len(list(stop_over(cluster.state, "w1", many))) == MOST_UNKNOWN

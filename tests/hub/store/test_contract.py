@@ -33,8 +33,9 @@ def test_epochs_grow_over_openings_and_obey_the_floor(open_store: Open) -> None:
     assert open_store().begin_epoch() == 1
     second = open_store()
     assert second.begin_epoch() == second.epoch == 2
-    assert open_store().begin_epoch(at_least=9) == 9
-    assert open_store().begin_epoch(at_least=3) == 10
+    assert second.raise_epoch(9) == second.epoch == 9
+    assert second.raise_epoch(3) == 10
+    assert open_store().begin_epoch() == 11
 
 
 def test_a_hub_that_was_taken_over_can_write_nothing(open_store: Open, store: Store, make: Any) -> None:
@@ -42,6 +43,7 @@ def test_a_hub_that_was_taken_over_can_write_nothing(open_store: Open, store: St
     other.begin_epoch()
     writes: list[Callable[[], object]] = [
         lambda: store.commit(make.turn(2)),
+        lambda: store.raise_epoch(store.epoch + 5),
         lambda: store.commit(make.turn(2, keys=[KeyRow("ana", "k", 1, ("j1",))])),
         lambda: store.project(make.projection(1, jobs=[make.row(1)])),
         lambda: store.save_clock(1, 1, b""),

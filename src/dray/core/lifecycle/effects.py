@@ -96,6 +96,15 @@ class LookUp(msgspec.Struct, frozen=True, gc=False):
     uid: str
 
 
+class StopIfOver(msgspec.Struct, frozen=True, gc=False):
+    """A worker says that it runs an attempt that memory does not hold: it is asked to stop what the store knows to be
+    over, and nothing that the store does not know.
+    """
+
+    worker: str
+    uid: str
+
+
 class CloseSession(msgspec.Struct, frozen=True, gc=False):
     """Close a socket with a code and a reason."""
 
@@ -132,6 +141,7 @@ Effect = (
     | Ack
     | Refuse
     | LookUp
+    | StopIfOver
     | CloseSession
     | Note
     | Alarm

@@ -6,9 +6,21 @@ a new session under an id takes over from the old one, and two machines that kee
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from dray.core.lifecycle import attempts, gangs, jobs, lanes, results
 from dray.core.lifecycle.attempts import ACCEPT, RETURN, SILENCE
-from dray.core.lifecycle.effects import Ack, Alarm, Assign, Cancel, CloseSession, Effect, Go, Note
+from dray.core.lifecycle.effects import (
+    Ack,
+    Alarm,
+    Assign,
+    Cancel,
+    CloseSession,
+    Effect,
+    Go,
+    Note,
+    StopIfOver,
+)
 from dray.core.lifecycle.events import (
     Activity,
     AttemptRevoked,
@@ -31,12 +43,15 @@ from dray.core.lifecycle.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.reconcile import ADOPT, KEEP, LOSE, QUARANTINE, RESEND, STOP, Reported, reconcile
+from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Phase
 from dray.core.model.worker import Presence, Worker
 
 TAKEN_OVER, FLAPPING = 4409, 4429
+# Of what one heartbeat names and memory does not hold: each is looked for in the store.
+MOST_UNKNOWN = 16
 
 
 def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effect]:
@@ -253,6 +268,24 @@ def slots_seen(state: State, event: SlotsSeen, clock: Clock) -> list[Effect]:
         presence.slots = event.slots
         state.touch_worker(event.worker)
     return []
+
+
+def stop_over(state: State, worker: str, active: Iterable[str]) -> Iterator[Effect]:
+    """Ask a worker again to stop what it says it runs and the hub has given up: it was asked once, when that was
+    decided, and nobody answers for what is over.
+
+    It may not have heard that, and a task that waits for the hub would wait for ever. What it speaks of that this
+    hub never heard of is left alone, as it is when it registers.
+    """
+    unknown = 0
+    for uid in active:
+        attempt = state.attempts.get(uid)
+        if attempt is None:
+            unknown += 1
+            if unknown <= MOST_UNKNOWN:
+                yield StopIfOver(worker, uid)
+        elif attempt.worker == worker and not attempt.phase.live and not adoptable(state, attempt):
+            yield Cancel(worker, state.spell(attempt), uid, "superseded", 0)
 
 
 def credit_set(state: State, event: CreditSet, clock: Clock) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Room that is kept for tasks which are being moved aside, seen through one pass.
+"""Room that is kept for tasks which are being moved aside, seen through one pass, and whether it can be at all.
 
 Claimed before anything else is: to everybody, keepers included, it looks as taken as if the task ran there already.
 """
@@ -7,17 +7,34 @@ from __future__ import annotations
 
 from dray.core.lifecycle.moves import is_under_way
 from dray.core.lifecycle.state import State, TaskKey
+from dray.core.model.resources import Ask
+from dray.core.scheduling.filters import rejections
 from dray.core.scheduling.rooms import Rooms
 from dray.core.scheduling.walks import Spot
 
 
+def could_hold(state: State, row: int, ask: Ask) -> bool:
+    """Whether a worker that was found to have room for an ask could still have it, empty: it may have registered as
+    another than it was, with fewer slots or without its cards.
+
+    Asked of workers alone that have told of themselves since the last pass: nothing else changes what they are.
+    """
+    if row not in state.columns.roomier:
+        return True
+    return not any(rejection.ever for rejection in rejections(ask, Rooms(state).room(row, ask.pool)))
+
+
 def drop_over(state: State) -> None:
-    """Let go of moves whose task started again, ended or may not start, and of those whose other worker is away."""
+    """Let go of moves whose task started again, ended or may not start, and of those whose other worker is away or
+    can no longer hold it.
+    """
     columns = state.columns
     for key, move in list(state.moves.items()):
         row = columns.row_of.get(move.worker)
         if row is not None and columns.get("open", row) and is_under_way(state, key, move):
-            continue
+            asks = state.asks(state.jobs[key[0]].shape)
+            if move.variant >= len(asks) or could_hold(state, row, asks[move.variant]):
+                continue
         del state.moves[key]
         if row is not None:
             # What was kept is there for others, and nobody else will say so.

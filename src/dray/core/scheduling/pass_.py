@@ -68,6 +68,8 @@ class _Pass:
         self._state = state
         roomier = list(state.columns.roomier)
         drop_stale(state)
+        # Before rows that changed are forgotten: those may be what a preemption can no longer use.
+        self._preemptions = lapsed(state)
         hints = {shape: rows for shape, rows in wake(state).items() if state.asks(shape)[0].nodes == 1}
         rooms, window = Rooms(state), Window()
         self._moving = claim_moves(state, rooms)
@@ -79,7 +81,6 @@ class _Pass:
         self._taken: dict[str, int] = {}
         self._next: dict[str, int] = {}
         self._placements: list[Placement] = []
-        self._preemptions = lapsed(state)
         self._served: set[tuple[str, int]] = set()
         self._parked: dict[int, None] = {}
         self._gated: dict[BucketKey, str] = {}
@@ -305,8 +306,12 @@ def settle_plan(state: State, decided: Plan) -> bool:
             if shape in state.backlog.of_shape:
                 note_parked(state, shape)
             state.backlog.park(shape, full=False)
-    drop_stale(state)
+    drop_stale(state, _served(state, decided) if state.reservations else ())
     return decided.cut or bool(state.columns.roomier)
+
+
+def _served(state: State, decided: Plan) -> set[str]:
+    return {placement.job_id for placement in decided.placements if placement.uid in state.attempts}
 
 
 def _look_at(state: State, job_id: str, at_ms: int) -> None:

@@ -16,10 +16,12 @@ from dray.core.lifecycle.events import Move, Preemption
 from dray.core.lifecycle.parties import cost_of, gpus_of
 from dray.core.lifecycle.receipts import STALE_MS, Hit, lapses_ms, ran_ms, recent
 from dray.core.lifecycle.state import NEVER, State
+from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE as CARD
 from dray.core.model.resources import Ask
 from dray.core.model.spec import TIERS, unpack_spec
+from dray.core.scheduling.destinations import could_hold
 from dray.core.scheduling.filters import CLASS_FILTERS, fits
 from dray.core.scheduling.moves import Aside, Claim
 from dray.core.scheduling.precedence import (
@@ -388,12 +390,21 @@ def gives_up_ms(state: State, preemption: Preemption) -> int:
 
 
 def lapsed(state: State) -> list[Preemption]:
-    """Preemptions that are given up: victims that never went, or a worker that went with its room."""
+    """Preemptions that are given up: victims that never went, or a worker that came back as one without the room."""
     return [
         Preemption(receipt.job_id, receipt.index, receipt.rule, receipt.kind, (), (), 0, ())
         for receipt in state.receipts.values()
-        if lapses_ms(receipt) <= state.now_ms
+        if lapses_ms(receipt) <= state.now_ms or not _could_be_served(state, receipt)
     ]
+
+
+def _could_be_served(state: State, receipt: Receipt) -> bool:
+    job, row_of = state.jobs.get(receipt.job_id), state.columns.row_of
+    if job is None:
+        return True
+    ask = state.asks(job.shape)[receipt.variant]
+    rows = [row_of[worker] for worker in receipt.workers if worker in row_of]
+    return all(could_hold(state, row, ask) for row in rows if state.columns.get("open", row))
 
 
 def share_held(state: State, kind: str) -> float:

@@ -8,7 +8,7 @@ and never later than before while their worker stays, because nothing that would
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.columns import pick_cards
@@ -18,7 +18,7 @@ from dray.core.model.capability import Device
 from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask
-from dray.core.scheduling.destinations import drop_over
+from dray.core.scheduling.destinations import could_hold, drop_over
 from dray.core.scheduling.filters import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.ordering import Head, Turns, next_entry, rank_of
 from dray.core.scheduling.rooms import Devices, Rooms
@@ -60,15 +60,15 @@ class Spare:
         for name, amount in ask.resources:
             self.named[name] = self.named.get(name, 0) + amount
 
-    def take(self, ask: Ask, devices: Devices) -> None:
-        """Somebody has taken a part."""
-        self.cpu -= ask.cpu_milli
-        self.memory -= ask.memory_bytes
-        self.slots -= ask.pool == self.pool
+    def take(self, ask: Ask, devices: Devices, sign: int = 1) -> None:
+        """Somebody has taken a part (sign 1), or does not take it after all (sign -1)."""
+        self.cpu -= sign * ask.cpu_milli
+        self.memory -= sign * ask.memory_bytes
+        self.slots -= sign * (ask.pool == self.pool)
         for index in devices:
-            self.used[index] = self.used.get(index, 0) + ask.gpu_milli
+            self.used[index] = self.used.get(index, 0) + sign * ask.gpu_milli
         for name, amount in ask.resources:
-            self.named[name] = self.named.get(name, 0) - amount
+            self.named[name] = self.named.get(name, 0) - sign * amount
 
     def cards_for(self, ask: Ask) -> Devices | None:
         """The cards a task would get; None where anything is missing."""
@@ -91,40 +91,71 @@ class Spare:
 
 
 class Keeper:
-    """Stands before one worker on behalf of one job. `leaving`: whose room is the job's, once they are gone."""
+    """Stands before one worker on behalf of one job. `gone`: who has left by its start. `until_ms`: of a preemptor,
+    who takes its victims' place as soon as they are gone, until when it would run; 0 of anybody else.
+    """
 
     def __init__(
         self, job_id: str, start_ms: int, ask: Ask, devices: Devices, spare: Spare, window: Window
     ) -> None:
         self.job_id, self._start_ms, self._ask, self._devices = job_id, start_ms, ask, devices
         self._spare, self._window = spare, window
-        self.leaving: tuple[Attempt, ...] = ()
+        self.gone: tuple[Attempt, ...] = ()
+        self.until_ms = 0
+        self._expected: dict[str, Keeper] = {}
+
+    def expect(self, other: Keeper) -> None:
+        """Another has room kept here too: what a preemptor still holds by the start is not there for anybody else.
+
+        Each of the two counts on the room that the other's victims leave, and the first could not start in it.
+        """
+        if other.until_ms <= self._start_ms or other.job_id == self.job_id:
+            return
+        counted = {attempt.uid for attempt in self.gone}
+        for attempt in other.gone:
+            if attempt.uid not in counted:
+                self._spare.give_back(attempt)
+        self._spare.take(other._ask, other._devices)
+        self._expected[other.job_id] = other
 
     def admits(self, ask: Ask, devices: Devices, owner: str) -> bool:
         """The owner may in, and so may what ends in time or leaves the owner's part alone."""
         if owner == self.job_id or self._window.until_ms <= self._start_ms:
             return True
+        spare = self._spare
+        slots = spare.slots
+        self._count(owner, -1)
         if ask.pool != self._ask.pool:
-            spare, self._spare.slots = self._spare.slots, max(1, self._spare.slots)
-            admitted = self._spare.holds(ask, devices)
-            self._spare.slots = spare
-            return admitted
-        return self._spare.holds(ask, devices)
+            spare.slots = max(1, spare.slots)
+        admitted = spare.holds(ask, devices)
+        self._count(owner, 1)
+        spare.slots = slots
+        return admitted
 
     def crowd(self, used: dict[int, int], owner: str) -> dict[int, int]:
         """What is used of each card, the owner's part counted too for whoever outlives the start."""
         if owner == self.job_id or self._window.until_ms <= self._start_ms:
             return used
-        return used | {index: max(share, used.get(index, 0)) for index, share in self._spare.used.items()}
+        self._count(owner, -1)
+        kept = {index: max(share, used.get(index, 0)) for index, share in self._spare.used.items()}
+        self._count(owner, 1)
+        return used | kept
 
     def took(self, ask: Ask, devices: Devices, owner: str) -> None:
         """A task was let in: where it outlives the start it has taken from what is left beside the owner."""
         if owner != self.job_id and self._window.until_ms > self._start_ms:
+            self._count(owner, -1)
+            self._expected.pop(owner, None)
             self._spare.take(ask, devices)
+
+    def _count(self, owner: str, sign: int) -> None:
+        """Count what is expected of a job in, or leave it out while it asks itself."""
+        if (other := self._expected.get(owner)) is not None:
+            self._spare.take(other._ask, other._devices, sign)
 
     def withhold(self, spare: Spare) -> None:
         """Take the owner's part off what others could make of a worker."""
-        for attempt in self.leaving:
+        for attempt in self.gone if self.until_ms else ():
             spare.give_back(attempt)
         spare.take(self._ask, self._devices)
 
@@ -136,6 +167,9 @@ class Keepers:
         self._all: list[Keeper] = []
 
     def add(self, keeper: Keeper) -> None:
+        for other in self._all:
+            other.expect(keeper)
+            keeper.expect(other)
         self._all.append(keeper)
 
     def admits(self, ask: Ask, room: Room, devices: Devices, owner: str) -> bool:
@@ -184,30 +218,38 @@ class Watch:
         asks = state.asks(state.jobs[kept.job_id].shape)
         for _, row, variant, devices in kept.spots:
             held = [state.attempts[uid] for uid in state.held.get(state.columns.worker_of[row], ())]
-            gone = [attempt for attempt in held if end_ms(state, attempt) <= kept.start_ms]
+            gone = tuple(attempt for attempt in held if end_ms(state, attempt) <= kept.start_ms)
             self._add(row, kept.job_id, kept.start_ms, asks[variant], devices, gone)
 
     def preempt(self, job: Job, preemption: Preemption | Receipt) -> None:
         """Keep the room of a preemptor's victims for it, on every worker that is there."""
         state = self._state
         ask = state.asks(job.shape)[preemption.variant]
+        until_ms = state.now_ms + job.limit_ms if job.limit_ms else NEVER
         victims = [one if isinstance(one, str) else one.uid for one in preemption.victims]
         for worker, devices in zip(preemption.workers, preemption.devices, strict=True):
             row = state.columns.row_of.get(worker)
             if row is None or not _is_open(state, row):
                 continue
             gone = tuple(state.attempts[uid] for uid in state.held.get(worker, ()) if uid in victims)
-            self._add(row, job.id, state.now_ms, ask, devices, gone).leaving = gone
+            self._add(row, job.id, state.now_ms, ask, devices, gone, until_ms)
 
     def _add(
-        self, row: int, job_id: str, start_ms: int, ask: Ask, devices: Devices, gone: Iterable[Attempt]
-    ) -> Keeper:
+        self,
+        row: int,
+        job_id: str,
+        start_ms: int,
+        ask: Ask,
+        devices: Devices,
+        gone: tuple[Attempt, ...],
+        until_ms: int = 0,
+    ) -> None:
         spare = Spare(self._state, self._rooms.room(row, ask.pool), ask.pool, gone)
         spare.take(ask, devices)
         keeper = Keeper(job_id, start_ms, ask, devices, spare, self._window)
+        keeper.gone, keeper.until_ms = gone, until_ms
         self.of_row.setdefault(row, Keepers()).add(keeper)
         self._rooms.guards[row] = self.of_row[row]
-        return keeper
 
 
 class Start(NamedTuple):
@@ -220,9 +262,17 @@ class Start(NamedTuple):
 
 
 def end_ms(state: State, attempt: Attempt) -> int:
-    """When an attempt is gone at the latest: by its time limit, or by the grace it was given."""
+    """When an attempt is gone at the latest: by its time limit, or by the grace it was given.
+
+    Who is asked to stop has no more time than it had: its limit still holds, and may come before its grace is over.
+    """
+    limit_ms = _limit_ms(state, attempt)
     if attempt.phase is Phase.STOPPING:
-        return attempt.cancel_ms + round(attempt.grace_s * 1000)
+        return min(limit_ms, attempt.cancel_ms + round(attempt.grace_s * 1000))
+    return limit_ms
+
+
+def _limit_ms(state: State, attempt: Attempt) -> int:
     if not attempt.limit_ms:
         return NEVER
     if attempt.lane:
@@ -276,15 +326,18 @@ def _by_backend(state: State, ask: Ask, starts: list[Start]) -> list[list[Start]
     return list(groups.values())
 
 
-def drop_stale(state: State) -> None:
-    """Let go of moves that are over, and of reservations whose job no longer waits or whose worker is away.
+def drop_stale(state: State, served: Container[str] = ()) -> None:
+    """Let go of moves that are over, and of reservations whose job no longer waits, or whose worker is away or can no
+    longer hold it.
 
-    Their room is there for others.
+    Their room is there for others. `served`: jobs that were given places just now. Those that wait on began to wait
+    anew, and may have within one millisecond: by the moment alone what they got would be kept for them once more.
     """
     drop_over(state)
     for slot, kept in list(state.reservations.items()):
         waits, rows = _is_waiting(state, kept), [spot[1] for spot in kept.spots]
-        if waits and all(_is_open(state, row) for row in rows):
+        waits = waits and kept.job_id not in served
+        if waits and all(_is_open(state, row) for row in rows) and _could_be_kept(state, kept):
             continue
         del state.reservations[slot]
         state.columns.roomier.update(dict.fromkeys(rows))
@@ -368,6 +421,12 @@ def _improve(state: State, rooms: Rooms, slot: str, kept: Reservation, roomier: 
 
 def _spots(starts: Sequence[Start]) -> tuple[tuple[int, int, int, Devices], ...]:
     return tuple((start.at_ms, start.row, start.variant, start.devices) for start in starts)
+
+
+def _could_be_kept(state: State, kept: Reservation) -> bool:
+    """Whether its workers, as they registered last, can hold what was promised on them."""
+    asks = state.asks(state.jobs[kept.job_id].shape)
+    return all(could_hold(state, row, asks[variant]) for _, row, variant, _ in kept.spots)
 
 
 def _is_waiting(state: State, kept: Reservation) -> bool:

@@ -72,8 +72,14 @@ class MemoryStore:
         self.epoch = 0
         self.sweep_pending = False
 
-    def begin_epoch(self, at_least: int = 0) -> int:
+    def begin_epoch(self) -> int:
         """Take the file over: from here on every other store's writes fail."""
+        self.epoch = self.file.epoch = self.file.epoch + 1
+        return self.epoch
+
+    def raise_epoch(self, at_least: int) -> int:
+        """Pass an epoch that somebody has seen; only the file's owner may."""
+        self._check_epoch()
         self.epoch = self.file.epoch = max(self.file.epoch + 1, at_least)
         return self.epoch
 

@@ -57,7 +57,8 @@ _SAVE_TOKEN = (
 )
 _MARK_APPLIED = "UPDATE meta SET applied_seq = ?, now_ms = max(now_ms, ?), counters = ? WHERE epoch = ?"
 _SAVE_CLOCK = "UPDATE meta SET now_ms = max(now_ms, ?), at_ms = ?, clock_base = ? WHERE epoch = ?"
-_RAISE_EPOCH = "UPDATE meta SET epoch = max(epoch + 1, ?), clean = 0 RETURNING epoch"
+_BEGIN_EPOCH = "UPDATE meta SET epoch = epoch + 1, clean = 0 RETURNING epoch"
+_RAISE_EPOCH = "UPDATE meta SET epoch = ? WHERE epoch = ?"
 
 
 class SqliteStore:
@@ -110,15 +111,29 @@ class SqliteStore:
 
     # --- writes: one thread at a time ---
 
-    def begin_epoch(self, at_least: int = 0) -> int:
+    def begin_epoch(self) -> int:
         """Take the store over: from here on every other hub's writes fail."""
 
-        def raise_epoch(connection: sqlite3.Connection) -> int:
-            return int(connection.execute(_RAISE_EPOCH, (at_least,)).fetchone()[0])
+        def begin(connection: sqlite3.Connection) -> int:
+            return int(connection.execute(_BEGIN_EPOCH).fetchone()[0])
 
-        self.epoch = self._write("take the store over", raise_epoch)
+        self.epoch = self._write("take the store over", begin)
         self._applied_seq, self._last_seq = self._reader.positions()
         return self.epoch
+
+    def raise_epoch(self, at_least: int) -> int:
+        """Pass an epoch that somebody has seen; only the store's owner may.
+
+        One that was taken over meanwhile would take the store back, behind turns that it does not know.
+        """
+        wanted = max(self.epoch + 1, at_least)
+
+        def raise_it(connection: sqlite3.Connection) -> None:
+            self._own(connection.execute(_RAISE_EPOCH, (wanted, self.epoch)))
+
+        self._write("raise the epoch", raise_it)
+        self.epoch = wanted
+        return wanted
 
     def commit(self, turn: Turn) -> None:
         """Make one turn durable, with the keys, audit records and chunks that belong to it."""

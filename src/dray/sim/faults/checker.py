@@ -309,7 +309,7 @@ class Checker:
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
         found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]
-        found += [*self._rooms.turned(life), *self._rooms.find_idle(life)]
+        found += [*self._rooms.turned(life), *self._rooms.find_idle(life), *self._rooms.find_impossible(life)]
         if self._rooms.is_changed(state):
             found += find_overlooked(life)
         for worker, presence in state.presence.items():

@@ -269,7 +269,12 @@ class HubLife:
         if isinstance(body, Register):
             session.worker = body.id
             if inbound.is_outdated(self.state, self.store.epoch, body):
-                self._first.append(EpochStarted(self.store.begin_epoch(body.max_epoch_seen + 1)))
+                try:
+                    raised = self.store.raise_epoch(body.max_epoch_seen + 1)
+                except EpochLost as failure:
+                    self._fall(failure)
+                    return
+                self._first.append(EpochStarted(raised))
             self.post(
                 lambda state, clock: Decision(inbound.register(state, self.store, session.number, body))
             )
@@ -367,7 +372,7 @@ class HubLife:
 
     def _fall(self, failure: StoreError) -> None:
         self.world.counts[f"hub ended by {failure.code}"] += 1
-        self.die(f"commit failed: {failure}")
+        self.die(f"the store failed: {failure}")
 
     def _dies_here(self) -> bool:
         if self.site.die_at_step:

@@ -8,6 +8,7 @@ from dray.sim.faults.gang_mutants import GANGS
 from dray.sim.faults.mutants import Edit, Mutant
 from dray.sim.faults.policy_mutants import POLICIES
 from dray.sim.faults.save_mutants import SAVES
+from dray.sim.faults.shy_mutants import SHY
 
 _TURN = "dray.hub.turns:Conductor.turn"
 _PASS = "dray.hub.turns:Conductor._pass"
@@ -528,4 +529,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *CONTROL,
     *POLICIES,
     *CALLS,
+    *SHY,
 )

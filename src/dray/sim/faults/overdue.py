@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.core.model.records import Phase
+from dray.core.model.records import Attempt, Phase
 from dray.sim.faults.hub_life import HOUSEKEEPING_MS, HubLife
 from dray.sim.faults.runs import Runs
 
@@ -134,10 +134,23 @@ def _zombies(life: HubLife, runs: Runs) -> Iterator[str]:
             continue
         for run in runs.going.get(connection.owner, ()):
             attempt = life.store.find_attempt(run.uid)
-            known = attempt is not None and not attempt.phase.live and run.uid not in life.state.attempts
-            if not known or not run.names_attempt or run.stranger:
+            if attempt is None or attempt.phase.live or run.uid in life.state.attempts:
+                continue
+            if not run.names_attempt or run.stranger:
                 continue
             if run.given_up_ms < 0:
                 run.given_up_ms = now_ms
-            elif now_ms - run.given_up_ms > ZOMBIE_MS:
+            elif now_ms - max(run.given_up_ms, _grace_over_ms(life, attempt)) > ZOMBIE_MS:
                 yield f"{run} goes on, the hub has it as {attempt}"
+
+
+def _grace_over_ms(life: HubLife, attempt: Attempt) -> int:
+    """Until when somebody else's worker may let what it was asked to stop go on.
+
+    One that was cancelled with a grace and taken back before that was over is asked again, with none. dray's own agents
+    take the shorter one; others need not, and what they were given first they may use up.
+    """
+    worker = life.state.workers.get(attempt.worker)
+    if worker is None or not worker.base or not attempt.cancel:
+        return 0
+    return attempt.cancel_ms - life.site.shift_ms + round(1000 * attempt.grace_s)

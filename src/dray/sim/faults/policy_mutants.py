@@ -114,8 +114,8 @@ KEPT = (
         "keeper-admits-everybody",
         "Room that is kept for one task is given to whoever asks.",
         _KEPT + "Keeper.admits",
-        "return self._spare.holds(ask, devices)",
-        "return True",
+        "admitted = spare.holds(ask, devices)",
+        "admitted = True",
     ),
     _one(
         "reservation-ignores-limits",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from dray.core.lifecycle.state import NEVER, Reservation, State
 from dray.core.model.ledger import Receipt, Victim
@@ -18,11 +19,20 @@ from dray.core.scheduling.destinations import claim_moves
 from dray.core.scheduling.gates import Gates
 from dray.core.scheduling.rooms import Rooms
 from dray.sim.faults.hub_life import HubLife
+from dray.sim.faults.offer_watch import OfferWatch
 from dray.sim.faults.policy_watch import gpus_of
 from dray.sim.faults.world import World
 
 # Hub, policy, job, since when it waits, its queue and what it asks for: an edit of these two gives a promise up.
 Promise = tuple[int, bytes, str, int, str, Asks]
+Part = tuple[Ask, tuple[int, ...]]
+
+
+class Others(NamedTuple):
+    """Who else comes to a worker, and in whose place."""
+
+    leaving: dict[str, None]
+    parts: tuple[Part, ...]
 
 
 class RoomWatch:
@@ -36,6 +46,7 @@ class RoomWatch:
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
         self._promises: dict[Promise, Reservation] = {}
         self._kept: frozenset[tuple[object, ...]] = frozenset()
+        self._offers = OfferWatch()
 
     def rewind(self) -> None:
         """The hub was restored from a backup: it does not know what came after."""
@@ -47,6 +58,7 @@ class RoomWatch:
     def committed(self, life: HubLife, fresh: list[Attempt]) -> None:
         """Judge where a turn has started work, and whom it has stopped for whom."""
         state = life.state
+        self._offers.look(state)
         for attempt in fresh:
             self._check_capacity(state, attempt)
             self._check_reserved(state, attempt)
@@ -81,10 +93,13 @@ class RoomWatch:
             if not waits or job is None or in_time or attempt.job_id == kept.job_id:
                 continue
             for _, row, variant, devices in kept.spots:
-                if state.columns.worker_of[row] == attempt.worker:
-                    held = [state.attempts[uid] for uid in state.held[attempt.worker]]
+                worker = state.columns.worker_of[row]
+                if worker == attempt.worker and not self._offers.is_gone(kept, worker):
+                    held = [state.attempts[uid] for uid in state.held[worker]]
                     lasting = [other for other in held if _end_ms(state, other) > kept.start_ms]
-                    self._check_beside(state, attempt, lasting, state.asks(job.shape)[variant], devices, kept)
+                    others = _expected(state, worker, kept.start_ms, job.id)
+                    part = state.asks(job.shape)[variant], devices
+                    self._check_beside(state, attempt, lasting, part, others, kept)
 
     def _check_receipts(self, state: State, attempt: Attempt) -> None:
         """Room that victims leave is their preemptor's."""
@@ -94,10 +109,11 @@ class RoomWatch:
                 continue
             leaving = {victim.uid for victim in receipt.victims}
             for worker, devices in zip(receipt.workers, receipt.devices, strict=True):
-                if worker == attempt.worker:
+                if worker == attempt.worker and not self._offers.is_gone(receipt.id, worker):
                     held = [state.attempts[uid] for uid in state.held[worker] if uid not in leaving]
-                    ask = state.asks(job.shape)[receipt.variant]
-                    self._check_beside(state, attempt, held, ask, devices, receipt)
+                    others = _expected(state, worker, state.now_ms, job.id)
+                    part = state.asks(job.shape)[receipt.variant], devices
+                    self._check_beside(state, attempt, held, part, others, receipt)
 
     def _check_moves(self, state: State, attempt: Attempt) -> None:
         """Room that a task moves to is its own: whoever starts beside it leaves it that."""
@@ -106,8 +122,14 @@ class RoomWatch:
             waits = task is not None and task.last_uid == move.uid and (task.queued or task.current)
             if job is None or not waits or job.barred or move.worker != attempt.worker:
                 continue
-            held = [state.attempts[uid] for uid in state.held[move.worker]]
-            if self._moved_lacks(state, held, state.asks(job.shape)[move.variant], move.worker):
+            if self._offers.is_gone(move, move.worker):
+                continue
+            # Another may leave this place for it: until that one is gone not all of it is there, and a newcomer may
+            # have what neither of the two needs.
+            held = [state.attempts[uid] for uid in state.held[move.worker] if uid not in _leaving(state)]
+            before, ask = [one for one in held if one.uid != attempt.uid], state.asks(job.shape)[move.variant]
+            fitted = not self._moved_lacks(state, before, ask, move.worker)
+            if fitted and self._moved_lacks(state, held, ask, move.worker):
                 self._world.fail(
                     f"attempt {attempt.uid} takes the room that {job_id}/{index} moves to: {move}"
                 )
@@ -129,12 +151,15 @@ class RoomWatch:
         state: State,
         attempt: Attempt,
         held: list[Attempt],
-        ask: Ask,
-        devices: tuple[int, ...],
+        part: Part,
+        others: Others,
         kept: Reservation | Receipt,
     ) -> None:
-        """Of what a new attempt takes, enough must be left for whoever the room is kept for."""
-        mine = state.ask(attempt)
+        """Of what a new attempt takes, enough must be left for whoever the room is kept for, beside all others for whom
+        room is kept there.
+        """
+        mine, (ask, devices) = state.ask(attempt), part
+        held = [one for one in held if one.uid not in others.leaving]
         only = Ask(
             pool=ask.pool if ask.pool == mine.pool else "",
             cpu_milli=ask.cpu_milli if mine.cpu_milli else 0,
@@ -144,7 +169,7 @@ class RoomWatch:
             resources=tuple(pair for pair in ask.resources if pair[0] in dict(mine.resources)),
         )
         shared = tuple(index for index in devices if index in attempt.devices)
-        if lack := _lacks(state, attempt.worker, held, only, shared, more=True):
+        if lack := _lacks(state, attempt.worker, held, only, shared, True, others.parts):
             self._world.fail(f"attempt {attempt.uid} takes kept room, {lack}: {kept}")
 
     def _check_victims_first(self, state: State, attempt: Attempt) -> None:
@@ -307,6 +332,7 @@ class RoomWatch:
     def turned(self, life: HubLife) -> list[str]:
         """A promised start is never moved back, unless a worker it was promised on went away, or a rule stepped in."""
         state = life.state
+        self._offers.look(state)  # a turn that only keeps room commits nothing
         record = state.ledger.get(("policy", ""))
         regime = getattr(record, "policy", b"")
         found: list[str] = []
@@ -369,7 +395,36 @@ class RoomWatch:
         if job is None or job.barred or not job.waiting or job.waiting_since_ms != kept.since_ms:
             return False
         ruled_out = (job.limit and job.live >= job.limit) or state.line_of(job) in state.backlog.gated
-        return not ruled_out and all(state.columns.get("open", row) for _, row, _, _ in kept.spots)
+        rows = [row for _, row, _, _ in kept.spots]
+        gone = any(self._offers.is_gone(kept, state.columns.worker_of[row]) for row in rows)
+        return not ruled_out and not gone and all(state.columns.get("open", row) for row in rows)
+
+    def find_impossible(self, life: HubLife) -> list[str]:
+        """Nothing is kept on a worker that is there and could not hold it were it empty."""
+        state = life.state
+        kept = [
+            (state.columns.worker_of[row], state.jobs.get(one.job_id), variant, str(one))
+            for one in state.reservations.values()
+            for _, row, variant, _ in one.spots
+        ]
+        kept += [
+            (worker, state.jobs.get(receipt.job_id), receipt.variant, str(receipt))
+            for receipt in state.receipts.values()
+            for worker in receipt.workers
+        ]
+        kept += [
+            (move.worker, state.jobs.get(key[0]), move.variant, f"{key} {move}")
+            for key, move in state.moves.items()
+        ]
+        found = []
+        for worker, job, variant, told in kept:
+            row = state.columns.row_of.get(worker)
+            if job is None or row is None or not state.columns.get("open", row):
+                continue
+            asks = state.asks(job.shape)
+            if variant < len(asks) and (lack := self._moved_lacks(state, [], asks[variant], worker)):
+                found.append(f"room is kept on {worker}, which has {lack}: {told}")
+        return found
 
 
 def _is_as_promised(state: State, key: Promise) -> bool:
@@ -378,13 +433,23 @@ def _is_as_promised(state: State, key: Promise) -> bool:
 
 
 def _lacks(
-    state: State, worker_id: str, held: list[Attempt], ask: Ask, devices: tuple[int, ...], more: bool = False
+    state: State,
+    worker_id: str,
+    held: list[Attempt],
+    ask: Ask,
+    devices: tuple[int, ...],
+    more: bool = False,
+    others: tuple[Part, ...] = (),
 ) -> str:
-    """What a worker has too little of for these attempts (and, with `more`, another ask), of all that is asked for."""
+    """What a worker has too little of for these attempts (and, with `more`, another ask), of all that is asked for.
+
+    `others`: who else comes, with which cards.
+    """
     worker, slots = state.workers[worker_id], state.presence[worker_id].slots
-    asks = [state.ask(attempt) for attempt in held] + ([ask] if more else [])
+    coming = [one for one, _ in others] + ([ask] if more else [])
+    asks = [state.ask(attempt) for attempt in held] + coming
     # Whoever yielded has given its slot and cores up.
-    going = [state.ask(attempt) for attempt in held if not attempt.yielded] + ([ask] if more else [])
+    going = [state.ask(attempt) for attempt in held if not attempt.yielded] + coming
     cpu, memory = sum(one.cpu_milli for one in going), sum(one.memory_bytes for one in asks)
     if ask.cpu_milli and cpu > round(worker.capability.cpu_count * 1000):
         return f"{cpu} millicores of {worker.capability.cpu_count} cores"
@@ -400,15 +465,42 @@ def _lacks(
             return f"{amount} {name} of {worker.resources.get(name, 0)}"
     for card in devices:
         share = sum(state.ask(one).gpu_milli for one in held if card in one.devices)
+        share += sum(one.gpu_milli for one, cards in others if card in cards)
         share += ask.gpu_milli if more else 0
         if share > WHOLE:
             return f"{share} milli of card {card}"
     return ""
 
 
+def _expected(state: State, worker: str, start_ms: int, but: str) -> Others:
+    """Who comes to a worker in the place of victims and is still there at a start, all of them but one job."""
+    leaving: dict[str, None] = {}
+    parts: list[Part] = []
+    for receipt in state.receipts.values():
+        job = state.jobs.get(receipt.job_id)
+        if job is None or job.id == but or (job.limit_ms and state.now_ms + job.limit_ms <= start_ms):
+            continue
+        for name, devices in zip(receipt.workers, receipt.devices, strict=True):
+            if name == worker:
+                leaving.update(dict.fromkeys(victim.uid for victim in receipt.victims))
+                parts.append((state.asks(job.shape)[receipt.variant], devices))
+    return Others(leaving, tuple(parts))
+
+
+def _leaving(state: State) -> set[str]:
+    """Who was asked to leave its place to another."""
+    return {uid for uid, attempt in state.attempts.items() if attempt.cancel == "preempted"}
+
+
 def _end_ms(state: State, attempt: Attempt) -> int:
+    limit_ms = _limit_ms(state, attempt)
+    # Who is asked to stop gets no more time by it than its limit gave it.
     if attempt.phase is Phase.STOPPING:
-        return attempt.cancel_ms + round(attempt.grace_s * 1000)
+        return min(limit_ms, attempt.cancel_ms + round(attempt.grace_s * 1000))
+    return limit_ms
+
+
+def _limit_ms(state: State, attempt: Attempt) -> int:
     if attempt.calls is not None and attempt.limit_ms:
         fed_ms = max(attempt.fed_ms, attempt.assigned_ms + state.rules.slice_ms)
         return fed_ms + attempt.limit_ms * max(1, len(attempt.calls))

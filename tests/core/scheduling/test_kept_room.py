@@ -1,0 +1,135 @@
+"""Room that is kept for several at once, for who was served just now, and on workers that came back as others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.harness import Cluster
+
+from dray.core.lifecycle.events import AttemptEnded
+from dray.core.lifecycle.receipts import receipts
+from dray.core.model.policy import PlacementPolicy, PreemptionPolicy, Queue
+from dray.core.scheduling.reservations import end_ms
+
+BANDS = Queue(order="priority", ageing_s=0, protect_after_s=10)
+
+
+def govern(cluster: Cluster, **preemption: Any) -> None:
+    given = {"min_run_s": 0, **preemption}
+    cluster.rule(queues={"default": BANDS, "other": BANDS}, preemption=PreemptionPolicy(**given))
+
+
+def run(cluster: Cluster, job: str, **spec: Any) -> str:
+    cluster.submit(job, **spec)
+    uid = cluster.current(job)
+    cluster.run(uid)
+    return uid
+
+
+def test_room_is_not_kept_once_more_for_whom_it_was_given_to_within_a_millisecond(cluster: Cluster) -> None:
+    govern(cluster, strategy="none")
+    cluster.join("w1", credit=100, batch=2)
+    uids = [run(cluster, "a", max_runtime_s=100), run(cluster, "b", max_runtime_s=100)]
+    cluster.submit("first")
+    cluster.submit("array", array={"first": 0, "last": 4}, cpu_milli=1000)
+    cluster.advance(10)
+    assert cluster.state.reservations["default"].job_id == "first"
+    # All of it without a tick of the clock: the array begins to wait anew with each of its tasks that is placed.
+    cluster.turn(*(AttemptEnded("w1", cluster.outcome(uid)) for uid in uids))
+    assert cluster.current("array", 0)
+    assert cluster.state.reservations["default"].job_id == "array"
+    cluster.run(cluster.current("array", 0))
+    cluster.end(cluster.current("array", 0))
+    assert cluster.current("array", 1)
+    assert not cluster.state.reservations
+
+
+def test_a_promise_counts_on_no_room_that_a_preemptor_will_hold(cluster: Cluster) -> None:
+    """The pair is promised a slot beside the victim's, which the preemptor takes over for longer than that."""
+    govern(cluster)
+    cluster.join("w2", credit=100, batch=1, cpus=2)
+    other = run(cluster, "other", cpu_milli=1000, priority=9, max_runtime_s=1000)
+    cluster.join("w1", credit=100, batch=2, cpus=8)
+    victim = run(cluster, "victim", cpu_milli=6000, max_runtime_s=100)
+    cluster.submit("pair", node_count=2, cpu_milli=1000)
+    cluster.advance(10)
+    assert cluster.state.reservations["default"].job_id == "pair"
+    cluster.submit("preemptor", cpu_milli=6000, priority=5)
+    assert cluster.attempt(victim).cancel == "preempted"
+    cluster.submit("lasting", max_runtime_s=100_000)
+    assert not cluster.current("lasting")
+    cluster.end(victim, "preempted")
+    cluster.end(other)
+    assert cluster.current("preemptor")
+    assert cluster.current("pair", 0)
+    assert cluster.current("pair", 1)
+
+
+def test_two_preemptors_on_one_worker_count_with_each_other(cluster: Cluster) -> None:
+    govern(cluster)
+    cluster.join("w1", credit=100, cpus=8, gpus=2)
+    victims = [run(cluster, name, cpu_milli=1000, gpu_count=1) for name in ("v1", "v2")]
+    cluster.submit("p1", cpu_milli=3000, gpu_count=1, priority=5)
+    cluster.submit("p2", cpu_milli=3000, gpu_count=1, priority=5, queue="other")
+    assert [cluster.attempt(uid).cancel for uid in victims] == ["preempted", "preempted"]
+    cluster.submit("greedy", cpu_milli=4000)
+    cluster.submit("modest", cpu_milli=2000)
+    assert not cluster.current("greedy")
+    assert cluster.current("modest")
+    for uid in victims:
+        cluster.end(uid, "preempted")
+    assert cluster.current("p1")
+    assert cluster.current("p2")
+
+
+def test_who_is_asked_to_stop_has_no_more_time_than_its_limit_gave_it(cluster: Cluster) -> None:
+    govern(cluster)
+    cluster.join("w1", credit=100, batch=1)
+    uid = run(cluster, "low", max_runtime_s=20)
+    limit_ms = end_ms(cluster.state, cluster.attempt(uid))
+    cluster.advance(5)
+    cluster.submit("high", priority=5)
+    assert cluster.attempt(uid).grace_s > 15
+    assert end_ms(cluster.state, cluster.attempt(uid)) == limit_ms
+
+
+def test_a_promise_goes_with_the_cores_it_was_made_on(cluster: Cluster) -> None:
+    govern(cluster, strategy="none")
+    cluster.join("w1", credit=100, cpus=8)
+    uid = run(cluster, "running", cpu_milli=6000, max_runtime_s=100)
+    cluster.submit("big", cpu_milli=8000)
+    cluster.advance(10)
+    assert cluster.state.reservations["default"].job_id == "big"
+    cluster.register("w1", active=[cluster.active(uid)], cpus=7)
+    cluster.poll("w1", 100)
+    assert not cluster.state.reservations
+    cluster.submit("small", cpu_milli=1000)
+    assert cluster.current("small")
+
+
+def test_a_preemption_is_given_up_at_once_where_its_worker_lost_its_cards(cluster: Cluster) -> None:
+    govern(cluster)
+    cluster.join("w1", credit=100, gpus=1, batch=2)
+    uid = run(cluster, "low", gpu_count=1, priority=1)
+    cluster.submit("high", gpu_count=1, priority=5)
+    assert cluster.attempt(uid).cancel == "preempted"
+    cluster.register("w1", active=[cluster.active(uid)], gpus=0, batch=2)
+    cluster.poll("w1", 100)
+    (receipt,) = receipts(cluster.state)
+    assert (receipt.status, cluster.state.receipts) == ("lapsed", {})
+
+
+def test_a_move_is_given_up_where_the_other_worker_became_too_small(cluster: Cluster) -> None:
+    cluster.rule(
+        queues={"default": Queue(protect_after_s=0)},
+        preemption=PreemptionPolicy(strategy="none", min_run_s=0, moves=10),
+        placement=PlacementPolicy(strategy="spread"),
+    )
+    for worker, job in (("w1", "a"), ("w2", "b")):
+        cluster.join(worker, credit=100, cpus=8)
+        run(cluster, job, cpu_milli=4000)
+    cluster.submit("wide", cpu_milli=8000)
+    assert [move.worker for move in cluster.state.moves.values()] == ["w2"]
+    cluster.register("w2", active=[cluster.active(cluster.current("b"))], cpus=2)
+    cluster.poll("w2", 100)
+    assert not cluster.state.moves
