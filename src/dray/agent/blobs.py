@@ -24,7 +24,7 @@ from typing import BinaryIO, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from dray.errors import HubUnavailable, NoSpace, TooLarge
-from dray.wire.blob_folder import BlobFolder
+from dray.wire.blob_folder import BlobFolder, check_digest, is_digest
 
 CHUNK_BYTES = 1 << 20
 THREADS = 4
@@ -74,7 +74,7 @@ class Blobs:
         found = []
         for path in self.folder.glob("*/*"):
             with contextlib.suppress(OSError):
-                if path.suffix:
+                if not is_digest(path.name):
                     path.unlink()
                 else:
                     status = path.stat()
@@ -83,13 +83,13 @@ class Blobs:
             self._keep(name, size)
 
     def path(self, name: str) -> str:
-        return f"{self.folder}/{name[:2]}/{name}"
+        return f"{self.folder}/{check_digest(name)[:2]}/{name}"
 
     # --- fetching -----------------------------------------------------------------------------------------------------
 
     def prefetch(self, digest: str) -> None:
         """Begin to fetch what a call will need."""
-        if digest not in self._held and not self._is_near(digest):
+        if digest not in self._held and is_digest(digest) and not self._is_near(digest):
             _ = self._start(digest, f"/api/v1/blobs/{digest}", digest)
 
     async def fetch(self, digest: str) -> str:
@@ -164,13 +164,19 @@ class Blobs:
 
     # --- bringing -----------------------------------------------------------------------------------------------------
 
-    async def upload(self, path: str, digest: str, size: int, keep: bool) -> None:
-        """Bring a file to the hub; afterwards it is part of the cache, or gone. Raises Refused."""
-        near = self._near
-        if near is not None and near.is_near() and os.stat(path).st_dev == os.stat(near.root).st_dev:
+    async def upload(self, file: BinaryIO, digest: str, size: int, keep: bool) -> None:
+        """Bring a file to the hub; afterwards its path is part of the cache, or gone. Raises Refused."""
+        near, path = self._near, file.name
+        if (found := os.fstat(file.fileno()).st_size) != size:
+            raise Refused(f"the file that holds it has {found} bytes")
+        if (
+            near is not None
+            and near.is_near()
+            and os.fstat(file.fileno()).st_dev == os.stat(near.root).st_dev
+        ):
             await self._persist(lambda: _hand_over(near, path, digest, size))
             return
-        await self._persist(lambda: self._put(path, digest, size))
+        await self._persist(lambda: self._put(file, digest, size))
         if keep:
             target = self.path(digest)
             os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
@@ -179,10 +185,10 @@ class Blobs:
         else:
             os.unlink(path)
 
-    def _put(self, path: str, digest: str, size: int) -> str:
-        with open(path, "rb") as file:
-            self._request("PUT", f"/api/v1/blobs/{digest}", file, size).read()
-        return path
+    def _put(self, file: BinaryIO, digest: str, size: int) -> str:
+        file.seek(0)
+        self._request("PUT", f"/api/v1/blobs/{digest}", file, size).read()
+        return digest
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -210,12 +216,12 @@ class Blobs:
         if body is not None:
             headers |= {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         try:
-            if body is not None and access.tls is None:
-                _send_file(connection, target, body, headers)
+            if body is None:
+                connection.request(method, target, None, headers)
             else:
-                connection.request(method, target, body, headers)
+                _send_file(connection, target, body, headers, size)
             response = connection.getresponse()
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException, Refused):
             connection.close()
             raise
         if response.status >= 500:
@@ -260,14 +266,35 @@ def _hand_over(near: BlobFolder, path: str, digest: str, size: int) -> str:
 
 
 def _send_file(
-    connection: http.client.HTTPConnection, target: str, body: BinaryIO, headers: dict[str, str]
+    connection: http.client.HTTPConnection, target: str, body: BinaryIO, headers: dict[str, str], size: int
 ) -> None:
-    """PUT a file without bringing it into this process."""
-    connection.putrequest("PUT", target)
-    for name, value in headers.items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    connection.sock.sendfile(body)
+    """PUT a file, and never more of it than was announced: its writer may go on, and what came behind would be taken
+    for the next request. Without TLS it is not brought into this process.
+    """
+    if isinstance(connection, http.client.HTTPSConnection):
+        portion = _Portion(body, size)
+        connection.request("PUT", target, portion, headers)
+        whole = portion.left == 0
+    else:
+        connection.putrequest("PUT", target)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        whole = connection.sock.sendfile(body, 0, size) == size
+    if not whole:
+        raise Refused("the file that holds it was cut while it was sent")
+
+
+class _Portion:
+    """So many bytes of a file, for a reader that takes all there is."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self.left = file, size
+
+    def read(self, most: int = CHUNK_BYTES, /) -> bytes:
+        data = self._file.read(min(most, self.left))
+        self.left -= len(data)
+        return data
 
 
 def _words(response: http.client.HTTPResponse) -> str:

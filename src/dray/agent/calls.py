@@ -317,6 +317,11 @@ class Calls(LaneService):
             return [self.pool.retire(record, "littered"), *self.settle()]
         return self.pool.wear(record, 0, growth_bytes) + self.settle()
 
+    def runner_broken(self, uid: str) -> list[Effect]:
+        """A runner says what makes no sense, or cannot say anything more: it is ended, which ends its call."""
+        record = self.pool.records.get(uid)
+        return [self.pool.retire(record, "broken")] if record is not None and record.phase != "ending" else []
+
     def runner_exited(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
         """A runner process has ended; `item["now"]` is the call that it was in."""
         uid = item["uid"]
@@ -491,6 +496,8 @@ def _verdict(lane: Lane, record: RunnerRecord, item: dict[str, Any]) -> tuple[st
     if record.why == "time_limit":
         limit_s = (lane.limit_ms or 0) / 1000
         return "time_limit", f"stopped at its time limit of {limit_s:g} s"
+    if record.why == "broken":
+        return "crashed", "the process that ran it was ended: it no longer spoke sense to its worker"
     if item.get("exit_class") == "oom":
         return "oom", str(item.get("error") or "killed for memory")
     if number := item.get("signal"):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dray.agent.accounts import EVERYBODY, Account, Accounts
 from dray.agent.addresses import find_address, find_port
 from dray.agent.blobs import Blobs
 from dray.agent.effects import (
@@ -38,6 +39,7 @@ from dray.agent.runners import Runners
 from dray.agent.session_home import SessionHome
 from dray.agent.shipping import Shipper
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
+from dray.agent.supervisor.owned_files import Place
 from dray.agent.task_sessions import TaskSessions
 from dray.agent.task_words import Words
 from dray.config import AgentConfig
@@ -63,7 +65,8 @@ class Driver:
         self._config, self._machine, self._home = config, machine, home
         self._supervisor: SupervisorClient | None = None
         self.link = Link(config, self._hub_said)
-        self._shipper = Shipper(home / "attempts", config.log_window_bytes, self._push_log)
+        window, cap = config.log_window_bytes, config.output_bytes
+        self._shipper = Shipper(home / "attempts", window, cap, self._push_log)
         self._runs: list[dict[str, Any]] = []
         self._acks: list[str] = []
         self._ack_due: asyncio.TimerHandle | None = None
@@ -71,6 +74,7 @@ class Driver:
         self._growing = False
         self._careful: set[str] = set()
         self._own = dict(os.environ)
+        self._accounts = Accounts({EVERYBODY: config.task_user} if config.task_user else {})
         self._look = asyncio.Event()
         self._unshipped: set[str] = set()
         self._work = str(home / "work")
@@ -86,17 +90,17 @@ class Driver:
     async def listen(self) -> None:
         """Let tasks speak through their sessions; where that cannot be, they run without."""
         try:
-            session_home = SessionHome(self._home, self._config.task_user)
+            session_home = SessionHome(self._home, self._accounts)
             sessions = TaskSessions(session_home, self)
             await sessions.start()
             self._sessions = sessions
             await self._host_runners(session_home)
-        except (OSError, KeyError) as fault:
+        except OSError as fault:
             logger.error("tasks get no session, the socket for it could not be made: %s", fault)
 
     async def _host_runners(self, session_home: SessionHome) -> None:
         near = "" if self._config.hub else str(self._config.home / "blobs")
-        home = RunnerHome(self._home, session_home, self._config.task_user, near)
+        home = RunnerHome(self._home, session_home, near)
         blobs = Blobs(home.blobs, home.near, self._config.blob_cache_bytes, lambda: self.link.hub)
         await asyncio.to_thread(blobs.scan)
         cap_bytes = self._config.output_bytes
@@ -130,16 +134,20 @@ class Driver:
         """A task said something through its session."""
         self.carry_out(self._machine.task_said(uid, words, _now_ms()))
 
-    def follow_call(self, lane: str, index: int, task_id: str, folder: str, ended: bool) -> None:
+    def follow_call(self, lane: str, index: int, task_id: str, place: Place, ended: bool) -> None:
         """A call has printed something."""
-        self._shipper.follow_call(lane, index, task_id, folder, ended)
+        self._shipper.follow_call(lane, index, task_id, place, ended)
         self._look.set()
 
-    def own_variables(self, lane: str, token: str) -> dict[str, str]:
+    def ships_from(self, folder: str) -> bool:
+        """Whether anything below a folder is still on its way to the hub."""
+        return self._shipper.ships_from(folder)
+
+    def own_variables(self, lane: str, token: str, account: Account) -> dict[str, str]:
         """What calls of a lane find in their environment beside the job's: their session, and how to reach the hub."""
         variables = {"DRAY_IN_CALL": "1", "DRAY_ATTEMPT_UID": lane, "DRAY_TOKEN": token}
         if self._sessions is not None:
-            variables |= self._sessions.variables(lane)
+            variables |= self._sessions.variables(lane, account)
         hub, config = self.link.hub, self._config
         if hub is not None:
             variables["DRAY_HUB"] = hub.url
@@ -385,10 +393,12 @@ class Driver:
     def _launch(self, launch: Launch) -> None:
         if is_careful(launch.spec):
             self._careful.add(launch.uid)
-        environment = build_environment(launch, self._machine.name, self._own, self._machine.devices)
+        account = self._accounts.all[0]
+        own = self._own | account.variables()
+        environment = build_environment(launch, self._machine.name, own, self._machine.devices)
         if self._sessions is not None:
-            environment |= self._sessions.variables(launch.uid)
-        task = build_task(launch, environment, self._work, self._config.task_user)
+            environment |= self._sessions.variables(launch.uid, account)
+        task = build_task(launch, environment, account.work_folder(self._work), account.name)
         if launch.gang is not None:
             task["meta"]["gang"] = gang_meta(launch.gang, [find_port()])
             self._supervise({"op": "prepare", "tasks": [task]})

@@ -7,13 +7,12 @@ ends the connection.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import logging
-import os
 from typing import Any, Protocol, cast
 
 from dray.agent.runner_home import RunnerHome
+from dray.agent.session_home import listen_for
 from dray.wire.runner_frames import (
     ASK,
     GROWN,
@@ -34,6 +33,8 @@ from dray.wire.runner_frames import (
 
 HELLO_S = 10.0
 UNREAD_BYTES = 64 << 20
+# Of one frame that a runner sends: eight results that are small enough not to be files.
+MOST_BYTES = 4 << 20
 ROLES = ("calls", "control")
 _NUDGE, _RECALL = frame(NUDGE), frame(RECALL)
 logger = logging.getLogger("dray.agent.runners")
@@ -44,6 +45,8 @@ class Listener(Protocol):
 
     def line_ready(self, uid: str, pid: int) -> None: ...
     def line_closed(self, uid: str) -> None: ...
+    def line_broken(self, uid: str) -> None: ...
+    def knows(self, uid: str) -> bool: ...
     def line_results(self, uid: str, results: Results) -> None: ...
     def line_returned(self, uid: str, indices: tuple[int, ...]) -> None: ...
     def line_asked(self, uid: str, question: dict[str, Any]) -> None: ...
@@ -57,24 +60,19 @@ class RunnerLines:
         self.home, self.listener = home, listener
         self.calls: dict[str, Line] = {}
         self.control: dict[str, Line] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen; raises OSError where the socket cannot be made."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.home.socket_path)
+        """Listen; raises OSError where a socket cannot be made."""
         loop = asyncio.get_running_loop()
-        before = os.umask(0o177)
-        try:
-            self._server = await loop.create_unix_server(lambda: Line(self), self.home.socket_path)
-        finally:
-            os.umask(before)
-        self.home.open_socket()
+        for account in self.home.accounts.all:
+            listening = listen_for(account, self.home.socket_path(account))
+            self._servers.append(await loop.create_unix_server(lambda: Line(self), sock=listening))
 
     def close(self) -> None:
         """Stop listening, and let every runner go: it ends itself."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for line in [*self.calls.values(), *self.control.values()]:
             line.drop()
 
@@ -107,13 +105,15 @@ class RunnerLines:
             raise BadFrame("a runner says who it is first")
         if not hmac.compare_digest(self.home.key(uid).encode(), key.encode(errors="replace")):
             raise BadFrame("this key is not that runner's")
+        if not self.listener.knows(uid):
+            raise BadFrame("this agent has started no such runner")
         lines = self.calls if role == "calls" else self.control
         if uid in lines:
             raise BadFrame("this runner is connected already")
         lines[uid] = line
         if uid in self.calls and uid in self.control:
             pid = hello.get("pid")
-            self.listener.line_ready(uid, pid if isinstance(pid, int) else 0)
+            self.listener.line_ready(uid, pid if isinstance(pid, int) and 0 < pid < 1 << 31 else 0)
         return uid
 
     def part(self, line: Line, uid: str) -> None:
@@ -130,7 +130,7 @@ class Line(asyncio.Protocol):
 
     def __init__(self, lines: RunnerLines) -> None:
         self._lines, self._uid = lines, ""
-        self._frames = Reader()
+        self._frames = Reader(MOST_BYTES)
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -165,6 +165,8 @@ class Line(asyncio.Protocol):
         except BadFrame as fault:
             logger.warning("%s is dropped: %s", self._uid or "a stranger on the runners' socket", fault)
             self.drop()
+            if self._uid:
+                self._lines.listener.line_broken(self._uid)
 
     def _take(self, kind: int, body: bytes) -> None:
         listener, uid = self._lines.listener, self._uid

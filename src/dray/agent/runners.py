@@ -10,10 +10,12 @@ import asyncio
 import hashlib
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from dray.agent.accounts import Account
 from dray.agent.blobs import Blobs, Refused
 from dray.agent.calls import Ended, is_runner
 from dray.agent.effects import (
@@ -31,6 +33,8 @@ from dray.agent.environment import build_environment, is_careful
 from dray.agent.machine import Machine
 from dray.agent.runner_home import RunnerHome
 from dray.agent.runner_lines import RunnerLines
+from dray.agent.runner_notes import RunnerNotes, read_notes
+from dray.agent.supervisor.owned_files import Place
 from dray.core.model.ids import split_task_id
 from dray.errors import HubUnavailable
 from dray.wire.runner_frames import (
@@ -41,16 +45,21 @@ from dray.wire.runner_frames import (
     STDERR,
     STDOUT,
     TOO_LARGE,
+    BadFrame,
     Results,
     calls_frame,
     json_frame,
     pick,
 )
-from dray.wire.runner_now import read_now, release_now
 
 KEPT_FUNCTIONS = 64
 INLINE_BYTES = 64 << 10
 DRAIN_S = 0.1
+LINGER_S = 2.0
+ERROR_BYTES = 16 << 10
+# More than any runner has that plays fair: it asks for one thing at a time.
+IN_FLIGHT = 256
+VALUE = re.compile(rb"([0-9a-f]{64}) ([1-9][0-9]{0,14}) ([0-9]{1,15})")
 _SUCCEEDED = ("succeeded",) * 64
 logger = logging.getLogger("dray.agent.runners")
 
@@ -59,8 +68,9 @@ class Carrier(Protocol):
     """Whoever carries effects out and ships output."""
 
     def carry_out(self, effects: list[Effect]) -> None: ...
-    def follow_call(self, lane: str, index: int, task_id: str, folder: str, ended: bool) -> None: ...
-    def own_variables(self, lane: str, token: str) -> dict[str, str]: ...
+    def follow_call(self, lane: str, index: int, task_id: str, place: Place, ended: bool) -> None: ...
+    def ships_from(self, folder: str) -> bool: ...
+    def own_variables(self, lane: str, token: str, account: Account) -> dict[str, str]: ...
 
 
 class Runners:
@@ -82,15 +92,17 @@ class Runners:
         self._bound: dict[str, BindRunner] = {}
         self._unsent: dict[str, bytes] = {}
         self._functions: dict[str, dict[str, None]] = {}
-        self._now_files: dict[str, int] = {}
+        self._notes: dict[str, RunnerNotes] = {}
         self._exits: dict[str, dict[str, Any]] = {}
         self._landings: dict[asyncio.Task[None], str] = {}
 
     # --- effects ------------------------------------------------------------------------------------------------------
 
     def make_task(self, effect: StartRunner) -> dict[str, Any]:
-        """A runner as the supervisor's `run` entry."""
-        return self.home.make_task(effect.uid, effect.venv, effect.memory_bytes, self._own)
+        """A runner as the supervisor's `run` entry; raises OSError where its folder cannot be made."""
+        account = self.home.accounts.all[0]
+        self._notes[effect.uid] = self.home.make_notes(effect.uid, account)
+        return self.home.make_task(effect.uid, account, effect.venv, effect.memory_bytes, self._own)
 
     def carry_out(self, effect: BindRunner | FeedRunner | LetGo | Recall | Nudge | Prefetch) -> None:
         """Do what the machine asks of runners that are there."""
@@ -106,7 +118,8 @@ class Runners:
         elif isinstance(effect, Nudge):
             self.lines.nudge(effect.uid)
         elif isinstance(effect, LetGo):
-            release_now(self._now_files.get(effect.uid))
+            if (notes := self._notes.get(effect.uid)) is not None:
+                notes.release()
         else:
             self._blobs.prefetch(effect.digest)
 
@@ -119,16 +132,17 @@ class Runners:
         if len(sent) > KEPT_FUNCTIONS:
             del sent[next(iter(sent))]
         launch = Launch(effect.lane, spec, None, 0.0, effect.devices, 1)
-        machine = self._machine
+        machine, account = self._machine, self.home.accounts.all[0]
         document = {
             "lane": effect.lane,
             "job": effect.job,
             "numbered": spec.numbered,
             "function": digest,
-            "env": build_environment(launch, machine.name, self._own, machine.devices),
-            "own": self._carrier.own_variables(effect.lane, effect.token),
-            "workdir": spec.workdir or self._work,
+            "env": build_environment(launch, machine.name, self._own | account.variables(), machine.devices),
+            "own": self._carrier.own_variables(effect.lane, effect.token, account),
+            "workdir": spec.workdir or account.work_folder(self._work),
             "careful": is_careful(spec),
+            "number": self._notes[effect.uid].bind(effect.lane, effect.job),
         }
         return json_frame(BIND, document, b"" if known else spec.function)
 
@@ -139,10 +153,9 @@ class Runners:
         if event.get("ev") == "state":
             for item in event["attempts"]:
                 if is_runner(item["uid"]):
-                    item["now"] = read_now(f"{self.home.folder(item['uid'])}/now")
-            self.home.sweep(
-                {item["uid"] for item in event["attempts"]} | self._machine.calls.pool.records.keys()
-            )
+                    item["now"] = self._read_notes(item["uid"])
+            held = {item["uid"] for item in event["attempts"]}
+            self.home.remove(self.home.list_others(held | self._machine.calls.pool.records.keys()))
         elif event.get("ev") == "exited":
             rest = [item for item in event["items"] if not is_runner(item["uid"])]
             for item in event["items"]:
@@ -165,53 +178,71 @@ class Runners:
         if item is None:
             return
         self.lines.drop(uid)
-        now = item["now"] = read_now(f"{self.home.folder(uid)}/now")
+        now = item["now"] = self._read_notes(uid)
         if now is not None and now["index"] >= 0:
             self._follow_last(uid, now["lane"], now["index"])
         self._bound.pop(uid, None)
         self._unsent.pop(uid, None)
         self._functions.pop(uid, None)
-        if (descriptor := self._now_files.pop(uid, None)) is not None:
-            os.close(descriptor)
+        if (notes := self._notes.pop(uid, None)) is not None:
+            notes.close()
         self._tell(self._machine.supervised({"ev": "exited", "items": [item]}, _now_ms()))
         self._remove_later(uid)
 
+    def _read_notes(self, uid: str) -> dict[str, Any] | None:
+        notes = self._notes.get(uid)
+        return read_notes(self.home.folder(uid)) if notes is None else notes.read()
+
     def _follow_last(self, uid: str, lane: str, index: int) -> None:
+        """What a dead runner's last call has printed stays where it is: nothing else is printed there any more."""
         bound = self._bound.get(uid)
-        folder = self.home.put_live_aside(uid, f"{lane}.{index}")
-        if folder and bound is not None and bound.lane == lane:
-            self._carrier.follow_call(lane, index, _task_id(bound, index), folder, ended=True)
+        if bound is not None and bound.lane == lane and self.home.has_printed(uid):
+            task_id = _task_id(bound, index)
+            self._carrier.follow_call(lane, index, task_id, self.home.live(uid), ended=True)
 
     def _remove_later(self, uid: str) -> None:
         """Its folder goes once nothing in it is on its way any more."""
-        ended = f"{self.home.folder(uid)}/ended"
-        waits = uid in self._landings.values()
-        if waits or (os.path.isdir(ended) and os.listdir(ended)):
+        if uid in self._landings.values() or self._carrier.ships_from(self.home.folder(uid)):
             asyncio.get_running_loop().call_later(1.0, self._remove_later, uid)
         else:
-            self.home.remove(uid)
+            self.home.remove([uid])
 
     def look_live(self) -> None:
         """Ship what calls have printed that still run."""
         for uid, bound in self._bound.items():
-            if not any(size for _, size in self.home.list_live(uid)):
+            if not self.home.has_printed(uid):
                 continue
-            now = read_now(f"{self.home.folder(uid)}/now")
-            if now is not None and now["lane"] == bound.lane and now["index"] >= 0:
-                task_id, live = _task_id(bound, now["index"]), f"{self.home.folder(uid)}/live"
+            now = self._read_notes(uid)
+            if now is not None and now["lane"] == bound.lane and self._has(bound.lane, now["index"]):
+                task_id, live = _task_id(bound, now["index"]), self.home.live(uid)
                 self._carrier.follow_call(bound.lane, now["index"], task_id, live, ended=False)
                 self.home.cut_live(uid, self._cap_bytes)
+
+    def _has(self, lane: str, index: int) -> bool:
+        """Whether that call of a lane has been given to its runner and has not ended: a runner may name any."""
+        known = self._machine.calls.lanes.get(lane)
+        return known is not None and index in known.fed
 
     # --- what runners say ---------------------------------------------------------------------------------------------
 
     def line_ready(self, uid: str, pid: int) -> None:
         if (record := self._machine.calls.pool.records.get(uid)) is not None:
             record.pid = pid
-            self._now_files[uid] = os.open(f"{self.home.folder(uid)}/now", os.O_WRONLY | os.O_CLOEXEC)
         self._tell(self._machine.calls.runner_ready(uid, _now_ms()))
 
     def line_closed(self, uid: str) -> None:
-        self._conclude(uid)
+        if uid in self._exits:
+            self._conclude(uid)
+        else:
+            # Most often its exit comes next. One that lives on has lost the only way to tell how its calls end.
+            asyncio.get_running_loop().call_later(LINGER_S, self.line_broken, uid)
+
+    def line_broken(self, uid: str) -> None:
+        """What a runner says makes no sense, or it can say nothing more."""
+        self._tell(self._machine.calls.runner_broken(uid))
+
+    def knows(self, uid: str) -> bool:
+        return uid in self._machine.calls.pool.records
 
     def line_results(self, uid: str, results: Results) -> None:
         bound = self._bound.get(uid)
@@ -224,7 +255,7 @@ class Runners:
         details: dict[int, tuple[str, str]] = {}
         if any(results.state) or len(words) < len(values):
             details = {
-                index: (STATES[state], error.decode(errors="replace"))
+                index: (STATES[state], error[:ERROR_BYTES].decode(errors="replace"))
                 for index, state, error in zip(results.indices, results.state, results.error, strict=True)
                 if state
             }
@@ -238,9 +269,12 @@ class Runners:
         places = []
         for place, index in enumerate(results.indices):
             flags = results.flags[place]
+            if not flags or not self._has(bound.lane, index):
+                places.append(place)
+                continue
             if flags & (STDOUT | STDERR):
-                folder = f"{self.home.folder(uid)}/ended/{bound.lane}.{index}"
-                self._carrier.follow_call(bound.lane, index, _task_id(bound, index), folder, ended=True)
+                printed = self.home.ended(uid, bound.lane, index)
+                self._carrier.follow_call(bound.lane, index, _task_id(bound, index), printed, ended=True)
             if flags & BLOB:
                 self._land(uid, bound.lane, index, results.wall_us[place], results.value[place])
             else:
@@ -254,6 +288,8 @@ class Runners:
         self._tell(self._machine.calls.runner_grown(uid, growth_bytes, littered, _now_ms()))
 
     def line_asked(self, uid: str, question: dict[str, Any]) -> None:
+        if sum(asker == uid for asker in self._landings.values()) >= IN_FLIGHT:
+            raise BadFrame(f"more than {IN_FLIGHT} questions and values at once")
         self._spawn(uid, self._answer(uid, question))
 
     def _tell(self, effects: list[Effect]) -> None:
@@ -267,20 +303,22 @@ class Runners:
         task.add_done_callback(lambda done: self._landings.pop(done, None))
 
     def _land(self, uid: str, lane: str, index: int, wall_us: int, value: bytes) -> None:
-        try:
-            digest, size, file = value.decode().split()
-            named, path = (digest, int(size)), f"{self.home.folder(uid)}/values/{int(file)}"
-        except ValueError:
-            named, path = ("", 0), ""
+        named = VALUE.fullmatch(value)
+        if named is None:
+            raise BadFrame(f"{value[:100]!r} names no value")
+        digest, size, number = named[1].decode(), int(named[2]), int(named[3])
         self._tell(self._machine.calls.runner_landing(uid, index, _now_ms()))
-        self._spawn(uid, self._upload(path, lane, index, wall_us, named))
+        self._spawn(uid, self._upload(uid, number, lane, index, wall_us, (digest, size)))
 
-    async def _upload(self, path: str, lane: str, index: int, wall_us: int, named: tuple[str, int]) -> None:
+    async def _upload(
+        self, uid: str, number: int, lane: str, index: int, wall_us: int, named: tuple[str, int]
+    ) -> None:
         """Bring a large value to the hub, then say how its call ended."""
         digest, size = named
         state, details = "succeeded", {}
         try:
-            await self._blobs.upload(path, digest, size, keep=not self.home.is_foreign)
+            with self.home.open_value(uid, number) as file:
+                await self._blobs.upload(file, digest, size, keep=not self.home.is_foreign)
         except Refused as fault:
             state = "failed"
             kind = STATES[TOO_LARGE] if fault.too_large else "environment"

@@ -6,13 +6,12 @@ to go on.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dray.agent.supervisor.output import STREAMS, read_output
-from dray.agent.supervisor.server import remove_output
+from dray.agent.supervisor.output import MOST_BYTES, STREAMS, read_output
+from dray.agent.supervisor.owned_files import Place
 
 CHUNK_BYTES = 64 << 10
 
@@ -29,37 +28,46 @@ class Stream:
 class Parcel:
     """The output of one attempt, or of one call: `attempt` is then its lane, and the files go when they are shipped."""
 
-    def __init__(self, uid: str, task_id: str, folder: str, attempt: str) -> None:
-        self.uid, self.task_id, self.folder, self.attempt = uid, task_id, folder, attempt
+    def __init__(self, uid: str, task_id: str, place: Place, attempt: str) -> None:
+        self.uid, self.task_id, self.place, self.attempt = uid, task_id, place, attempt
         self.streams = {stream: Stream() for stream in STREAMS}
         self.ended = False
 
 
 class Shipper:
-    """Sends what was printed; `push` queues a message for the hub."""
+    """Sends what was printed; `push` queues a message for the hub. `cap_bytes` of what a call has in one file go."""
 
     def __init__(
-        self, attempts: Path, window_bytes: int, push: Callable[[str, dict[str, Any]], None]
+        self,
+        attempts: Path,
+        window_bytes: int,
+        cap_bytes: int,
+        push: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._attempts, self._window, self._push = str(attempts), window_bytes, push
+        self._cap_bytes = cap_bytes
         self.parcels: dict[str, Parcel] = {}
 
     def follow(self, uid: str, task_id: str, ended: bool) -> None:
         """Ship an attempt's output from now on; a first look follows at once."""
         parcel = self.parcels.get(uid)
         if parcel is None:
-            parcel = self.parcels[uid] = Parcel(uid, task_id, f"{self._attempts}/{uid}", uid)
+            parcel = self.parcels[uid] = Parcel(uid, task_id, Place(f"{self._attempts}/{uid}"), uid)
         parcel.ended = parcel.ended or ended
         self.ship(parcel)
 
-    def follow_call(self, lane: str, index: int, task_id: str, folder: str, ended: bool) -> None:
-        """Ship what a call prints; `folder` is another one when it has ended."""
+    def follow_call(self, lane: str, index: int, task_id: str, place: Place, ended: bool) -> None:
+        """Ship what a call prints; `place` may be another one when it has ended."""
         uid = f"{lane}.{index}"
         parcel = self.parcels.get(uid)
         if parcel is None:
-            parcel = self.parcels[uid] = Parcel(uid, task_id, folder, lane)
-        parcel.folder, parcel.ended = folder, parcel.ended or ended
+            parcel = self.parcels[uid] = Parcel(uid, task_id, place, lane)
+        parcel.place, parcel.ended = place, parcel.ended or ended
         self.ship(parcel)
+
+    def ships_from(self, folder: str) -> bool:
+        """Whether anything below a folder is still on its way."""
+        return any(parcel.place.path.startswith(f"{folder}/") for parcel in self.parcels.values())
 
     def look(self) -> bool:
         """Ship what has come since the last look; True when anything did."""
@@ -69,10 +77,9 @@ class Shipper:
     def ship(self, parcel: Parcel) -> bool:
         """Send as much as the window allows; an attempt that ended and was received whole is let go."""
         moved = False
-        if os.path.isdir(parcel.folder):
-            for name, stream in parcel.streams.items():
-                while stream.sent - stream.acked < self._window and self._send_chunk(parcel, name, stream):
-                    moved = True
+        for name, stream in parcel.streams.items():
+            while stream.sent - stream.acked < self._window and self._send_chunk(parcel, name, stream):
+                moved = True
         whole = all(stream.sent == stream.acked for stream in parcel.streams.values())
         if parcel.ended and whole and not moved:
             self._let_go(parcel)
@@ -81,10 +88,12 @@ class Shipper:
     def _let_go(self, parcel: Parcel) -> None:
         del self.parcels[parcel.uid]
         if parcel.attempt != parcel.uid:
-            remove_output(parcel.folder)
+            parcel.place.empty()
 
     def _send_chunk(self, parcel: Parcel, name: str, stream: Stream) -> bool:
-        data, offset, _ = read_output(parcel.folder, name, stream.sent, CHUNK_BYTES)
+        # The supervisor bounds the files that it writes; those of a call are written by the call.
+        most = MOST_BYTES if parcel.attempt == parcel.uid else self._cap_bytes
+        data, offset, _ = read_output(parcel.place, name, stream.sent, CHUNK_BYTES, most)
         if not data:
             return False
         payload = {

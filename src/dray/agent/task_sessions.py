@@ -13,6 +13,7 @@ import json
 import logging
 from typing import Any, Protocol, cast
 
+from dray.agent.accounts import Account
 from dray.agent.session_home import SessionHome
 from dray.agent.task_words import Words, read_object, read_words
 
@@ -40,25 +41,27 @@ class TaskSessions:
         self.open: dict[str, dict[Talk, None]] = {}
         self._strangers: dict[Talk, None] = {}
         self._spent: dict[str, int] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen; raises OSError where the socket cannot be made."""
+        """Listen; raises OSError where a socket cannot be made."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: Talk(self), sock=self.home.listen())
+        for account in self.home.accounts.all:
+            listening = self.home.listen(account)
+            self._servers.append(await loop.create_unix_server(lambda: Talk(self), sock=listening))
 
     def close(self) -> None:
         """Stop listening. Tasks notice and look for the next agent at the same place."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for talk in [*self._strangers, *(talk for talks in self.open.values() for talk in talks)]:
             talk.drop()
 
-    def variables(self, uid: str) -> dict[str, str]:
+    def variables(self, uid: str, account: Account) -> dict[str, str]:
         """How a task finds its session; empty where there is none to be had."""
-        if self._server is None:
+        if not self._servers:
             return {}
-        return {"DRAY_SESSION": self.home.path, "DRAY_SESSION_KEY": self.home.key(uid)}
+        return {"DRAY_SESSION": self.home.path(account), "DRAY_SESSION_KEY": self.home.key(uid)}
 
     def warn(self, uid: str, stop: dict[str, Any]) -> None:
         """Tell a task, on all of its connections, to come to an end."""

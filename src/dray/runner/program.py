@@ -108,7 +108,7 @@ class Program:
                 document, envelope = read_json(body)
                 self._line.flush()
                 self._jobs.bind(document, envelope)
-                self._now.bind(document["lane"], document["job"], document["careful"])
+                self._now.bind(document["number"], document["careful"])
             elif kind == ANSWER:
                 document, data = read_json(body)
                 self._answers[document["id"]] = (document, data)

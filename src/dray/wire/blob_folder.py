@@ -13,6 +13,7 @@ import fcntl
 import functools
 import json
 import os
+import re
 import secrets
 
 from dray.errors import NoSpace, TooLarge
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 DRAFTS, TERMS = "drafts", "terms.json"
 # As many pieces as one call of the system takes.
 _PIECES = 1024
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobFolder:
@@ -36,7 +38,7 @@ class BlobFolder:
 
     def path(self, digest: str) -> str:
         """Where a blob lies, or would lie."""
-        return f"{self.root}/{digest[:2]}/{digest}"
+        return f"{self.root}/{check_digest(digest)[:2]}/{digest}"
 
     # --- terms --------------------------------------------------------------------------------------------------------
 
@@ -99,7 +101,7 @@ class BlobFolder:
         With `drop` it leaves the memory then: it will be long before anybody reads it.
         """
         _sync(draft, os.O_RDWR, drop)
-        folder = f"{self.root}/{digest[:2]}"
+        folder = os.path.dirname(self.path(digest))
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
             _sync(self.root)
@@ -169,6 +171,18 @@ def write_parts(path: str, parts: Iterable[bytes | bytearray | memoryview]) -> N
         raise
     finally:
         os.close(descriptor)
+
+
+def is_digest(text: str) -> bool:
+    """Whether this can be the name of a blob: a name from outside is never a path before this was asked."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def check_digest(text: str) -> str:
+    """The same text; raises ValueError where it cannot be the name of a blob."""
+    if _DIGEST.fullmatch(text) is None:
+        raise ValueError(f"{text[:100]!r} is not the SHA-256 of a value: 64 digits of 0-9 a-f")
+    return text
 
 
 @functools.cache

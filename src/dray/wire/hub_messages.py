@@ -5,7 +5,7 @@ The same rules as on the other side: unknown fields are ignored, an unknown type
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -25,16 +25,20 @@ from dray.core.model.bounds import (
     Step,
     Word,
 )
+from dray.core.model.ids import ID_PATTERN
 from dray.core.model.spec import JobSpec
 from dray.wire.codec import Codec
 from dray.wire.worker_messages import CallIndex, CallNumber, PackedValue
+
+# An agent calls folders by it: what could be read as a path is no name, whoever sends it.
+Name = Annotated[str, msgspec.Meta(pattern=f"^{ID_PATTERN}$", max_length=128)]
 
 
 class AttemptRef(msgspec.Struct):
     """Which attempt an assignment is: its number, its uid, its fence."""
 
     no: Small
-    uid: IdText
+    uid: Name
     fence: Offset = 0
 
 
@@ -94,8 +98,8 @@ class CallsAssign(msgspec.Struct):
     the digest and the size of the blob that has them. `remaining_time` is the budget of each call in nanoseconds.
     """
 
-    lane: IdText
-    job: IdText
+    lane: Name
+    job: Name
     attempt: AttemptRef
     index: Some[CallIndex]
     no: Some[CallNumber]

@@ -18,6 +18,8 @@ _GROWN = struct.Struct("<QB")
 MAX_FRAME_BYTES = 256 << 20
 # What the hub takes of one call: a runner that says more must not make its agent send what is refused for ever.
 MAX_INDEX, MAX_NO, MAX_WALL_US = 10**7 - 1, (1 << 31) - 1, 1 << 53
+# Of a value that is part of its result: a larger one is a file.
+MAX_VALUE_BYTES = 128 << 10
 
 # agent -> runner
 BIND, CALLS, ANSWER, RECALL, NUDGE = 1, 2, 3, 4, 5
@@ -124,6 +126,8 @@ def read_results(body: bytes) -> Results:
         raise BadFrame("a frame of results is damaged")
     if count and (min(index) < 0 or max(index) > MAX_INDEX or max(no) > MAX_NO or max(wall_us) > MAX_WALL_US):
         raise BadFrame("a result names a call or a time that cannot be")
+    if count and max(columns[5 * count : 6 * count]) > MAX_VALUE_BYTES:
+        raise BadFrame("a value is too large to be part of a result")
     return Results(index, no, state, flags, wall_us, pieces[:count], pieces[count:])
 
 
@@ -174,8 +178,8 @@ def read_grown(body: bytes) -> tuple[int, bool]:
 class Reader:
     """Cuts a stream of bytes into frames; holds what is not whole yet."""
 
-    def __init__(self) -> None:
-        self._held = b""
+    def __init__(self, most_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._held, self._most_bytes = b"", most_bytes
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Kind and body of each frame that is whole now; raises BadFrame where one is longer than any may be."""
@@ -185,8 +189,8 @@ class Reader:
         self._held = b""
         while end - at >= HEAD.size:
             size, kind = HEAD.unpack_from(data, at)
-            if size > MAX_FRAME_BYTES:
-                raise BadFrame(f"a frame of {size} bytes: at most {MAX_FRAME_BYTES} are taken")
+            if size > self._most_bytes:
+                raise BadFrame(f"a frame of {size} bytes: at most {self._most_bytes} are taken")
             if end - at - HEAD.size < size:
                 break
             yield kind, data[at + HEAD.size : at + HEAD.size + size]

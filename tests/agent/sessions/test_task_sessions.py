@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dray.agent.accounts import OWN, Accounts, find_account
 from dray.agent.session_home import SessionHome
 from dray.agent.task_sessions import BAD_LINES, BUFFER_BYTES, LINES, PER_ATTEMPT, TaskSessions
 from dray.client.session import Session
@@ -41,7 +42,7 @@ def ear() -> Ear:
 
 @pytest.fixture
 async def sessions(short_tmp: Path, ear: Ear) -> AsyncIterator[TaskSessions]:
-    made = TaskSessions(SessionHome(short_tmp), ear)
+    made = TaskSessions(SessionHome(short_tmp, Accounts({})), ear)
     await made.start()
     yield made
     made.close()
@@ -50,7 +51,7 @@ async def sessions(short_tmp: Path, ear: Ear) -> AsyncIterator[TaskSessions]:
 
 def dial(sessions: TaskSessions) -> socket.socket:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    line.connect(sessions.home.path)
+    line.connect(sessions.home.path(OWN))
     line.setblocking(False)
     return line
 
@@ -83,7 +84,9 @@ async def hear(line: socket.socket) -> Any:
 
 def inside(sessions: TaskSessions, uid: str = "1-1", **more: str) -> Session:
     """A task's own session, as it would find it in its environment."""
-    return Session({"DRAY_ATTEMPT_UID": uid, **sessions.variables(uid), **more})
+    return Session(
+        {"DRAY_ATTEMPT_UID": uid, **sessions.variables(uid, sessions.home.accounts.all[0]), **more}
+    )
 
 
 async def test_the_socket_and_the_secret_are_nobody_elses(sessions, short_tmp):
@@ -95,30 +98,30 @@ async def test_the_socket_and_the_secret_are_nobody_elses(sessions, short_tmp):
 
 
 async def test_keys_differ_and_outlive_the_agent(sessions, short_tmp):
-    again = SessionHome(short_tmp)
+    again = SessionHome(short_tmp, Accounts({}))
     assert sessions.home.key("1-1") == again.key("1-1") != again.key("1-2")
-    assert again.path == sessions.home.path
+    assert again.path(OWN) == sessions.home.path(OWN)
 
 
 async def test_a_long_home_gets_a_short_socket_that_stays(short_tmp):
     home = short_tmp / ("x" * 100)
     home.mkdir()
-    first, second = SessionHome(home), SessionHome(home)
-    assert first.path == second.path
-    assert len(first.path) < 100
-    folder = Path(first.path).parent
+    first, second = SessionHome(home, Accounts({})), SessionHome(home, Accounts({}))
+    assert first.path(OWN) == second.path(OWN)
+    assert len(first.path(OWN)) < 100
+    folder = Path(first.path(OWN)).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     folder.rmdir()
-    third = SessionHome(home)
-    assert third.path != first.path, "what a reboot swept away is made anew"
-    Path(third.path).parent.rmdir()
+    third = SessionHome(home, Accounts({}))
+    assert third.path(OWN) != first.path(OWN), "what a reboot swept away is made anew"
+    Path(third.path(OWN)).parent.rmdir()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run tasks as somebody else")
 async def test_another_user_reaches_the_socket_and_nothing_else(short_tmp, ear, wait_until_async):
-    made = TaskSessions(SessionHome(short_tmp, "nobody"), ear)
+    made = TaskSessions(SessionHome(short_tmp, Accounts({"*": "nobody"})), ear)
     await made.start()
-    user, path = pwd.getpwnam("nobody").pw_uid, made.home.path
+    user, path = pwd.getpwnam("nobody").pw_uid, made.home.path(find_account("nobody"))
     try:
         found = os.stat(path)
         assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o600, user)
@@ -292,7 +295,7 @@ async def test_a_session_finds_the_next_agent_and_repeats_its_last_words(
         mine.saved(step)
         assert mine.should_stop() is False
     later = Ear()
-    second = TaskSessions(SessionHome(short_tmp), later)
+    second = TaskSessions(SessionHome(short_tmp, Accounts({})), later)
     await second.start()
     await wait_until_async(
         lambda: not mine.should_stop() and len(later.words) >= 3, what="the next one hears it"
@@ -318,7 +321,9 @@ async def test_a_loop_that_tells_too_much_sends_the_latest(sessions, ear, wait_u
 
 
 async def test_a_wrong_key_does_no_harm_to_the_task(sessions, ear):
-    mine = Session({"DRAY_ATTEMPT_UID": "1-1", "DRAY_SESSION": sessions.home.path, "DRAY_SESSION_KEY": "no"})
+    mine = Session(
+        {"DRAY_ATTEMPT_UID": "1-1", "DRAY_SESSION": sessions.home.path(OWN), "DRAY_SESSION_KEY": "no"}
+    )
     for step in range(50):
         mine.progress(step=step)
         assert mine.should_stop() is False

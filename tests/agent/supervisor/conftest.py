@@ -17,6 +17,7 @@ import pytest
 
 from dray.agent.supervisor.client import SupervisorClient
 from dray.agent.supervisor.output import read_output
+from dray.agent.supervisor.owned_files import Place
 
 Event = dict[str, Any]
 DEADLINE_S = 20.0
@@ -118,7 +119,7 @@ class Rig:
         return await self.exit_of(uid)
 
     def output(self, uid: str, stream: str = "stdout") -> bytes:
-        data, offset, _ = read_output(str(self.home / "attempts" / uid), stream, 0, 1 << 30)
+        data, offset, _ = read_output(Place(str(self.home / "attempts" / uid)), stream, 0, 1 << 30)
         assert offset == 0
         return data
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from dray.agent.supervisor.output import OutputLimits, OutputStream, list_segments, read_output
+from dray.agent.supervisor.owned_files import Place
 
 
 def write_pattern(directory: Path, size: int, limits: OutputLimits, chunk: int = 7) -> bytes:
@@ -21,16 +22,16 @@ def write_pattern(directory: Path, size: int, limits: OutputLimits, chunk: int =
 def test_rotation_keeps_the_first_and_the_newest(tmp_path):
     pattern = write_pattern(tmp_path, 1050, OutputLimits(cap_bytes=400, segment_bytes=100))
     assert list_segments(str(tmp_path), "stdout") == [(0, 100), (800, 100), (900, 100), (1000, 50)]
-    assert read_output(str(tmp_path), "stdout", 10, 1000) == (pattern[10:100], 10, 1050)
-    assert read_output(str(tmp_path), "stdout", 100, 1000) == (pattern[800:900], 800, 1050)
-    assert read_output(str(tmp_path), "stdout", 850, 20) == (pattern[850:870], 850, 1050)
-    assert read_output(str(tmp_path), "stdout", 1050, 20) == (b"", 1050, 1050)
+    assert read_output(Place(str(tmp_path)), "stdout", 10, 1000) == (pattern[10:100], 10, 1050)
+    assert read_output(Place(str(tmp_path)), "stdout", 100, 1000) == (pattern[800:900], 800, 1050)
+    assert read_output(Place(str(tmp_path)), "stdout", 850, 20) == (pattern[850:870], 850, 1050)
+    assert read_output(Place(str(tmp_path)), "stdout", 1050, 20) == (b"", 1050, 1050)
 
 
 def test_every_offset_reads_back(tmp_path):
     pattern = write_pattern(tmp_path, 333, OutputLimits(cap_bytes=1 << 20, segment_bytes=50), chunk=64)
     for offset in range(333):
-        data, at, total = read_output(str(tmp_path), "stdout", offset, 17)
+        data, at, total = read_output(Place(str(tmp_path)), "stdout", offset, 17)
         assert (at, total) == (offset, 333)
         assert data == pattern[offset : offset + len(data)]
         assert data
@@ -39,13 +40,13 @@ def test_every_offset_reads_back(tmp_path):
 def test_a_namesake_is_not_mixed_in(tmp_path):
     write_pattern(tmp_path, 500, OutputLimits(cap_bytes=1 << 20, segment_bytes=100))
     pattern = write_pattern(tmp_path, 30, OutputLimits(cap_bytes=1 << 20, segment_bytes=100))
-    assert read_output(str(tmp_path), "stdout", 0, 1000) == (pattern, 0, 30)
+    assert read_output(Place(str(tmp_path)), "stdout", 0, 1000) == (pattern, 0, 30)
 
 
 def test_nothing_written_leaves_nothing(tmp_path):
     OutputStream(str(tmp_path / "a"), "stdout", OutputLimits()).close()
     assert not (tmp_path / "a").exists()
-    assert read_output(str(tmp_path / "a"), "stdout", 5, 10) == (b"", 5, 0)
+    assert read_output(Place(str(tmp_path / "a")), "stdout", 5, 10) == (b"", 5, 0)
 
 
 async def test_no_output_makes_no_folder(rig):

@@ -7,12 +7,17 @@ cannot be written is counted and dropped while the pipe is still drained.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+import stat
 import time
 from typing import TYPE_CHECKING
 
+from .owned_files import ANYBODY, MOST_ENTRIES, Place, open_file
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SEGMENT_BYTES = 8 << 20
 STREAM_CAP_BYTES = 64 << 20
@@ -20,6 +25,9 @@ READ_BYTES = 1 << 16
 READS_PER_TURN = 16
 RETRY_AFTER_FULL_S = 0.5
 STREAMS = ("stdout", "stderr")
+SEGMENT = re.compile(r"(stdout|stderr)\.(0|[1-9][0-9]{0,14})")
+# No stream is ever as long.
+MOST_BYTES = 10**15
 
 
 class OutputLimits:
@@ -118,40 +126,66 @@ def pump_pipe(fd: int, stream: OutputStream) -> bool:
     return False
 
 
-def list_segments(directory: str, stream: str) -> list[tuple[int, int]]:
-    """(start, length) of every segment on disk, by offset."""
-    return sorted(_scan_segments(directory, stream))
-
-
-def _scan_segments(directory: str, stream: str) -> Iterator[tuple[int, int]]:
-    prefix = stream + "."
+def list_segments(folder: str | int, stream: str, most: int | None = None) -> list[tuple[int, int]]:
+    """(start, length) of the segments in a folder, by offset; empty where it is not there. `most`: look at no more."""
     try:
-        entries = os.scandir(directory)
-    except FileNotFoundError:
-        return
-    with entries:
-        for entry in entries:
-            start = entry.name[len(prefix) :]
-            if entry.name.startswith(prefix) and start.isdigit():
-                try:
-                    yield int(start), entry.stat().st_size
-                except FileNotFoundError:
-                    continue
+        with os.scandir(folder) as entries:
+            return sorted(_scan_segments(itertools.islice(entries, most), stream))
+    except OSError:
+        return []
 
 
-def read_output(directory: str, stream: str, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
-    """(data, offset of data, end of what is on disk); an offset beyond the one asked for marks a gap."""
-    segments = list_segments(directory, stream)
-    total = segments[-1][0] + segments[-1][1] if segments else 0
-    for start, length in segments:
-        if start + length <= offset:
+def _scan_segments(entries: Iterable[os.DirEntry[str]], stream: str) -> Iterator[tuple[int, int]]:
+    for entry in entries:
+        named = SEGMENT.fullmatch(entry.name)
+        if named is None or named[1] != stream:
             continue
-        begin = max(start, offset)
         try:
-            with open(os.path.join(directory, f"{stream}.{start}"), "rb") as file:
-                file.seek(begin - start)
-                data = file.read(max_bytes)
-        except FileNotFoundError:
-            continue  # rotated away since it was listed: the next one answers, with a gap
-        return data, begin, max(total, begin + len(data))
-    return b"", max(offset, total), total
+            found = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode):
+            yield int(named[2]), found.st_size
+
+
+def read_output(
+    place: Place, stream: str, offset: int, max_bytes: int, segment_bytes: int = MOST_BYTES
+) -> tuple[bytes, int, int]:
+    """(data, offset of data, end of what is on disk); an offset beyond the one asked for marks a gap.
+
+    Of a segment that is longer than `segment_bytes` the rest does not count.
+    """
+    try:
+        folder = place.open()
+    except OSError:
+        return b"", offset, 0
+    try:
+        most = None if place.owner == ANYBODY else MOST_ENTRIES
+        found = list_segments(folder, stream, most)
+        segments = [(start, min(size, segment_bytes)) for start, size in found]
+        total = sum(segments[-1]) if segments else 0
+        for start, length in segments:
+            if start + length <= offset:
+                continue
+            begin = max(start, offset)
+            data = _read_segment(folder, f"{stream}.{start}", place.owner, begin - start, max_bytes)
+            if data:
+                data = data[: start + length - begin]
+                return data, begin, max(total, begin + len(data))
+        return b"", max(offset, total), total
+    finally:
+        os.close(folder)
+
+
+def _read_segment(folder: int, name: str, owner: int, at: int, max_bytes: int) -> bytes:
+    """Empty where it has been rotated away since it was listed: the next one answers, with a gap. Or does not count."""
+    try:
+        descriptor = open_file(name, folder, owner)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, max_bytes, at)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

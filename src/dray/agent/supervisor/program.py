@@ -55,7 +55,7 @@ def describe_failure(
     program = argv[0]
     if number in (errno.ENOENT, errno.ENOTDIR):
         if "/" in program:
-            if os.path.exists(os.path.join(cwd or "/", program)):
+            if failure.get("there"):
                 return "not_found", 127, f"the interpreter of {program!r} was not found on this worker"
             return "not_found", 127, f"program {program!r} was not found on this worker"
         path = env.get("PATH", DEFAULT_PATH)

@@ -156,7 +156,7 @@ class Spawner:
             pipes.close()
             if kind == "exec" and isinstance(error, OSError) and error.errno in HOST_ERRORS:
                 raise
-            raise NotStarted(describe_error(kind, error)) from None
+            raise NotStarted(describe_error(kind, error, argv)) from None
         pipes.close_writers()
         # Born between two looks at the clock: where both say the same there is no need to ask the kernel.
         start = before if before == now_ticks() else read_start(pid)
@@ -239,7 +239,7 @@ class Spawner:
             kind = "exec"
             find_program(argv, env, lambda path: os.execve(path, argv, env))
         except BaseException as error:  # noqa: BLE001 - a forked child must never return into the loop
-            report = {"pid": os.getpid(), **describe_error(kind, error)}
+            report = {"pid": os.getpid(), **describe_error(kind, error, argv)}
             os.write(self._errors_out, json.dumps(report).encode() + b"\n")
         finally:
             os._exit(127)
@@ -262,9 +262,11 @@ def read_start(pid: int) -> int:
     return info.start if info is not None else 0
 
 
-def describe_error(kind: str, error: BaseException) -> Record:
+def describe_error(kind: str, error: BaseException, argv: list[str]) -> Record:
+    """Why a program did not start, told where it would have: in its folder, and with no more rights than its user's."""
     number = (error.errno if isinstance(error, OSError) else None) or 0
-    return {"kind": kind, "errno": number, "text": str(error)[:300]}
+    there = kind == "exec" and "/" in argv[0] and os.path.exists(argv[0])
+    return {"kind": kind, "errno": number, "text": str(error)[:300], "there": there}
 
 
 def _can_start_at_once() -> bool:
