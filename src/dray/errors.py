@@ -134,10 +134,22 @@ class EpochLost(StoreError):
     code = "epoch_lost"
 
 
+class StoreGone(StoreError):
+    """The files of the store were removed, replaced or overwritten under the hub: what it commits would be lost."""
+
+    code = "store_gone"
+
+
 class HubUnavailable(DrayError):
     """No hub answers at that address."""
 
     code = "hub_unavailable"
+
+
+class InternalFault(DrayError):
+    """A request that the hub itself failed on; its report is in the hub's home."""
+
+    code = "internal"
 
 
 class BrokenInvariant(DrayError):

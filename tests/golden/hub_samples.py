@@ -114,7 +114,7 @@ class Script:
         sent, self.peer.got = self.peer.got, []
         return sent
 
-    def look(self, look: Any, then: Any) -> None:
+    def look(self, look: Any, then: Any, failed: Any = None) -> None:
         then(look(self.state))
 
 

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 import dray
 from dray.core.lifecycle.effects import Note
 from dray.core.lifecycle.events import Clock
@@ -35,6 +37,7 @@ from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
 from dray.hub.plans import make_guest, plan_steps, why_steps
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers
 from dray.hub.slices import work_off
 from dray.hub.store.base import JobFilter, Store
@@ -56,6 +59,7 @@ class Parts(NamedTuple):
     started_at_ms: int
     site: SiteAnswers
     forecasts: Forecasts
+    setbacks: Setbacks
 
 
 class Answers:
@@ -96,7 +100,11 @@ class Answers:
             return Submitted([self._brief(state, job_id) for job_id in ids], created)
 
         answer: Submitted = await self._engine.change(
-            commands.submit(caller, checked, key, self.sources, finish), len(checked)
+            commands.submit(caller, checked, key, self.sources, finish),
+            len(checked),
+            caller.user,
+            key or specs,
+            "submit",
         )
         return answer
 
@@ -112,7 +120,11 @@ class Answers:
             return {"ids": ids, "states": states, "created": created}
 
         answer: Document = await self._engine.change(
-            commands.submit(caller, checked, key, self.sources, finish), len(checked)
+            commands.submit(caller, checked, key, self.sources, finish),
+            len(checked),
+            caller.user,
+            key or specs,
+            "submit",
         )
         return answer
 
@@ -128,7 +140,10 @@ class Answers:
             return document
 
         answer: Document = await self._engine.change(
-            commands.cancel(caller, job_id, index, grace_s, self._store, finish)
+            commands.cancel(caller, job_id, index, grace_s, self._store, finish),
+            who=caller.user,
+            body=(job_id, index),
+            kind="cancel",
         )
         return answer
 
@@ -147,11 +162,15 @@ class Answers:
             document = self._document(state, caller, job_id)
             return document | {"note": note} if note else document
 
-        answer: Document = await self._engine.change(make(caller, job_id, what, self._store, finish))
+        kind = getattr(make, "__name__", "edit")
+        answer: Document = await self._engine.change(
+            make(caller, job_id, what, self._store, finish), 1, caller.user, (job_id, what), kind
+        )
         return answer
 
     async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
-        answer: Document = await self._engine.change(commands.drain(caller, worker_id, on, worker_document))
+        decide = commands.drain(caller, worker_id, on, worker_document)
+        answer: Document = await self._engine.change(decide, 1, caller.user, (worker_id, on), "drain")
         return answer
 
     # --- jobs -------------------------------------------------------------------------------------------------------
@@ -295,6 +314,7 @@ class Answers:
                 else ""
             )
             checks.append({"name": "quarantine", "ok": not strange, "detail": detail})
+            checks += self._parts.setbacks.checks()
             facts = {
                 "version": dray.__version__,
                 "epoch": state.counters.epoch,
@@ -305,7 +325,9 @@ class Answers:
                 "workers": len(state.workers),
                 "store_bytes": self._store.size_bytes(),
             }
-            return {"ok": all(check["ok"] for check in checks), "checks": checks, "facts": facts}
+            reports = [msgspec.to_builtins(report) for report in self._parts.setbacks.reports.open()]
+            sound = all(check["ok"] for check in checks)
+            return {"ok": sound, "checks": checks, "facts": facts, "reports": reports}
 
         return await self._engine.read(look)
 
@@ -319,7 +341,13 @@ class Answers:
     async def hub(self, caller: Caller) -> Document:
         epoch = await self._engine.read(lambda state: state.counters.epoch)
         started = moment(self._parts.started_at_ms)
-        return {"version": dray.__version__, "epoch": epoch, "started_at": started, "ready": self.ready}
+        return {
+            "version": dray.__version__,
+            "epoch": epoch,
+            "started_at": started,
+            "ready": self.ready,
+            "reports": len(self._parts.setbacks.reports.open()),
+        }
 
     def metrics_text(self) -> bytes:
         return self._parts.metrics.text()

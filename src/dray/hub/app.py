@@ -1,7 +1,7 @@
 """The hub put together: store, engine, sessions, HTTP; started, kept clean, stopped.
 
-The only module of the hub that wires things. A commit that fails ends this process's engine: the hub exits, and
-whoever started it starts it again from disk.
+The only module of the hub that wires things. A turn that cannot be decided, or a commit that fails, ends the engine and
+its memory: the hub reloads from disk in the same process, behind the same socket, and everybody connects anew.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import contextlib
 import getpass
 import json
 import logging
+import os
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from dray.config import HubConfig
@@ -24,7 +26,7 @@ from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.model.policy import DEFAULT_QUEUE
 from dray.descriptors import raise_file_limit
-from dray.errors import DrayError
+from dray.errors import DrayError, EpochLost, NoSpace, StoreGone
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, write_private
 from dray.hub.blobs import Blobs
@@ -50,32 +52,39 @@ from dray.hub.effect_runner import Publish, Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.forecasts import Forecasts
-from dray.hub.housekeeping import keep_house
-from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute, Values
+from dray.hub.front import Front
+from dray.hub.housekeeping import keep_house, watch_store
+from dray.hub.http_api import FileReport, HttpApi, HttpLimits, SocketRoute, Values
 from dray.hub.lane_feed import LaneFeed
 from dray.hub.logs import set_up_logging
 from dray.hub.metrics import Gauges, Metrics
 from dray.hub.outputs import Outputs
 from dray.hub.policy_changes import settle_at_start
-from dray.hub.policy_file import find_policy_file
+from dray.hub.policy_file import PolicyFile, find_policy_file
 from dray.hub.projection import Projector
 from dray.hub.questions import Questions
 from dray.hub.queue_statistics import QueueStatistics
 from dray.hub.recovery import recover
-from dray.hub.server import HttpServer, bind
+from dray.hub.reports import Reports
+from dray.hub.server import Bound, HttpServer, bind
 from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
+from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers, SiteParts
-from dray.hub.store.base import AuditRecord, Store, TokenRow
+from dray.hub.store.base import AuditRecord, Lost, Store, TokenRow
+from dray.hub.store.opening import Check
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.task_tokens import TaskTokens, ensure_secret
-from dray.hub.turns import Decision
+from dray.hub.turns import Decision, TurnFailed
 from dray.presence import describe_self, hold
 from dray.wire.client_messages import CLIENT_PATH
 
 RECALLED_RUNS = 2_000
+# "Service restart": whoever hears it dials again.
+RELOADING = 1012
+NO_SPACE_S = 1.0
 logger = logging.getLogger("dray.hub")
 
 
@@ -96,6 +105,15 @@ class Hub(NamedTuple):
     api: HttpApi
     server: HttpServer
     url: str
+    ground: Ground
+
+
+class Ground(NamedTuple):
+    """What outlives an engine: the socket, the application behind it, and what went wrong so far."""
+
+    bound: Bound
+    front: Front
+    setbacks: Setbacks
 
 
 def run_hub(config: HubConfig) -> int:
@@ -119,13 +137,59 @@ def run_hub(config: HubConfig) -> int:
 
 async def start_hub(config: HubConfig) -> Hub:
     """Open the store, recover, listen. Everything that can go wrong does so before the first answer."""
+    check_bind(config.host, _tls_files(config) is not None)
+    bound = bind(config.host, config.port)
+    return await _begin(config, Ground(bound, Front(), Setbacks(Reports(config.home / "reports"))))
+
+
+async def reload_hub(hub: Hub) -> Hub:
+    """Let a memory go that is not to be used again, and come back from disk at the same address."""
+    why = "the hub reloads: ask again in a second"
+    hub.ground.front.withdraw(why)
+    hub.answers.ready = False
+    hub.feed.close()
+    hub.api.close()
+    hub.sessions.closed_all(RELOADING, why)
+    for channel in list(hub.channels.open):
+        channel.close(RELOADING, why)
+    await hub.writer.close()
+    hub.store.close(clean=False)
+    while True:
+        try:
+            return await _begin(hub.config, hub.ground, hub.server)
+        except NoSpace as full:
+            # Whoever frees space need not start the hub as well.
+            hub.ground.front.withdraw(f"the hub waits: {full.message}")
+            logger.error("the hub cannot reload yet: %s", full.message)
+            await asyncio.sleep(NO_SPACE_S)
+
+
+async def _begin(config: HubConfig, ground: Ground, server: HttpServer | None = None) -> Hub:
     policy_file = find_policy_file(config.home)
     tls = _tls_files(config)
-    check_bind(config.host, tls is not None)
-    bound = bind(config.host, config.port)
-    store = SqliteStore.open(config.home / "hub.sqlite", reserve_bytes=config.reserve_bytes)
+    # A file that this very process has written to until now need not be read through.
+    check: Check = "unclean" if server is None else "never"
+    store = SqliteStore.open(config.home / "hub.sqlite", reserve_bytes=config.reserve_bytes, check=check)
+    try:
+        return await _go_on(config, ground, server, store, policy_file, tls)
+    except BaseException:
+        store.close(clean=False)
+        raise
+
+
+async def _go_on(
+    config: HubConfig,
+    ground: Ground,
+    server: HttpServer | None,
+    store: SqliteStore,
+    policy_file: PolicyFile | None,
+    tls: TlsFiles | None,
+) -> Hub:
+    reports = ground.setbacks.reports
     recovered = recover(store, _rules(config))
-    state, seq = recovered.state, recovered.seq
+    if store.lost is not None:
+        reports.file("lost turns", tell_lost(store.lost))
+    state, seq = recovered.state, max(recovered.seq, store.position().seq)
     policy_change = settle_at_start(state, policy_file)
     clock = HubClock(recovered.now_ms, recovered.clock_base)
     epoch = store.begin_epoch()
@@ -136,15 +200,27 @@ async def start_hub(config: HubConfig) -> Hub:
         state.experience.spans.learn(name, span_ms, limit_ms)
     leave_out_what_is_there()
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
-    hub = _wire(config, store, state, seq, clock, bound, tls)
+    hub = _wire(config, store, state, seq, clock, ground, server, tls)
     hub.writer.start()
     hub.feed.start(seq)
     _fold_epoch(hub.engine, epoch)
     if policy_change is not None:
         hub.engine.post(policy_change)
-    await hub.server.start()
+    if server is None:
+        await hub.server.start()
     hub.answers.ready = True
+    ground.front.app = hub.api
     return hub
+
+
+def tell_lost(lost: Lost) -> str:
+    """Say that committed turns are missing, and what follows from it."""
+    return (
+        f"the store has lost turns that were committed: its last is {lost.found.seq} (epoch {lost.found.epoch}), "
+        f"and {lost.known.seq} (epoch {lost.known.epoch}) is known to have been answered. Jobs and results of those "
+        "turns are gone; work of theirs that still runs is put in quarantine, never killed. The log as it was found is "
+        "kept beside the store (hub.sqlite-wal.lost-*). After a restore on purpose this is what came after the backup"
+    )
 
 
 def _fold_epoch(engine: Engine, epoch: int) -> None:
@@ -157,9 +233,11 @@ def _wire(
     state: State,
     seq: int,
     clock: HubClock,
-    bound: Any,
+    ground: Ground,
+    server: HttpServer | None,
     tls: TlsFiles | None,
 ) -> Hub:
+    setbacks = ground.setbacks
     writer = StoreWriter(store)
     feed = Feed(store)
     engine: Engine | None = None
@@ -169,7 +247,7 @@ def _wire(
         return engine
 
     outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(the_engine, store))
-    metrics = Metrics(lambda: _gauges(state, sessions))
+    metrics = Metrics(lambda: _gauges(state, sessions, setbacks))
     questions = Questions(the_engine, metrics.snapshot)
     limits = Limits(
         config.frame_text_bytes, config.frame_msgpack_bytes, config.queue_messages, config.queue_bytes
@@ -193,28 +271,42 @@ def _wire(
         config.heartbeat_s,
         LaneFeed(state, args, tasks.make),
         _publish_to(call_feed, blobs),
+        lambda effect, error: _report_effect(setbacks.reports, effect, error),
     )
-    engine = Engine(state, writer, clock, runner, metrics, Projector(writer), seq)
+    engine = Engine(state, writer, clock, runner, metrics, Projector(writer), seq, setbacks)
 
     def low_space() -> bool:
         return store.low_space(config.min_free_bytes)
 
     most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
-    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more))
+    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more, setbacks))
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     calls = CallAnswers(engine, CallSources(answers.sources, args, blobs.missing), answers.calls, call_feed)
 
-    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), calls, tokens.hold)
+    def report(kind: str, error: BaseException) -> str:
+        return setbacks.reports.file(kind, f"a question of the kind {kind} failed", error=error).id
+
+    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), calls, tokens.hold, report)
     channels = ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
     ]
-    api = _make_api(config, answers, tokens, routes, metrics, Values(blobs, calls))
-    cert, key = (tls.cert, tls.key) if tls else (None, None)
-    server = HttpServer(api, bound, cert, key, config.frame_msgpack_bytes + (1 << 20))
-    sides = (sessions, channels, feed, outputs, blobs, tokens, api, server, server.url)
+    api = _make_api(config, answers, tokens, routes, metrics, Values(blobs, calls), report)
+    server = server or _make_server(config, ground, tls)
+    sides = (sessions, channels, feed, outputs, blobs, tokens, api, server, server.url, ground)
     return Hub(config, store, writer, engine, answers, *sides)
+
+
+def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
+    cert, key = (tls.cert, tls.key) if tls else (None, None)
+    return HttpServer(ground.front, ground.bound, cert, key, config.frame_msgpack_bytes + (1 << 20))
+
+
+def _report_effect(reports: Reports, effect: str, error: BaseException) -> None:
+    reports.file(
+        "effect", f"an effect of the kind {effect} could not be carried out; the others were", error=error
+    )
 
 
 def _make_more(
@@ -232,10 +324,11 @@ def _make_api(
     routes: list[SocketRoute],
     metrics: Metrics,
     values: Values,
+    report: FileReport,
 ) -> HttpApi:
     limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
     hosts = (*config.hosts, config.host, socket.gethostname())
-    return HttpApi(answers, tokens, hosts, limits, routes, metrics.count_request, values)
+    return HttpApi(answers, tokens, hosts, limits, routes, metrics.count_request, values, report)
 
 
 def _make_blobs(
@@ -270,7 +363,7 @@ def _audit_only(record: AuditRecord) -> Any:
     return Decision(audit=(record,))
 
 
-def _gauges(state: State, sessions: Sessions) -> Gauges:
+def _gauges(state: State, sessions: Sessions, setbacks: Setbacks) -> Gauges:
     status = {"ready": 0, "offline": 0, "draining": 0, "suspect": 0, "silent": 0}
     for worker in state.workers.values():
         presence = state.presence[worker.id]
@@ -286,7 +379,8 @@ def _gauges(state: State, sessions: Sessions) -> Gauges:
         status["suspect" if presence.suspect and kind == "ready" else kind] += 1
     waiting = {name: depth for name, depth in state.backlog.depth.items() if depth}
     depths = dict.fromkeys([DEFAULT_QUEUE, *state.policy.queues], 0) | waiting
-    return Gauges(depths, status, len(sessions.open), len(state.touched))
+    reports = len(setbacks.reports.open())
+    return Gauges(depths, status, len(sessions.open), len(state.touched), reports)
 
 
 async def stop_hub(hub: Hub) -> None:
@@ -306,37 +400,72 @@ async def _serve(config: HubConfig) -> int:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+    try:
+        failure = await _live(hub, told, _announce)
+        while failure is not None and _may_go_on(hub, failure):
+            hub = await reload_hub(hub)
+            failure = await _live(hub, told, _note_address)
+    finally:
+        (config.home / "hub.json").unlink(missing_ok=True)
+    if failure is None:
+        return 0
+    logger.error("the engine stopped: %s", failure, exc_info=failure)
+    print(f"dray hub: stopped: {failure}", file=sys.stderr, flush=True)
+    if isinstance(failure, StoreGone):
+        # Closing the connections would copy this hub's log into, and over, files that are somebody else's by now.
+        os._exit(1)
+    await hub.writer.close()
+    hub.store.close(clean=False)
+    return 1
+
+
+async def _live(
+    hub: Hub, told: asyncio.Event, announce: Callable[[Hub], Awaitable[None]]
+) -> BaseException | None:
+    """Run one engine until it is told to stop, or fails; gives the failure."""
     engine = asyncio.create_task(hub.engine.run())
-    house = asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs, hub.blobs))
-    foresight = asyncio.create_task(hub.answers.forecasts.run())
-    await _announce(hub)
+    sides = [
+        asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs, hub.blobs)),
+        asyncio.create_task(hub.answers.forecasts.run()),
+        asyncio.create_task(watch_store(hub.engine, hub.store)),
+    ]
+    await announce(hub)
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait({engine, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    house.cancel()
-    foresight.cancel()
-    failed = engine.done()
-    if not failed:
+    for side in (*sides, waiting):
+        side.cancel()
+    if not engine.done():
         await stop_hub(hub)
     with contextlib.suppress(Exception):
         await engine
-    failure = hub.engine.failure
-    await hub.writer.close()
-    hub.store.close(clean=failure is None)
-    (config.home / "hub.json").unlink(missing_ok=True)
-    if failure is not None:
-        logger.error("the engine stopped: %s", failure, exc_info=failure)
-        print(f"dray hub: stopped: {failure}", file=sys.stderr)
-        return 1
-    return 0
+    if hub.engine.failure is None:
+        await hub.writer.close()
+        hub.store.close(clean=True)
+    return hub.engine.failure
 
 
-async def _announce(hub: Hub) -> None:
-    """Say where the hub is, to people and to programs on this machine."""
+def _may_go_on(hub: Hub, failure: BaseException) -> bool:
+    """Whether a reload may help: not where the store is another's or gone, and not again and again."""
+    if isinstance(failure, StoreGone | EpochLost):
+        return False
+    if not isinstance(failure, TurnFailed):
+        hub.ground.setbacks.reports.file("engine", "the hub's engine stopped: it reloads", error=failure)
+    return hub.ground.setbacks.may_reload()
+
+
+async def _note_address(hub: Hub) -> None:
+    """Say where the hub is, to programs on this machine."""
     document: dict[str, Any] = {"url": hub.url, **describe_self(), "epoch": hub.store.epoch}
     tls = _tls_files(hub.config)
     if tls is not None:
         document["fingerprint"] = fingerprint(tls.cert)
     write_private(hub.config.home / "hub.json", json.dumps(document).encode())
+
+
+async def _announce(hub: Hub) -> None:
+    """Say where the hub is, to people too, and how others join it."""
+    await _note_address(hub)
+    tls = _tls_files(hub.config)
     print(f"ready {hub.url}", flush=True)
     if not is_loopback(hub.config.host) and tls is not None:
         caller = Caller("", getpass.getuser(), ("admin",))

@@ -49,7 +49,8 @@ class CallAnswers:
             return {"job": job.id, "total": job.total, "state": job.state.value}
 
         decide = add_calls(caller, body, spec, self._sources, finish)
-        answer: Document = await self._engine.change(decide, 1 + len(body.args) // CALLS_PER_UNIT)
+        weight = 1 + len(body.args) // CALLS_PER_UNIT
+        answer: Document = await self._engine.change(decide, weight, caller.user, body)
         return answer
 
     async def collect(self, caller: Caller, body: Collect, listener: Listener) -> Document:

@@ -59,6 +59,7 @@ class Desk(NamedTuple):
     channel: ChannelAnswers
     calls: CallAnswers
     hold: Hold
+    report: Callable[[str, BaseException], str] = lambda kind, error: ""
 
 
 class ClientChannels:
@@ -234,9 +235,10 @@ class Channel:
             reply = wire.write_message(wire.ANSWER, request_id, payload)
         except DrayError as refusal:
             reply = wire.write_message(wire.ERROR, request_id, error=error_document(refusal)["error"])
-        except Exception:
-            logger.exception("a %s failed", type(body).__name__.lower())
-            error = error_document(internal_error())["error"]
+        except Exception as fault:
+            kind = type(body).__name__.lower()
+            logger.exception("a %s failed", kind)
+            error = error_document(internal_error(self._desk.report(kind, fault)))["error"]
             reply = wire.write_message(wire.ERROR, request_id, error=error)
         self._push(reply)
 

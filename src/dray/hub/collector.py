@@ -24,7 +24,8 @@ def take_over_collector() -> None:
 
 
 def leave_out_what_is_there() -> None:
-    """Once the state is loaded: it stays, so no collection need look at it."""
+    """Once the state is loaded: it stays, so no collection need look at it. An earlier state is let go first."""
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 

@@ -47,6 +47,10 @@ Publish = Callable[[int, list["Recorded | CallsDone"]], None]
 _PEER_REASONS = {"requeued": "user"}
 
 
+def _raise(effect: str, error: BaseException) -> None:
+    raise error
+
+
 class Runner:
     """Knows the sessions and the feed; decides nothing."""
 
@@ -60,7 +64,9 @@ class Runner:
         heartbeat_s: float,
         lanes: LaneFeed | None = None,
         publish: Publish | None = None,
+        failed: Callable[[str, BaseException], None] | None = None,
     ) -> None:
+        self._failed = failed or _raise
         self._state, self._sessions, self._store, self._feed = state, sessions, store, feed
         self._notice, self._heartbeat_s = notice, heartbeat_s
         self._lanes = lanes or LaneFeed(state, ArgsMemory(store), lambda job: "")
@@ -91,11 +97,14 @@ class Runner:
         """Carry out one turn's effects; calls go out at the end, what the whole turn gave to a lane together."""
         notes = []
         for effect in effects:
-            if isinstance(effect, Note):
-                notes.append(effect)
-                self._notice(effect)
-            else:
-                self._send[type(effect)](effect)
+            try:
+                if isinstance(effect, Note):
+                    notes.append(effect)
+                    self._notice(effect)
+                else:
+                    self._send[type(effect)](effect)
+            except Exception as error:  # noqa: BLE001 - what is committed must reach all the others
+                self._failed(type(effect).__name__, error)
         self._send_calls()
         # Also with nothing to tell: the job that ended in this turn may have had its last result before.
         ended = self._ended.copy()

@@ -1,8 +1,8 @@
 """The sole owner of the state. One turn: drain, apply, timers, pass, one commit, then effects.
 
 Nothing leaves before the commit that justifies it: replies, messages and notices of a turn wait for it, and what
-arrives meanwhile is the next turn's batch. If a commit fails the engine stops; the hub reloads from disk, so
-memory never runs ahead of it.
+arrives meanwhile is the next turn's batch. If a commit fails, or a turn cannot be decided, the engine stops; the hub
+reloads from disk, so memory never runs ahead of it and never goes on half changed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from dray.core.lifecycle.events import Clock, EpochStarted, Fact
@@ -19,12 +19,25 @@ from dray.core.lifecycle.timers import forget_answered, next_due_ms
 from dray.errors import NotReady
 from dray.hub.clock import HubClock
 from dray.hub.projection import Projector
+from dray.hub.setbacks import Setbacks
 from dray.hub.store.base import Chunk
 from dray.hub.store.writer import StoreWriter
-from dray.hub.turns import Commit, Conductor, Decide, Decision, Deliver, Leaving, Request
+from dray.hub.turns import (
+    TIMERS,
+    Commit,
+    Conductor,
+    Decide,
+    Decision,
+    Deliver,
+    Leaving,
+    Request,
+    Step,
+    TurnFailed,
+)
 
 T = TypeVar("T")
 DRAIN = 512
+SKIPPED_WAIT_S = 1.0
 MAX_INBOX = 8192
 
 
@@ -54,18 +67,23 @@ class Engine:
         observer: Observer,
         projector: Projector,
         seq: int,
+        setbacks: Setbacks,
     ) -> None:
         self.state = state
+        self._setbacks = setbacks
+        self._settled = False
         self._conductor = Conductor(state, seq)
         self._writer, self._clock, self._runner, self._observer = writer, clock, runner, observer
         self._projector = projector
         self._inbox: deque[Request] = deque()
+        self._taken: list[Request] = []
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._stopping = False
         self._epoch_wanted = 0
         self._settlers: list[asyncio.Future[None]] = []
+        self._doom: BaseException | None = None
         self.failure: BaseException | None = None
 
     @property
@@ -80,19 +98,27 @@ class Engine:
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
-    def post(self, decide: Decide) -> None:
-        """Queue a message that nobody awaits."""
-        self._inbox.append(Request(decide, None))
+    def post(self, decide: Decide, who: str = "", body: Any = None) -> None:
+        """Queue a message that nobody awaits; one that has broken a turn before is refused."""
+        request = Request(decide, None, 1, who, body)
+        if self._setbacks:
+            self._setbacks.refuse(request.origin)
+        self._inbox.append(request)
         self._wake.set()
         if len(self._inbox) >= MAX_INBOX:
             self._room.clear()
 
-    async def change(self, decide: Decide, weight: int = 1) -> Any:
+    async def change(
+        self, decide: Decide, weight: int = 1, who: str = "", body: Any = None, kind: str = ""
+    ) -> Any:
         """Queue a request and wait for the commit that justifies its answer."""
         if self._stopping or self.failure is not None:
             raise NotReady("the hub is stopping: try again in a moment")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._inbox.append(Request(decide, done, weight))
+        request = Request(decide, done, weight, who, body, kind)
+        if self._setbacks:
+            self._setbacks.refuse(request.origin)
+        self._inbox.append(request)
         self._wake.set()
         return await done
 
@@ -101,10 +127,23 @@ class Engine:
         answer: T = await self.change(lambda state, clock: Decision(answer=look))
         return answer
 
-    def look(self, look: Callable[[State], T], then: Callable[[T], None]) -> None:
+    def look(
+        self,
+        look: Callable[[State], T],
+        then: Callable[[T], None],
+        failed: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
         """Read the state as of a commit and hand it on, without a task of its own."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(lambda future: None if future.exception() else then(future.result()))
+
+        def tell(future: asyncio.Future[Any]) -> None:
+            error = future.exception()
+            if error is None:
+                then(future.result())
+            else:
+                failed(error)
+
+        done.add_done_callback(tell)
         self._inbox.append(Request(lambda state, clock: Decision(answer=look), done))
         self._wake.set()
 
@@ -120,6 +159,11 @@ class Engine:
         else.
         """
         self._epoch_wanted = max(self._epoch_wanted, at_least)
+        self._wake.set()
+
+    def fail(self, failure: BaseException) -> None:
+        """End the turns: something outside them went wrong that no answer may outlive."""
+        self._doom = self._doom or failure
         self._wake.set()
 
     def clock_ms(self) -> int:
@@ -142,6 +186,8 @@ class Engine:
         try:
             while not (self._stopping and not self._inbox):
                 await self._wait_for_work()
+                if self._doom is not None:
+                    raise self._doom
                 await self._turn()
             await self._projector.flush(self.state, self.seq, self._clock.read())
         except BaseException as failure:
@@ -162,6 +208,9 @@ class Engine:
         waits = [
             wait for wait in (self._timer_wait_s(), self._projector.wait_s(self.state)) if wait is not None
         ]
+        if self._setbacks.skipped():
+            # What is left out is to be tried again when its time comes, also if nobody asks for anything.
+            waits.append(SKIPPED_WAIT_S)
         if waits and min(waits) <= 0:
             return
         # A timer that rings the bell costs a tenth of `wait_for`, which makes a task of every wait.
@@ -171,6 +220,8 @@ class Engine:
             alarm.cancel()
 
     def _timer_wait_s(self) -> float | None:
+        if TIMERS in self._setbacks.skipped():
+            return None
         forget_answered(self.state)
         due_ms = next_due_ms(self.state)
         return None if due_ms is None else max(0.0, (due_ms - self._clock.read().now_ms) / 1000)
@@ -182,28 +233,54 @@ class Engine:
         if self._epoch_wanted > self.state.counters.epoch:
             wanted = self._epoch_wanted
             first.append(EpochStarted(await self._writer.run(lambda store: store.raise_epoch(wanted))))
-        requests = self._drain()
+        requests = self._taken = self._drain()
         if len(self._inbox) < MAX_INBOX:
             self._room.set()
-        for step in self._conductor.turn(requests, first, clock):
+        for step in self._steps(requests, first, clock):
             if isinstance(step, Commit):
                 decided = time.perf_counter()
                 self._observer.observe_plan(decided - began)
                 await self._writer.commit(step.turn)
                 self._observer.observe_commit(time.perf_counter() - decided)
             elif isinstance(step, Deliver):
+                # Nothing leaves that a restart would not show: neither what was committed, nor what was only read.
+                self._writer.verify()
                 self._runner.run(step.effects, self.seq, clock)
             else:
                 step.give()
+        self._taken = []
         self._observer.observe_turn(time.perf_counter() - began)
         await self._project(clock)
         if self._conductor.cut:
             await asyncio.sleep(0)
 
+    def _steps(self, requests: list[Request], first: list[Fact], clock: Clock) -> Iterator[Step]:
+        """Conduct one turn; where it cannot be decided somebody is to blame, or nobody is, and all others ask again."""
+        try:
+            yield from self._conductor.turn(requests, first, clock, self._setbacks.skipped())
+        except TurnFailed as failed:
+            culprit, fault = failed.request, None
+            if culprit is not None:
+                fault = self._setbacks.blame(culprit, failed)
+            elif self._setbacks.careful and len(requests) == 1:
+                culprit = requests[0]
+                fault = self._setbacks.suspect(culprit, failed)
+            else:
+                self._setbacks.note(failed, len(requests))
+            if culprit is not None and culprit.done is not None and fault is not None:
+                culprit.done.set_exception(fault)
+            raise
+
     def _drain(self) -> list[Request]:
-        """Take the next batch: bounded by work, not by number, so that large submits do not hold up heartbeats."""
+        """Take the next batch: bounded by work, not by number, so that large submits do not hold up heartbeats.
+
+        After a turn that failed with nobody to blame they come one by one, each after a turn without any.
+        """
         requests: list[Request] = []
         left = DRAIN
+        if self._setbacks.careful:
+            self._settled = not self._settled
+            left = 0 if self._settled or not self._inbox else 1
         while self._inbox and left > 0:
             requests.append(self._inbox.popleft())
             left -= requests[-1].weight
@@ -220,7 +297,9 @@ class Engine:
         for settler in self._settlers:
             if not settler.done():
                 settler.set_exception(NotReady("the hub is stopping: try again in a moment"))
-        while self._inbox:
-            done = self._inbox.popleft().done
-            if done is not None and not done.done():
-                done.set_exception(NotReady("the hub stopped before it could record this: try again"))
+        for request in (*self._taken, *self._inbox):
+            if request.done is not None and not request.done.done():
+                request.done.set_exception(NotReady("the hub stopped before it could answer this: try again"))
+        self._taken = []
+        self._inbox.clear()
+        self._room.set()

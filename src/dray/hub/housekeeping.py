@@ -12,16 +12,17 @@ from pathlib import Path
 from dray.config import HubConfig
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
-from dray.errors import EpochLost
+from dray.errors import EpochLost, StoreGone
 from dray.hub.blobs import Blobs
 from dray.hub.collector import Collector
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
-from dray.hub.store.base import AuditRecord, Retention
+from dray.hub.store.base import AuditRecord, Retention, Store
 from dray.hub.store.writer import StoreWriter
 from dray.hub.turns import Decision
 
 EVERY_S = 60.0
+WATCH_S = 1.0
 STEPS, PAUSE_S = 100, 0.1
 logger = logging.getLogger("dray.hub.housekeeping")
 
@@ -45,6 +46,17 @@ async def keep_house(
             engine.post(note_lost_epoch)
         except Exception:
             logger.exception("a sweep failed; the next one tries again")
+
+
+async def watch_store(engine: Engine, store: Store) -> None:
+    """Notice within a second, also while nobody asks anything, that the store was taken away."""
+    while True:
+        await asyncio.sleep(WATCH_S)
+        try:
+            store.verify()
+        except StoreGone as gone:
+            engine.fail(gone)
+            return
 
 
 def note_lost_epoch(state: State, clock: Clock) -> Decision:

@@ -84,13 +84,12 @@ def error_document(error: errors.DrayError) -> dict[str, Any]:
     return {"error": body}
 
 
-def internal_error() -> errors.DrayError:
+def internal_error(report_id: str = "") -> errors.InternalFault:
     """What a caller learns of a fault that nobody foresaw."""
-    fault = errors.DrayError(
-        "the hub failed on this request; its log has the details, and nothing was promised"
+    where = (
+        f"`dray doctor` shows the report {report_id} to an admin" if report_id else "its log has the details"
     )
-    fault.code = "internal"
-    return fault
+    return errors.InternalFault(f"the hub failed on this request; {where}, and nothing was promised")
 
 
 def encode(document: Any) -> bytes:

@@ -48,6 +48,8 @@ log = logging.getLogger("dray.hub.http")
 CLIENT_CLOSED = 499
 SocketHandler = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 CountRequest = Callable[[str, int], None]
+# Keeps what went wrong with a kind of request, and gives the id of the report.
+FileReport = Callable[[str, BaseException], str]
 
 
 class SocketRoute(NamedTuple):
@@ -85,7 +87,9 @@ class HttpApi:
         sockets: Iterable[SocketRoute] = (),
         count_request: CountRequest | None = None,
         values: Values | None = None,
+        report: FileReport | None = None,
     ) -> None:
+        self._report = report or (lambda name, error: "")
         self.streams = Streams(tokens.hold)
         self._service = service
         self._limits = limits or HttpLimits()
@@ -182,10 +186,10 @@ class _Exchange:
             await self._refuse(error)
         except CallerGone:
             self._answered = CLIENT_CLOSED
-        except Exception:
+        except Exception as error:
             # The route and nothing of the request: a query or a header may hold what belongs in no log.
             log.exception("%s %s failed", self._scope["method"], self._name)
-            await self._refuse(internal_error())
+            await self._refuse(internal_error(self._api._report(self._name, error)))
         finally:
             if self._answered:
                 self._api._count(self._name, self._answered)

@@ -29,6 +29,7 @@ class Gauges(NamedTuple):
     workers: Mapping[str, int] = {}
     sessions: int = 0
     log_lag: int = 0
+    reports: int = 0
 
 
 ReadGauges = Callable[[], Gauges]
@@ -142,3 +143,6 @@ class _GaugeReader(Collector):
         yield workers
         yield GaugeMetricFamily("dray_sessions", "Open worker sessions", value=now.sessions)
         yield GaugeMetricFamily("dray_log_lag", "Turns committed and not yet in the rows", value=now.log_lag)
+        yield GaugeMetricFamily(
+            "dray_reports", "Reports of faults that nobody has dealt with", value=now.reports
+        )

@@ -29,7 +29,12 @@ class Questions:
         if not isinstance(body, (WorkerListRequest, WorkerShowRequest)):
             asker.push(message("metrics_response", self._metrics()))
             return
-        self._engine().look(lambda state: self._compose(state, body), asker.push)
+        kind = "worker_list_request" if isinstance(body, WorkerListRequest) else "worker_show_request"
+        self._engine().look(
+            lambda state: self._compose(state, body),
+            asker.push,
+            lambda error: asker.push(message("error", error=f"{kind}: the hub failed on this question")),
+        )
 
     def _compose(self, state: State, body: WorkerListRequest | WorkerShowRequest) -> dict[str, Any]:
         if isinstance(body, WorkerListRequest):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from dray.core.lifecycle.events import SessionClosed, WorkerLeft
-from dray.errors import InvalidInput
+from dray.errors import InternalFault, InvalidInput
 from dray.hub import inbound
 from dray.hub.engine import Engine
 from dray.hub.gate import Receive, Scope, Send
@@ -279,6 +279,11 @@ class Sessions:
             session.bad_in_a_row = 0
         except InvalidInput as fault:
             self._refuse(session, fault.message)
+        except InternalFault as fault:
+            # The hub's own fault: it is told, and not counted against the peer. Without a register nothing goes on.
+            session.push(message("error", error=fault.message))
+            if envelope.type == "register":
+                session.close(OVERLOADED, fault.message)
 
     async def _frame(self, session: Session, frame: bytes | str) -> None:
         """Take one frame, message by message, until it or the session ends."""
@@ -348,7 +353,7 @@ class Sessions:
     def _post(self, session: Session, body: Any, raw: bytes = b"") -> None:
         worker, number = session.worker, session.number
         self._engine().post(
-            lambda state, clock: Decision(inbound.interpret(state, worker, number, body, raw))
+            lambda state, clock: Decision(inbound.interpret(state, worker, number, body, raw)), worker, body
         )
 
     def _register(self, session: Session, body: Register) -> None:
@@ -368,7 +373,9 @@ class Sessions:
         engine, number = self._engine(), session.number
         if inbound.is_outdated(engine.state, self._store.epoch, body):
             engine.raise_epoch(body.max_epoch_seen + 1)
-        engine.post(lambda state, clock: Decision(inbound.register(state, self._store, number, body)))
+        engine.post(
+            lambda state, clock: Decision(inbound.register(state, self._store, number, body)), body.id, body
+        )
 
     def _refuse(self, session: Session, fault: str) -> None:
         session.push(message("error", error=fault))

@@ -104,7 +104,10 @@ class SiteAnswers:
                 policy,
                 force,
                 lambda state, change: _change_answer(state, change, bool(change.changes)),
-            )
+            ),
+            who=caller.user,
+            body=raw,
+            kind="policy",
         )
         return answer
 

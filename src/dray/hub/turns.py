@@ -6,8 +6,9 @@ between any two steps: the order of the steps, which every promise hangs on, exi
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -51,12 +52,53 @@ class Decision(NamedTuple):
 Decide = Callable[[State, Clock], Decision]
 
 
+class Origin(NamedTuple):
+    """Where a request came from: what kind it is, whose, and what tells it from others of that kind (its key, or all of
+    it). Only looked at once something went wrong.
+    """
+
+    kind: str
+    who: str
+    body: Any
+
+
 class Request(NamedTuple):
-    """One entry of the inbox. `done` is None for messages that nobody awaits; `weight` is how much work it brings."""
+    """One entry of the inbox. `done` is None for messages that nobody awaits; `weight` is how much work it brings.
+
+    `who` sent it, `body` and `kind` tell what it is: not needed before something goes wrong.
+    """
 
     decide: Decide
     done: Waiting | None
     weight: int = 1
+    who: str = ""
+    body: Any = None
+    kind: str = ""
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.kind or _spell_kind(self.body), self.who, self.body)
+
+
+class TurnFailed(Exception):
+    """A turn that could not be decided; nothing of it was committed, and memory is not to be used again.
+
+    `request` is the one that was being taken, None where it was the turn's own work (`stage`: timers, pass, calls or
+    record) that failed.
+    """
+
+    def __init__(self, stage: str, request: Request | None, cause: BaseException) -> None:
+        super().__init__(f"{stage}: {type(cause).__name__}: {cause}")
+        self.stage, self.request, self.cause = stage, request, cause
+
+
+def _spell_kind(body: object) -> str:
+    """`JobResult` as the protocol calls it; what has no body is one of the hub's own."""
+    name = "" if body is None else type(body).__name__
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() or "request"
+
+
+REQUESTS, TIMERS, PASS, CALLS, RECORD = "requests", "timers", "pass", "calls", "record"
 
 
 class Commit(NamedTuple):
@@ -97,18 +139,62 @@ class Conductor:
         self.cut = False
         self.fresh: list[Chunk] = []
 
-    def turn(self, requests: Iterable[Request], first: Iterable[Fact], clock: Clock) -> Iterator[Step]:
-        """Take requests, timers and the pass, then commit, deliver and answer. `first` comes before everything."""
+    def turn(
+        self,
+        requests: Iterable[Request],
+        first: Iterable[Fact],
+        clock: Clock,
+        skip: Container[str] = (),
+    ) -> Iterator[Step]:
+        """Take requests, timers and the pass, then commit, deliver and answer. `first` comes before everything.
+
+        `skip` names stages that are left out because they failed again and again.
+        """
         gathered = Gathered(self.state, clock)
         # Whoever looks for chunks while the turn is under way finds those that no store has yet.
         self.fresh = gathered.chunks
         self.state.now_ms = clock.now_ms
+        commit: Commit | None = None
+        try:
+            self._decide(gathered, requests, first, skip)
+            if gathered.durable:
+                gathered.stage = RECORD
+                commit = Commit(gathered.record(self.seq + 1))
+        except Exception as error:
+            raise TurnFailed(gathered.stage, gathered.taking, error) from error
+        if commit is not None:
+            self.seq += 1
+            yield commit
+        self.fresh = []
+        yield Deliver(gathered.effects)
+        yield Answer(gathered.answers)
+
+    def _decide(
+        self, gathered: Gathered, requests: Iterable[Request], first: Iterable[Fact], skip: Container[str]
+    ) -> None:
         for fact in first:
             gathered.fold(fact)
         for request in requests:
+            gathered.taking = request
             gathered.take(request)
+        gathered.taking = None
+        if TIMERS not in skip:
+            gathered.stage = TIMERS
+            self._ring(gathered)
+        gathered.stage = CALLS
+        if CALLS not in skip:
+            for fact in prepare(self.state):
+                gathered.fold(fact)
+        gathered.stage = PASS
+        self.cut = self._pass(gathered, PASS in skip)
+        gathered.stage = CALLS
+        if CALLS not in skip:
+            for fact in feed(self.state):
+                gathered.fold(fact)
+
+    def _ring(self, gathered: Gathered) -> None:
         was_braked = self.state.braked
-        for event in due(self.state, clock, self._reason):
+        for event in due(self.state, gathered.clock, self._reason):
             gathered.fold(event)
         if self.state.braked and not was_braked:
             text = (
@@ -116,20 +202,15 @@ class Conductor:
                 "if they are gone for good, drain them (dray worker drain)"
             )
             gathered.effects += [Alarm(text), Note("alarm", data={"text": text})]
-        for fact in prepare(self.state):
-            gathered.fold(fact)
-        self.cut = self._pass(gathered)
-        for fact in feed(self.state):
-            gathered.fold(fact)
-        if gathered.durable:
-            self.seq += 1
-            yield Commit(gathered.record(self.seq))
-        self.fresh = []
-        yield Deliver(gathered.effects)
-        yield Answer(gathered.answers)
 
-    def _pass(self, gathered: Gathered) -> bool:
+    def _pass(self, gathered: Gathered, skipped: bool) -> bool:
         state = self.state
+        if skipped:
+            # Whoever asks for work is answered all the same.
+            for worker, polls in state.polls.items():
+                gathered.effects += [NoWork(worker)] * polls
+            state.polls.clear()
+            return False
         if not is_due(state):
             return False
         decided = plan(state)
@@ -157,6 +238,8 @@ class Gathered:
         self.audit: list[AuditRecord] = []
         self.chunks: list[Chunk] = []
         self.answers: list[tuple[Waiting, Any, BaseException | None]] = []
+        self.stage = REQUESTS
+        self.taking: Request | None = None
 
     @property
     def durable(self) -> bool:
@@ -180,15 +263,14 @@ class Gathered:
             self.answers.append((request.done, *self._compose(decision)))
 
     def _compose(self, decision: Decision) -> tuple[Any, BaseException | None]:
-        """Look at the state for an answer; what is not there is the asker's trouble, never the engine's."""
+        """Look at the state for an answer; what goes wrong there is the asker's trouble, never the engine's."""
         if decision.answer is None:
             return None, None
         try:
             return decision.answer(self.state), None
-        except BrokenInvariant:
-            raise
-        except DrayError as refusal:
-            return None, refusal
+        except Exception as refusal:  # noqa: BLE001 - answers only read: whatever fails is an error of that question
+            # A future takes every exception but this one.
+            return None, RuntimeError("stopped short") if isinstance(refusal, StopIteration) else refusal
 
     def fold(self, item: Event | Leaving | Chunk) -> None:
         """Apply an event; an effect that needs no event rides along, and so does what is only to be kept."""

@@ -325,12 +325,28 @@ class Check(msgspec.Struct):
     detail: str = ""
 
 
+class Report(msgspec.Struct):
+    """Something that went wrong inside the hub: what, by whose request, where in the code; no values."""
+
+    id: str
+    at: Time
+    last_at: Time
+    kind: str
+    what: str
+    who: str = ""
+    error: str = ""
+    count: int = 1
+    digest: str = ""
+    trace: list[str] = []
+
+
 class Doctor(msgspec.Struct):
-    """Whether the hub's state holds together."""
+    """Whether the hub's state holds together, and what went wrong so far."""
 
     ok: bool
     checks: list[Check]
     facts: dict[str, Any] = {}
+    reports: list[Report] = []
 
 
 class AuditEntry(msgspec.Struct):
@@ -358,6 +374,7 @@ class HubDocument(msgspec.Struct):
     ready: bool
     started_at: Time | None = None
     home: str | None = None
+    reports: int = 0
 
 
 class Health(msgspec.Struct):

@@ -160,7 +160,11 @@ def test_only_an_unclean_stop_makes_the_next_opening_read_everything(
 
 def test_a_clean_stop_leaves_one_file_and_all_rows(open_sqlite: Open, path: Path, make: Any) -> None:
     fill(open_sqlite, make, clean=True)
-    assert sorted(file.name for file in path.parent.iterdir()) == ["hub.db", "hub.db.reserve"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "hub.db",
+        "hub.db.reserve",
+        "hub.db.witness",
+    ]
     store = open_sqlite()
     assert clean_flag(path) == 0
     assert len(list(store.load().jobs)) == 499

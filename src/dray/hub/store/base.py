@@ -70,6 +70,20 @@ class BlobRef(NamedTuple):
 Chunk = ArgsChunk | ResultsChunk | BlobRef
 
 
+class Position(NamedTuple):
+    """How far a store has come: the epoch of its hub and the number of its newest turn."""
+
+    epoch: int
+    seq: int
+
+
+class Lost(NamedTuple):
+    """A store that opened with less than a witness outside it knows to have been committed: as after a backup."""
+
+    found: Position
+    known: Position
+
+
 class Turn(NamedTuple):
     """All that one turn must make durable before its effects leave. `facts` and `notes` are packed by the engine."""
 
@@ -198,7 +212,14 @@ class Store(Protocol):
     epoch: int
     sweep_pending: bool
     """Whether the last `sweep` ended at its bound, so that another one finds more."""
+    lost: Lost | None
+    """What was missing when the store was opened; such a store goes on after what was known, never at numbers that
+    were given out before."""
 
+    def verify(self) -> None:
+        """Raise `StoreGone` unless a restart would open the very store that this one writes to; every turn asks."""
+
+    def position(self) -> Position: ...
     def begin_epoch(self) -> int: ...
     def raise_epoch(self, at_least: int) -> int: ...
     def load(self) -> Snapshot: ...

@@ -13,6 +13,7 @@ import logging
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
@@ -80,9 +81,14 @@ class _Stage(Enum):
 
 
 class Checkpointer:
-    """Copies the log into the database before it would grow. `after_commit` is called by the writer thread."""
+    """Copies the log into the database before it would grow. `after_commit` is called by the writer thread.
 
-    def __init__(self, path: Path, wal_bytes: int) -> None:
+    `copies` counts beginnings and ends of copies: while it is odd, or where it has grown, the database was written to
+    by this process. `copied` is called after each.
+    """
+
+    def __init__(self, path: Path, wal_bytes: int, copied: Callable[[], None] = lambda: None) -> None:
+        self._copied = copied
         self._connection = connect(path)
         self._gauge = WalGauge(path)
         self._half = max(8, wal_bytes // FRAME_BYTES // 2)
@@ -92,6 +98,7 @@ class Checkpointer:
         self._wake = threading.Event()
         self._stopping = False
         self.rounds = 0
+        self.copies = 0
         self.fault = ""
         self._thread = threading.Thread(target=self._serve, name="dray-checkpoint", daemon=True)
         self._thread.start()
@@ -137,6 +144,7 @@ class Checkpointer:
 
         A failure harms nothing yet: the log stays whole and grows until a later round succeeds.
         """
+        self.copies += 1
         try:
             row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
@@ -144,5 +152,8 @@ class Checkpointer:
                 _log.warning("the store's write-ahead log cannot be copied into its database: %s", error)
             self.fault = str(error)
             return 0
+        finally:
+            self.copies += 1
         self.fault = ""
+        self._copied()
         return max(0, int(row[1]))

@@ -26,6 +26,8 @@ from dray.hub.store.base import (
     KeyRow,
     LedgerRow,
     LogEntry,
+    Lost,
+    Position,
     Projection,
     ResultsChunk,
     Retention,
@@ -71,6 +73,14 @@ class MemoryStore:
         self.file = file if file is not None else MemoryFile()
         self.epoch = 0
         self.sweep_pending = False
+        self.lost: Lost | None = None
+
+    def verify(self) -> None:
+        """Nobody can take a dict away."""
+
+    def position(self) -> Position:
+        """Give epoch and newest turn of the file."""
+        return Position(self.file.epoch, max(self.file.last_seq, self.file.applied_seq))
 
     def begin_epoch(self) -> int:
         """Take the file over: from here on every other store's writes fail."""

@@ -14,6 +14,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from dray.errors import StoreError
+from dray.hub.store.base import Position
 from dray.hub.store.faults import damage, translated
 from dray.hub.store.schema import check_version
 
@@ -23,6 +24,7 @@ Check = Literal["unclean", "always", "never"]
 BUSY_S = 5.0
 _STATEMENTS = 256
 _FINDINGS = 3
+_POSITION = "SELECT epoch, max(applied_seq, ifnull((SELECT max(seq) FROM log), 0)) FROM meta"
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -61,8 +63,17 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def create_file(path: Path) -> None:
-    """Make an empty file that only its owner may read; SQLite gives its companions the same mode."""
+def create_file(path: Path, known: Position | None = None) -> None:
+    """Make an empty file that only its owner may read; SQLite gives its companions the same mode.
+
+    Where a witness knows a store to have been here, an empty one in its place would be silence about all it held.
+    """
+    if known is not None and known.seq and not path.exists():
+        raise StoreError(
+            f"the store {path} is not there, and its witness knows of {known.seq} turns in it: put the file back, or "
+            f"restore a backup of it; to start with nothing, remove {path.name}.witness, {path.name}-wal and "
+            f"{path.name}-shm beside it too"
+        )
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -74,16 +85,23 @@ def create_file(path: Path) -> None:
         ) from error
 
 
-def inspect(path: Path, check: Check) -> None:
-    """Refuse a file that is no store, comes from a newer dray or is damaged; writes nothing to it."""
+def inspect(path: Path, check: Check) -> Position:
+    """Refuse a file that is no store, comes from a newer dray or is damaged; gives how far it is. Writes nothing."""
     with translated(path, "open the store"):
         connection = connect(path, read_only=True)
         try:
             version = check_version(connection, path)
             if version and (check == "always" or (check == "unclean" and not _was_clean(connection))):
                 _check_pages(connection, path)
+            return read_position(connection) if version else Position(0, 0)
         finally:
             connection.close()
+
+
+def read_position(connection: sqlite3.Connection) -> Position:
+    """Give epoch and newest turn; the rows know the turn where the log was swept."""
+    row = connection.execute(_POSITION).fetchone()
+    return Position(int(row[0]), int(row[1])) if row else Position(0, 0)
 
 
 def _was_clean(connection: sqlite3.Connection) -> bool:

@@ -26,6 +26,8 @@ from dray.hub.store.base import (
     JobFilter,
     KeyRow,
     LogEntry,
+    Lost,
+    Position,
     Projection,
     ResultsChunk,
     Retention,
@@ -36,12 +38,14 @@ from dray.hub.store.base import (
 from dray.hub.store.checkpoint import Checkpointer, grow_wal, wal_path
 from dray.hub.store.chunks import write_chunks
 from dray.hub.store.faults import is_full, translate, translated
+from dray.hub.store.guard import FileGuard
 from dray.hub.store.opening import Check, connect_writer, create_file, inspect
 from dray.hub.store.queries import Reader
 from dray.hub.store.reserve import Reserve, free_bytes
 from dray.hub.store.retention import Swept, sweep_step
 from dray.hub.store.schema import migrate
 from dray.hub.store.upserts import write_rows
+from dray.hub.store.witness import Witness, keep_aside, read_witness
 
 Answer = TypeVar("Answer")
 _encode = msgspec.msgpack.Encoder().encode
@@ -57,17 +61,18 @@ _SAVE_TOKEN = (
 )
 _MARK_APPLIED = "UPDATE meta SET applied_seq = ?, now_ms = max(now_ms, ?), counters = ? WHERE epoch = ?"
 _SAVE_CLOCK = "UPDATE meta SET now_ms = max(now_ms, ?), at_ms = ?, clock_base = ? WHERE epoch = ?"
-_BEGIN_EPOCH = "UPDATE meta SET epoch = epoch + 1, clean = 0 RETURNING epoch"
+_BEGIN_EPOCH = "UPDATE meta SET epoch = max(epoch + 1, ?), clean = 0 RETURNING epoch"
 _RAISE_EPOCH = "UPDATE meta SET epoch = ? WHERE epoch = ?"
 
 
 class SqliteStore:
     """A store file that is open. Nothing is written before `begin_epoch` has made this hub its owner."""
 
-    def __init__(self, path: Path, reserve: Reserve, wal_bytes: int) -> None:
+    def __init__(self, path: Path, reserve: Reserve, wal_bytes: int, lost: Lost | None = None) -> None:
         self.path = path
         self.epoch = 0
         self.sweep_pending = False
+        self.lost = lost
         self._closed = False
         with contextlib.ExitStack() as stack:
             self._writer = connect_writer(path)
@@ -83,8 +88,11 @@ class SqliteStore:
             # without holding up the loop's short reads.
             self._lister = Reader(path)
             stack.callback(self._lister.close)
-            self._applied_seq, self._last_seq = self._reader.positions()
-            self._checkpointer = Checkpointer(path, wal_bytes)
+            self._note_positions()
+            self._witness = Witness(path)
+            stack.callback(self._witness.close)
+            self._checkpointer = Checkpointer(path, wal_bytes, self._witness.sync)
+            self._guard = FileGuard(path, lambda: self._checkpointer.copies)
             self._open = stack.pop_all()
 
     @classmethod
@@ -97,28 +105,35 @@ class SqliteStore:
         check: Check = "unclean",
     ) -> SqliteStore:
         """Open a store file, made where there is none; a file that was not closed cleanly is checked first."""
-        create_file(path)
-        inspect(path, check)
+        known = read_witness(path)
+        create_file(path, known)
+        found = inspect(path, check)
+        lost = None
+        if known is not None and (found.epoch < known.epoch or found.seq < known.seq):
+            lost = Lost(found, known)
+            keep_aside(path, known)
         path.chmod(0o600)
         reserve = Reserve(path.with_name(path.name + ".reserve"), reserve_bytes)
         with translated(path, "open the store"):
             try:
-                return cls(path, reserve, wal_bytes)
+                return cls(path, reserve, wal_bytes, lost)
             except sqlite3.Error as error:
                 if not (is_full(error) and reserve.release()):
                     raise
-            return cls(path, reserve, wal_bytes)
+            return cls(path, reserve, wal_bytes, lost)
 
     # --- writes: one thread at a time ---
 
     def begin_epoch(self) -> int:
         """Take the store over: from here on every other hub's writes fail."""
+        known = self.lost.known.epoch + 1 if self.lost is not None else 0
 
         def begin(connection: sqlite3.Connection) -> int:
-            return int(connection.execute(_BEGIN_EPOCH).fetchone()[0])
+            return int(connection.execute(_BEGIN_EPOCH, (known,)).fetchone()[0])
 
         self.epoch = self._write("take the store over", begin)
-        self._applied_seq, self._last_seq = self._reader.positions()
+        self._note_positions()
+        self._witness.note(self.epoch, self._last_seq)
         return self.epoch
 
     def raise_epoch(self, at_least: int) -> int:
@@ -133,7 +148,22 @@ class SqliteStore:
 
         self._write("raise the epoch", raise_it)
         self.epoch = wanted
+        self._witness.note(self.epoch, self._last_seq)
         return wanted
+
+    def _note_positions(self) -> None:
+        self._applied_seq, self._last_seq = self._reader.positions()
+        if self.lost is not None:
+            # Numbers that were given out once are not given out again: whoever reads on from one would miss the new.
+            self._last_seq = max(self._last_seq, self.lost.known.seq)
+
+    def position(self) -> Position:
+        """Give epoch and newest turn, that of a witness where the file has lost some."""
+        return Position(self.epoch, self._last_seq)
+
+    def verify(self) -> None:
+        """Raise where a restart would open other files than those that are written to."""
+        self._guard.check()
 
     def commit(self, turn: Turn) -> None:
         """Make one turn durable, with the keys, audit records and chunks that belong to it."""
@@ -155,6 +185,7 @@ class SqliteStore:
         # With nothing beside the log the one statement is its own transaction: two statements less per turn.
         self._write("commit a turn", append, bare=not (turn.keys or turn.audit or turn.chunks))
         self._last_seq = turn.seq
+        self._witness.note(self.epoch, turn.seq)
 
     def project(self, projection: Projection) -> None:
         """Write rows as they stand after a turn, with that turn's number, in one transaction."""
@@ -233,6 +264,7 @@ class SqliteStore:
                 with translated(self.path, "close the store"):
                     self._writer.execute("UPDATE meta SET clean = 1 WHERE epoch = ?", (self.epoch,))
                     self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._witness.sync()
 
     def _write(
         self, asked: str, work: Callable[[sqlite3.Connection], Answer], *, bare: bool = False

@@ -80,6 +80,10 @@ class StoreWriter:
         """Queue anything else that writes, such as a sweep or a token."""
         return self._put(work, self._store)
 
+    def verify(self) -> None:
+        """Raise where what was written would not be found by a restart."""
+        self._store.verify()
+
     async def close(self) -> None:
         """Finish what is queued, then end the thread; what comes later is refused."""
         if self._loop is None or self._closing:

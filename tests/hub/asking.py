@@ -1,0 +1,31 @@
+"""HTTP as a stranger would speak it to a hub of a test: one connection per request, nothing tried again."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from dray.testing.hub_process import RunningHub
+
+
+def ask(
+    hub: RunningHub, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """Ask once; 0 where nobody answers. Text that is no JSON comes as it is."""
+    sent = {"Authorization": f"Bearer {hub.token}", "Content-Type": "application/json", **(headers or {})}
+    data = json.dumps(body).encode() if body is not None else None
+    connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=30)
+    try:
+        connection.request(method, path if path == "/metrics" else f"/api/v1{path}", data, sent)
+        answer = connection.getresponse()
+        raw = answer.read()
+    except (OSError, http.client.HTTPException):
+        return 0, None
+    finally:
+        connection.close()
+    try:
+        return answer.status, json.loads(raw)
+    except ValueError:
+        return answer.status, raw.decode()

@@ -1,0 +1,169 @@
+"""A store that is taken away under a live hub, and one that has silently lost its newest turns."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.hub.asking import ask
+
+from dray.testing.hub_process import RunningHub
+
+FRAME = 4096 + 24
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[RunningHub]:
+    hub = RunningHub(tmp_path, {"reserve_bytes": 4096})
+    hub.start()
+    try:
+        yield hub
+    finally:
+        hub.stop()
+
+
+def submit(hub: RunningHub, job_id: str) -> int:
+    return ask(hub, "POST", "/jobs", {"id": job_id, "command": ["true"]})[0]
+
+
+def wait_exit(hub: RunningHub) -> str:
+    """Wait for the hub to end by itself; gives what it said last."""
+    assert hub._process is not None
+    assert hub._process.wait(20) == 1
+    return (hub.home / "hub.err").read_text().strip().splitlines()[-1]
+
+
+def remove(store: Path) -> None:
+    store.unlink()
+
+
+def replace(store: Path) -> None:
+    shutil.copyfile(store, store.with_name("other"))
+    store.with_name("other").replace(store)
+
+
+def overwrite(store: Path) -> None:
+    with (
+        closing(sqlite3.connect(store)) as source,
+        closing(sqlite3.connect(store.with_name("older"))) as copy,
+    ):
+        source.backup(copy)
+    shutil.copyfile(store.with_name("older"), store)
+
+
+def remove_log(store: Path) -> None:
+    store.with_name(store.name + "-wal").unlink()
+
+
+@pytest.mark.parametrize("harm", [remove, replace, overwrite, remove_log])
+def test_no_answer_leaves_once_the_store_was_taken_away(
+    hub: RunningHub, harm: Callable[[Path], None]
+) -> None:
+    assert submit(hub, "before") == 201
+    harm(hub.home / "hub.sqlite")
+    # Whatever comes back now is no promise and no picture of what is not there any more.
+    assert submit(hub, "after") in (0, 503)
+    assert ask(hub, "GET", "/jobs/before")[0] in (0, 503)
+    said = wait_exit(hub)
+    assert "hub.sqlite" in said
+    assert "dray hub: stopped" in said
+    assert "restored" in said
+
+
+def test_an_idle_hub_notices_too(hub: RunningHub) -> None:
+    (hub.home / "hub.sqlite").unlink()
+    assert "is gone" in wait_exit(hub)
+    hub.stop()
+    # What was there is not quietly replaced by an empty store.
+    with pytest.raises(Exception, match="put the file back"):
+        hub.start()
+    assert not (hub.home / "hub.sqlite").exists()
+
+
+def flip_bit_in_log(store: Path) -> None:
+    """One bit in the middle of what the write-ahead log holds: SQLite drops that frame and all behind it."""
+    log = store.with_name(store.name + "-wal")
+    content = bytearray(log.read_bytes())
+    salt = content[16:24]
+    frames = 0
+    while content[32 + frames * FRAME + 8 : 32 + frames * FRAME + 16] == salt:
+        frames += 1
+    assert frames > 20
+    content[32 + (frames // 2) * FRAME + 2000] ^= 1
+    log.write_bytes(content)
+
+
+def test_lost_turns_are_noticed_and_go_the_way_of_a_restored_backup(hub: RunningHub) -> None:
+    with hub.worker("w1") as worker:
+        worker.register()
+        for number in range(60):
+            assert submit(hub, f"j{number}") == 201
+        worker.ready()
+        running = worker.assigned()
+        worker.accept(running)
+        worker.recv("ack")
+        assert submit(hub, "last") == 201
+        _, before = ask(hub, "GET", "/hub")
+        worker.drop()
+    hub.kill()
+    flip_bit_in_log(hub.home / "hub.sqlite")
+    hub.start()
+    gone = [number for number in range(60) if ask(hub, "GET", f"/jobs/j{number}")[0] == 404]
+    assert gone, "the test has lost what it meant to lose"
+    assert ask(hub, "GET", "/jobs/last")[0] == 404
+    _, doctor = ask(hub, "GET", "/doctor")
+    assert not doctor["ok"]
+    (report,) = doctor["reports"]
+    assert report["kind"] == "lost turns"
+    assert ask(hub, "GET", "/hub")[1]["reports"] == 1
+    assert doctor["facts"]["epoch"] > before["epoch"]
+    assert list(hub.home.glob("hub.sqlite-wal.lost-*")), "what SQLite dropped is kept aside"
+    assert "dray_reports 1.0" in ask(hub, "GET", "/metrics")[1]
+    # The task still runs on its worker, and nobody here knows it: listed, never killed.
+    with hub.worker("w1") as worker:
+        told = worker.register(
+            active_tasks=[{"task_id": "last", "attempt": running.attempt, "state": "running"}],
+            max_epoch_seen=1,
+        )
+        assert not told.payload.get("stop")
+    _, doctor = ask(hub, "GET", "/doctor")
+    assert not next(check for check in doctor["checks"] if check["name"] == "quarantine")["ok"]
+    # Told until somebody has dealt with it, also by the next hub; then it is over.
+    hub.kill()
+    hub.start()
+    _, doctor = ask(hub, "GET", "/doctor")
+    assert [one["id"] for one in doctor["reports"]] == [report["id"]]
+    (hub.home / "reports" / f"{report['id']}.json").unlink()
+    assert not ask(hub, "GET", "/doctor")[1]["reports"]
+
+
+def test_a_kill_alone_accuses_nobody(hub: RunningHub) -> None:
+    for number in range(3):
+        assert submit(hub, f"j{number}") == 201
+        hub.kill()
+        hub.start()
+    _, doctor = ask(hub, "GET", "/doctor")
+    assert doctor["ok"], doctor
+    assert not doctor["reports"]
+
+
+def test_a_restore_on_purpose_can_be_said(hub: RunningHub) -> None:
+    """The documented steps: stop, put the file back, remove what belongs to the newer one, start."""
+    store = hub.home / "hub.sqlite"
+    with closing(sqlite3.connect(store)) as source, closing(sqlite3.connect(hub.home / "backup")) as copy:
+        source.backup(copy)
+    assert submit(hub, "later") == 201
+    hub.stop()
+    shutil.copyfile(hub.home / "backup", store)
+    hub.start()
+    assert [one["kind"] for one in ask(hub, "GET", "/doctor")[1]["reports"]] == ["lost turns"]
+    shutil.rmtree(hub.home / "reports")
+    hub.stop()
+    shutil.copyfile(hub.home / "backup", store)
+    (hub.home / "hub.sqlite.witness").unlink()
+    hub.start()
+    assert ask(hub, "GET", "/doctor")[1]["ok"]
