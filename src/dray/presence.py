@@ -53,8 +53,25 @@ def describe_process(pid: int) -> dict[str, Any]:
     return {} if info is None else {"pid": pid, "start": info.start, "boot": read_boot_id()}
 
 
+class Hold:
+    """A lock that is held."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+
+    def is_lost(self) -> bool:
+        """Whether the home was removed or replaced meanwhile. One that was moved goes on under its new name."""
+        found = os.fstat(self._descriptor)
+        if found.st_nlink == 0:
+            return True
+        try:
+            return not os.path.samestat(self._path.stat(), found)
+        except OSError:
+            return False
+
+
 @contextlib.contextmanager
-def hold(home: Path, role: str) -> Iterator[None]:
+def hold(home: Path, role: str) -> Iterator[Hold]:
     """Be the hub or the agent of this home, the only one; raises Conflict, with words, when there is one."""
     path = home / LOCKS[role]
     try:
@@ -69,7 +86,7 @@ def hold(home: Path, role: str) -> Iterator[None]:
         # the lock holds all the same, though nobody can be told by whom.
         with contextlib.suppress(OSError):
             os.pwrite(descriptor, json.dumps(mark).encode().ljust(_MARK_BYTES), 0)
-        yield
+        yield Hold(path, descriptor)
     finally:
         os.close(descriptor)
 
@@ -83,7 +100,13 @@ def _lock(descriptor: int, home: Path, role: str) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            holder = _recognise(_read_mark(descriptor))
+            mark = _read_mark(descriptor)
+            holder = _recognise(mark)
+            if mark.get("inode") not in (None, _inode(home)):
+                raise Conflict(
+                    f"{home} was copied by hard links, and the {role} of the other home holds the lock of both: "
+                    "make a real copy (cp -a), or use another --home"
+                ) from None
             if (holder is not None and holder.pid) or time.monotonic() > deadline:
                 words = holder.words if holder is not None else "it is just ending"
                 article = "an" if role == "agent" else "a"

@@ -106,7 +106,7 @@ def test_down_in_a_copied_home_leaves_the_originals_hub_alone(
     assert holder_pid(clean_environment, "hub") == process.pid
 
 
-def test_up_starts_a_hub_though_its_own_pid_stands_in_the_files(clean_environment):
+def test_up_starts_a_hub_though_its_own_pid_stands_in_the_files(clean_environment, wait_until):
     """As in a container with a persistent home, whose processes get the same few pids each time."""
     script = (
         "import json, os, sys; from dray.presence import describe_self; from dray.cli.main import main\n"
@@ -124,6 +124,9 @@ def test_up_starts_a_hub_though_its_own_pid_stands_in_the_files(clean_environmen
         assert told["agent_pid"] == holder_pid(clean_environment, "agent") != 0
     finally:
         assert main(["down"]) == 0
+    # With nothing to run, nothing is left of the pair: the supervisor goes with its agent.
+    supervisor = json.loads((clean_environment / "worker" / "supervisor.json").read_text())["pid"]
+    wait_until(lambda: (info := look_up(supervisor)) is None or not info.alive)
 
 
 def test_a_hub_that_is_stopped_still_runs_and_a_zombie_does_not(running_hub, clean_environment, wait_until):
@@ -149,6 +152,22 @@ def test_a_second_agent_of_a_home_is_told_of_the_first(clean_environment):
         )
     assert ran.returncode == 1
     assert f"an agent already runs with {clean_environment} (process {os.getpid()})" in ran.stderr
+
+
+def test_an_agent_ends_with_its_home(clean_environment, wait_until):
+    """Whatever comes to lie in its place gets an agent of its own, and the two would fight for one name."""
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "dray.cli.main", "worker", "start"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until((clean_environment / "worker" / "supervisor.json").exists)
+        (clean_environment / "agent.lock").unlink()
+        said = agent.communicate(timeout=60)[1]
+    finally:
+        agent.kill()
+        agent.wait()
+    assert agent.returncode == 1
+    assert f"the home {clean_environment} was removed or replaced" in said
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"pid": "7"}', '{"pid": 4194311, "start": 0}'])

@@ -21,13 +21,15 @@ from dray.agent.link import check_address, keep_dialling
 from dray.agent.machine import Machine
 from dray.agent.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
+from dray.agent.supervisor.home import Home as SupervisorHome
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
 from dray.descriptors import raise_file_limit
-from dray.errors import DrayError
-from dray.presence import hold
+from dray.errors import DrayError, StoreError
+from dray.presence import Hold, hold
 
 REDETECT_S = 60.0
+HOME_CHECK_S = 2.0
 GOODBYE = 1001
 logger = logging.getLogger("dray.agent")
 
@@ -44,20 +46,22 @@ def run_agent(config: AgentConfig) -> int:
 
         uvloop.install()
     try:
-        with hold(config.home, "agent"):
-            return asyncio.run(_serve(config))
+        with hold(config.home, "agent") as held:
+            return asyncio.run(_serve(config, held))
     except (DrayError, SupervisorError) as fault:
         print(f"dray worker: {fault}", file=sys.stderr)
         return 1
 
 
-async def _serve(config: AgentConfig) -> int:
+async def _serve(config: AgentConfig, held: Hold) -> int:
     if config.hub:
         check_address(config.hub)
     home = config.home / "worker"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
     machine = make_machine(config, found)
+    if SupervisorHome(str(home)).forget_copied():
+        logger.warning("this home is a copy: what runs in the original is left alone and not spoken for")
     machine.calls.obstacle = await asyncio.to_thread(find_obstacle, config.task_user)
     if machine.calls.obstacle:
         logger.warning("functions cannot be called here: %s", machine.calls.obstacle)
@@ -74,6 +78,7 @@ async def _serve(config: AgentConfig) -> int:
         asyncio.create_task(driver.resend()),
         asyncio.create_task(driver.ship()),
         asyncio.create_task(_keep_detecting(config, machine)),
+        asyncio.create_task(_watch_home(config, held)),
     ]
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,6 +90,8 @@ async def _serve(config: AgentConfig) -> int:
     driver.stop_listening()
     await driver.link.close(GOODBYE, "the agent stops; its tasks go on")
     await _cancel(tasks)
+    with contextlib.suppress(OSError):
+        await driver.dismiss_supervisor()
     for ended in done - {waiting}:
         ended.result()
     return 0
@@ -121,6 +128,13 @@ async def _keep_detecting(config: AgentConfig, machine: Machine) -> None:
         if offered != (machine.capability, machine.devices):
             logger.warning("this machine has changed: %s", _describe(found))
         machine.capability, machine.devices = offered
+
+
+async def _watch_home(config: AgentConfig, held: Hold) -> None:
+    """End with the home: what comes to lie in its place has, or will have, an agent of its own."""
+    while not held.is_lost():  # noqa: ASYNC110 - a file system tells nobody
+        await asyncio.sleep(HOME_CHECK_S)
+    raise StoreError(f"the home {config.home} was removed or replaced: this agent ends with it")
 
 
 def _offer(config: AgentConfig, found: Detected) -> Capability:

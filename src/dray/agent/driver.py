@@ -115,6 +115,12 @@ class Driver:
         if self._runners is not None:
             self._runners.close()
 
+    async def dismiss_supervisor(self) -> None:
+        """It goes on for as long as tasks run, and no longer."""
+        if self._supervisor is not None:
+            self._supervisor.send({"op": "leave"})
+            await self._supervisor.close()
+
     async def drain(self) -> None:
         """Give back what lanes hold, since their runners end with this agent; and see the hub take it."""
         self.carry_out(self._machine.calls.drain(_now_ms()))

@@ -12,7 +12,7 @@ from dray.agent.supervisor.ledger import Ledger
 
 
 def fill(directory, count):
-    journal = Journal(str(directory))
+    journal = Journal(str(directory), [1, 2], "boot")
     journal.open()
     for n in range(count):
         journal.append({"k": "epoch", "value": n})
@@ -22,7 +22,7 @@ def fill(directory, count):
 
 def test_records_survive(tmp_path):
     journal = fill(tmp_path, 5)
-    again = Journal(str(tmp_path))
+    again = Journal(str(tmp_path), [1, 2], "boot")
     replay = again.open()
     assert [record["value"] for record in replay.records] == [0, 1, 2, 3, 4]
     assert again.journal_id == journal.journal_id
@@ -44,7 +44,7 @@ def test_every_torn_tail_is_cut(tmp_path):
     last = whole[:-1].rindex(b"\n") + 1
     for cut in range(last + 1, len(whole)):
         path.write_bytes(whole[:cut])
-        journal = Journal(str(tmp_path))
+        journal = Journal(str(tmp_path), [1, 2], "boot")
         replay = journal.open()
         assert [record["value"] for record in replay.records] == [0, 1]
         assert "torn" in replay.note
@@ -61,7 +61,7 @@ def test_damage_in_the_middle_costs_the_identity(tmp_path):
     lines[3] = b"x" + lines[3][1:]
     damaged = b"".join(lines)
     path.write_bytes(damaged)
-    journal = Journal(str(tmp_path))
+    journal = Journal(str(tmp_path), [1, 2], "boot")
     replay = journal.open()
     assert [record["value"] for record in replay.records] == [0, 1]
     assert [record["value"] for record in replay.beyond] == [3, 4]
@@ -94,7 +94,7 @@ def test_a_failed_sync_is_never_taken_for_done(tmp_path, monkeypatch):
 def test_a_journal_without_a_header_is_not_the_same_journal(tmp_path, content):
     old_id = fill(tmp_path, 2).journal_id
     (tmp_path / "journal").write_bytes(content)
-    journal = Journal(str(tmp_path))
+    journal = Journal(str(tmp_path), [1, 2], "boot")
     assert journal.open().records == []
     assert journal.journal_id != old_id
     assert (tmp_path / "journal.damaged-1").read_bytes() == content

@@ -22,7 +22,7 @@ def make_python(tmp_path: Path, times: int, words: str = "") -> tuple[str, Path]
     return str(script), tries
 
 
-async def test_a_start_that_was_killed_is_tried_again(make_rig, tmp_path):
+async def test_a_start_that_was_killed_is_tried_again(tmp_path, make_rig):
     rig = make_rig()
     python, tries = make_python(tmp_path, times=2)
     client = await SupervisorClient.open(rig.home, python=python)
@@ -31,14 +31,14 @@ async def test_a_start_that_was_killed_is_tried_again(make_rig, tmp_path):
     assert (await rig.open())["attempts"] == []
 
 
-async def test_a_start_that_says_why_it_failed_is_not(make_rig, tmp_path):
+async def test_a_start_that_says_why_it_failed_is_not(tmp_path, make_rig):
     python, tries = make_python(tmp_path, times=2, words="echo no room >&2")
     with pytest.raises(SupervisorError, match="no room"):
         await SupervisorClient.open(make_rig().home, python=python)
     assert len(tries.read_text().splitlines()) == 1
 
 
-async def test_starts_that_are_killed_for_ever_end(make_rig, tmp_path):
+async def test_starts_that_are_killed_for_ever_end(tmp_path, make_rig):
     python, _ = make_python(tmp_path, times=10**6)
     with pytest.raises(SupervisorError, match="ended with code 1 at its start"):
         await SupervisorClient.open(make_rig().home, python=python, timeout_s=0.2)

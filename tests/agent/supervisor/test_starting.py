@@ -208,7 +208,7 @@ async def test_an_end_is_synced_though_nothing_follows(rig, tmp_path):
     assert await doomed.wait() == 0
 
 
-async def test_a_limit_on_open_files_is_the_workers_not_the_supervisors(make_rig, tmp_path):
+async def test_a_limit_on_open_files_is_the_workers_not_the_supervisors(tmp_path, make_rig):
     """The supervisor raises its own; what it starts must not see that."""
     limited = tmp_path / "python"
     limited.write_text(f'#!/bin/sh\nulimit -S -n 200\nexec {sys.executable} "$@"\n')
@@ -278,7 +278,7 @@ os.posix_spawn("/bin/sleep", ["sleep", "1000"], {{{variable!r}: "mark"}}, file_a
 """
 
 
-async def test_a_child_before_its_exec_keeps_the_home_locked(make_rig, tmp_path):
+async def test_a_child_before_its_exec_keeps_the_home_locked(tmp_path, make_rig):
     """Why no child can be overlooked for lack of marks: until it has them nobody else gets to look."""
     rig, fifo = make_rig(), tmp_path / "fifo"
     os.mkfifo(fifo)

@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from dray.descriptors import limits_as_found
+from dray.processes import HAS_PROC
 
-from .home import LOCKED_CODE, Home
+from .home import LOCKED_CODE, Home, peer_of, read_inode
 
 PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 # The agent's own environment may hold its token, and any task of the same user can read the supervisor's.
@@ -60,6 +61,11 @@ class SupervisorClient:
             if code not in (0, LOCKED_CODE) and not killed:
                 raise SupervisorError(text)
             if time.monotonic() > deadline:
+                if Home(directory).is_linked:
+                    raise SupervisorError(
+                        f"{directory} was copied by hard links, and the supervisor of the other home holds the lock "
+                        "of both: make a real copy (cp -a), or use another --home"
+                    )
                 what = (
                     f"ended with code {code} at its start" if killed else "holds its lock but does not answer"
                 )
@@ -106,21 +112,40 @@ class SupervisorClient:
 
 
 async def _connect(directory: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    """Speak to the supervisor of this very folder; None where there is none, whatever a copied file says."""
     address = Home(directory).read_address()
     if address is None:
         return None
     try:
-        reader, writer = await asyncio.open_unix_connection(str(address["socket"]))
-    except (OSError, KeyError):
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
         return None
     try:
+        inode = read_inode(folder)
+        if address.get("home", inode) != inode:
+            return None
+        # By the folder and not by its path, which may be too long for a socket.
+        place = f"/proc/self/fd/{folder}" if HAS_PROC else directory
+        reader, writer = await asyncio.open_unix_connection(os.path.join(place, str(address["socket"])))
+    except (OSError, KeyError):
+        return None
+    finally:
+        os.close(folder)
+    peer = peer_of(writer.get_extra_info("socket"))
+    try:
         async with asyncio.timeout(READY_S):
-            ready = await reader.readline()
+            ready = await reader.readline() if peer is None or peer[1] in (os.geteuid(), 0) else b""
     except (TimeoutError, ConnectionError):
         ready = b""
-    if ready:
+    word = json.loads(ready) if ready.endswith(b"\n") else {}
+    if word.get("ev") == "ready" and word.get("home", inode) == inode:
         return reader, writer
     writer.close()
+    if word.get("ev") == "taken":
+        raise SupervisorError(
+            f"another agent (process {word.get('pid')}) drives the supervisor of {directory}: "
+            "stop that agent, or use another --home"
+        )
     return None
 
 

@@ -1,7 +1,9 @@
 """The folder of one agent's supervisor: paths, the lock, the socket's address and a bounded log.
 
 The lock is what makes one supervisor per home; the address file only tells where it listens. The lock file also carries
-the last moment the supervisor was known to be alive, in ticks since boot (see identity.find_orphans).
+the last moment the supervisor was known to be alive, in ticks since boot (see identity.find_orphans). Surprising rule:
+once claimed, a home is the folder itself and not its path. One that is moved keeps its supervisor, whatever comes to
+lie in its old place; and what a copy says of processes and sockets is the original's, and is not believed.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ import fcntl
 import json
 import os
 import socket
+import struct
 import time
 import zlib
 from typing import TYPE_CHECKING
 
+from dray.processes import HAS_PROC
+
 if TYPE_CHECKING:
     from .journal import Record
 
+SOCKET = "supervisor.sock"
 SOCKET_PATH_MAX_BYTES = 100
 LOG_MAX_BYTES = 1 << 20
 LOCKED_CODE = 3  # how a starter exits when another supervisor owns the home
@@ -30,12 +36,18 @@ class HomeLocked(Exception):
 class Home:
     def __init__(self, directory: str) -> None:
         self.directory = os.path.abspath(directory)
-        self.attempts = os.path.join(self.directory, "attempts")
-        self.log_path = os.path.join(self.directory, "supervisor.log")
         self.lock_fd = -1
+        self.inode: list[int] = []
         self.alive_ticks = 0
-        self._address = os.path.join(self.directory, "supervisor.json")
         self._log_fd = -1
+        self._settle(self.directory)
+
+    def _settle(self, place: str) -> None:
+        self.place = place
+        self.attempts = os.path.join(place, "attempts")
+        self.log_path = os.path.join(place, "supervisor.log")
+        self._lock = os.path.join(place, "supervisor.lock")
+        self._address = os.path.join(place, "supervisor.json")
 
     @property
     def tag(self) -> str:
@@ -47,8 +59,11 @@ class Home:
     def claim(self) -> None:
         """Become the one supervisor of this home; raises HomeLocked when there is one."""
         os.makedirs(self.directory, 0o700, exist_ok=True)
-        path = os.path.join(self.directory, "supervisor.lock")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        folder = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        self.inode = read_inode(folder)
+        if HAS_PROC:
+            self._settle(f"/proc/self/fd/{folder}")
+        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -61,8 +76,25 @@ class Home:
     def note_alive(self, ticks: int) -> None:
         os.pwrite(self.lock_fd, b"%-20d\n" % ticks, 0)
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether the lock is that of another home too, of which this one is a copy by hard links."""
+        try:
+            return os.stat(self._lock).st_nlink > 1
+        except OSError:
+            return False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the folder was removed, or its lock replaced, under whoever claimed it."""
+        try:
+            found = os.stat(self._lock)
+        except FileNotFoundError:
+            return True
+        return not os.path.samestat(found, os.fstat(self.lock_fd))
+
     def listen(self) -> tuple[socket.socket, str]:
-        path = os.path.join(self.directory, "supervisor.sock")
+        path = os.path.join(self.place, SOCKET)
         if len(os.fsencode(path)) > SOCKET_PATH_MAX_BYTES:
             path = os.path.join(_make_runtime_directory(), "s.sock")
         with contextlib.suppress(FileNotFoundError):
@@ -93,6 +125,16 @@ class Home:
             return None
         return address if isinstance(address, dict) else None
 
+    def forget_copied(self) -> bool:
+        """Whether this folder is a copy; what it says of where its original can be reached is removed then."""
+        address = self.read_address()
+        if address is None or address.get("home", []) in ([], read_inode(self.directory)):
+            return False
+        for name in ("supervisor.json", "session.path"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.directory, name))
+        return True
+
     def log(self, text: str) -> None:
         """One line; a log that cannot be written is no reason to stop anything."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
@@ -111,6 +153,20 @@ class Home:
         import traceback  # late: it drags the tokenizer into a process that is forked all day
 
         self.log(f"error while {doing}: {traceback.format_exc()}")
+
+
+def read_inode(folder: str | int) -> list[int]:
+    """Which folder this is, by whatever path it was reached."""
+    found = os.stat(folder)
+    return [found.st_dev, found.st_ino]
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int] | None:
+    """(pid, uid) of the process at the other end; None where this system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
 
 
 def _make_runtime_directory() -> str:

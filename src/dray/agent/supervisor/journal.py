@@ -50,10 +50,11 @@ def decode_record(line: bytes) -> Record | None:
 class Replay:
     """What a journal held: `beyond` are whole records behind the damage, good for finding processes only."""
 
-    __slots__ = ("beyond", "good_bytes", "journal_id", "note", "records")
+    __slots__ = ("beyond", "good_bytes", "header", "journal_id", "note", "records")
 
     def __init__(self) -> None:
         self.journal_id = ""
+        self.header: Record = {}
         self.records: list[Record] = []
         self.beyond: list[Record] = []
         self.good_bytes = 0
@@ -62,6 +63,13 @@ class Replay:
     @property
     def damaged(self) -> bool:
         return bool(self.beyond) or not self.journal_id
+
+    def is_copied(self, inode: list[int], boot_id: str) -> bool:
+        """Whether it was written in another folder than this. After a reboot a disk may have another number."""
+        home = self.header.get("home")
+        if not home:
+            return False
+        return home[1] != inode[1] or (home[0] != inode[0] and self.header.get("boot") == boot_id)
 
 
 def replay_journal(data: bytes) -> Replay:
@@ -75,7 +83,7 @@ def replay_journal(data: bytes) -> Replay:
         elif bad_at >= 0:
             replay.beyond.append(record)
         elif record.get("k") == "journal" and not replay.journal_id:
-            replay.journal_id = str(record["id"])
+            replay.journal_id, replay.header = str(record["id"]), record
         else:
             replay.records.append(record)
         if end < 0:
@@ -106,8 +114,9 @@ def write_whole(fd: int, data: bytes) -> None:
 
 
 class Journal:
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, inode: list[int], boot_id: str) -> None:
         self._directory = directory
+        self._inode, self._boot_id = inode, boot_id
         self._path = os.path.join(directory, "journal")
         self._reserve = os.path.join(directory, "reserve")
         self._fd = -1
@@ -220,7 +229,14 @@ class Journal:
         fresh = self._path + ".new"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            chunk = [encode_record({"k": "journal", "v": VERSION, "id": journal_id})]
+            header = {
+                "k": "journal",
+                "v": VERSION,
+                "id": journal_id,
+                "home": self._inode,
+                "boot": self._boot_id,
+            }
+            chunk = [encode_record(header)]
             for line in lines:
                 chunk.append(line)
                 if len(chunk) >= 1024:

@@ -94,6 +94,13 @@ class Ledger:
             del self.entries[uid]
             self.acked[uid] = (at, encode_record({"k": "kept", "uid": uid, "at": at, "exit": entry.exit}))
 
+    def drop_open(self) -> list[str]:
+        """Forget what has not ended, and say what that was: in a copy of a home it is the original's."""
+        uids = [uid for uid, entry in self.entries.items() if entry.exit is None]
+        for uid in uids:
+            del self.entries[uid]
+        return uids
+
     def phase_of(self, uid: str) -> str | None:
         entry = self.entries.get(uid)
         if entry is not None:

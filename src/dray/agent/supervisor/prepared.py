@@ -24,6 +24,9 @@ class Prepared:
         self._specs: dict[str, TaskSpec] = {}
         self._leases: dict[str, float] = {}
 
+    def __len__(self) -> int:
+        return len(self._specs)
+
     def hold(self, spec: TaskSpec) -> None:
         self._server.record({"k": "spec", "uid": spec.uid, "task_id": spec.task_id, "meta": spec.meta})
         self._specs[spec.uid] = spec

@@ -44,6 +44,7 @@ class Requests:
             "epoch": self._epoch,
             "heed": self._heed,
             "hasten": self._hasten,
+            "leave": self._leave,
             "stop": self._stop,
         }
 
@@ -185,6 +186,9 @@ class Requests:
         if value > self._server.ledger.max_epoch:
             self._server.record({"k": "epoch", "value": value})
         self._server.outbox.others.append({"ev": "epoch", "value": max(value, self._server.ledger.max_epoch)})
+
+    def _leave(self, message: Record) -> None:
+        self._server.dismiss()
 
     def _stop(self, message: Record) -> None:
         self._server.stop()

@@ -9,6 +9,7 @@ on, limits included.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import selectors
@@ -17,10 +18,11 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from dray.processes import read_boot_id
+from dray.processes import look_up, read_boot_id
 
 from .cgroup import Groups
 from .connection import Connection
+from .home import SOCKET, peer_of
 from .identity import HAS_PIDFD, now_ticks
 from .journal import LAZY, SYNCED, WRITTEN, Journal
 from .ledger import KEEP_RECORDS, KEEP_S, Ledger
@@ -36,9 +38,11 @@ from .timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dray.processes import ProcessInfo
+
     from .attempt import Attempt, Stop
     from .home import Home
-    from .journal import Record
+    from .journal import Record, Replay
     from .process import Process
     from .spawn import Barrier
     from .spec import TaskSpec
@@ -108,7 +112,7 @@ class Server(Report):
         self._idle_exit_s = idle_exit_s
         self._idle_since = time.monotonic()
         self.boot_id = read_boot_id()
-        self.journal = Journal(home.directory)
+        self.journal = Journal(home.place, home.inode, self.boot_id)
         self.ledger = Ledger()
         self.outbox = Outbox()
         self.prepared = Prepared(self)
@@ -116,6 +120,8 @@ class Server(Report):
         self._timers = Timers()
         self._groups = Groups(home.tag)
         self._connection: Connection | None = None
+        self._driver: ProcessInfo | None = None
+        self._dismissed = False
         self._barriers: list[Barrier] = []
         self._held = False
         self._stopping = False
@@ -137,12 +143,10 @@ class Server(Report):
             self._home.log(replay.note)
         for record in replay.records:
             self.ledger.fold(record)
-        recovery = Recovery(self.boot_id, self._home.alive_ticks, self._groups)
-        recovery.stop_orphans([r for r in replay.beyond if r.get("k") in ("starting", "started")])
-        for record in recovery.settle(self.ledger, self._home.attempt_directory):
-            self._home.log(f"{record['uid']}: {record['exit']['exit_class']}, {record['exit']['error']}")
-            self.record(record)
-        self.journal.commit()
+        if replay.is_copied(self._home.inode, self.boot_id):
+            self._begin_anew()
+        else:
+            self._settle(replay)
         self._listen_to_signals()
         self._listener, self._socket_path = self._home.listen()
         spawner = Spawner([self._home.lock_fd, self._listener.fileno()])
@@ -150,13 +154,33 @@ class Server(Report):
             self._selector, self._timers, spawner, self._groups, self, self._home.attempts, self._limits
         )
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        in_home = os.path.dirname(self._socket_path) == self._home.place
         self._home.publish(
-            {"pid": os.getpid(), "socket": self._socket_path, "journal_id": self.journal.journal_id}
+            {
+                "pid": os.getpid(),
+                "socket": SOCKET if in_home else self._socket_path,
+                "journal_id": self.journal.journal_id,
+                "home": self._home.inode,
+            }
         )
         self._remove_strays()
         self._keep_house()
         # No cycles are made on the way of a task; the collector would only unshare pages after every fork.
         gc.disable()
+
+    def _settle(self, replay: Replay) -> None:
+        recovery = Recovery(self.boot_id, self._home.alive_ticks, self._groups)
+        recovery.stop_orphans([r for r in replay.beyond if r.get("k") in ("starting", "started")])
+        for record in recovery.settle(self.ledger, self._home.attempt_directory):
+            self._home.log(f"{record['uid']}: {record['exit']['exit_class']}, {record['exit']['error']}")
+            self.record(record)
+        self.journal.commit()
+
+    def _begin_anew(self) -> None:
+        """In a copy of a home: what runs is the original's, to be left alone and not spoken for; what ended did so."""
+        left = self.ledger.drop_open()
+        self._home.log(f"this home is a copy: {len(left)} attempts that run are the original's, left alone")
+        self.journal.rewrite(self.ledger.snapshot(), os.urandom(16).hex())
 
     def _listen_to_signals(self) -> None:
         read_end, write_end = socket.socketpair()
@@ -184,8 +208,9 @@ class Server(Report):
         self.journal.commit(sync=True)
         if self._connection is not None:
             self._connection.close()
-        os.unlink(self._socket_path)
-        if os.path.dirname(self._socket_path) != self._home.directory:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._socket_path)
+        if os.path.dirname(self._socket_path) != self._home.place:
             os.rmdir(os.path.dirname(self._socket_path))
         self._groups.close()
         self._home.log("supervisor stopped")
@@ -209,6 +234,8 @@ class Server(Report):
                 self._commit()
         if not self._held:
             self._let_go()
+        if self._dismissed and not self.runner.attempts and not self.prepared:
+            self._stopping = True
 
     def _guard(self, call: Callable[[], None]) -> None:
         """One broken callback must not take down the tasks of all the others."""
@@ -340,6 +367,10 @@ class Server(Report):
         if not self._held:
             self._commit()
 
+    def dismiss(self) -> None:
+        """The agent leaves for good: when the last attempt has ended there is nothing to stay for, unless one comes."""
+        self._dismissed = True
+
     def stop(self) -> None:
         if self.runner.attempts:
             self.outbox.others.append({"ev": "busy", "running": len(self.runner.attempts)})
@@ -392,11 +423,31 @@ class Server(Report):
 
     def _accept(self) -> None:
         sock, _ = self._listener.accept()
-        if self._connection is not None:
-            # The newest wins: after its own crash an agent cannot always close what it had.
-            self._connection.close()
+        peer = peer_of(sock)
+        if peer is not None and peer[1] not in (os.geteuid(), 0):
+            self._home.log(f"a process of user {peer[1]} (pid {peer[0]}) was turned away")
+            sock.close()
+            return
+        driver = look_up(peer[0]) if peer is not None else None
+        old = self._connection
+        if old is not None and not old.closed and self._driver is not None:
+            now = look_up(self._driver.pid)
+            lives = now is not None and now.alive and now.start == self._driver.start
+            if lives and (driver is None or driver.pid != self._driver.pid):
+                self._refuse(sock, self._driver.pid)
+                return
+        if old is not None:
+            # After its own crash an agent cannot always close what it had.
+            old.close()
+        self._driver, self._dismissed = driver, False
         self._connection = Connection(sock, self._selector, self._requests.receive)
-        self._connection.send({"ev": "ready", "pid": os.getpid()})
+        self._connection.send({"ev": "ready", "pid": os.getpid(), "home": self._home.inode})
+
+    def _refuse(self, sock: socket.socket, pid: int) -> None:
+        """One agent at a time: two that drive one supervisor would take it from each other for ever."""
+        with contextlib.suppress(OSError):
+            sock.send(b'{"ev": "taken", "pid": %d}\n' % pid)
+        sock.close()
 
     def _tick(self) -> None:
         self._home.note_alive(now_ticks())
@@ -409,6 +460,9 @@ class Server(Report):
         self._timers.at(now + min(HOUSEKEEPING_S, max(0.1, self._idle_exit_s)), self._keep_house)
         self._forget_old()
         connected = self._connection is not None and not self._connection.closed
+        if self._home.lost and not self.runner.attempts:
+            self._home.log("the home was removed or replaced: nothing to stay for")
+            self._stopping = True
         if connected or self.runner.attempts:
             self._idle_since = now
         elif now - self._idle_since > self._idle_exit_s:
