@@ -82,6 +82,21 @@ def test_two_preemptors_on_one_worker_count_with_each_other(cluster: Cluster) ->
     assert cluster.current("p2")
 
 
+def test_a_preemptor_waits_for_its_own_victims_beside_another(cluster: Cluster) -> None:
+    """Though it is counted as if they were gone, where what it will hold is taken off what the other leaves beside."""
+    govern(cluster)
+    cluster.join("w1", credit=100, batch=2)
+    victims = [run(cluster, name) for name in ("v1", "v2")]
+    cluster.submit("p1", priority=5)
+    cluster.submit("p2", priority=5, queue="other")
+    mine = {victim.uid: receipt.job_id for receipt in receipts(cluster.state) for victim in receipt.victims}
+    cluster.end(victims[1], "preempted")
+    assert [job for job in ("p1", "p2") if cluster.current(job)] == [mine[victims[1]]]
+    cluster.end(victims[0], "preempted")
+    assert cluster.current("p1")
+    assert cluster.current("p2")
+
+
 def test_who_is_asked_to_stop_has_no_more_time_than_its_limit_gave_it(cluster: Cluster) -> None:
     govern(cluster)
     cluster.join("w1", credit=100, batch=1)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from dray.core.lifecycle.columns import pick_cards
 from dray.core.lifecycle.events import Preemption
 from dray.core.lifecycle.state import NEVER, Reservation, State
@@ -48,17 +50,12 @@ class Spare:
         for attempt in leaving:
             self.give_back(attempt)
 
-    def give_back(self, attempt: Attempt) -> None:
-        """An attempt has ended."""
+    def give_back(self, attempt: Attempt, sign: int = 1) -> None:
+        """An attempt has ended (sign 1), or has not after all (sign -1)."""
         ask = self._state.ask(attempt)
-        if not attempt.yielded:
-            self.cpu += ask.cpu_milli
-            self.slots += ask.pool == self.pool
-        self.memory += ask.memory_bytes
-        for index in attempt.devices:
-            self.used[index] = self.used.get(index, 0) - ask.gpu_milli
-        for name, amount in ask.resources:
-            self.named[name] = self.named.get(name, 0) + amount
+        if attempt.yielded:
+            ask = msgspec.structs.replace(ask, cpu_milli=0, pool="")
+        self.take(ask, attempt.devices, -sign)
 
     def take(self, ask: Ask, devices: Devices, sign: int = 1) -> None:
         """Somebody has taken a part (sign 1), or does not take it after all (sign -1)."""
@@ -102,7 +99,7 @@ class Keeper:
         self._spare, self._window = spare, window
         self.gone: tuple[Attempt, ...] = ()
         self.until_ms = 0
-        self._expected: dict[str, Keeper] = {}
+        self._expected: dict[str, tuple[Keeper, list[Attempt]]] = {}
 
     def expect(self, other: Keeper) -> None:
         """Another has room kept here too: what a preemptor still holds by the start is not there for anybody else.
@@ -112,11 +109,9 @@ class Keeper:
         if other.until_ms <= self._start_ms or other.job_id == self.job_id:
             return
         counted = {attempt.uid for attempt in self.gone}
-        for attempt in other.gone:
-            if attempt.uid not in counted:
-                self._spare.give_back(attempt)
-        self._spare.take(other._ask, other._devices)
-        self._expected[other.job_id] = other
+        leaving = [attempt for attempt in other.gone if attempt.uid not in counted]
+        self._expected[other.job_id] = other, leaving
+        self._count(other.job_id, 1)
 
     def admits(self, ask: Ask, devices: Devices, owner: str) -> bool:
         """The owner may in, and so may what ends in time or leaves the owner's part alone."""
@@ -149,9 +144,15 @@ class Keeper:
             self._spare.take(ask, devices)
 
     def _count(self, owner: str, sign: int) -> None:
-        """Count what is expected of a job in, or leave it out while it asks itself."""
-        if (other := self._expected.get(owner)) is not None:
-            self._spare.take(other._ask, other._devices, sign)
+        """Count what is expected of a job in (sign 1), its victims gone, or leave it out while it asks itself (-1): as
+        long as they are there it has no room here but what is idle.
+        """
+        other, leaving = self._expected.get(owner, (None, []))
+        if other is None:
+            return
+        for attempt in leaving:
+            self._spare.give_back(attempt, sign)
+        self._spare.take(other._ask, other._devices, sign)
 
     def withhold(self, spare: Spare) -> None:
         """Take the owner's part off what others could make of a worker."""

@@ -26,7 +26,7 @@ SHY = (
         "preemptor-not-expected",
         "A promise counts on room that a preemptor will hold by then.",
         _KEPT + "Keeper.expect",
-        "self._spare.take(other._ask, other._devices)",
+        "self._count(other.job_id, 1)",
         "pass",
     ),
     _one(
