@@ -10,7 +10,7 @@ import click
 from dray.cli.connection import worker_path
 from dray.cli.session import HubCommand, LazyGroup, Session, pass_session
 from dray.client.discovery import read_hub_file
-from dray.errors import DrayError
+from dray.errors import DrayError, HubUnavailable
 
 _HERE = "dray.cli.cluster_commands"
 _DAEMONS = "dray.cli.daemon_commands"
@@ -171,18 +171,33 @@ def token_revoke(session: Session, token_id: str) -> None:
 @click.option("--eta", is_flag=True, help="Show how good start-time estimates were instead.")
 @pass_session
 def doctor(session: Session, eta: bool) -> int:
-    """Check this machine's way to the hub, then the hub's own invariants (needs admin)."""
+    """Check this machine's way to the hub, then the hub's own invariants (needs admin).
+
+    Where no hub answers, the files in its home are looked at instead.
+    """
     if eta:
         return _judge_estimates(session)
-    local = [] if session.json else _check_locally(session)
-    answer = session.hub.get("/doctor")
+    local: list[dict[str, Any]] = []
+    try:
+        if not session.json:
+            local = _check_locally(session)
+        answer = session.hub.get("/doctor")
+    except HubUnavailable as away:
+        if session.config.hub:
+            raise
+        from dray.hub.examination import examine_home
+
+        local = [{"name": "hub", "ok": False, "detail": away.message}]
+        answer = examine_home(session.home)
+    answer = {**answer, "ok": bool(answer.get("ok")) and all(check["ok"] for check in local)}
+    answer["checks"] = [*local, *(answer.get("checks") or [])]
     if session.json:
         session.print_json(answer)
     else:
         from dray.cli.cluster_views import draw_checks
 
-        print(draw_checks({**answer, "checks": [*local, *(answer.get("checks") or [])]}))
-    return 0 if answer.get("ok") and all(check["ok"] for check in local) else 1
+        print(draw_checks(answer))
+    return 0 if answer["ok"] else 1
 
 
 def _judge_estimates(session: Session) -> int:

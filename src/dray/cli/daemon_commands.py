@@ -22,6 +22,7 @@ from dray.cli.daemons import (
     DaemonFailed,
     end_child,
     log_path,
+    make_folder,
     read_tail,
     start_daemon,
     stop_daemon,
@@ -200,7 +201,7 @@ def up(session: Session, detach: bool, **flags: Any) -> int:
         raise DaemonFailed(
             f"a hub already runs here: {url} ({running.words}); `dray ps` uses it, `dray down` stops it"
         )
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(home, home)
     to_file = detach or sys.stderr.isatty()
     hub_process = None if running is not None else start_daemon(home, "hub", hub_flags, to_file)
     # In the background an agent that outlived its hub is left alone too: it comes back to the hub by itself.

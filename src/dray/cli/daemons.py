@@ -53,8 +53,25 @@ def log_path(home: Path, role: str) -> Path:
 
 def _open_log(home: Path, role: str) -> IO[bytes]:
     path = log_path(home, role)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path.open("ab")
+    make_folder(home, path.parent)
+    try:
+        return path.open("ab")
+    except OSError as fault:
+        raise _unusable(home, fault) from None
+
+
+def make_folder(home: Path, folder: Path) -> None:
+    """Make the home, or a folder in it; one that cannot be made is told in words."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as fault:
+        raise _unusable(home, fault) from None
+
+
+def _unusable(home: Path, fault: OSError) -> DaemonFailed:
+    from dray.hub.store.faults import tell_unusable
+
+    return DaemonFailed(tell_unusable(home, fault))
 
 
 def wait_for_hub(home: Path, hub: subprocess.Popen[bytes], limit_s: float = READY_S) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from dray.core.model.policy import DEFAULT_QUEUE
 from dray.descriptors import raise_file_limit
 from dray.errors import DrayError, EpochLost, NoSpace, StoreGone
 from dray.hub.answers import Answers, Parts, find_owner
-from dray.hub.auth import Tokens, ensure_first_token, write_private
+from dray.hub.auth import Tokens, ensure_first_token, rewrite_private, write_private
 from dray.hub.blobs import Blobs
 from dray.hub.call_answers import CallAnswers
 from dray.hub.call_args import ArgsMemory
@@ -72,6 +72,7 @@ from dray.hub.sessions import GOING_AWAY, Limits, Sessions
 from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers, SiteParts
 from dray.hub.store.base import AuditRecord, Lost, Store, TokenRow
+from dray.hub.store.faults import tell_unusable
 from dray.hub.store.opening import Check
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
@@ -132,6 +133,9 @@ def run_hub(config: HubConfig) -> int:
         print(f"dray hub: {fault.message}", file=sys.stderr)
         for problem in fault.problems:
             print(f"  {problem.where}: {problem.what}", file=sys.stderr)
+        return 1
+    except OSError as fault:
+        print(f"dray hub: {tell_unusable(config.home, fault)}", file=sys.stderr)
         return 1
 
 
@@ -342,7 +346,11 @@ def _make_blobs(
 
     folder = config.home / "blobs"
     blobs = Blobs(folder, store, writer, config.max_blob_bytes, has_space, clock_ms, metrics.count_blob)
-    blobs.folder.offer(config.max_blob_bytes, config.min_free_bytes)
+    try:
+        blobs.folder.offer(config.max_blob_bytes, config.min_free_bytes)
+    except OSError as fault:
+        # Then values come by HTTP, as from other machines, until the disk has room again.
+        logger.warning("%s cannot be offered to this machine's programs: %s", folder, fault.strerror)
     return blobs
 
 
@@ -459,7 +467,7 @@ async def _note_address(hub: Hub) -> None:
     tls = _tls_files(hub.config)
     if tls is not None:
         document["fingerprint"] = fingerprint(tls.cert)
-    write_private(hub.config.home / "hub.json", json.dumps(document).encode())
+    rewrite_private(hub.config.home / "hub.json", json.dumps(document).encode())
 
 
 async def _announce(hub: Hub) -> None:

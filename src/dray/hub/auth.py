@@ -9,6 +9,7 @@ therefore work at once. What is open longer than an answer takes holds a lease, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import os
@@ -225,6 +226,17 @@ def write_private(path: Path, content: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def rewrite_private(path: Path, content: bytes) -> None:
+    """Write a file that is there already; on a full disk into the room that it has, padded with spaces."""
+    try:
+        write_private(path, content)
+    except OSError as fault:
+        if fault.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+            raise
+        with path.open("r+b") as file:
+            file.write(content.ljust(path.stat().st_size))
 
 
 def stamp(at_ms: int) -> str | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import resource
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hub.small_disk import fill_up, mounted
 
 from dray.errors import NoSpace, StoreError
 from dray.hub.store.reserve import Reserve
@@ -20,20 +18,8 @@ from dray.hub.store.sqlite import SqliteStore
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of 4 MiB."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command here")
-    if done.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
-    yield folder
-    # Lazily: the stores of a failed test may still hold their files.
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "disk", "4m") as folder:
+        yield folder
 
 
 def commit_until_full(store: SqliteStore, make: Any) -> int:
@@ -44,13 +30,6 @@ def commit_until_full(store: SqliteStore, make: Any) -> int:
         except NoSpace:
             return seq - 1
     pytest.fail("a disk of 4 MiB took 20 MB")
-
-
-def fill_up(path: Path) -> None:
-    """Take every block that is left on the disk."""
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
 
 
 def test_a_full_disk_gives_up_the_reserve_and_then_says_so(

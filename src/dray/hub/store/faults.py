@@ -6,6 +6,7 @@ answers it by refusing new work instead of stopping.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,9 +36,28 @@ def is_damage(error: sqlite3.Error) -> bool:
 def damage(path: Path, found: str) -> StoreError:
     """Say that a store file is damaged, what was seen and what to do."""
     return StoreError(
-        f"the store {path} is damaged: {found}. It was left as it is: restore a backup of it, or run `dray doctor` "
-        f"to see what can still be read"
+        f"the store {path} is damaged: {found}. It was left as it is: restore a backup of it (with no hub running put "
+        f"the file back, and remove {path.name}-wal, {path.name}-shm and {path.name}.witness). `dray doctor` tells, "
+        f"without a hub, what can still be read"
     )
+
+
+def tell_unusable(home: Path, fault: OSError) -> str:
+    """Say that a file of the home could not be made, read or written, and what to do."""
+    place = fault.filename or home
+    reason = fault.strerror or type(fault).__name__
+    if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = f"free space on the disk under {home}"
+    elif fault.errno == errno.EROFS:
+        advice = f"mount the disk under {home} for writing, or name another home with --home"
+    elif fault.errno in (errno.EACCES, errno.EPERM):
+        advice = (
+            "give it to this user (chown -R), or run the hub as its owner, or name another home with --home"
+        )
+    else:
+        advice = f"check the disk under {home}, or name another home with --home"
+    advice = advice[0].upper() + advice[1:]
+    return f"the home {home} cannot be used: {place}: {reason}. {advice}; `dray doctor` looks at it"
 
 
 def translate(error: sqlite3.Error, path: Path, asked: str) -> StoreError | NoSpace:

@@ -9,6 +9,7 @@ disk after all is known only after the file was opened anew, so the hub must rel
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,10 +49,12 @@ from dray.hub.store.upserts import write_rows
 from dray.hub.store.witness import Witness, keep_aside, read_witness
 
 Answer = TypeVar("Answer")
+_log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 
 RESERVE_BYTES = 32 << 20
 WAL_BYTES = 16 << 20
+START_BYTES = 1 << 20
 _APPEND = "INSERT INTO log (seq, now_ms, at_ms, facts, notes) SELECT ?, ?, ?, ?, ? FROM meta WHERE epoch = ?"
 # REPLACE gives a key that is used anew a new place at the end, where retention expects the young ones.
 _SAVE_KEY = "INSERT OR REPLACE INTO keys (user, key, at_ms, job_ids) VALUES (?, ?, ?, ?)"
@@ -81,7 +84,8 @@ class SqliteStore:
             self._writer.execute("UPDATE meta SET clean = 0 WHERE clean <> 0")
             grow_wal(self._writer, path, wal_bytes)
             self._reserve = reserve
-            self._reserve.take()
+            if free_bytes(path.parent) >= reserve.size_bytes + START_BYTES:
+                self._reserve.take()
             self._reader = Reader(path)
             stack.callback(self._reader.close)
             # Lists may have to walk over many rows: on a connection of their own they can run in another thread
@@ -114,6 +118,9 @@ class SqliteStore:
             keep_aside(path, known)
         path.chmod(0o600)
         reserve = Reserve(path.with_name(path.name + ".reserve"), reserve_bytes)
+        if free_bytes(path.parent) < START_BYTES:
+            # What a hub writes beside its store before it can serve anybody needs room too.
+            reserve.release()
         with translated(path, "open the store"):
             try:
                 return cls(path, reserve, wal_bytes, lost)
@@ -261,9 +268,12 @@ class SqliteStore:
         self._checkpointer.close()
         with self._open:
             if clean:
-                with translated(self.path, "close the store"):
+                try:
                     self._writer.execute("UPDATE meta SET clean = 1 WHERE epoch = ?", (self.epoch,))
                     self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                except sqlite3.Error as error:
+                    # All that was promised is in the log: the next opening has more to do, and nothing is lost.
+                    _log.warning("%s", translate(error, self.path, "bring the store to its end"))
                 self._witness.sync()
 
     def _write(

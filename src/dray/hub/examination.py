@@ -1,0 +1,111 @@
+"""What a home holds, looked at without a hub: for `dray doctor` when none runs, or none can.
+
+Reads only, and only through read-only connections; a hub that runs is not disturbed. Every fault becomes a check with
+words, never an exception: this is what people run when everything else has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from dray.core.model.units import format_bytes
+from dray.errors import DrayError
+from dray.hub.reports import read_reports
+from dray.hub.store.base import Position
+from dray.hub.store.faults import tell_unusable
+from dray.hub.store.opening import inspect
+from dray.hub.store.reserve import free_bytes
+from dray.hub.store.witness import read_witness
+
+STORE = "hub.sqlite"
+LITTLE_BYTES = 1 << 20
+_COUNTS = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
+
+
+def examine_home(home: Path) -> dict[str, Any]:
+    """Give checks and facts in the shape of the hub's own doctor."""
+    checks = [*_look_at_folder(home)]
+    facts: dict[str, Any] = {}
+    if checks[0]["ok"] or home.is_dir():
+        checks += _look_at_store(home / STORE, facts)
+        found = read_reports(home / "reports")
+        told = (
+            f"{len(found)} in {home / 'reports'}, the newest {found[-1].id}: {found[-1].what}"
+            if found
+            else ""
+        )
+        checks.append(_check("reports", not found, told))
+    return {"ok": all(check["ok"] for check in checks), "checks": checks, "facts": facts}
+
+
+def _check(name: str, ok: bool, detail: str = "") -> dict[str, Any]:
+    return {"name": name, "ok": ok, "detail": detail}
+
+
+def _look_at_folder(home: Path) -> Iterator[dict[str, Any]]:
+    if not home.is_dir():
+        yield _check("home", ok=False, detail=f"there is no folder {home}: `dray up` makes one")
+        return
+    writable = os.access(home, os.W_OK | os.X_OK)
+    advice = f"{home} cannot be written to by this user: chown or chmod it, or mount its disk for writing"
+    yield _check("home", writable, str(home) if writable else advice)
+    free = free_bytes(home)
+    told = f"{format_bytes(free)} free" + (
+        "" if free >= LITTLE_BYTES else f": free space on the disk under {home}"
+    )
+    yield _check("disk", free >= LITTLE_BYTES, told)
+
+
+def _look_at_store(path: Path, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    known = read_witness(path)
+    if not path.exists():
+        turns = known.seq if known is not None else 0
+        missing = f"{path} is not there, and its witness knows of {turns} turns in it: put it back or restore a backup"
+        yield _check("store", not turns, missing if turns else f"{path} is made at the first start")
+        return
+    try:
+        found = inspect(path, "always")
+    except DrayError as fault:
+        yield _check("store", ok=False, detail=fault.message)
+        yield from _count_jobs(path, facts)
+        return
+    except OSError as fault:
+        yield _check("store", ok=False, detail=tell_unusable(path.parent, fault))
+        return
+    yield _check("store", ok=True, detail=f"whole: epoch {found.epoch}, turn {found.seq}")
+    if known is not None:
+        yield _compare(found, known)
+    yield from _count_jobs(path, facts)
+
+
+def _compare(found: Position, known: Position) -> dict[str, Any]:
+    behind = found.epoch < known.epoch or found.seq < known.seq
+    told = f"turn {known.seq} of epoch {known.epoch} was answered and is not in it: turns are lost, or it is a backup"
+    return _check("witness", not behind, told if behind else "")
+
+
+def _count_jobs(path: Path, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Say how much can be read; where the disk is read-only, without what is only in the write-ahead log."""
+    told = ""
+    for mode in ("mode=ro", "mode=ro&immutable=1"):
+        try:
+            connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True)
+            try:
+                counts = {str(state): int(count) for state, count in connection.execute(_COUNTS)}
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            told = str(error)
+            continue
+        facts |= {f"jobs {state}": count for state, count in counts.items()} or {"jobs": 0}
+        if "immutable" in mode:
+            yield _check(
+                "jobs", ok=True, detail="read without the write-ahead log: the newest are not counted"
+            )
+        return
+    yield _check("jobs", ok=False, detail=f"the list of jobs cannot be read: {told}")
