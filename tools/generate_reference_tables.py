@@ -68,6 +68,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "token": "token with the scope `worker`; empty: the token file of this home",
         "fingerprint": "trust exactly this certificate of the hub",
         "cafile": "certificates to trust instead of the system's",
+        "hub_user": "account that runs the hub of this machine, by name or number, where it is neither yours nor root",
         "name": "name of the worker",
         "slots": "batch tasks at once; 0: the usable cores",
         "service_slots": "services at once",
@@ -93,6 +94,8 @@ SETTINGS: dict[str, dict[str, str]] = {
         "token": "token; empty: the token file of this home",
         "fingerprint": "trust exactly this certificate of the hub",
         "cafile": "certificates to trust instead of the system's",
+        "hub_user": "account that runs the hub of this machine, by name or number, where it is neither yours nor root",
+        "hub_socket": "unix socket of that hub, where the home does not say it; tasks are told",
         "timeout_s": "how long one request may take",
         "away_s": "how long `run`, `wait` and `logs -f` wait for a hub that is away",
     },
@@ -167,9 +170,12 @@ def write_config() -> str:
         ]
         parts.append(_table(("key", "default", "meaning"), rows))
     parts.append(
-        "`DRAY_HUB`, `DRAY_TOKEN`, `DRAY_FINGERPRINT` and `DRAY_CAFILE` set `hub`, `token`, `fingerprint` and"
+        "`DRAY_HUB`, `DRAY_TOKEN`, `DRAY_FINGERPRINT`, `DRAY_CAFILE` and `DRAY_HUB_USER` set `hub`, `token`,"
     )
-    parts.append("`cafile` of both `[worker]` and `[client]`.\n")
+    parts.append(
+        "`fingerprint`, `cafile` and `hub_user` of both `[worker]` and `[client]`, `DRAY_HUB_SOCKET` sets"
+    )
+    parts.append("`hub_socket` of `[client]`.\n")
     return "\n".join(parts)
 
 

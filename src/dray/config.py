@@ -32,6 +32,8 @@ _TARGETS = (
     "DRAY_TOKEN",
     "DRAY_FINGERPRINT",
     "DRAY_CAFILE",
+    "DRAY_HUB_SOCKET",
+    "DRAY_HUB_USER",
     "DRAY_WORKER_HUB",
     "DRAY_WORKER_TOKEN",
 )
@@ -110,6 +112,7 @@ class AgentConfig:
     token: str = field(default="", repr=False)
     fingerprint: str = ""
     cafile: Path | None = None
+    hub_user: str = ""
     name: str = field(default_factory=default_worker_name)
     slots: int = 0
     service_slots: int = 0
@@ -142,6 +145,8 @@ class ClientConfig:
     token: str = field(default="", repr=False)
     fingerprint: str = ""
     cafile: Path | None = None
+    hub_user: str = ""
+    hub_socket: Path | None = None
     timeout_s: float = 30.0
     away_s: float = 600.0
 
@@ -159,6 +164,8 @@ _SHARED_VARIABLES = {
     "token": "DRAY_TOKEN",
     "fingerprint": "DRAY_FINGERPRINT",
     "cafile": "DRAY_CAFILE",
+    "hub_user": "DRAY_HUB_USER",
+    "hub_socket": "DRAY_HUB_SOCKET",
 }
 _CHOICES = {"backend": ("", "cpu", "nvidia", "metal", "vulkan")}
 _HOME_KEYS = ("home", "origins")

@@ -10,7 +10,8 @@ from websockets import Subprotocol
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Opcode
 
-from dray.client.websocket import Address, HandshakeRefused, dial, mask
+from dray.client.websocket import Address, HandshakeRefused, WebSocket, dial, mask
+from dray.wire.dialling import Way, open_line
 
 PROTOCOL = Subprotocol("echo")
 LIMIT_S = 20.0
@@ -32,6 +33,13 @@ async def talk(peer: ServerConnection) -> None:
             await peer.send(message)
 
 
+async def reach(address: Address) -> WebSocket:
+    line = await asyncio.to_thread(
+        open_line, Way(f"http://{address.host}:{address.port}"), LIMIT_S, lambda: None
+    )
+    return await dial(address, line, LIMIT_S)
+
+
 class Served:
     """A server for the length of a test, and messages of one socket to it."""
 
@@ -41,7 +49,7 @@ class Served:
     async def __aenter__(self) -> Self:
         self._server = await serve(talk, "127.0.0.1", 0, subprotocols=[PROTOCOL], max_size=None)
         self.port = next(iter(self._server.sockets)).getsockname()[1]
-        self.socket = await dial(self.address(), LIMIT_S)
+        self.socket = await reach(self.address())
         self.socket.on_message = self.got.put_nowait
         return self
 
@@ -51,7 +59,7 @@ class Served:
         await self._server.wait_closed()
 
     def address(self) -> Address:
-        return Address("127.0.0.1", self.port, "/", PROTOCOL, "token", None)
+        return Address("127.0.0.1", self.port, "/", PROTOCOL, "token")
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 125, 126, 65535, 65536, 3_000_001])
@@ -86,13 +94,13 @@ async def test_a_peer_that_is_no_websocket() -> None:
         writer.close()
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    address = Address("127.0.0.1", server.sockets[0].getsockname()[1], "/", PROTOCOL, "token", None)
+    address = Address("127.0.0.1", server.sockets[0].getsockname()[1], "/", PROTOCOL, "token")
     with pytest.raises(HandshakeRefused) as caught:
-        await dial(address, LIMIT_S)
+        await reach(address)
     assert (caught.value.status, caught.value.body) == (401, b"body")
     server.close()
     with pytest.raises(OSError, match=r"refused|failed"):
-        await dial(address, LIMIT_S)
+        await reach(address)
 
 
 async def test_a_close_of_our_own_is_heard() -> None:

@@ -14,17 +14,18 @@ import http.client
 import json
 import os
 import secrets
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from dray.errors import HubUnavailable, NoSpace, TooLarge
 from dray.wire.blob_folder import BlobFolder, check_digest, is_digest
+from dray.wire.dialling import Trust, Way
+from dray.wire.http_line import HubConnection
 
 CHUNK_BYTES = 1 << 20
 THREADS = 4
@@ -34,11 +35,12 @@ TRIES = 8
 
 
 class HubAccess(NamedTuple):
-    """Where the hub is and how it is asked."""
+    """Where the hub is and how it is asked. `uid` is the account that runs it, where that was seen."""
 
-    url: str
+    way: Way
     token: str
-    tls: ssl.SSLContext | None
+    trust: Trust
+    uid: int = -1
 
 
 class Refused(Exception):
@@ -238,14 +240,7 @@ class Blobs:
             return known[1]  # type: ignore[no-any-return]  # what was put there below
         if known is not None:
             known[1].close()
-        parts = urlsplit(access.url)
-        made: http.client.HTTPConnection
-        if access.tls is not None:
-            made = http.client.HTTPSConnection(
-                parts.netloc, timeout=TIMEOUT_S, context=access.tls, blocksize=CHUNK_BYTES
-            )
-        else:
-            made = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+        made = HubConnection(access.way, TIMEOUT_S, access.trust, CHUNK_BYTES)
         self._connections.known = (access, made, time.monotonic())
         return made
 

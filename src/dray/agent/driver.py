@@ -156,7 +156,12 @@ class Driver:
             variables |= self._sessions.variables(lane, account)
         hub, config = self.link.hub, self._config
         if hub is not None:
-            variables["DRAY_HUB"] = hub.url
+            variables["DRAY_HUB"] = hub.way.url
+            if hub.way.socket:
+                variables["DRAY_HUB_SOCKET"] = hub.way.socket
+            if hub.uid > 0:
+                # Calls may run as another account, which could not know that this one is the hub's.
+                variables["DRAY_HUB_USER"] = str(hub.uid)
         if self.link.fingerprint:
             variables["DRAY_FINGERPRINT"] = self.link.fingerprint
         if config.cafile is not None:

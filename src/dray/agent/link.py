@@ -27,6 +27,7 @@ from dray.agent.effects import Tell
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable, InvalidInput
 from dray.wire.codec import Envelope, message
+from dray.wire.dialling import SOCKET_NAME, Line, Trust, Way, open_line
 from dray.wire.hub_messages import hub_codec
 from dray.wire.worker_messages import SUBPROTOCOL_MSGPACK
 
@@ -35,6 +36,7 @@ MAX_FRAME = 16 << 20
 SILENCE_FACTOR = 3.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HUB_FILE_POLL_S = 0.05
+OPEN_S = 10.0
 # Closes that only a person can mend: the token has ended.
 NOT_LET_IN = (4401,)
 NO_TOKEN = (
@@ -86,18 +88,26 @@ class Link:
 
     async def run_session(self, hello: Callable[[], dict[str, Any]]) -> None:
         """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers."""
-        url, token, pinned = self._target()
-        tls = await make_context(url, pinned, self._config.cafile) if url.startswith("wss") else None
+        way, token, pinned = self._target()
+
+        def trust() -> ssl.SSLContext:
+            return make_context(way.url, pinned, self._config.cafile)
+
+        line = await _dial(way, trust)
+        # Host and path are what is said in the handshake; the connection itself stands already.
+        url = ("wss" if line.context is not None else "ws") + way.url[way.url.index(":") :] + "/ws"
         try:
             socket = await connect(
                 url,
+                sock=line.sock,
+                unix=line.local,
                 additional_headers={"Authorization": f"Bearer {token}"},
                 subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
-                ssl=tls,
+                ssl=line.context,
                 compression=None,
                 max_size=MAX_FRAME,
                 ping_interval=None,
-                open_timeout=10,
+                open_timeout=OPEN_S,
                 close_timeout=2,
                 proxy=None,
             )
@@ -106,10 +116,10 @@ class Link:
             kind = TokenRefused if status in (401, 403) else HubUnavailable
             raise kind(f"the hub answers {status}: {text}") from None
         except (OSError, TimeoutError, websockets.WebSocketException) as fault:
-            raise HubUnavailable(f"no hub answers at {url}: {fault!r}") from None
-        self.local_address = str(socket.local_address[0]) if socket.local_address else ""
+            raise HubUnavailable(f"no hub answers at {way.url}: {fault!r}") from None
+        self.local_address = "127.0.0.1" if line.local else str(socket.local_address[0])
         self.fingerprint = pinned
-        self.hub = HubAccess("http" + url.removeprefix("ws").removesuffix("/ws"), token, tls)
+        self.hub = HubAccess(way, token, lambda: line.context or trust(), line.uid)
         self._begin(socket, hello())
         writer = asyncio.create_task(self._write(socket))
         try:
@@ -186,22 +196,26 @@ class Link:
             return
         self._on_message(envelope.type, body, envelope.error)
 
-    def _target(self) -> tuple[str, str, str]:
+    def _target(self) -> tuple[Way, str, str]:
         """Where to dial: as told, or by the hub.json of this home, read anew each time since a hub may have moved."""
         config = self._config
-        url, token, pinned = config.hub, config.token, config.fingerprint
+        token = config.token
+        try:
+            note = json.loads((config.home / "hub.json").read_text())
+        except (OSError, ValueError):
+            note = {}
+        url = (config.hub or note.get("url", "")).rstrip("/")
         if not url:
-            try:
-                document = json.loads((config.home / "hub.json").read_text())
-            except (OSError, ValueError):
-                raise NoHubYet(f"no hub runs with {config.home} yet") from None
-            url, pinned = document["url"], pinned or document.get("fingerprint", "")
+            raise NoHubYet(f"no hub runs with {config.home} yet")
+        is_own = url == note.get("url")
+        pinned = config.fingerprint or (note.get("fingerprint", "") if is_own else "")
         for place in ("worker/token", "token"):
             if not token:
                 with contextlib.suppress(OSError):
                     token = (config.home / place).read_text().strip()
         check_address(url)
-        return "ws" + url.rstrip("/").removeprefix("http") + "/ws", token, pinned
+        socket = str(config.home / SOCKET_NAME) if is_own and note.get("socket") else ""
+        return Way(url, socket, config.hub_user), token, pinned
 
 
 class TokenRefused(HubUnavailable):
@@ -210,6 +224,14 @@ class TokenRefused(HubUnavailable):
 
 class NoHubYet(HubUnavailable):
     """The hub of this home has not said where it is: looking again costs nothing."""
+
+
+async def _dial(way: Way, trust: Trust) -> Line:
+    """Connect to the hub and to nobody else: the token has not been sent yet."""
+    try:
+        return await asyncio.to_thread(open_line, way, OPEN_S, trust)
+    except (OSError, TimeoutError) as fault:
+        raise HubUnavailable(f"no hub answers at {way.url}: {fault!r}") from None
 
 
 def check_address(url: str) -> None:
@@ -229,8 +251,8 @@ def check_address(url: str) -> None:
         )
 
 
-async def make_context(url: str, pinned: str, cafile: Path | None) -> ssl.SSLContext:
-    """Trust the pinned certificate alone, or the given authority, or the system's.
+def make_context(url: str, pinned: str, cafile: Path | None) -> ssl.SSLContext:
+    """Trust the pinned certificate alone, or the given authority, or the system's. Blocks.
 
     A pinned certificate is fetched and compared first, then made the only one the real connection may show: the token
     leaves only after the handshake has proved it.
@@ -240,7 +262,7 @@ async def make_context(url: str, pinned: str, cafile: Path | None) -> ssl.SSLCon
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or 443)
     try:
-        pem = await asyncio.to_thread(ssl.get_server_certificate, address, timeout=10)
+        pem = ssl.get_server_certificate(address, timeout=OPEN_S)
     except (OSError, ValueError) as fault:
         raise HubUnavailable(f"no hub answers at {url}: {fault}") from None
     seen = "sha256:" + hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()

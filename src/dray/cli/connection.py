@@ -22,6 +22,8 @@ from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem
 from dray.presence import find_holder
+from dray.wire.dialling import Stranger
+from dray.wire.http_line import HubConnection
 
 if TYPE_CHECKING:
     import ssl
@@ -185,39 +187,31 @@ class Hub:
 
 
 def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
-    parts = target.parts
-    host = parts.hostname or ""
-    if parts.scheme == "https":
-        secure = http.client.HTTPSConnection(
-            host, parts.port, timeout=timeout_s, context=_tls_context(target)
-        )
-        _dial(secure, target)
-        if target.fingerprint:
-            _check_fingerprint(secure, target)
-        return secure
-    connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+    connection = HubConnection(target.way, timeout_s, lambda: _tls_context(target))
     _dial(connection, target)
+    if target.fingerprint:
+        _check_fingerprint(connection, target)
     return connection
 
 
-def _dial(connection: http.client.HTTPConnection, target: Target) -> None:
+def _dial(connection: HubConnection, target: Target) -> None:
     import ssl
 
     try:
         connection.connect()
+    except Stranger as fault:
+        # Whoever took its place may be gone before the hub is back: a follower asks again.
+        raise HubAway(fault.message) from None
     except ssl.SSLCertVerificationError as error:
-        connection.close()
         raise InvalidConfig(
             f"the certificate of {target.url} is not trusted ({error.verify_message}): give --fingerprint sha256:… as"
             " the hub prints it, or --cafile"
         ) from None
     except socket.gaierror as error:
-        connection.close()
         raise NoHub(
             f"there is no host {target.parts.hostname!r} ({error.strerror}): look at DRAY_HUB or --hub"
         ) from None
     except OSError as error:
-        connection.close()
         if target.home is not None and find_holder(target.home, "hub") is None:
             raise HubDead(
                 f"the hub at {target.url} is not running (its process is gone): start it with `dray up`"
@@ -239,9 +233,12 @@ def _tls_context(target: Target) -> ssl.SSLContext:
     return context
 
 
-def _check_fingerprint(connection: http.client.HTTPSConnection, target: Target) -> None:
+def _check_fingerprint(connection: HubConnection, target: Target) -> None:
     import hashlib
+    import ssl
 
+    if not isinstance(connection.sock, ssl.SSLSocket):
+        return  # by the hub's own socket, whose listener is known
     certificate = connection.sock.getpeercert(binary_form=True)
     seen = hashlib.sha256(certificate or b"").hexdigest()
     if seen != parse_fingerprint(target.fingerprint):

@@ -11,6 +11,7 @@ from dray.client.discovery import Target, trust
 from dray.client.refusals import read_error
 from dray.errors import DrayError, HubUnavailable
 from dray.functions.values import Part
+from dray.wire.http_line import HubConnection
 
 ASK_FIRST_BYTES = 8 << 20
 SILENCE_S = 120.0
@@ -24,14 +25,8 @@ class BlobLine:
     """One HTTP connection, kept open."""
 
     def __init__(self, target: Target) -> None:
-        address = target.url.partition("://")[2]
-        context = trust(target)
         self._headers = {"Authorization": f"Bearer {target.token}"}
-        self._http: http.client.HTTPConnection = (
-            http.client.HTTPSConnection(address, timeout=SILENCE_S, context=context)
-            if context is not None
-            else http.client.HTTPConnection(address, timeout=SILENCE_S)
-        )
+        self._http = HubConnection(target.way, SILENCE_S, lambda: trust(target))
 
     def close(self) -> None:
         self._http.close()

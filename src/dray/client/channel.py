@@ -22,6 +22,7 @@ from dray.client.watches import Watch, Watchlist
 from dray.client.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire import client_messages as wire
+from dray.wire.dialling import open_line
 
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
@@ -126,15 +127,10 @@ class Channel:
 
     async def _dial(self) -> WebSocket:
         target = self._find()
-        parts = target.parts
-        secure = parts.scheme == "https"
-        context = await asyncio.to_thread(trust, target) if secure else None
-        port = parts.port or (443 if secure else 80)
-        path = parts.path.rstrip("/") + wire.CLIENT_PATH
-        address = Address(parts.hostname or "", port, path, wire.SUBPROTOCOL_CLIENT, target.token, context)
         self.dials += 1
         try:
-            return await dial(address, OPEN_S)
+            line = await asyncio.to_thread(open_line, target.way, OPEN_S, lambda: trust(target))
+            return await dial(_address(target), line, OPEN_S)
         except HandshakeRefused as refusal:
             raise _read_refusal(target.url, refusal.status, refusal.body) from None
         except (OSError, TimeoutError) as fault:
@@ -284,6 +280,13 @@ class Channel:
         self._watchlist.fail(failure)
         if self._listener is not None:
             self._listener.failed(failure)
+
+
+def _address(target: Target) -> Address:
+    parts = target.parts
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    path = parts.path.rstrip("/") + wire.CLIENT_PATH
+    return Address(parts.hostname or "", port, path, wire.SUBPROTOCOL_CLIENT, target.token)
 
 
 def _read_refusal(url: str, status: int, body: bytes | bytearray | None) -> DrayError:

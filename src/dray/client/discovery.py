@@ -3,7 +3,7 @@
 Reads the configuration and the files that a hub leaves in its home; opens no connection but the one that fetches a
 pinned certificate and the one that sees whether anybody listens. Two surprising rules: the hub is looked up again at
 every dial, because one that restarts may come back on another port; and the token of the home goes only to the hub of
-that home or to this machine.
+that home or to this machine, where `wire/dialling.py` knows who listens.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from dray.config import ClientConfig, find_home, load_client
 from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
 from dray.presence import find_holder
+from dray.wire.dialling import SOCKET_NAME, Way
 
 if TYPE_CHECKING:
     import ssl
@@ -38,10 +39,16 @@ class Target(NamedTuple):
     fingerprint: str
     cafile: Path | None
     home: Path | None = None
+    socket: str = ""
+    hub_user: str = ""
 
     @property
     def parts(self) -> SplitResult:
         return urlsplit(self.url)
+
+    @property
+    def way(self) -> Way:
+        return Way(self.url, self.socket, self.hub_user)
 
 
 def settle_config(home: str | Path | None = None, **flags: Any) -> ClientConfig:
@@ -66,7 +73,9 @@ def find_target(config: ClientConfig) -> Target:
     if not token:
         raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN, or give a token")
     pinned = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
-    return Target(url, token, pinned, config.cafile, config.home if is_own else None)
+    socket = config.home / SOCKET_NAME if is_own and note.get("socket") else config.hub_socket
+    home = config.home if is_own else None
+    return Target(url, token, pinned, config.cafile, home, str(socket or ""), config.hub_user)
 
 
 def trust(target: Target) -> ssl.SSLContext | None:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from dray.client.discovery import Target, trust
 from dray.client.refusals import read_error
 from dray.errors import DrayError, HubUnavailable
+from dray.wire.http_line import HubConnection
 
 CHUNK_BYTES = 1 << 16
 SILENCE_S = 60.0
@@ -53,12 +54,8 @@ def read_document(target: Target, path: str, open_s: float) -> dict[str, Any]:
     return document
 
 
-def _connect(target: Target, open_s: float) -> http.client.HTTPConnection:
-    address = target.url.partition("://")[2]
-    context = trust(target)
-    if context is not None:
-        return http.client.HTTPSConnection(address, timeout=open_s, context=context)
-    return http.client.HTTPConnection(address, timeout=open_s)
+def _connect(target: Target, open_s: float) -> HubConnection:
+    return HubConnection(target.way, open_s, lambda: trust(target))
 
 
 def _request(

@@ -11,9 +11,10 @@ import asyncio
 import base64
 import hashlib
 import os
-import ssl
 from collections.abc import Callable
 from typing import NamedTuple, cast
+
+from dray.wire.dialling import Line
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -23,14 +24,13 @@ ABNORMAL, PROTOCOL_ERROR, NORMAL = 1006, 1002, 1000
 
 
 class Address(NamedTuple):
-    """Where to dial and what to say first."""
+    """Whom to greet, and with what."""
 
     host: str
     port: int
     path: str
     subprotocol: str
     token: str
-    context: ssl.SSLContext | None
 
 
 class HandshakeRefused(Exception):
@@ -236,13 +236,22 @@ def mask(payload: bytes, key: bytes) -> bytes:
     return (int.from_bytes(payload, "little") ^ int.from_bytes(pad[:size], "little")).to_bytes(size, "little")
 
 
-async def dial(address: Address, limit_s: float) -> WebSocket:
-    """Open a connection; raises `HandshakeRefused`, `OSError` or `TimeoutError`."""
+async def dial(address: Address, line: Line, limit_s: float) -> WebSocket:
+    """Open the WebSocket over a line that stands; raises `HandshakeRefused`, `OSError` or `TimeoutError`."""
     loop = asyncio.get_running_loop()
+    line.sock.setblocking(False)
     async with asyncio.timeout(limit_s):
-        _, socket = await loop.create_connection(
-            lambda: WebSocket(address), address.host, address.port, ssl=address.context
-        )
+        try:
+            if line.local:
+                _, socket = await loop.create_unix_connection(lambda: WebSocket(address), sock=line.sock)
+            else:
+                name = address.host if line.context is not None else None
+                _, socket = await loop.create_connection(
+                    lambda: WebSocket(address), sock=line.sock, ssl=line.context, server_hostname=name
+                )
+        except BaseException:
+            line.sock.close()
+            raise
         try:
             await socket.open()
         except BaseException:

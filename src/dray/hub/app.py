@@ -66,7 +66,7 @@ from dray.hub.questions import Questions
 from dray.hub.queue_statistics import QueueStatistics
 from dray.hub.recovery import recover
 from dray.hub.reports import Reports
-from dray.hub.server import Bound, HttpServer, bind
+from dray.hub.server import Bound, HttpServer, bind, bind_local
 from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
 from dray.hub.setbacks import Setbacks
@@ -81,6 +81,7 @@ from dray.hub.task_tokens import TaskTokens, ensure_secret
 from dray.hub.turns import Decision, TurnFailed
 from dray.presence import describe_self, hold
 from dray.wire.client_messages import CLIENT_PATH
+from dray.wire.dialling import SOCKET_NAME
 
 RECALLED_RUNS = 2_000
 # "Service restart": whoever hears it dials again.
@@ -110,9 +111,10 @@ class Hub(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """What outlives an engine: the socket, the application behind it, and what went wrong so far."""
+    """What outlives an engine: the sockets, the application behind it, and what went wrong so far."""
 
     bound: Bound
+    local: socket.socket | None
     front: Front
     setbacks: Setbacks
 
@@ -143,7 +145,8 @@ async def start_hub(config: HubConfig) -> Hub:
     """Open the store, recover, listen. Everything that can go wrong does so before the first answer."""
     check_bind(config.host, _tls_files(config) is not None)
     bound = bind(config.host, config.port)
-    return await _begin(config, Ground(bound, Front(), Setbacks(Reports(config.home / "reports"))))
+    setbacks = Setbacks(Reports(config.home / "reports"))
+    return await _begin(config, Ground(bound, bind_local(config.home), Front(), setbacks))
 
 
 async def reload_hub(hub: Hub) -> Hub:
@@ -304,7 +307,8 @@ def _wire(
 
 def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
     cert, key = (tls.cert, tls.key) if tls else (None, None)
-    return HttpServer(ground.front, ground.bound, cert, key, config.frame_msgpack_bytes + (1 << 20))
+    frame_bytes = config.frame_msgpack_bytes + (1 << 20)
+    return HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
 
 
 def _report_effect(reports: Reports, effect: str, error: BaseException) -> None:
@@ -414,7 +418,8 @@ async def _serve(config: HubConfig) -> int:
             hub = await reload_hub(hub)
             failure = await _live(hub, told, _note_address)
     finally:
-        (config.home / "hub.json").unlink(missing_ok=True)
+        for name in ("hub.json", SOCKET_NAME):
+            (config.home / name).unlink(missing_ok=True)
     if failure is None:
         return 0
     logger.error("the engine stopped: %s", failure, exc_info=failure)
@@ -467,6 +472,8 @@ async def _note_address(hub: Hub) -> None:
     tls = _tls_files(hub.config)
     if tls is not None:
         document["fingerprint"] = fingerprint(tls.cert)
+    if hub.ground.local is not None:
+        document["socket"] = SOCKET_NAME
     rewrite_private(hub.config.home / "hub.json", json.dumps(document).encode())
 
 

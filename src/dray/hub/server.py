@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -25,11 +26,13 @@ from dray.descriptors import file_limit
 from dray.errors import HubUnavailable, InvalidConfig
 from dray.hub.connections import Connections, ReaderWatch
 from dray.hub.sockets import ADMIT, FrameSocket, ServerConfig
+from dray.wire.dialling import SOCKET_NAME, short_path
 
 HEADER_BYTES = 64 << 10
 HEADER_S = 10.0
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
+logger = logging.getLogger("dray.hub.server")
 
 
 class Bound(NamedTuple):
@@ -76,8 +79,30 @@ def _bind_error(host: str, port: int, fault: OSError) -> Exception:
     return HubUnavailable(f"cannot listen on {host} port {port}: {fault.strerror}")
 
 
+def bind_local(home: Path) -> socket.socket | None:
+    """Listen in the home too, for programs of its owner; None where the file system has no sockets.
+
+    Whoever calls holds the home's lock, so a socket that is there was left by a hub that is gone.
+    """
+    path = home / SOCKET_NAME
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        with short_path(str(path)) as spelled:
+            listener.bind(spelled)
+        # Nobody can connect before it listens.
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+    except OSError as fault:
+        listener.close()
+        logger.warning("no socket in %s (%s): programs here reach the hub by its port", home, fault)
+        return None
+    listener.setblocking(False)
+    return listener
+
+
 class HttpServer:
-    """One server on one bound socket. `stop` is graceful until its deadline, then final."""
+    """One server on one bound socket, and on a local one. `stop` is graceful until its deadline, then final."""
 
     def __init__(
         self,
@@ -87,6 +112,7 @@ class HttpServer:
         key: Path | None = None,
         frame_bytes: int = 8 << 20,
         connections: Connections | None = None,
+        local: socket.socket | None = None,
     ) -> None:
         self._bound = bound
         self.url = make_url(bound.host, bound.port, cert is not None)
@@ -97,7 +123,7 @@ class HttpServer:
         except OSError as fault:
             named = f"{cert} and {key}" if key is not None else str(cert)
             raise InvalidConfig(f"the certificate and key in {named} cannot be used: {fault}") from None
-        self._server = _QuietServer(config)
+        self._server = _QuietServer(config, local)
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -174,7 +200,26 @@ def _tls_context(config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) 
 
 
 class _QuietServer(uvicorn.Server):
-    """Leaves the signals alone: the hub decides what SIGTERM means, and stops this server itself."""
+    """Leaves the signals alone: the hub decides what SIGTERM means, and stops this server itself.
+
+    Listens on a local socket as well, where what TLS is for is given: nobody else can open it.
+    """
+
+    def __init__(self, config: uvicorn.Config, local: socket.socket | None) -> None:
+        super().__init__(config)
+        self._local = local
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._local is not None:
+            loop = asyncio.get_running_loop()
+            self.servers.append(
+                await loop.create_unix_server(self._make_protocol, sock=self._local, backlog=BACKLOG)
+            )
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

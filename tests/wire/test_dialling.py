@@ -1,0 +1,131 @@
+"""Who listens: the account behind a port and behind a socket, seen by the system and never by what a peer says."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from pathlib import Path
+
+import pytest
+from tests.e2e.stranger import NAME, Listener
+
+from dray.errors import InvalidConfig
+from dray.wire.dialling import Stranger, Way, _check_listener, open_line
+from dray.wire.listeners import ESTABLISHED, LISTEN, _place, ask_kernel, find_owners, read_tables
+
+
+def no_trust() -> None:
+    raise AssertionError("TLS is for connections that leave this machine")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_listener_of_ones_own(family: socket.AddressFamily, host: str, wide: bool) -> None:
+    with socket.socket(family) as listener:
+        listener.bind(("" if wide else host, 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        for name in (host, *(["127.0.0.1"] if wide else [])):
+            shown = f"[{name}]" if ":" in name else name
+            line = open_line(Way(f"http://{shown}:{port}"), 5, no_trust)
+            assert (line.local, line.uid) == (False, os.geteuid())
+            line.sock.close()
+
+
+def test_both_of_the_kernels_answers_agree() -> None:
+    with socket.socket(socket.AF_INET6) as wide, socket.socket() as narrow:
+        for listener, host in ((wide, "::"), (narrow, "127.0.0.1")):
+            listener.bind((host, 0))
+            listener.listen()
+            with socket.create_connection(("127.0.0.1", listener.getsockname()[1])) as sock:
+                theirs, ours = _place(sock.getpeername()), _place(sock.getsockname())
+                asked, read = ask_kernel(theirs, ours), read_tables(theirs[1])
+                assert asked is not None
+                assert read is not None
+                assert sorted(asked) == sorted(read)
+                assert sorted(row.state for row in asked) == [ESTABLISHED, LISTEN]
+                assert find_owners(sock) == ([os.geteuid()], [0])
+
+
+@needs_root
+def test_a_listener_of_another_account_only_where_it_is_named() -> None:
+    uid = pwd.getpwnam(NAME).pw_uid
+    with Listener() as stranger:
+        url = f"http://127.0.0.1:{stranger.port}"
+        with pytest.raises(Stranger, match="is held by nobody"):
+            open_line(Way(url), 5, no_trust)
+        for named in (NAME, str(uid)):
+            line = open_line(Way(url, hub_user=named), 5, no_trust)
+            assert line.uid == uid
+            line.sock.close()
+    with pytest.raises(InvalidConfig, match="no account"):
+        open_line(Way(url, hub_user="no-such-account"), 5, no_trust)
+
+
+@needs_root
+def test_a_task_of_another_account_reaches_a_hub_that_is_neither_its_own_nor_roots(short_tmp: Path) -> None:
+    """It may not open the socket of the home, and is told by its agent whose the hub is."""
+    short_tmp.chmod(0o700)
+    hub, task = pwd.getpwnam("daemon").pw_uid, pwd.getpwnam(NAME).pw_uid
+    with Listener(account="daemon") as listener:
+        way = Way(f"http://127.0.0.1:{listener.port}", str(short_tmp / "hub.sock"))
+        child = os.fork()
+        if child == 0:
+            os.setuid(task)
+            code = 1
+            try:
+                open_line(way, 5, no_trust)
+            except Stranger:
+                code = 0 if open_line(way._replace(hub_user=str(hub)), 5, no_trust).uid == hub else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@needs_root
+def test_a_connection_that_another_account_took_is_seen_though_a_friend_listens() -> None:
+    """The friend hands its listener on, as a service manager does; what counts is who holds this very connection."""
+    nobody = pwd.getpwnam(NAME)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        taken, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setuid(nobody.pw_uid)
+            peer, _ = listener.accept()
+            os.write(told, b"x")
+            peer.recv(1)
+            os._exit(0)
+        try:
+            with socket.create_connection(listener.getsockname()) as sock:
+                os.read(taken, 1)
+                with pytest.raises(Stranger, match="is held by nobody"):
+                    _check_listener(sock, "http://it", frozenset({0}))
+        finally:
+            os.waitpid(child, 0)
+
+
+def test_a_socket_whose_path_is_too_long_for_the_system(tmp_path: Path) -> None:
+    from dray.hub.server import bind_local
+
+    home = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 6)
+    home.mkdir(parents=True)
+    listener = bind_local(home)
+    assert listener is not None
+    with listener:
+        line = open_line(Way("http://127.0.0.1:1", str(home / "hub.sock")), 5, no_trust)
+        assert (line.local, line.uid) == (True, os.geteuid())
+        line.sock.close()
+
+
+def test_a_file_that_is_no_socket_is_told_and_one_that_is_gone_is_passed_by(tmp_path: Path) -> None:
+    (tmp_path / "hub.sock").write_text("")
+    with pytest.raises(Stranger, match="is no socket"):
+        open_line(Way("http://127.0.0.1:1", str(tmp_path / "hub.sock")), 5, no_trust)
+    with pytest.raises(ConnectionRefusedError):
+        open_line(Way("http://127.0.0.1:1", str(tmp_path / "gone")), 5, no_trust)
