@@ -98,6 +98,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "hub_socket": "unix socket of that hub, where the home does not say it; tasks are told",
         "timeout_s": "how long one request may take",
         "away_s": "how long `run`, `wait` and `logs -f` wait for a hub that is away",
+        "safe_results": "`json`: results of functions are opened only where they are plain data, which can run no code",
     },
 }
 CONFIG_INTRODUCTION = """# Settings

@@ -149,6 +149,7 @@ class ClientConfig:
     hub_socket: Path | None = None
     timeout_s: float = 30.0
     away_s: float = 600.0
+    safe_results: str = ""
 
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -167,7 +168,7 @@ _SHARED_VARIABLES = {
     "hub_user": "DRAY_HUB_USER",
     "hub_socket": "DRAY_HUB_SOCKET",
 }
-_CHOICES = {"backend": ("", "cpu", "nvidia", "metal", "vulkan")}
+_CHOICES = {"backend": ("", "cpu", "nvidia", "metal", "vulkan"), "safe_results": ("", "json")}
 _HOME_KEYS = ("home", "origins")
 T = TypeVar("T", HubConfig, AgentConfig, ClientConfig)
 

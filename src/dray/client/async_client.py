@@ -19,13 +19,14 @@ from dray.client.functions import Functions, bare_function
 from dray.client.futures import CallFuture
 from dray.client.pausing import pause_until
 from dray.client.recipes import split_keywords
-from dray.client.results import Recorded, read_recorded
+from dray.client.results import Recorded, read_page, read_recorded
 from dray.client.status import Status
 from dray.client.terms import build_changes, build_spec
 from dray.config import ClientConfig
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import JobState
 from dray.errors import InvalidInput, NotFound
+from dray.functions.opening import choose_opener
 
 Command = Sequence[str] | Mapping[str, Any]
 _END = object()
@@ -90,7 +91,8 @@ class AsyncHub:
         await self._channel.open()
         if self._functions is None:
             wake = asyncio.get_running_loop().call_soon_threadsafe
-            blobs = Blobs(lambda: find_target(self.config), wake)
+            opener = choose_opener(self.config.safe_results)
+            blobs = Blobs(lambda: find_target(self.config), wake, opener)
             self._functions = Functions(CallDesk(self._channel, blobs, self.read_logs), blobs)
         return self
 
@@ -315,6 +317,14 @@ class AsyncHub:
             values += answer["values"]
             first = answer["next"]
         return values
+
+    async def user(self) -> str:
+        """Whom this client's token speaks for."""
+        return str((await self.ping()).get("user", ""))
+
+    async def recorded_page(self, job: AnyJob, first: int = 0) -> tuple[list[Recorded], int | None]:
+        """A part of what `recorded` gives, and where to go on."""
+        return await read_page(self._channel.ask, id_of(job), first)
 
     async def recorded(self, job: AnyJob) -> list[Recorded]:
         """What is recorded of a function's job, one row per call that has ended; values stay packed."""

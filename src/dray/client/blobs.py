@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from dray.client.discovery import Target
 from dray.errors import DrayError, HubUnavailable
-from dray.functions.values import Packed, Part, unpack
+from dray.functions.opening import ANYTHING, Opener
+from dray.functions.values import Packed, Part
 from dray.wire.blob_folder import BlobFolder, write_parts
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class LateResult:
     def open(self) -> Any:
         """The value."""
         if self._coming is None:
-            return unpack(self._blobs.read(self._digest, self._size))
+            return self._blobs.opener.value(self._blobs.read(self._digest, self._size))
         try:
-            return unpack(self._coming.result())
+            return self._blobs.opener.value(self._coming.result())
         finally:
             self._blobs.took(self._size)
 
@@ -71,8 +72,10 @@ class LateResult:
 class Blobs:
     """The blobs of one hub. Safe to use from several threads."""
 
-    def __init__(self, find: Callable[[], Target], wake: Callable[..., Any]) -> None:
-        self._find, self._wake = find, wake
+    def __init__(
+        self, find: Callable[[], Target], wake: Callable[..., Any], opener: Opener = ANYTHING
+    ) -> None:
+        self._find, self._wake, self.opener = find, wake, opener
         self._room = threading.Condition()
         self._waiting_bytes = self._ahead_bytes = self._fetched_bytes = 0
         self._known: dict[str, Upload] = {}

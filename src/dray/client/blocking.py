@@ -22,10 +22,11 @@ from dray.client.leases import Lease
 from dray.client.loops import LoopThread
 from dray.client.maps import WINDOW, MapResults
 from dray.client.recipes import split_keywords
-from dray.client.results import Recorded, open_recorded
+from dray.client.results import Recorded, open_recorded, read_value
 from dray.client.status import Status
 from dray.config import ClientConfig
 from dray.errors import DrayError, InvalidInput
+from dray.functions.values import UnsafeValue
 
 AnyJob = Job | CallFuture[Any] | str
 
@@ -192,12 +193,18 @@ class Hub:
         thread, hub = self._opened()
         thread.spawn(_tell_end(hub, job))
 
-    def results(self, job: AnyJob, timeout: float | None = None) -> Any:
-        """What a job gave once it has ended: a function's value or values, a command's status."""
+    def results(self, job: AnyJob, timeout: float | None = None, trust: bool = False) -> Any:
+        """What a job gave once it has ended: a function's value or values, a command's status.
+
+        Opening a value runs what is in it: those of another user's job only with `trust`.
+        """
         status = self._wait_one(job, timeout)
         task_id = _id_of(job)
-        if not is_functions(self.status(task_id.partition("/")[0]) if "/" in task_id else status):
+        whole = self.status(task_id.partition("/")[0]) if "/" in task_id else status
+        if not is_functions(whole):
             return status
+        if not trust:
+            self.check_own(task_id, str(whole.get("user") or ""))
         rows = self._call("recorded", task_id)
         blobs = self._opened()[1].functions.blobs
         if not rows and not status.ok:
@@ -205,6 +212,15 @@ class Hub:
         if "/" in task_id or not is_array(status):
             return open_recorded(rows[0], blobs) if rows else status
         return [open_recorded(row, blobs) for row in rows]
+
+    def check_own(self, job_id: str, user: str) -> None:
+        """Refuse to open values of somebody else's job."""
+        own = self._call("user")
+        if user != own:
+            raise UnsafeValue(
+                f"{job_id} is a job of {user} and you are {own}: opening a value runs what is in it, with your rights. "
+                "Say trust=True if you trust them with that, or take the bytes unopened (hub.recorded)"
+            )
 
     def cancel(self, job: AnyJob, grace_s: float | None = None) -> bool:
         """Ask for a job's end, or one task's (`JOB/INDEX`). False where it had ended before."""
@@ -270,6 +286,21 @@ class Hub:
         values: list[bytes | None] = self._call("values", _id_of(job))
         return values
 
+    def recorded_pages(self, job: AnyJob) -> Iterator[list[Recorded]]:
+        """The same as `recorded`, as it is read: for jobs whose results nobody wants to hold all at once."""
+        first: int | None = 0
+        while first is not None:
+            rows, first = self._call("recorded_page", _id_of(job), first)
+            yield rows
+
+    def open_recorded(self, row: Recorded) -> Any:
+        """The value of a recorded call; raises what it raised. Whose job it is is for the caller to know."""
+        return open_recorded(row, self._opened()[1].functions.blobs)
+
+    def load_recorded(self, row: Recorded) -> Recorded:
+        """The same row with its packed value in it, also where that is a large one."""
+        return row._replace(value=read_value(row, self._opened()[1].functions.blobs))
+
     def recorded(self, job: AnyJob) -> list[Recorded]:
         """What is recorded of a function's job so far, one row per call that has ended; values stay packed."""
         rows: list[Recorded] = self._call("recorded", _id_of(job))
@@ -321,12 +352,14 @@ def connect(
     home: str | os.PathLike[str] | None = None,
     fingerprint: str = "",
     cafile: str | os.PathLike[str] | None = None,
+    safe_results: str = "",
 ) -> Hub:
     """The hub named here, by DRAY_HUB, or running on this machine; else a private one, which ends with the program.
 
     Where `hub` or `home` is given, only that one is meant: `HubUnavailable` says what to do where it is not there.
+    `safe_results="json"` opens results that are plain data and refuses all others: workers then run no code here.
     """
-    given = (hub, token, home, fingerprint, cafile)
+    given = (hub, token, home, fingerprint, cafile, safe_results)
     if os.environ.get("DRAY_IN_CALL") and not any(given):
         # A runner makes thousands of calls: they share one connection for as long as they are of one job.
         return default_hub()
@@ -339,6 +372,7 @@ def dial_hub(
     home: str | os.PathLike[str] | None = None,
     fingerprint: str = "",
     cafile: str | os.PathLike[str] | None = None,
+    safe_results: str = "",
 ) -> Hub:
     """As `connect`, always with a connection of its own."""
     flags = {
@@ -346,6 +380,7 @@ def dial_hub(
         "token": token or None,
         "fingerprint": fingerprint or None,
         "cafile": os.fspath(cafile) if cafile is not None else None,
+        "safe_results": safe_results or None,
     }
     config = settle_config(os.fspath(home) if home is not None else None, **flags)
     if home is None and not config.hub and (silent := find_silent(config.home)) is not None:

@@ -23,7 +23,7 @@ from dray.client.inquiries import Inquiries
 from dray.client.streams import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
 from dray.core.model.records import JobState
 from dray.errors import Conflict, DrayError
-from dray.functions.failures import CallFailed, unpack_failure
+from dray.functions.failures import CallFailed
 from dray.functions.values import Packed
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ class CallDesk(Inquiries):
         endings: list[Ending] = []
         if stream.uploads:
             self._release(stream, index)
-        late = stream.taker.late
+        late, opened = stream.taker.late, self._blobs.opener.value
         for at, state, value in zip(index, states, values, strict=True):
             if type(value) is list or type(value) is tuple:
                 # What is collected after a break, or at the end, may have been pushed before.
@@ -339,7 +339,7 @@ class CallDesk(Inquiries):
                 continue
             places.append(base + at)
             if state == "succeeded" and value is not None:
-                endings.append((state, PackedResult(value), None))
+                endings.append((state, PackedResult(value, opened), None))
             else:
                 endings.append(self._end(stream, at, state, value, details))
         stream.taker.take(places, endings)
@@ -357,7 +357,7 @@ class CallDesk(Inquiries):
             if isinstance(got, BaseException):
                 ending: Ending = ("failed", None, got)
             elif state == "succeeded":
-                ending = (state, PackedResult(got), None)
+                ending = (state, PackedResult(got, self._blobs.opener.value), None)
             else:
                 ending = self._end(stream, index, state, got, details)
             stream.taker.take((place,), (ending,))
@@ -372,7 +372,7 @@ class CallDesk(Inquiries):
             return state, None, None
         if value is not None and exit_class in ("raised", ""):
             with contextlib.suppress(Exception):
-                return state, None, unpack_failure(value, task_id)
+                return state, None, self._blobs.opener.failure(value, task_id)
         words = error or f"ended as {state}"
         return state, None, CallFailed(f"{stream.name}() of {task_id}: {words}", exit_class, state, task_id)
 

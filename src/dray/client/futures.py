@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dray.client.pausing import Waiters, is_in_task, pause_until, pausing
 from dray.client.status import Status
 from dray.core.model.records import JobState
-from dray.functions.values import Pledge, unpack
+from dray.functions.values import Part, Pledge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +188,7 @@ class LazyFuture(concurrent.futures.Future[T]):
     def _open(self) -> T:
         value = self._result
         if type(value) is PackedResult:
-            value = self._result = unpack(value.data)
+            value = self._result = value.open()
         return value  # type: ignore[no-any-return]  # whatever the function gave
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -268,10 +268,14 @@ def run_later(work: Callable[[], None]) -> None:
 class PackedResult:
     """A result that nobody has looked at yet."""
 
-    __slots__ = ("data",)
+    __slots__ = ("_open", "data")
 
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self.data = data
+    def __init__(self, data: Part, open_value: Callable[[Part], Any]) -> None:
+        self.data, self._open = data, open_value
+
+    def open(self) -> Any:
+        """The value."""
+        return self._open(self.data)
 
 
 class CallFuture(LazyFuture[T], Pledge):

@@ -68,13 +68,14 @@ class Job(LazyFuture[Any]):
         """Whether it runs at this moment."""
         return self.state is JobState.RUNNING
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None, trust: bool = False) -> Any:
         """Wait for its end. A function's result, a list of them for an array; the status of a command that succeeded.
 
+        What another user's job gave is opened only with `trust`, since opening a value runs what is in it.
         Raises what the function raised, `CallFailed` for a job that ended badly, `CancelledError` for one that was
         stopped on request, `TimeoutError`.
         """
-        found = self._hub.results(self, timeout)
+        found = self._hub.results(self, timeout, trust)
         if isinstance(found, Status) and not found.ok:
             raise tell_end(found)
         return found

@@ -26,7 +26,7 @@ from dray.client.progress import Progress
 from dray.client.recipes import Recipe, needing
 from dray.client.streams import Ending, Stream
 from dray.errors import InvalidInput
-from dray.functions.values import Packed, pack_call, unpack
+from dray.functions.values import Packed, pack_call
 
 T = TypeVar("T")
 WINDOW = 50_000
@@ -164,9 +164,9 @@ class MapResults(Iterator[T], Generic[T]):
                 raise fault
             finally:
                 fault = None
-        if type(value) is PackedResult:
-            return unpack(value.data)  # type: ignore[no-any-return]  # what the function gave
-        return value.open() if type(value) is LateResult else value  # type: ignore[no-any-return]  # the same
+        if type(value) is PackedResult or type(value) is LateResult:
+            return value.open()  # type: ignore[no-any-return]  # what the function gave
+        return value  # type: ignore[no-any-return]  # the same
 
     def _stop(self, fault: BaseException, where: str) -> None:
         """End the iteration for an exception, which tells what became of the rest."""

@@ -7,6 +7,7 @@ arguments on to `Exception` and would fail at the caller's side instead, where n
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from dray.errors import DrayError
@@ -59,14 +60,14 @@ def pack_failure(fault: BaseException) -> Packed:
     return pack((kind, words, text, b""))
 
 
-def unpack_failure(data: Part, task_id: str = "") -> BaseException:
-    """The exception as it was, its traceback as its cause; `RemoteError` where it could not travel.
+def unpack_failure(data: Part, task_id: str = "", opened: Callable[[Part], Any] = unpack) -> BaseException:
+    """The exception as it was, its traceback as its cause; `RemoteError` where it could not travel, or be `opened`.
 
     What would end the program of whoever asks for the result (SystemExit, KeyboardInterrupt) is told as one too.
     """
-    kind, words, text, alone = unpack(data)
+    kind, words, text, alone = opened(data)
     try:
-        fault: BaseException = unpack(alone) if alone else _retell(kind, words, task_id)
+        fault: BaseException = opened(alone) if alone else _retell(kind, words, task_id)
     except Exception:  # noqa: BLE001 - a class that is not to be had at this side
         fault = _retell(kind, words, task_id)
     if not isinstance(fault, Exception):

@@ -57,6 +57,16 @@ class DamagedValue(InvalidInput):
     code = "damaged_value"
 
 
+class UnsafeValue(InvalidInput):
+    """A value that is not opened here, since that could run code; `named` is what it would look up first."""
+
+    code = "unsafe_value"
+
+    def __init__(self, message: str, named: str = "") -> None:
+        super().__init__(message)
+        self.named = named
+
+
 class Packed(NamedTuple):
     """A value as the parts it is written in, one after the other. `refs` are the tasks whose results it needs."""
 
@@ -183,6 +193,12 @@ def unpack(data: Part, load_ref: LoadRef | None = None) -> Any:
         if int.from_bytes(data[8:16], "little") != len(data) - _ALONE.size:
             raise DamagedValue(f"a packed value was cut to {len(data)} bytes, or has a tail")
         return _load(data[_ALONE.size :], (), load_ref)
+    stream, buffers = cut(data)
+    return _load(stream, buffers, load_ref)
+
+
+def cut(data: Part) -> tuple[memoryview, list[memoryview]]:
+    """The pickle of a packed value, and its buffers."""
     view = memoryview(data)
     sizes, at = _read_head(view)
     if len(sizes) > 1 and view.readonly and view.nbytes <= INLINE_BYTES:
@@ -196,7 +212,7 @@ def unpack(data: Part, load_ref: LoadRef | None = None) -> Any:
         at += size
     if at != view.nbytes:
         raise DamagedValue(f"a packed value of {at} bytes was cut to {view.nbytes}, or has a tail")
-    return _load(stream, buffers, load_ref)
+    return stream, buffers
 
 
 def _load(stream: Part, buffers: Sequence[memoryview], load_ref: LoadRef | None) -> Any:

@@ -96,13 +96,12 @@ class CallAnswers:
                 break
             shown.append(one)
             size += len(one.error) + (len(one.value) if isinstance(one.value, bytes) else 96)
-        states = [one.state for one in shown]
-        alike = bool(states) and states.count(states[0]) == len(states)
         return {
             "job": job.id,
             "index": [one.number for one in shown],
-            "state": states[0] if alike else states,
+            "state": _alike([one.state for one in shown]),
             "value": [one.value for one in shown],
+            "worker": _alike([one.worker for one in shown]),
             "details": {
                 str(one.number): (one.exit_class, one.error) for one in shown if one.state != "succeeded"
             },
@@ -111,6 +110,11 @@ class CallAnswers:
             "job_state": job.state.value,
             "error": job.error,
         }
+
+
+def _alike(column: list[str]) -> str | list[str]:
+    """A column whose rows all say the same is said once."""
+    return column[0] if column and column.count(column[0]) == len(column) else column
 
 
 def _place(job: Job, index: int | None) -> int:

@@ -37,6 +37,7 @@ class End(NamedTuple):
     value: PackedValue | None
     exit_class: str
     error: str
+    worker: str = ""
 
 
 class CallReader:
@@ -74,7 +75,7 @@ class CallReader:
         known = {task.index: task for task in tasks}
         for index in range(first, end):
             if (row := rows.get(index)) is not None:
-                yield End(index, row.state, row.value, row.exit_class, row.error)
+                yield End(index, row.state, row.value, row.exit_class, row.error, row.worker)
                 continue
             task = state.tasks.get((job.id, index)) or known.get(index)
             if task is None or (job.state.final and not task.state.final):

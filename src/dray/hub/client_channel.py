@@ -429,7 +429,7 @@ class Channel:
         return await self._desk.service.site.preemption(self.caller, body.id)
 
     async def ping(self, body: wire.Ping) -> Document:
-        return await self._desk.service.hub(self.caller)
+        return {**await self._desk.service.hub(self.caller), "user": self.caller.user}
 
 
 def _check_states(states: list[str]) -> None:
