@@ -17,6 +17,7 @@ from dray.agent.lane_service import LaneService, append_end
 from dray.agent.lanes import RUNNER_PREFIX, Lane, RunnerRecord, Stopping
 from dray.core.model.ids import split_task_id
 from dray.wire.hub_messages import CallsAck, CallsAssign, JobCancel
+from dray.wire.worker_messages import LAST_TRY
 
 NUDGE_MS = 20
 BEHIND_MS = 50
@@ -137,9 +138,10 @@ class Calls(LaneService):
 
     def _cancel_call(self, lane: Lane, index: int, message: JobCancel, now_ms: int) -> list[Effect]:
         if index not in lane.calls:
-            if index not in lane.done and not lane.stopping:
-                lane.done[index] = 1
-                append_end(self.results.columns(lane.uid, lane.job), index, 1, "killed", None, 0)
+            if lane.done.get(index) != LAST_TRY and not lane.stopping:
+                # Which try is meant is not said: none of them is here, and none that comes late will be run.
+                lane.done[index] = LAST_TRY
+                append_end(self.results.columns(lane.uid, lane.job), index, LAST_TRY, "killed", None, 0)
             return []
         if index in lane.fed:
             lane.cancelled[index] = None

@@ -240,7 +240,9 @@ class JobResume(msgspec.Struct):
 CALL_STATES = ("succeeded", "failed", "killed", "returned", "lost")
 CallState = Literal["succeeded", "failed", "killed", "returned", "lost"]
 CallIndex = Annotated[int, Meta(ge=0, lt=MAX_TASKS)]
-CallNumber = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+# Stands for every try of a call: a worker that is asked to end one and has none of them names it.
+LAST_TRY = (1 << 31) - 1
+CallNumber = Annotated[int, Meta(ge=1, le=LAST_TRY)]
 WallUs = Annotated[int, Meta(ge=0, le=1 << 53)]
 Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN)]
 # A value that travels with its call, or the digest and the size of the blob that holds it.

@@ -22,6 +22,7 @@ from dray.agent.machine import Machine
 from dray.agent.runner_pool import RECYCLE_CALLS
 from dray.core.model.spec import JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, CallsAck, CallsAssign, JobCancel, JobResume
+from dray.wire.worker_messages import LAST_TRY
 
 FOREVER_NS = 2**63 - 1
 
@@ -328,6 +329,18 @@ def test_one_call_is_cancelled_wherever_it_is() -> None:
     assert [effect.request["uid"] for effect in bench.of(Supervise)] == [uid]
     bench.exit(uid, {"lane": "1-1", "job": "j", "index": 0, "no": 1}, signal=15)
     assert bench.pull()[0] == ("killed", ("cancelled", "cancelled (user)"))
+
+
+def test_a_call_that_was_cancelled_before_it_came_is_not_run_whichever_try_it_is() -> None:
+    bench = Bench()
+    (uid,) = bench.start()
+    bench.assign(1)
+    bench.end(uid, 0)
+    bench.do(bench.machine.cancelled(JobCancel("j/0", "1-1", "user", 5), bench.now))
+    (frame,) = [told.payload for told in bench.machine.pull(bench.now)][-1:]
+    assert (frame["index"][-1], frame["no"][-1]) == (0, LAST_TRY)
+    bench.assign(1, no=2)
+    assert not bench.machine.calls.lanes["1-1"].calls
 
 
 def test_a_worn_runner_works_on_until_another_is_ready() -> None:

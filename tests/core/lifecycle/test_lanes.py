@@ -14,6 +14,7 @@ from dray.core.lifecycle.lanes import finals, missing, outstanding
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.model.records import LANE, JobState, Phase
+from dray.wire.worker_messages import LAST_TRY
 
 E = TypeVar("E")
 
@@ -228,6 +229,17 @@ def test_one_call_is_cancelled_and_its_lane_waits_for_it(cluster: Cluster) -> No
     cluster.returns(lane.uid, [0], "succeeded")
     assert cluster.attempt(lane.uid).phase is Phase.SUCCEEDED
     assert (cluster.job().killed, cluster.job().succeeded) == (1, 0)
+
+
+def test_the_late_end_of_an_earlier_try_does_not_free_a_cancelled_call(cluster: Cluster) -> None:
+    cluster.map(count=1, retries=1)
+    lane = cluster.lanes()[0]
+    cluster.returns(lane.uid, [0], "failed")
+    assert cluster.calls(lane.uid) == {0: 2}
+    cluster.cancel("job", 0, grace_s=5)
+    assert outstanding(cluster.state, "w1", lane.uid, [0], [1]).gone == ()
+    assert outstanding(cluster.state, "w1", lane.uid, [0], [2]).gone == (0,)
+    assert outstanding(cluster.state, "w1", lane.uid, [0], [LAST_TRY]).gone == (0,)
 
 
 def test_a_waiting_call_is_cancelled_by_itself_and_passed_over(cluster: Cluster) -> None:

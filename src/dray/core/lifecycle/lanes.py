@@ -58,8 +58,8 @@ def outstanding(state: State, worker: str, uid: str, index: Sequence[int], no: S
         if known == no[place]:
             seen.add(one)
             places.append(place)
-        elif known < 0:
-            # Whatever its number: a worker that never had it does not know that.
+        elif known < 0 and no[place] >= -known:
+            # An end of an earlier try proves nothing of this one; a worker that has none of them names the last.
             seen.add(one)
             gone.append(one)
     return Outstanding(places, tuple(gone))

@@ -51,6 +51,13 @@ CALLS = (
         "if True:",
     ),
     _one(
+        "earlier-try-frees-a-call",
+        "The late end of an earlier try frees the place of a call that was cancelled and still runs.",
+        _LANES + "outstanding",
+        "elif known < 0 and no[place] >= -known:",
+        "elif known < 0:",
+    ),
+    _one(
         "cut-call-lets-go",
         "A call that is cancelled by itself gives its place up while it still runs.",
         _CALLS + "cut",

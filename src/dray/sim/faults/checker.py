@@ -34,6 +34,8 @@ from dray.sim.faults.world import World
 FULL_EVERY = 50
 # Hub time gains a moment at each restart.
 CLOCK_SLACK_MS = 1000
+# As long as a slow store may keep one turn.
+TURN_SLACK_MS = 2000
 MARK = "EDIT"
 
 
@@ -287,7 +289,8 @@ class Checker:
         if spec.overlap == "fenced" and attempt.worker not in self.shared_names:
             self._check_lease(life.state.spell(attempt), attempt.uid)
         present = [w for w in life.state.workers.values() if not (w.left or w.draining)]
-        gone = [ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms]
+        # Heard is what has come in; with a slow store the hub takes it in, and counts from there, a turn later.
+        gone = [ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms + TURN_SLACK_MS]
         fresh = [ms for ms in gone if ms < rules.unknown_ms + rules.brake_window_ms]
         if len(gone) >= rules.brake_min and len(fresh) > rules.brake_share * len(present):
             self._world.fail(

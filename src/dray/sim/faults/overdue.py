@@ -88,7 +88,10 @@ def _waits(life: HubLife) -> Iterator[str]:
 
 
 def _stops(life: HubLife) -> Iterator[str]:
-    """A worker that speaks confirms in the end what it was asked to stop; one that was away has from its return on."""
+    """A worker that speaks confirms in the end what it was asked to stop; one that was away has from its return on.
+
+    Between two storms it may be heard for a moment in which it had nothing to repeat: the calm must have lasted.
+    """
     state, now_ms = life.state, life.world.now_ms
     for uid, attempt in state.attempts.items():
         session = life.sessions.open.get(state.presence[attempt.worker].session)
@@ -98,8 +101,7 @@ def _stops(life: HubLife) -> Iterator[str]:
             max(attempt.cancel_ms, state.started_ms) - life.site.shift_ms + round(1000 * attempt.grace_s)
         )
         waits_ms = now_ms - max(asked_ms, session.connection.began_ms)
-        heard_ms = life.heard_ms.get(attempt.worker, -1)
-        if waits_ms > 2 * state.rules.stop_again_ms + SLACK_MS and heard_ms > now_ms - SHORT_SLACK_MS:
+        if waits_ms > 2 * state.rules.stop_again_ms + SLACK_MS and session.connection.undisturbed(SLACK_MS):
             yield f"attempt {uid} was asked to stop {waits_ms} ms ago, {attempt.worker} speaks and has it still"
 
 
