@@ -26,6 +26,7 @@ DAY_S = 86400.0
 FILE_NAME = "config.toml"
 DEFAULT_PORT = 7373
 MAX_NAMED = 64
+MAX_USERS = 4096
 # Where a hub is and how it is asked: a hub and an agent that are started together find each other by their home.
 _TARGETS = (
     "DRAY_HUB",
@@ -122,6 +123,7 @@ class AgentConfig:
     backend: str = ""
     allow_software_vulkan: bool = False
     task_user: str = ""
+    task_users: dict[str, str] = field(default_factory=dict)
     address: str = ""
     runners: int = -1
     blob_cache_bytes: int = 10 * GIB
@@ -134,6 +136,11 @@ class AgentConfig:
     terminal_max: int = 10_000
 
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def accounts(self) -> dict[str, str]:
+        """By dray user, in whose account tasks run; `*` is everybody else. Empty: all of them in the agent's own."""
+        return ({"*": self.task_user} if self.task_user else {}) | self.task_users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,9 +379,10 @@ def _read_labels(name: str, raw: Any) -> dict[str, str]:
     if not isinstance(raw, Mapping) or not all(isinstance(value, str) for value in raw.values()):
         raise InvalidInput(f"must map names to texts, got {raw!r}")
     # What a hub takes of one worker: better said here than by every registration.
-    if len(raw) > MAX_NAMED or any(len(key) > 256 or len(value) > 1024 for key, value in raw.items()):
+    most = MAX_NAMED if name == "labels" else MAX_USERS
+    if len(raw) > most or any(len(key) > 256 or len(value) > 1024 for key, value in raw.items()):
         raise InvalidInput(
-            f"must hold at most {MAX_NAMED} names of 256 characters with texts of 1024, got {len(raw)} names"
+            f"must hold at most {most} names of 256 characters with texts of 1024, got {len(raw)} names"
         )
     return dict(raw)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dray.agent.supervisor.owned_files import ANYBODY
 from dray.errors import InvalidConfig
@@ -67,15 +67,15 @@ def find_account(name: str) -> Account:
 
 
 class Accounts:
-    """Which dray user's tasks run in which account; `*` stands for all that are not named."""
+    """Which dray user's tasks run in which account, as Machine has it by names (`account_of`)."""
 
     def __init__(self, task_users: Mapping[str, str]) -> None:
-        self._of = {user: find_account(name) for user, name in (task_users or {EVERYBODY: ""}).items()}
-        self.all = tuple(dict.fromkeys(self._of.values()))
+        self._users = {user: find_account(name) for user, name in (task_users or {EVERYBODY: ""}).items()}
+        self.all = tuple(dict.fromkeys(self._users.values()))
 
     def of(self, user: str) -> Account | None:
         """The account for a user's tasks; None where this machine has none for them."""
-        return self._of.get(user, self._of.get(EVERYBODY))
+        return self._users.get(user, self._users.get(EVERYBODY))
 
     def named(self, name: str) -> Account:
         """One of these accounts, by its name."""
@@ -85,3 +85,22 @@ class Accounts:
     def are_foreign(self) -> bool:
         """Whether any of them is somebody else's than the agent's."""
         return any(account.is_foreign for account in self.all)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """As the hub is told: whose tasks run as whom."""
+        own = os.geteuid()
+        return [
+            {
+                "user": user,
+                "name": account.name or _name_of(own),
+                "uid": account.uid if account.is_foreign else own,
+            }
+            for user, account in self._users.items()
+        ]
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -62,10 +62,10 @@ async def _serve(config: AgentConfig, held: Hold) -> int:
     machine = make_machine(config, found)
     if SupervisorHome(str(home)).forget_copied():
         logger.warning("this home is a copy: what runs in the original is left alone and not spoken for")
-    machine.calls.obstacle = await asyncio.to_thread(find_obstacle, config.task_user)
+    driver = Driver(config, machine, home)
+    machine.calls.obstacle = await asyncio.to_thread(find_obstacle, config.accounts.values())
     if machine.calls.obstacle:
         logger.warning("functions cannot be called here: %s", machine.calls.obstacle)
-    driver = Driver(config, machine, home)
     await driver.listen()
     await driver.attach()
     attached = asyncio.Event()
@@ -116,6 +116,7 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     machine = Machine(config.name, incarnation, slots, config.service_slots, resend_ms, labels, ready)
     machine.capability, machine.devices = _offer(config, found), tuple(found.devices)
     machine.resources = dict(config.resources)
+    machine.calls.pool.task_users = config.accounts
     return machine
 
 

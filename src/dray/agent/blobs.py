@@ -67,6 +67,7 @@ class Blobs:
         self._coming: dict[str, asyncio.Task[str]] = {}
         self._held: dict[str, int] = {}
         self._held_bytes = 0
+        self._salt = secrets.token_hex(16)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -100,18 +101,20 @@ class Blobs:
             return self._near.path(digest)
         return await self._have(digest, f"/api/v1/blobs/{digest}", digest)
 
-    async def fetch_value(self, job: str, index: int) -> str:
-        """The path of a task's value: fetched once too, since a value never changes."""
-        name = hashlib.sha256(f"{job}/{index}".encode()).hexdigest()
-        return await self._have(name, f"/api/v1/jobs/{quote(job, safe='')}/value?task={index}", "")
+    async def fetch_value(self, job: str, index: int, token: str) -> str:
+        """The path of a task's value: fetched once too, since a value never changes. Asked for with the token of the
+        job that wants it, which may see no more than its user; and called by a name that no other user's can find.
+        """
+        name = hashlib.sha256(f"{self._salt}/{token}/{job}/{index}".encode()).hexdigest()
+        return await self._have(name, f"/api/v1/jobs/{quote(job, safe='')}/value?task={index}", "", token)
 
-    async def _have(self, name: str, target: str, digest: str) -> str:
+    async def _have(self, name: str, target: str, digest: str, token: str = "") -> str:
         if name in self._held:
             self._held[name] = self._held.pop(name)  # now the youngest
             if self._is_there(name):
                 return self.path(name)
             self._held_bytes -= self._held.pop(name)
-        return await asyncio.shield(self._start(name, target, digest))
+        return await asyncio.shield(self._start(name, target, digest, token))
 
     def _is_near(self, digest: str) -> bool:
         return self._near is not None and os.access(self._near.path(digest), os.R_OK)
@@ -119,10 +122,10 @@ class Blobs:
     def _is_there(self, name: str) -> bool:
         return os.path.exists(self.path(name))
 
-    def _start(self, name: str, target: str, digest: str) -> asyncio.Task[str]:
+    def _start(self, name: str, target: str, digest: str, token: str = "") -> asyncio.Task[str]:
         task = self._coming.get(name)
         if task is None:
-            task = self._coming[name] = asyncio.ensure_future(self._fetch(name, target, digest))
+            task = self._coming[name] = asyncio.ensure_future(self._fetch(name, target, digest, token))
             task.add_done_callback(lambda done: self._came(name, done))
         return task
 
@@ -132,13 +135,13 @@ class Blobs:
             with contextlib.suppress(OSError):
                 self._keep(name, os.path.getsize(done.result()))
 
-    async def _fetch(self, name: str, target: str, digest: str) -> str:
-        return await self._persist(lambda: self._download(self.path(name), target, digest))
+    async def _fetch(self, name: str, target: str, digest: str, token: str) -> str:
+        return await self._persist(lambda: self._download(self.path(name), target, digest, token))
 
-    def _download(self, path: str, target: str, digest: str) -> str:
+    def _download(self, path: str, target: str, digest: str, token: str) -> str:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         fresh = f"{path}.{secrets.token_hex(4)}"
-        response = self._request("GET", target, None, 0)
+        response = self._request("GET", target, None, 0, token)
         seen = hashlib.sha256()
         try:
             with open(fresh, "wb") as file:
@@ -207,14 +210,14 @@ class Blobs:
         return await loop.run_in_executor(self._threads, transfer)
 
     def _request(
-        self, method: str, target: str, body: BinaryIO | None, size: int
+        self, method: str, target: str, body: BinaryIO | None, size: int, token: str = ""
     ) -> http.client.HTTPResponse:
-        """Ask over this thread's connection; one that went stale is opened anew."""
+        """Ask over this thread's connection, as the worker or by another token; one that went stale is opened anew."""
         access = self._access()
         if access is None:
             raise HubUnavailable("no hub has been reached yet")
         connection = self._connection(access)
-        headers = {"Authorization": f"Bearer {access.token}"}
+        headers = {"Authorization": f"Bearer {token or access.token}"}
         if body is not None:
             headers |= {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         try:

@@ -81,6 +81,10 @@ class Calls(LaneService):
             # Said again where all of it was here already: the hub asks because it has not heard.
             effects = [*self._first_words(lane), *effects]
         known = [effect for effect in effects if effect is not None]
+        if self.pool.account_of(lane.spec.user_id) is None:
+            for index in lane.queue:
+                self._end(lane, index, "failed", *tell_no_account(lane.spec.user_id))
+            lane.queue.clear()
         if lane.yielded:
             # Sent before the hub had heard of it: they would wait for as long as the call that they are behind.
             return known + self.send_on(lane)
@@ -491,6 +495,15 @@ class Calls(LaneService):
 def is_runner(uid: str) -> bool:
     """Whether a supervised process is a runner and no attempt of a task."""
     return uid.startswith(RUNNER_PREFIX)
+
+
+def tell_no_account(user: str) -> tuple[str, str]:
+    """Exit class and words for work of a user who has no account here."""
+    words = (
+        f"this worker has no account for tasks of user {user!r}: its administrator can name one in task_users of "
+        "[worker] (`*` is everybody else); until then `require` the label of a worker that has one"
+    )
+    return "no_account", words
 
 
 def _verdict(lane: Lane, record: RunnerRecord, item: dict[str, Any]) -> tuple[str, str]:

@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dray.agent.accounts import EVERYBODY, Account, Accounts
+from dray.agent.accounts import Account, Accounts
 from dray.agent.addresses import find_address, find_port
 from dray.agent.blobs import Blobs
+from dray.agent.calls import tell_no_account
 from dray.agent.effects import (
     BindRunner,
     Effect,
@@ -74,7 +75,8 @@ class Driver:
         self._growing = False
         self._careful: set[str] = set()
         self._own = dict(os.environ)
-        self._accounts = Accounts({EVERYBODY: config.task_user} if config.task_user else {})
+        self._accounts = Accounts(machine.calls.pool.task_users)
+        machine.accounts = self._accounts.describe()
         self._look = asyncio.Event()
         self._unshipped: set[str] = set()
         self._work = str(home / "work")
@@ -404,7 +406,10 @@ class Driver:
     def _launch(self, launch: Launch) -> None:
         if is_careful(launch.spec):
             self._careful.add(launch.uid)
-        account = self._accounts.all[0]
+        account = self._accounts.of(launch.spec.user_id)
+        if account is None:
+            self._refuse(launch)
+            return
         own = self._own | account.variables()
         environment = build_environment(launch, self._machine.name, own, self._machine.devices)
         if self._sessions is not None:
@@ -415,6 +420,20 @@ class Driver:
             self._supervise({"op": "prepare", "tasks": [task]})
             return
         self._queue_run(task)
+
+    def _refuse(self, launch: Launch) -> None:
+        """End what has no account to run in here: as if it had been started, since its result is told alike."""
+        exit_class, error = tell_no_account(launch.spec.user_id)
+        result = {
+            "uid": launch.uid,
+            "state": "failed",
+            "exit_code": -1,
+            "signal": 0,
+            "exit_class": exit_class,
+        }
+        item = {**result, "error": error, "usage": {}, "out": {}}
+        event = {"ev": "exited", "items": [item]}
+        asyncio.get_running_loop().call_soon(self._supervised_late, event)
 
     def _queue_run(self, task: dict[str, Any]) -> None:
         if not self._runs:

@@ -66,11 +66,12 @@ class Refuse(NamedTuple):
 
 
 class StartRunner(NamedTuple):
-    """Start a warm interpreter under the supervisor; it connects back when it is ready."""
+    """Start a warm interpreter under the supervisor, in an account; it connects back when it is ready."""
 
     uid: str
     venv: str
     memory_bytes: int
+    account: str = ""
 
 
 class BindRunner(NamedTuple):

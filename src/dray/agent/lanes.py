@@ -109,12 +109,13 @@ class Lane(msgspec.Struct, kw_only=True):
 class RunnerRecord(msgspec.Struct, kw_only=True):
     """One runner. `phase`: starting, idle, busy (it serves `lane`) or ending; `why` it was asked to end.
 
-    `venv` and `memory_bytes` are settled at its start, the rest of its `binding` at its first use.
+    `account`, `venv` and `memory_bytes` are settled at its start, the rest of its `binding` at its first use.
     """
 
     uid: str
     venv: str
     memory_bytes: int
+    account: str = ""
     phase: str = "starting"
     binding: Binding | None = None
     lane: str = ""

@@ -81,6 +81,7 @@ class Machine:
         self.batch_total, self.service_total = slots, service_slots
         self.capability, self.devices = Capability(), tuple[Device, ...]()
         self.resources: dict[str, int] = {}
+        self.accounts: list[dict[str, Any]] = []
         self.running: dict[str, Running] = {}
         self.calls = Calls(incarnation, ready, slots)
         self.yields = self.calls.yields
@@ -295,6 +296,7 @@ class Machine:
             "address": self.address,
             "features": list(FEATURES),
             "resources": self.resources,
+            "accounts": self.accounts,
         }
 
     def slots(self) -> Slots:

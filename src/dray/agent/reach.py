@@ -10,6 +10,7 @@ import os
 import pwd
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from dray.agent.runner_home import PROGRAM
 
@@ -17,10 +18,15 @@ _ASK = "import os, sys; sys.exit(0 if os.access(sys.argv[1], os.R_OK) else 3)"
 _ASK_S = 20.0
 
 
-def find_obstacle(task_user: str) -> str:
-    """What keeps function calls from running as this user, in words; empty where nothing does."""
-    if not task_user or os.geteuid() != 0:
+def find_obstacle(task_users: Iterable[str]) -> str:
+    """What keeps function calls from running as one of these users, in words; empty where nothing does."""
+    if os.geteuid() != 0:
         return ""
+    found = map(_find_obstacle, dict.fromkeys(filter(None, task_users)))
+    return next(filter(None, found), "")
+
+
+def _find_obstacle(task_user: str) -> str:
     account = pwd.getpwnam(task_user)
     try:
         asked = subprocess.run(

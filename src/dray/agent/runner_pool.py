@@ -20,6 +20,8 @@ class RunnerPool:
 
     def __init__(self, incarnation: str, ready: int, kept: int) -> None:
         self._incarnation, self._ready, self._kept = incarnation, ready, max(ready, kept)
+        # Which dray user's calls run in which account, by names; `*` is anybody else. Empty: all in the agent's own.
+        self.task_users: dict[str, str] = {}
         self.opened = False
         self._count = 0
         self._failures: dict[str, int] = {}
@@ -32,7 +34,7 @@ class RunnerPool:
         """An idle runner for a lane: one that has run this job before, or was bound alike, or is fresh."""
         best: RunnerRecord | None = None
         for record in self.records.values():
-            if record.phase != "idle" or record.worn or not record.fits(wanted):
+            if record.phase != "idle" or record.worn or not self._fits(record, wanted):
                 continue
             if record.job == job and record.binding is not None:
                 best = record
@@ -43,15 +45,22 @@ class RunnerPool:
             best.binding = wanted
         return best
 
-    def start(self, venv: str, memory_bytes: int) -> StartRunner:
+    def account_of(self, user: str) -> str | None:
+        """The name of the account for a user's calls, empty for the agent's own; None where there is none for them."""
+        return self.task_users.get(user, self.task_users.get("*")) if self.task_users else ""
+
+    def _fits(self, record: RunnerRecord, wanted: Binding) -> bool:
+        return record.fits(wanted) and record.account == self.account_of(wanted.user)
+
+    def start(self, venv: str, memory_bytes: int, account: str) -> StartRunner:
         self._count += 1
         uid = f"{RUNNER_PREFIX}{self._incarnation}-{self._count}"
-        self.records[uid] = RunnerRecord(uid=uid, venv=venv, memory_bytes=memory_bytes)
-        return StartRunner(uid, venv, memory_bytes)
+        self.records[uid] = RunnerRecord(uid=uid, venv=venv, memory_bytes=memory_bytes, account=account)
+        return StartRunner(uid, venv, memory_bytes, account)
 
-    def _count_starting(self, kind: tuple[str, int]) -> int:
+    def _count_starting(self, kind: tuple[str, int, str]) -> int:
         return sum(
-            record.phase == "starting" and (record.venv, record.memory_bytes) == kind
+            record.phase == "starting" and (record.venv, record.memory_bytes, record.account) == kind
             for record in self.records.values()
         )
 
@@ -62,7 +71,9 @@ class RunnerPool:
         if self.stopped:
             return []
         effects: list[Effect] = []
-        kinds = [(binding.venv, binding.memory_bytes) for binding in wanted]
+        kinds = [
+            (binding.venv, binding.memory_bytes, self.account_of(binding.user) or "") for binding in wanted
+        ]
         for kind in dict.fromkeys(kinds):
             lacking = range(kinds.count(kind) - self._count_starting(kind))
             effects += [self.start(*kind) for _ in lacking]
@@ -74,7 +85,9 @@ class RunnerPool:
         starting = sum(record.phase == "starting" for record in live)
         if self.opened and self._failures.get("", 0) < FAILED_STARTS:
             lacking = range(min(self._ready - len(live), STARTING_AT_ONCE - starting))
-            effects += [self.start("", 0) for _ in lacking]
+            # Ahead of any call only for whoever may come: nobody else's account is known to be the next one's.
+            account = self.account_of("*")
+            effects += [self.start("", 0, account) for _ in lacking if account is not None]
         return effects
 
     def retire(
@@ -92,7 +105,7 @@ class RunnerPool:
         record.worn = True
         if record.phase == "idle":
             return [self.retire(record, "worn")]
-        return [self.start(record.venv, record.memory_bytes)]
+        return [self.start(record.venv, record.memory_bytes, record.account)]
 
     @property
     def crowded(self) -> bool:
@@ -102,7 +115,8 @@ class RunnerPool:
     def has_successor(self, wanted: Binding) -> bool:
         """Whether another stands ready to take a worn runner's lane."""
         return any(
-            other.phase == "idle" and not other.worn and other.fits(wanted) for other in self.records.values()
+            other.phase == "idle" and not other.worn and self._fits(other, wanted)
+            for other in self.records.values()
         )
 
     # --- what became of a start ---------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Runners:
 
     def make_task(self, effect: StartRunner) -> dict[str, Any]:
         """A runner as the supervisor's `run` entry; raises OSError where its folder cannot be made."""
-        account = self.home.accounts.all[0]
+        account = self.home.accounts.named(effect.account)
         self._notes[effect.uid] = self.home.make_notes(effect.uid, account)
         return self.home.make_task(effect.uid, account, effect.venv, effect.memory_bytes, self._own)
 
@@ -132,7 +132,7 @@ class Runners:
         if len(sent) > KEPT_FUNCTIONS:
             del sent[next(iter(sent))]
         launch = Launch(effect.lane, spec, None, 0.0, effect.devices, 1)
-        machine, account = self._machine, self.home.accounts.all[0]
+        machine, account = self._machine, self._account(effect.uid)
         document = {
             "lane": effect.lane,
             "job": effect.job,
@@ -145,6 +145,9 @@ class Runners:
             "number": self._notes[effect.uid].bind(effect.lane, effect.job),
         }
         return json_frame(BIND, document, b"" if known else spec.function)
+
+    def _account(self, uid: str) -> Account:
+        return self.home.accounts.named(self._machine.calls.pool.records[uid].account)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -335,7 +338,7 @@ class Runners:
         answer: dict[str, Any] = {"id": question.get("id", 0)}
         data = b""
         try:
-            path = await self._find(question)
+            path = await self._find(uid, question)
             if _size(path) <= INLINE_BYTES:
                 data = _read(path)
             else:
@@ -344,11 +347,11 @@ class Runners:
             answer["error"] = f"{_describe(question)} cannot be had from the hub: {fault}"
         self.lines.write(uid, json_frame(ANSWER, answer, data))
 
-    async def _find(self, question: dict[str, Any]) -> str:
+    async def _find(self, uid: str, question: dict[str, Any]) -> str:
         if "blob" in question:
             return await self._blobs.fetch(str(question["blob"][0]))
         job, index = split_task_id(str(question["value"])) or ("", 0)
-        return await self._blobs.fetch_value(job, max(index, 0))
+        return await self._blobs.fetch_value(job, max(index, 0), self._bound[uid].token)
 
     def close(self) -> None:
         """Let all runners go, and what they had on its way."""

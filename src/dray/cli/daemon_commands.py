@@ -82,12 +82,24 @@ def hub(session: Session, **flags: Any) -> int:
 @click.option(
     "--allow-software-vulkan", is_flag=True, default=None, help="Offer Vulkan devices that are no cards."
 )
-@click.option("--task-user", metavar="NAME", help="Run tasks as this user (needs root).")
+@click.option(
+    "--task-user",
+    "task_users",
+    multiple=True,
+    metavar="[USER=]NAME",
+    help="Run tasks as this user of the machine, or only those of the dray user USER; may be repeated (needs root).",
+)
 @click.option(
     "--address", metavar="HOST", help="Where members of a gang meet this machine.  [default: found out]"
 )
 @pass_session
-def worker_start(session: Session, labels: tuple[str, ...], resources: tuple[str, ...], **flags: Any) -> int:
+def worker_start(
+    session: Session,
+    labels: tuple[str, ...],
+    resources: tuple[str, ...],
+    task_users: tuple[str, ...],
+    **flags: Any,
+) -> int:
     """Run an agent in the foreground: this machine becomes a worker of the hub."""
     given: dict[str, Any] = {name: value for name, value in session.flags.items() if name != "home"}
     given.update({name: value for name, value in flags.items() if value is not None})
@@ -95,6 +107,8 @@ def worker_start(session: Session, labels: tuple[str, ...], resources: tuple[str
         given["labels"] = read_labels(labels)
     if resources:
         given["resources"] = read_amounts(resources)
+    if task_users:
+        given["task_users"] = read_task_users(task_users)
     config = load_agent(session.home, given)
     if given.get("token"):
         hide_token(session.home, str(given["token"]))
@@ -129,6 +143,15 @@ def read_labels(texts: tuple[str, ...]) -> dict[str, str]:
         if not key or not mark:
             raise InvalidInput(f"{key}{mark}{value!r} is not a label: write K=V")
     return {key: value for key, _, value in pairs}
+
+
+def read_task_users(texts: tuple[str, ...]) -> dict[str, str]:
+    """Read `--task-user [USER=]NAME` flags; without a user it is everybody's, `*`."""
+    pairs = [text.rpartition("=") for text in texts]
+    for user, mark, name in pairs:
+        if not name or (mark and not user):
+            raise InvalidInput(f"{user + mark + name!r} names no account: write NAME, or USER=NAME")
+    return {user or "*": name for user, _, name in pairs}
 
 
 def read_amounts(texts: tuple[str, ...]) -> dict[str, int]:

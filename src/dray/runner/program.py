@@ -21,6 +21,7 @@ from dray.runner.line import Line
 from dray.runner.outputs import Outputs
 from dray.runner.upkeep import Upkeep
 from dray.wire.blob_folder import write_parts
+from dray.wire.dumping import close_to_others
 from dray.wire.runner_frames import (
     ANSWER,
     ASK,
@@ -237,6 +238,7 @@ def _place() -> str:
 
 def run() -> None:
     """Do what DRAY_RUNNER says."""
+    close_to_others()
     given = json.loads(os.environ.pop("DRAY_RUNNER"))
     program = Program(given)
     program.prepare()

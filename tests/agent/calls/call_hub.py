@@ -187,16 +187,17 @@ class CallHub:
         return int(json.loads((self.folder / "h" / "worker" / "supervisor.json").read_text())["pid"])
 
     def _processes(self) -> list[tuple[int, str]]:
-        mark = f"HOME={self.folder}".encode()
+        mark, place = f"HOME={self.folder}".encode(), f" {self.folder}/"
         found = []
         for name in os.listdir("/proc"):
             if not name.isdigit():
                 continue
             with contextlib.suppress(OSError):
-                if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                    line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    if line:
-                        found.append((int(name), line))
+                line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                # Only root may look into a runner; but its arguments name its folder.
+                ours = place in line or mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                if line and ours:
+                    found.append((int(name), line))
         return found
 
     def close(self) -> None:
@@ -207,6 +208,9 @@ class CallHub:
                     os.kill(pid, signal.SIGKILL)
         if self.agent is not None:
             self.agent.wait()
+        # Where agent and tasks meet that are different users lies elsewhere.
+        with contextlib.suppress(OSError):
+            shutil.rmtree(Path((self.folder / "h" / "worker" / "session.path").read_text()).parent)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- the protocol -------------------------------------------------------------------------------------------------

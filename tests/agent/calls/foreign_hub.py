@@ -52,12 +52,6 @@ class ForeignHub(CallHub):
         """What the last call has printed to stdout, as far as it has arrived."""
         return self.output.get(f"{self.last_job}/0 stdout", b"")
 
-    def close(self) -> None:
-        shared = self.shared if (self.folder / "h" / "worker" / "session.path").exists() else None
-        super().close()
-        if shared is not None:
-            shutil.rmtree(shared, ignore_errors=True)
-
 
 def find_interpreter() -> str:
     """A Python like this one that the other user can run; skips where there is none."""
