@@ -1,5 +1,6 @@
 """`./dev soak --calls`: rounds of kill -9 of hub, agents, runners and clients during maps, and the account after them.
 
+Beside the kills disks are full, processes stand still (SIGSTOP) and workers run out of pids, each for a while.
 Every call that the hub took must have exactly one recorded result, the right one, and whatever a client heard must be
 what is recorded. A client that is killed leaves its map behind: the hub goes on with it, and its results are read from
 the record by another program.
@@ -29,7 +30,8 @@ if str(ROOT) not in sys.path:
 import psutil  # noqa: E402 - after the path, with the others
 from tests.e2e.cluster import Cluster, wait_for  # noqa: E402 - only found after the lines above
 from tools.call_soak_client import unload  # noqa: E402 - only found after the lines above
-from tools.kill_soak_kills import AGENTS, TIMERS, Killer  # noqa: E402 - only found after the lines above
+from tools.kill_soak_kills import AGENTS, FAULTS, TIMERS, Killer  # noqa: E402 - only found after the lines above
+from tools.soak_faults import Machine  # noqa: E402 - only found after the lines above
 
 import dray  # noqa: E402 - after the path, with the others
 from dray.functions.values import unpack  # noqa: E402 - after the path, with the others
@@ -38,7 +40,7 @@ from dray.hub.store.base import ResultsChunk  # noqa: E402 - after the path, wit
 
 RESULTS = ROOT / "benchmarks" / "results" / "call_soak.json"
 CLIENT = Path(__file__).with_name("call_soak_client.py")
-KINDS = ("hub", "agent", "runner", "client")
+KINDS = ("hub", "agent", "runner", "client", *FAULTS)
 CLIENTS = 2
 SETTINGS = {**TIMERS, "OPEN_IDLE_S": "3.0"}
 END_S = 180.0
@@ -77,8 +79,10 @@ class Ledger:
 class Rounds(Killer):
     """Kills of runners and clients beside those of hub and agents."""
 
-    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
-        super().__init__(cluster, cluster.folder / "lines", rng)
+    frozen = ("hub", "agent", "supervisor", "runner")
+
+    def __init__(self, cluster: Cluster, rng: random.Random, machine: Machine) -> None:
+        super().__init__(cluster, cluster.folder / "lines", rng, machine=machine)
         (cluster.folder / "lines").touch()
         self._chance = rng
         self._clients: list[tuple[Path, subprocess.Popen[bytes]]] = []
@@ -88,7 +92,7 @@ class Rounds(Killer):
         self.cluster.start_hub()
         for name in AGENTS:
             # One hands large values over as files, the others send them.
-            self.cluster.start_agent(name, 1, near=name == AGENTS[0])
+            self._adopt(name, self.cluster.start_agent(name, 1, near=name == AGENTS[0]))
         while len(self._clients) < CLIENTS:
             self._start_client()
 
@@ -109,7 +113,7 @@ class Rounds(Killer):
 
     def kill(self, kind: str, span_s: float) -> None:
         """Kill one of a kind some time within the span."""
-        if kind in ("hub", "agent"):
+        if kind in ("hub", "agent", *FAULTS):
             self.run_round(span_s, [kind])
             return
         early_s = self._chance.uniform(0, span_s)
@@ -127,6 +131,12 @@ class Rounds(Killer):
         if found:
             self._chance.choice(found).send_signal(signal.SIGKILL)
             self.kills["runner"] += 1
+
+    def _find(self, role: str, name: str) -> int | None:
+        if role != "runner":
+            return super()._find(role, name)
+        found = list(runners_of(self.cluster))
+        return self._chance.choice(found).pid if found else None
 
     def stop_clients(self) -> None:
         """End what was begun by clients as a crash would."""
@@ -226,7 +236,9 @@ def count_twice(cluster: Cluster) -> list[str]:
 
 def read_words(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev soak --calls", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40, help="kills in all, a quarter of each kind")
+    parser.add_argument(
+        "--rounds", type=int, default=40, help="kills and faults in all, as many of each kind"
+    )
     parser.add_argument("--round-s", default="0.5-2.0", help="seconds of a round, LOW-HIGH")
     parser.add_argument("--seed", type=int, default=0, help="0 draws one")
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file that the run is added to")
@@ -241,10 +253,14 @@ def main(argv: list[str]) -> int:
     low, high = (float(part) for part in options.round_s.split("-"))
     began = time.monotonic()
     cluster = Cluster(SETTINGS)
+    machine = Machine(cluster, AGENTS)
     try:
-        rounds = Rounds(cluster, rng)
+        for note in machine.notes:
+            print(note)
+        rounds = Rounds(cluster, rng, machine)
         rounds.start_all()
-        plan = [KINDS[number % len(KINDS)] for number in range(options.rounds)]
+        kinds = [kind for kind in KINDS if kind != "pids" or machine.has_pids]
+        plan = [kinds[number % len(kinds)] for number in range(options.rounds)]
         rng.shuffle(plan)
         for number, kind in enumerate(plan, 1):
             rounds.kill(kind, rng.uniform(low, high))
@@ -270,6 +286,7 @@ def main(argv: list[str]) -> int:
         save(options.out, report)
         return 1 if anomalies or not counts["results"] else 0
     finally:
+        machine.close()
         cluster.close()
 
 
@@ -277,7 +294,7 @@ def save(path: Path, report: dict[str, Any]) -> None:
     """Add a run to the file of runs."""
     runs = json.loads(path.read_text())["runs"] if path.exists() else []
     runs = [*runs, report][-KEPT_RUNS:]
-    kills = {kind: sum(run["kills"][kind] for run in runs) for kind in KINDS}
+    kills = {kind: sum(run["kills"].get(kind, 0) for run in runs) for kind in KINDS}
     totals = {
         name: sum(run.get(name, 0) for run in runs) for name in ("maps", "calls", "results", "large", "heard")
     }

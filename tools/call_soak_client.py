@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 
 import dray
+from dray.errors import NoSpace
 
 LEAST, MOST = 20, 400
 # Every third map carries this much with each call, there and back: more than goes inside a message.
 LOAD_BYTES = 100_000
 AWAY_S = 60.0
+AGAIN_S = 0.2
 
 
 def work(number: int, salt: int, pause_s: float, load: bytes) -> int | bytes:
@@ -52,9 +54,14 @@ def run(ledger: Path, salt: int) -> None:
             size, heavy = rng.randint(LEAST, MOST), rng.random() < 1 / 3
             pauses = [rng.choice((0.0, 0.0, 0.001, 0.03)) for _ in range(size)]
             loads = [rng.randbytes(LOAD_BYTES) if heavy else b"" for _ in range(size)]
-            results = hub.map(work, range(size), [salt] * size, pauses, loads, losses=1000, retries=1000)
-            file.write(f"job {results.job} {size} {salt}\n")
-            results.await_recorded()
+            try:
+                results = hub.map(work, range(size), [salt] * size, pauses, loads, losses=1000, retries=1000)
+                file.write(f"job {results.job} {size} {salt}\n")
+                results.await_recorded()
+            except NoSpace:
+                # The hub's disk is full: what it took goes on, what it did not was never promised.
+                time.sleep(AGAIN_S)
+                continue
             file.write(f"job {results.job} {size} {salt}\n")
             file.write(f"recorded {results.job}\n")
             for index, value in enumerate(results):

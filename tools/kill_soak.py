@@ -1,5 +1,6 @@
 """`./dev soak --kill`: rounds of kill -9 of hub, agents, supervisors and tasks under load, and the account after them.
 
+Beside the kills disks are full, processes stand still (SIGSTOP) and workers run out of pids, each for a while.
 Owns the words of the command, the order of a run and its report. All processes are real and live in one temporary
 folder; nothing is left behind. Random choices come from --seed; what follows from them still depends on the machine,
 so a finding is printed with the timeline of kills around it.
@@ -26,11 +27,14 @@ if str(ROOT) not in sys.path:
 
 from tests.e2e.cluster import Cluster  # noqa: E402 - only found after the lines above
 from tools.kill_soak_account import Account, Anomaly  # noqa: E402 - only found after the lines above
-from tools.kill_soak_kills import TIMERS, Killer  # noqa: E402 - only found after the lines above
+from tools.kill_soak_kills import AGENTS, TIMERS, Killer  # noqa: E402 - only found after the lines above
 from tools.kill_soak_load import Ledger, Load  # noqa: E402 - only found after the lines above
+from tools.soak_faults import Machine  # noqa: E402 - only found after the lines above
 
 RESULTS = ROOT / "benchmarks" / "results" / "kill_soak.json"
-KINDS = ("hub", "agent", "supervisor", "task")
+# Of each kind so many for each round.
+SHARES = {"hub": 1.0, "agent": 0.5, "supervisor": 0.25, "task": 1.0, "full": 0.3, "frozen": 0.5, "pids": 0.2}
+KINDS = tuple(SHARES)
 END_S = 120.0
 AROUND_S = 6.0
 KEPT_RUNS = 40
@@ -39,10 +43,10 @@ KEPT_RUNS = 40
 def read_words(argv: list[str]) -> argparse.Namespace:
     """Read the words of the command."""
     parser = argparse.ArgumentParser(prog="./dev soak --kill", description=__doc__)
-    parser.add_argument("--hub", type=int, default=20, help="kills of the hub")
-    parser.add_argument("--agent", type=int, default=10, help="kills of agents")
-    parser.add_argument("--supervisor", type=int, default=5, help="kills of supervisors")
-    parser.add_argument("--tasks", type=int, default=20, help="kills of task processes")
+    parser.add_argument("--rounds", type=int, default=20, help="how many rounds (default 20)")
+    words = "how many: kills of hub, agents, supervisors and tasks; full disks; processes that stand still; no pids"
+    for kind, share in SHARES.items():
+        parser.add_argument(f"--{kind}", type=int, metavar="N", help=f"{words} (default {share:g} a round)")
     parser.add_argument("--round-s", default="1.0-3.0", help="seconds of a round, LOW-HIGH")
     parser.add_argument("--limit-s", type=float, default=0.0, help="stop killing after so long (0: no limit)")
     parser.add_argument("--end-s", type=float, default=END_S, help="what clients, then all work, get to end")
@@ -58,9 +62,12 @@ def main(argv: list[str]) -> int:
     seed = options.seed or random.SystemRandom().randrange(1, 10**6)
     began = time.monotonic()
     cluster = Cluster({**TIMERS})
+    machine = Machine(cluster, AGENTS)
     try:
+        for note in machine.notes:
+            print(note)
         ledger = Ledger(cluster.folder)
-        killer = Killer(cluster, ledger.lines, random.Random(seed))
+        killer = Killer(cluster, ledger.lines, random.Random(seed), machine=machine)
         killer.start_all()
         load = Load(cluster, ledger, seed)
         load.start()
@@ -73,17 +80,20 @@ def main(argv: list[str]) -> int:
             keep(cluster.folder, options.keep)
         return 1 if account.anomalies else 0
     finally:
+        machine.close()
         cluster.close()
 
 
 def run_rounds(killer: Killer, ledger: Ledger, options: argparse.Namespace, rng: random.Random) -> int:
     """Spread the kills over rounds at random; every round has at least one while there are enough."""
-    wanted = dict(zip(KINDS, (options.hub, options.agent, options.supervisor, options.tasks), strict=True))
-    rounds: int = max(1, *wanted.values())
-    plan: list[list[str]] = [[] for _ in range(rounds)]
-    for kind, count in wanted.items():
-        for number in rng.sample(range(rounds), count):
-            plan[number].append(kind)
+    plan: list[list[str]] = [[] for _ in range(options.rounds)]
+    for kind, share in SHARES.items():
+        given = getattr(options, kind)
+        for number in range(round(share * options.rounds) if given is None else given):
+            if kind != "pids" or (killer.machine is not None and killer.machine.has_pids):
+                plan[rng.randrange(options.rounds) if number >= options.rounds else number].append(kind)
+        rng.shuffle(plan)
+    rounds: int = options.rounds
     low, high = (float(part) for part in options.round_s.split("-"))
     began = time.monotonic()
     for number, kinds in enumerate(plan, 1):
@@ -142,6 +152,7 @@ def make_report(
         "losses": counts["losses"],
         "cancels_taken": sum(ledger.cancelled.values()),
         "outputs_compared": counts["outputs"],
+        "outputs_without_room": counts["outputs_without_room"],
         "final_states_seen": ledger.samples,
         "client_retries": ledger.retries,
         "anomalies": [anomaly._asdict() for anomaly in account.anomalies],
@@ -194,7 +205,7 @@ def save(path: Path, report: dict[str, Any]) -> None:
     runs = [*runs, report][-KEPT_RUNS:]
     summed = ("rounds", "jobs", "acknowledged", "tasks", "attempts", "requeues", "losses", "outputs_compared")
     totals: dict[str, Any] = {name: sum(run[name] for run in runs) for name in summed}
-    totals["kills"] = {kind: sum(run["kills"][kind] for run in runs) for kind in KINDS}
+    totals["kills"] = {kind: sum(run["kills"].get(kind, 0) for run in runs) for kind in KINDS}
     totals["anomalies"] = sum(len(run["anomalies"]) for run in runs)
     document = {"name": "kill_soak", "command": "./dev soak --kill", "totals": totals, "runs": runs}
     path.parent.mkdir(parents=True, exist_ok=True)

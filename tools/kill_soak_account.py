@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, defaultdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from tools.kill_soak_load import BY_NAME, Kind, Ledger
 OPEN_PHASES = ("assigned", "accepted", "running", "stopping", "unknown")
 DEFAULT_LOSSES = 3
 POLL_S = 0.1
+ROUND_S = 0.5  # a supervisor that met a full disk tries again after as long
 
 
 def is_below(pid: int, hub_pid: int) -> bool:
@@ -271,9 +273,21 @@ class Account:
                 while (shown := self._output(task, attempt["no"])) != wanted and time.monotonic() < deadline:
                     time.sleep(POLL_S)
                 self.counts["outputs"] += 1
-                if shown != wanted:
+                if shown != wanted and self._had_no_room(attempt):
+                    self.counts["outputs_without_room"] += 1
+                elif shown != wanted:
                     what = f"attempt {attempt['uid']} printed {len(wanted)} lines, {len(shown)} are there"
                     self._find("output", f"{what}: {shown[:3]} … {shown[-3:]}", task.id)
+
+    def _had_no_room(self, attempt: dict[str, Any]) -> bool:
+        """A full disk under a worker costs output, and nothing else."""
+        machine = self._killer.machine
+        if machine is None:
+            return False
+        began, ended = (
+            datetime.fromisoformat(attempt[name]).timestamp() for name in ("started_at", "ended_at")
+        )
+        return machine.was("full", attempt["worker"], began - ROUND_S, ended + ROUND_S)
 
     def _output(self, task: Task, no: int) -> list[str]:
         where = {"task": task.record["index"]} if task.id != task.job_id else {}

@@ -1,6 +1,7 @@
 """Who is killed when: a schedule of kill -9 for hub, agents, supervisors and tasks, and of their restarts.
 
-Owns the processes of the cluster while the soak runs. Every choice comes from one random source. The surprising rule:
+Owns the processes of the cluster while the soak runs, and the faults of the machine under them, which come and go by
+the same schedule. Every choice comes from one random source. The surprising rule:
 nothing waits for a restarted process to be ready, so that some are killed again before they are.
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.e2e.cluster import DRAY, Agent, Cluster, is_alive, wait_for
+from tools.soak_faults import HUB, Machine
 
 AGENTS = ("w1", "w2", "w3")
 SLOTS = 4
@@ -40,6 +42,11 @@ AGAIN_S = 0.25
 AIM_S = 0.5
 SETTLE_S = 30.0
 AIMED_SHARE = 0.4
+# A fault of the machine: the worker or the hub with a full disk, somebody who stands still, a worker without pids.
+FAULTS = ("full", "frozen", "pids")
+FROZEN = ("hub", "agent", "supervisor", "task")
+# A supervisor that stands still for longer than a lease cannot end a fenced task in time.
+STILL_SUPERVISOR_S = 0.8
 
 
 class Moment(NamedTuple):
@@ -52,8 +59,17 @@ class Moment(NamedTuple):
 class Killer:
     """Kills and restarts; `timeline` and `kills` tell what it did, `surprises` what ended by itself."""
 
-    def __init__(self, cluster: Cluster, lines: Path, rng: random.Random, settle_s: float = SETTLE_S) -> None:
-        self.cluster, self._lines, self._rng = cluster, lines, rng
+    frozen: tuple[str, ...] = FROZEN
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        lines: Path,
+        rng: random.Random,
+        settle_s: float = SETTLE_S,
+        machine: Machine | None = None,
+    ) -> None:
+        self.cluster, self._lines, self._rng, self.machine = cluster, lines, rng, machine
         self._settle_s, self._give_up_at = settle_s, math.inf
         self.timeline: list[Moment] = []
         self.kills: Counter[str] = Counter()
@@ -62,13 +78,18 @@ class Killer:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._down: set[str] = set()
+        self._befallen: set[tuple[str, str]] = set()
 
     def start_all(self) -> None:
         """Bring everything up for the first time."""
         self.cluster.start_hub()
         for name in AGENTS:
-            self.cluster.start_agent(name, SLOTS)
+            self._adopt(name, self.cluster.start_agent(name, SLOTS))
         self._note("all up")
+
+    def _adopt(self, name: str, agent: Agent) -> None:
+        if self.machine is not None:
+            self.machine.adopt(name, agent.pid)
 
     def run_round(self, span_s: float, kinds: list[str]) -> None:
         """Kill one of each kind named, at random moments within the span; restarts may fall into a later round."""
@@ -138,6 +159,8 @@ class Killer:
             return self._kill_hub
         if kind == "task":
             return self._kill_task
+        if kind in FAULTS:
+            return self._fault(kind)
         name, aimed = self._rng.choice(AGENTS), self._rng.random() < AIMED_SHARE
         if kind == "agent":
             return lambda: self._kill_agent(name, aimed)
@@ -196,7 +219,12 @@ class Killer:
         self._plan(time.monotonic() + pause_s, lambda: self._start_agent(name))
 
     def _start_agent(self, name: str) -> None:
-        self.cluster.start_agent(name, wait=False)
+        if ("pids", name) in self._befallen:
+            # Where no process can be started no agent can be either.
+            self._down.add(name)
+            self._plan(time.monotonic() + AGAIN_S, lambda: self._start_agent(name))
+            return
+        self._adopt(name, self.cluster.start_agent(name, wait=False))
         self._down.discard(name)
         self._note(f"agent {name} started, pid {self.cluster.agents[name].pid}")
 
@@ -225,6 +253,71 @@ class Killer:
             os.kill(pid, signal.SIGKILL)
             self.kills["task"] += 1
             self._note(f"task process {pid} of attempt {uid} killed")
+
+    # --- faults of the machine ----------------------------------------------------------------------------------------
+
+    def _fault(self, kind: str) -> Callable[[], None]:
+        """Choose who meets it and for how long: mostly for a moment, sometimes until losses are decided."""
+        assert self.machine is not None  # no faults are asked for without one
+        machine, span_s = self.machine, self._rng.uniform(0.2, 1.5)
+        if self._rng.random() < 0.3:
+            span_s = self._rng.uniform(0.8, 1.5) * LOST_S
+        if kind == "frozen":
+            role, name = self._rng.choice(self.frozen), self._rng.choice(AGENTS)
+            return lambda: self._freeze(role, name, span_s)
+        name = self._rng.choice((HUB, *AGENTS) if kind == "full" else AGENTS)
+        does, undoes = (machine.fill, machine.free) if kind == "full" else (machine.exhaust, machine.relieve)
+        return lambda: self._befall(kind, name, span_s, does, undoes)
+
+    def _befall(
+        self, kind: str, name: str, span_s: float, does: Callable[[str], None], undoes: Callable[[str], None]
+    ) -> None:
+        """One at a time of a kind in a place: a second would end with the first."""
+        if (kind, name) in self._befallen:
+            self._plan_again(f"{name} ({kind})", lambda: self._befall(kind, name, span_s, does, undoes))
+            return
+        does(name)
+        self.kills[kind] += 1
+        self._befallen.add((kind, name))
+        self._note(f"{name}: {kind} for {span_s:.2f} s")
+
+        def undo() -> None:
+            undoes(name)
+            self._befallen.discard((kind, name))
+            self._note(f"{name}: no longer {kind}")
+
+        self._plan(time.monotonic() + span_s, undo)
+
+    def _freeze(self, role: str, name: str, span_s: float) -> None:
+        assert self.machine is not None  # as above
+        machine, who = self.machine, role if role == HUB else f"{role} of {name}"
+        pid = None if ("frozen", who) in self._befallen else self._find(role, name)
+        frozen = machine.freeze(who, pid) if pid else None
+        if frozen is None:
+            self._plan_again(who, lambda: self._freeze(role, name, span_s))
+            return
+        span_s = min(span_s, STILL_SUPERVISOR_S) if role == "supervisor" else span_s
+        self.kills["frozen"] += 1
+        self._befallen.add(("frozen", who))
+        self._note(f"{who} (pid {pid}) stands still for {span_s:.2f} s")
+
+        def undo() -> None:
+            machine.thaw(who, frozen)
+            self._befallen.discard(("frozen", who))
+            self._note(f"{who} (pid {pid}) goes on")
+
+        self._plan(time.monotonic() + span_s, undo)
+
+    def _find(self, role: str, name: str) -> int | None:
+        if role == "hub":
+            hub = self.cluster.hub
+            return hub.pid if hub is not None and "hub" not in self._down else None
+        if role == "agent":
+            return self.cluster.agents[name].pid if name not in self._down else None
+        if role == "supervisor":
+            return supervisor_of(self.cluster.agents[name])
+        task = self._choose_task()
+        return task[1] if task is not None else None
 
     def _choose_task(self) -> tuple[str, int] | None:
         open_ = dict[str, int]()

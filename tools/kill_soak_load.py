@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from tests.e2e.cluster import ENDED, Answer, Cluster
 
 from dray.client.blocking import Hub, connect
-from dray.errors import DrayError
+from dray.client.jobs import Job
+from dray.errors import DrayError, NoSpace, NotReady
 
 # Arguments: file of lines, lines to print, seconds, exit code, lock of a fenced task. One printf is one write.
 SCRIPT = r"""
@@ -191,13 +192,21 @@ class Load:
         for count in self._turns(rng):
             key = f"channel{number}-{count}"
             kind, seconds = choose(rng)
-            job = hub.submit(self.make_spec(kind, seconds, key), key=key)
+            job = self._submit_until_taken(hub, self.make_spec(kind, seconds, key), key)
             self.ledger.acknowledge(key, job.id, kind.name)
             if rng.random() < 0.25:
                 # One that waits or runs for long is told by the account at the end.
                 with contextlib.suppress(TimeoutError):
                     self.ledger.waited[job.id] = hub.wait(job, 4).state.value
         hub.close()
+
+    def _submit_until_taken(self, hub: Hub, spec: dict[str, Any], key: str) -> Job:
+        while True:
+            try:
+                return hub.submit(spec, key=key)
+            except (NoSpace, NotReady):
+                self.ledger.retries += 1
+                time.sleep(AGAIN_S)
 
     def _connect(self) -> Hub:
         while True:
@@ -230,7 +239,8 @@ class Load:
             except (OSError, HTTPException):
                 self.ledger.retries += 1
             else:
-                if answer.status not in (429, 503):
+                # Too busy, starting or reloading, no room left: all of that passes.
+                if answer.status not in (429, 503, 507):
                     return answer
                 self.ledger.retries += 1
             time.sleep(AGAIN_S)

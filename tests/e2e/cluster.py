@@ -131,7 +131,7 @@ class Cluster:
     """One hub, any number of agents, one user's command line."""
 
     def __init__(self, timers: Mapping[str, str] = CALM) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="dr", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="dr"))
         self.home = self.folder / "h"
         self.env = {
             "PATH": os.environ["PATH"],
@@ -216,7 +216,7 @@ class Cluster:
             home = self.home if near else self.folder / name
             command = [*DRAY, "worker", "start", "--home", str(home), "--name", name, "--slots", str(slots)]
             if not near:
-                home.mkdir()
+                home.mkdir(exist_ok=True)
                 token = (self.home / "token").read_text().strip()
                 (home / "token").write_text(token)
                 (home / "token").chmod(0o600)

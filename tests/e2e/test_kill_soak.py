@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 def test_two_rounds_of_kills_leave_a_clean_account(tmp_path: Path) -> None:
     """The choices are the same each time; `./dev soak --kill` draws new ones, and many more."""
     out = tmp_path / "soak.json"
-    kills = ("--hub", "2", "--agent", "1", "--supervisor", "1", "--tasks", "1", "--round-s", "0.8-1.2")
+    kills = ("--rounds", "2", "--agent", "1", "--supervisor", "1", "--task", "1", "--round-s", "0.8-1.2")
+    kills += ("--full", "1", "--frozen", "1", "--pids", "0")
     bounds = ("--seed", "1", "--end-s", "45", "--out", str(out))
     words = [sys.executable, "tools/kill_soak.py", *kills, *bounds]
     done = subprocess.run(
@@ -32,7 +33,7 @@ def test_two_rounds_of_kills_leave_a_clean_account(tmp_path: Path) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     totals = json.loads(out.read_text())["totals"]
     # A kill may take the agent along with its supervisor: at least what was asked for.
-    wanted = {"hub": 2, "agent": 1, "supervisor": 1, "task": 1}
+    wanted = {"hub": 2, "agent": 1, "supervisor": 1, "task": 1, "full": 1, "frozen": 1}
     assert all(totals["kills"][kind] >= number for kind, number in wanted.items())
     assert totals["acknowledged"] == totals["jobs"] > 0
     assert totals["tasks"] >= totals["jobs"]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dray.agent.aside import do_aside
 from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
 from dray.agent.link import check_address, keep_dialling
@@ -58,12 +59,12 @@ async def _serve(config: AgentConfig, held: Hold) -> int:
         check_address(config.hub)
     home = config.home / "worker"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
+    found = await do_aside(detect, config.allow_software_vulkan, config.backend or None)
     machine = make_machine(config, found)
     if SupervisorHome(str(home)).forget_copied():
         logger.warning("this home is a copy: what runs in the original is left alone and not spoken for")
     driver = Driver(config, machine, home)
-    machine.calls.obstacle = await asyncio.to_thread(find_obstacle, config.accounts.values())
+    machine.calls.obstacle = await do_aside(find_obstacle, config.accounts.values())
     if machine.calls.obstacle:
         logger.warning("functions cannot be called here: %s", machine.calls.obstacle)
     await driver.listen()
@@ -124,7 +125,7 @@ async def _keep_detecting(config: AgentConfig, machine: Machine) -> None:
     """Look again from time to time: cards fail and limits change; the next heartbeat says so."""
     while True:
         await asyncio.sleep(REDETECT_S)
-        found = await asyncio.to_thread(detect, config.allow_software_vulkan, config.backend or None)
+        found = await do_aside(detect, config.allow_software_vulkan, config.backend or None)
         offered = (_offer(config, found), tuple(found.devices))
         if offered != (machine.capability, machine.devices):
             logger.warning("this machine has changed: %s", _describe(found))

@@ -13,6 +13,7 @@ from typing import Any
 
 from dray.agent.accounts import Account, Accounts
 from dray.agent.addresses import find_address, find_port
+from dray.agent.aside import do_aside
 from dray.agent.blobs import Blobs
 from dray.agent.calls import tell_no_account
 from dray.agent.effects import (
@@ -104,7 +105,7 @@ class Driver:
         near = "" if self._config.hub else str(self._config.home / "blobs")
         home = RunnerHome(self._home, session_home, near)
         blobs = Blobs(home.blobs, home.near, self._config.blob_cache_bytes, lambda: self.link.hub)
-        await asyncio.to_thread(blobs.scan)
+        await do_aside(blobs.scan)
         cap_bytes = self._config.output_bytes
         runners = Runners(home, self._machine, blobs, self, self._own, self._work, cap_bytes)
         await runners.lines.start()

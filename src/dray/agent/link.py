@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from dray.agent.aside import do_aside
 from dray.agent.blobs import HubAccess
 from dray.agent.effects import Tell
 from dray.config import AgentConfig
@@ -229,7 +230,7 @@ class NoHubYet(HubUnavailable):
 async def _dial(way: Way, trust: Trust) -> Line:
     """Connect to the hub and to nobody else: the token has not been sent yet."""
     try:
-        return await asyncio.to_thread(open_line, way, OPEN_S, trust)
+        return await do_aside(open_line, way, OPEN_S, trust)
     except (OSError, TimeoutError) as fault:
         raise HubUnavailable(f"no hub answers at {way.url}: {fault!r}") from None
 

@@ -52,6 +52,18 @@ async def test_full_disk_costs_output_but_not_the_task(small_rig):
     assert all(length for _, length in segments)
 
 
+async def test_a_supervisor_killed_on_a_full_disk_is_followed_by_another(small_rig):
+    rig = small_rig
+    rig.run(rig.task("a-1", "sleep", "1000"))
+    await rig.next("started")
+    ballast = rig.home.parent / "ballast"
+    fill_disk(ballast)
+    await rig.kill_supervisor()
+    (item,) = (await rig.open())["attempts"]
+    assert (item["uid"], item["exit_class"]) == ("a-1", "lost")
+    ballast.unlink()
+
+
 async def test_full_disk_refuses_new_work_and_still_records_ends(small_rig, tmp_path):
     rig = small_rig
     os.mkfifo(tmp_path / "fifo")

@@ -39,6 +39,9 @@ def serve(options: argparse.Namespace, ready_fd: int) -> int:
         server.open()
     except HomeLocked as error:
         return _tell(ready_fd, LOCKED_CODE, str(error))
+    except OSError as error:
+        home.log(f"cannot start: {error}")
+        return _tell(ready_fd, 1, f"the supervisor of {home.directory} cannot start: {error}")
     except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits for the start must hear of it
         home.log_exception("starting")
         return _tell(ready_fd, 1, f"the supervisor of {home.directory} cannot start: {error!r}")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SOCKET = "supervisor.sock"
 SOCKET_PATH_MAX_BYTES = 100
 LOG_MAX_BYTES = 1 << 20
+ADDRESS_BYTES = 512
 LOCKED_CODE = 3  # how a starter exits when another supervisor owns the home
 
 
@@ -110,12 +111,17 @@ class Home:
         return listener, path
 
     def publish(self, address: Record) -> None:
-        """Written beside and renamed, so that a reader sees the old address or the new, never half of one."""
-        fresh = self._address + ".new"
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(fd, "w") as file:
-            json.dump(address, file)
-        os.rename(fresh, self._address)
+        """Written in place and of one size: on a disk that is full by now a new file could not be made.
+
+        A reader that sees half of it takes it for none, and looks again.
+        """
+        fd = os.open(self._address, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            data = json.dumps(address).encode().ljust(ADDRESS_BYTES)
+            os.pwrite(fd, data, 0)
+            os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
 
     def read_address(self) -> Record | None:
         try:
