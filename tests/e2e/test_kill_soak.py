@@ -24,9 +24,9 @@ def test_two_rounds_of_kills_leave_a_clean_account(tmp_path: Path) -> None:
     """The choices are the same each time; `./dev soak --kill` draws new ones, and many more."""
     out = tmp_path / "soak.json"
     kills = ("--rounds", "2", "--agent", "1", "--supervisor", "1", "--task", "1", "--round-s", "0.8-1.2")
-    kills += ("--full", "1", "--frozen", "1", "--pids", "0")
+    faults = ("--full", "1", "--frozen", "1", "--pids", "0")
     bounds = ("--seed", "1", "--end-s", "45", "--out", str(out))
-    words = [sys.executable, "tools/kill_soak.py", *kills, *bounds]
+    words = [sys.executable, "tools/kill_soak.py", *kills, *faults, *bounds]
     done = subprocess.run(
         words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110, check=False
     )
