@@ -8,6 +8,7 @@ from tests.core.harness import Cluster
 
 from dray.core.lifecycle.events import AttemptEnded
 from dray.core.lifecycle.receipts import receipts
+from dray.core.model.capability import Slots
 from dray.core.model.policy import PlacementPolicy, PreemptionPolicy, Queue
 from dray.core.scheduling.reservations import end_ms
 
@@ -120,6 +121,22 @@ def test_a_promise_goes_with_the_cores_it_was_made_on(cluster: Cluster) -> None:
     assert not cluster.state.reservations
     cluster.submit("small", cpu_milli=1000)
     assert cluster.current("small")
+
+
+def test_a_promise_outlasts_a_worker_that_has_yet_to_say_how_many_slots_it_has(cluster: Cluster) -> None:
+    govern(cluster, strategy="none")
+    cluster.join("w1", credit=100, base=True, batch=1)
+    uid = run(cluster, "short", max_runtime_s=100)
+    cluster.join("w2", credit=100, batch=1)
+    run(cluster, "long", max_runtime_s=1000)
+    cluster.submit("first")
+    cluster.advance(1)
+    cluster.submit("second", queue="other")
+    cluster.advance(10)
+    kept = dict(cluster.state.reservations)
+    assert [kept[queue].job_id for queue in ("default", "other")] == ["first", "second"]
+    cluster.register("w1", active=[cluster.active(uid)], base=True, slots=Slots())
+    assert cluster.state.reservations == kept
 
 
 def test_a_preemption_is_given_up_at_once_where_its_worker_lost_its_cards(cluster: Cluster) -> None:

@@ -19,8 +19,9 @@ def could_hold(state: State, row: int, ask: Ask) -> bool:
 
     Asked of workers alone that have told of themselves since the last pass: nothing else changes what they are.
     """
-    if row not in state.columns.roomier:
-        return True
+    get = state.columns.get
+    if row not in state.columns.roomier or not (get("batch_total", row) or get("service_total", row)):
+        return True  # a base-only worker says with its first poll how many slots it has, and not when it registers
     return not any(rejection.ever for rejection in rejections(ask, Rooms(state).room(row, ask.pool)))
 
 
