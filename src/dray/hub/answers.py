@@ -22,6 +22,7 @@ from dray.core.lifecycle.receipts import receipts_about
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState
+from dray.core.model.spec import JobSpec
 from dray.core.scheduling.explain import View, headline
 from dray.errors import Forbidden, InvalidInput, NotFound
 from dray.hub import changes, commands
@@ -39,11 +40,15 @@ from dray.hub.plans import make_guest, plan_steps, why_steps
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
 from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers
-from dray.hub.slices import work_off
+from dray.hub.slices import spread, work_off
 from dray.hub.store.base import JobFilter, Store
 
-MAX_WAIT_S = 60.0
 SCANNED_CALLS = 10_000
+SCANNED_TASKS = 1_000
+# A page ends here, however few it shows: `next_cursor` says where to go on.
+PAGE_BYTES = 2 << 20
+PAGE_ROWS = 32
+VIEWED_JOBS = 128
 
 
 class Parts(NamedTuple):
@@ -94,7 +99,7 @@ class Answers:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     async def submit(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Submitted:
-        checked = commands.read_specs(caller, specs, self._parts.batch_specs)
+        checked = await self.read_specs(caller, specs)
 
         def finish(state: State, ids: Sequence[str], created: bool) -> Submitted:
             return Submitted([self._brief(state, job_id) for job_id in ids], created)
@@ -103,14 +108,17 @@ class Answers:
             commands.submit(caller, checked, key, self.sources, finish),
             len(checked),
             caller.user,
-            key or specs,
+            key or checked,
             "submit",
         )
         return answer
 
-    async def submit_columns(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Document:
-        """Submit by the same rules, and answer with ids and states alone."""
-        checked = commands.read_specs(caller, specs, self._parts.batch_specs)
+    async def read_specs(self, caller: Caller, specs: Sequence[Any]) -> list[JobSpec]:
+        """Check what is to be submitted; many of them in slices."""
+        return await spread(commands.read_steps(caller, specs, self._parts.batch_specs))
+
+    async def submit_columns(self, caller: Caller, checked: Sequence[JobSpec], key: str = "") -> Document:
+        """Submit by the same rules what has been checked, and answer with ids and states alone."""
 
         def finish(state: State, ids: Sequence[str], created: bool) -> Document:
             if created:
@@ -123,7 +131,7 @@ class Answers:
             commands.submit(caller, checked, key, self.sources, finish),
             len(checked),
             caller.user,
-            key or specs,
+            key or checked,
             "submit",
         )
         return answer
@@ -177,27 +185,30 @@ class Answers:
 
     async def job(self, caller: Caller, job_id: str, wait_s: float = 0) -> Document:
         if wait_s > 0:
-            await self._wait_for_end(caller, job_id, min(wait_s, MAX_WAIT_S))
+            await self._wait_for_end(caller, job_id, wait_s)
         return await self._engine.read(lambda state: self._document(state, caller, job_id))
 
     async def jobs(self, caller: Caller, wanted: JobFilter) -> Document:
         if not caller.may("admin"):
             if wanted.user and wanted.user != caller.user:
                 return {"jobs": [], "next_cursor": None}
-            wanted = _replace_user(wanted, caller.user)
+            wanted = msgspec.structs.replace(wanted, user=caller.user)
         await self._engine.settle()
-        rows = self._store.list_jobs(wanted)
+        # Off the loop: a name or a label may be looked for among all jobs.
+        rows, more = await asyncio.to_thread(read_page, self._store, wanted)
 
         if any(row.state is JobState.PENDING for row in rows):
             self.forecasts.want()
 
-        def look(state: State) -> list[Document]:
-            view = View(state)
-            return [self._listed(state, state.jobs.get(row.id, row), view) for row in rows]
+        def steps(state: State) -> Iterator[list[Document]]:
+            shown: list[Document] = []
+            for first in range(0, len(rows), VIEWED_JOBS):
+                view, some = View(state), rows[first : first + VIEWED_JOBS]
+                shown += [self._listed(state, state.jobs.get(row.id, row), view) for row in some]
+                yield shown
 
-        shown = await self._engine.read(look)
-        cursor = str(rows[-1].seq) if len(rows) == wanted.limit else None
-        return {"jobs": shown, "next_cursor": cursor}
+        shown = await work_off(self._engine, steps) if rows else []
+        return {"jobs": shown, "next_cursor": str(rows[-1].seq) if more else None}
 
     async def tasks(
         self, caller: Caller, job_id: str, states: tuple[str, ...], cursor: str, limit: int
@@ -207,16 +218,24 @@ class Answers:
         await self._engine.settle()
         first = int(cursor) if cursor else 0
 
-        def look(state: State) -> Document:
+        def steps(state: State) -> Iterator[Document]:
             job = owned(caller, find_job(state, self._store, job_id), job_id)
             if job.calls:
-                return self._call_documents(state, job, states, first, limit)
-            indices = self._indices(job, states, first, limit)
-            shown = [self._task_document(state, job, index) for index in indices]
-            more = len(indices) == limit and indices[-1] + 1 < job.total
-            return {"tasks": shown, "next_cursor": str(indices[-1] + 1) if more else None}
+                yield from self._call_documents(state, job, states, first, limit)
+                return
+            indices, following = self._indices(job, states, first, limit)
+            shown: list[Document] = []
+            size = 0
+            for index in indices:
+                if size > PAGE_BYTES:
+                    following = index
+                    break
+                shown.append(self._task_document(state, job, index))
+                size += _weight_of(shown[-1])
+                yield {}
+            yield {"tasks": shown, "next_cursor": str(following) if following < job.total else None}
 
-        return await self._engine.read(look)
+        return await work_off(self._engine, steps)
 
     async def job_events(self, caller: Caller, job_id: str) -> Document:
         def look(state: State) -> Document:
@@ -267,11 +286,16 @@ class Answers:
     # --- workers, the hub itself --------------------------------------------------------------------------------------
 
     async def workers(self, caller: Caller, backend: str = "") -> Document:
-        def look(state: State) -> Document:
-            shown = [worker_document(state, worker_id) for worker_id in sorted(state.workers)]
-            return {"workers": [line for line in shown if not backend or line["backend"] == backend]}
+        def steps(state: State) -> Iterator[list[Document]]:
+            shown: list[Document] = []
+            for worker_id in sorted(state.workers):
+                if worker_id in state.workers:
+                    line = worker_document(state, worker_id)
+                    shown += [line] if not backend or line["backend"] == backend else []
+                yield shown
+            yield shown
 
-        return await self._engine.read(look)
+        return {"workers": await work_off(self._engine, steps)}
 
     async def worker(self, caller: Caller, worker_id: str) -> Document:
         def look(state: State) -> Document:
@@ -451,30 +475,41 @@ class Answers:
 
     def _call_documents(
         self, state: State, job: Job, states: tuple[str, ...], first: int, limit: int
-    ) -> Document:
+    ) -> Iterator[Document]:
         """A page of calls; one that looks for few among many ends early, with a cursor to go on from."""
         shown: list[Document] = []
+        size = 0
         end = min(job.total, first + max(limit, SCANNED_CALLS if states else 0))
         for call in self.calls.calls(state, job, first, end):
-            if len(shown) == limit:
+            if len(shown) == limit or size > PAGE_BYTES:
                 end = call.number
                 break
             if not states or call.task.state.value in states:
                 shown.append(task_document(job, call.number, call.task, call.attempts, state.progress))
-        return {"tasks": shown, "next_cursor": str(end) if end < job.total else None}
+                size += _weight_of(shown[-1])
+            yield {}
+        yield {"tasks": shown, "next_cursor": str(end) if end < job.total else None}
 
-    def _indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> list[int]:
+    def _indices(
+        self, job: Job, states: tuple[str, ...], first: int, limit: int
+    ) -> tuple[Sequence[int], int]:
+        """The tasks of a page, and where the next one begins; one that looks for few among many ends early."""
         if not states:
-            return list(range(first, min(job.total, first + limit)))
+            end = min(job.total, first + limit)
+            return range(first, end), end
         rows = self._store.find_tasks(job.id, first - 1, limit, states)
         found = {task.index for task in rows}
+        # Rows were looked at up to here; what lies behind is the next page's.
+        end = rows[-1].index + 1 if len(rows) == limit else job.total
         if job.rest.value in states:
-            index = max(first, job.cursor)
-            while index < job.total and len(found) < 2 * limit:
+            index, scanned = max(first, job.cursor), 0
+            while index < end and len(found) < 2 * limit and scanned < SCANNED_TASKS:
                 if self._untouched(job, index):
                     found.add(index)
-                index += 1
-        return sorted(found)[:limit]
+                index, scanned = index + 1, scanned + 1
+            end = min(end, index)
+        kept = sorted(index for index in found if index < end)
+        return kept[:limit], end if len(kept) <= limit else kept[limit - 1] + 1
 
     def _untouched(self, job: Job, index: int) -> bool:
         return not job.holes or self._store.find_task(job.id, index) is None
@@ -502,6 +537,26 @@ class Answers:
         return [attempt for attempt in found if attempt.job_id == job.id]
 
 
+def read_page(store: Store, wanted: JobFilter) -> tuple[list[Job], bool]:
+    """Read the rows of one page, a few at a time, and whether there may be more: it ends at a number or at a size."""
+    rows: list[Job] = []
+    size = 0
+    while len(rows) < wanted.limit and size <= PAGE_BYTES:
+        asked = min(PAGE_ROWS, wanted.limit - len(rows))
+        before = rows[-1].seq if rows else wanted.before_seq
+        found = store.list_jobs(msgspec.structs.replace(wanted, limit=asked, before_seq=before))
+        rows += found
+        size += sum(len(row.spec) for row in found)
+        if len(found) < asked:
+            return rows, False
+    return rows, True
+
+
+def _weight_of(document: Document) -> int:
+    """About how many bytes a task's document takes."""
+    return 1024 * (1 + len(document["attempts"])) + len(document["error"])
+
+
 def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str, int, str], Attempt | None]:
     """Find the attempt that a worker's message speaks of, in memory or in the rows."""
 
@@ -517,8 +572,3 @@ def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str
         return attempt
 
     return look
-
-
-def _replace_user(wanted: JobFilter, user: str) -> JobFilter:
-    fields = {name: getattr(wanted, name) for name in JobFilter.__struct_fields__}
-    return JobFilter(**(fields | {"user": user}))

@@ -25,11 +25,12 @@ from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.model.policy import DEFAULT_QUEUE
-from dray.descriptors import raise_file_limit
+from dray.descriptors import file_limit, raise_file_limit
 from dray.errors import DrayError, EpochLost, NoSpace, StoreGone
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, rewrite_private, write_private
 from dray.hub.blobs import Blobs
+from dray.hub.budgets import Budgets
 from dray.hub.call_answers import CallAnswers
 from dray.hub.call_args import ArgsMemory
 from dray.hub.call_commands import CallSources
@@ -48,6 +49,7 @@ from dray.hub.client_channel import ChannelLimits, ClientChannels
 from dray.hub.client_channel import Desk as ChannelDesk
 from dray.hub.clock import HubClock
 from dray.hub.collector import leave_out_what_is_there, take_over_collector
+from dray.hub.connections import streams_most
 from dray.hub.effect_runner import Publish, Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
@@ -293,13 +295,14 @@ def _wire(
     def report(kind: str, error: BaseException) -> str:
         return setbacks.reports.file(kind, f"a question of the kind {kind} failed", error=error).id
 
-    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), calls, tokens.hold, report)
+    budgets = Budgets(streams_most(file_limit()))
+    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), calls, tokens.hold, budgets, report)
     channels = ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
     ]
-    api = _make_api(config, answers, tokens, routes, metrics, Values(blobs, calls), report)
+    api = _make_api(config, answers, tokens, routes, metrics, Values(blobs, calls), report, budgets)
     server = server or _make_server(config, ground, tls)
     sides = (sessions, channels, feed, outputs, blobs, tokens, api, server, server.url, ground)
     return Hub(config, store, writer, engine, answers, *sides)
@@ -333,10 +336,11 @@ def _make_api(
     metrics: Metrics,
     values: Values,
     report: FileReport,
+    budgets: Budgets,
 ) -> HttpApi:
     limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
     hosts = (*config.hosts, config.host, socket.gethostname())
-    return HttpApi(answers, tokens, hosts, limits, routes, metrics.count_request, values, report)
+    return HttpApi(answers, tokens, hosts, limits, routes, metrics.count_request, values, report, budgets)
 
 
 def _make_blobs(

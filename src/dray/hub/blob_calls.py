@@ -89,9 +89,11 @@ def _digest(request: Request) -> str:
 _TASK = Param("task", "index of the task; its only one by default", kind="whole", low=0, high=10**9)
 VALUE_ROUTES = (
     Route("PUT", f"{API}/blobs/{{digest}}", "put_blob", "Upload a large value under its digest", put_blob, PUT_SCOPES,
-          answers={201: shapes.BlobDocument}, raw_body=True, errors=(409, 413, 507)),
+          answers={201: shapes.BlobDocument}, raw_body=True, errors=(409, 413, 507),
+          stays=True),
     Route("GET", f"{API}/blobs/{{digest}}", "get_blob", "Download a large value", get_blob, GET_SCOPES,
-          answers={200: bytes}, media=BINARY),
+          answers={200: bytes}, media=BINARY, stays=True),
     Route("GET", f"{API}/jobs/{{id}}/value", "read_value", "Read the packed value that a call left", read_value, READ,
-          params=(_TASK,), answers={200: bytes}, media=BINARY, errors=(409,)),
+          params=(_TASK,), answers={200: bytes}, media=BINARY, errors=(409,),
+          stays=True),
 )  # fmt: skip

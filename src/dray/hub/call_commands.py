@@ -30,7 +30,7 @@ from dray.hub.commands import Sources, find_job, owned, read_specs, submit
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, BlobRef, Chunk
 from dray.hub.turns import Decision
-from dray.wire.client_messages import Calls
+from dray.wire.client_messages import Calls, open_document
 
 Finish = Callable[[State, str], Any]
 
@@ -45,13 +45,14 @@ class CallSources(NamedTuple):
 
 def read_call_spec(caller: Caller, body: Calls) -> JobSpec | None:
     """Check the spec that came with calls: a function, alone or as an open array that begins empty."""
-    if body.spec is None:
+    given = open_document(body.spec)
+    if given is None:
         return None
-    if not isinstance(body.spec, dict):
+    if not isinstance(given, dict):
         raise InvalidInput("spec must be one job, an object")
-    if body.spec.get("id") not in (None, "", body.job):
-        raise InvalidInput(f"spec.id is {str(body.spec['id'])[:64]!r} and the calls are for {body.job!r}")
-    (spec,) = read_specs(caller, [body.spec | {"id": body.job}], 1, calls=True)
+    if given.get("id") not in (None, "", body.job):
+        raise InvalidInput(f"spec.id is {str(given['id'])[:64]!r} and the calls are for {body.job!r}")
+    (spec,) = read_specs(caller, [given | {"id": body.job}], 1, calls=True)
     array = spec.array
     problems = []
     if not spec.function:

@@ -7,17 +7,19 @@ says what it left out, because a few ids may stand for gigabytes of specs and va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job
+from dray.core.model.spec import JobSpec
 from dray.errors import NotFound
 from dray.hub.answers import Answers
 from dray.hub.commands import find_job, owned
 from dray.hub.documents import Document
 from dray.hub.engine import Engine
 from dray.hub.service import Caller
+from dray.hub.slices import work_off
 from dray.hub.store.base import Store
 from dray.hub.watches import Watcher, Watches
 from dray.wire.worker_messages import PackedValue
@@ -34,9 +36,13 @@ class ChannelAnswers:
         self._watches = Watches(engine.state, lambda: engine.seq, self._last_row)
         answers.listeners.append(self._watches.hear)
 
-    async def submit(self, caller: Caller, specs: Sequence[Any], key: str) -> Document:
+    async def read_specs(self, caller: Caller, specs: Sequence[Any]) -> list[JobSpec]:
+        """Check what is to be submitted."""
+        return await self._answers.read_specs(caller, specs)
+
+    async def submit(self, caller: Caller, checked: Sequence[JobSpec], key: str) -> Document:
         """Submit, and answer in two columns: a whole document per job would cost more than the job itself."""
-        return await self._answers.submit_columns(caller, specs, key)
+        return await self._answers.submit_columns(caller, checked, key)
 
     async def watch(self, caller: Caller, ids: Sequence[str], watcher: Watcher) -> Document:
         """Show the jobs as they stand, and tell the watcher of those that go on."""
@@ -114,12 +120,13 @@ class ChannelAnswers:
     async def _collect(
         self, caller: Caller, ids: Sequence[str], show: Callable[[State, Job], Document | None]
     ) -> Document:
-        def look(state: State) -> Document:
+        def steps(state: State) -> Iterator[Document]:
             shown: list[Document] = []
             missing: list[str] = []
             left: list[str] = []
             size = 0
             for job_id in dict.fromkeys(ids):
+                yield {}
                 if size > ANSWER_BYTES:
                     left.append(job_id)
                     continue
@@ -132,9 +139,9 @@ class ChannelAnswers:
                     shown.append(row)
                     if "document" in row or "spec" in row:
                         size += _DOCUMENT_BYTES + len(job.spec) + len(row.get("value", b""))
-            return {"jobs": shown, "missing": missing, "left": left}
+            yield {"jobs": shown, "missing": missing, "left": left}
 
-        return await self._engine.read(look)
+        return await work_off(self._engine, steps)
 
     def _last_row(self, state: State, job: Job) -> Document:
         attempts = [] if job.numbered else self._answers.attempts_of(state, job, 0)

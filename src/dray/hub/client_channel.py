@@ -19,6 +19,7 @@ import msgspec
 
 from dray.core.model.records import JobState
 from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
+from dray.hub.budgets import UNIT_BYTES, Budgets
 from dray.hub.call_answers import CallAnswers
 from dray.hub.channel_answers import ChannelAnswers
 from dray.hub.channel_calls import ChannelCalls
@@ -29,6 +30,7 @@ from dray.hub.service import Caller, Document, HubService, ReceiptFilter
 from dray.hub.sockets import EXTENSION
 from dray.hub.store.base import JobFilter
 from dray.wire import client_messages as wire
+from dray.wire.packed import Packed
 
 BAD_INPUT, OVERLOADED, TOKEN_GONE, GOING_AWAY = 4400, 1013, 4401, 1001
 BAD_IN_A_ROW = 10
@@ -59,6 +61,7 @@ class Desk(NamedTuple):
     channel: ChannelAnswers
     calls: CallAnswers
     hold: Hold
+    budgets: Budgets
     report: Callable[[str, BaseException], str] = lambda kind, error: ""
 
 
@@ -116,6 +119,7 @@ class Channel:
         self._asking: dict[asyncio.Task[None], int] = {}
         self._asked_bytes = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
+        self._sent, self._order = asyncio.Event(), asyncio.Lock()
         self._closing: tuple[int, str] | None = None
         self._sending = False
         self.pump: asyncio.Task[None] | None = None
@@ -137,6 +141,7 @@ class Channel:
                     await self._take_frame(frame)
         finally:
             self._closing = self._closing or (1006, "")
+            self._sent.set()
             if self._rows_timer is not None:
                 self._rows_timer.cancel()
             self._desk.channel.drop(list(self._watched), self)
@@ -149,6 +154,7 @@ class Channel:
             self._closing = (code, reason)
             self._wake.set()
             self._room.set()
+            self._sent.set()
 
     def end(self, why: str) -> None:
         """End the session because its token has ended: nothing that is queued leaves any more."""
@@ -231,8 +237,11 @@ class Channel:
 
     async def _answer(self, request_id: wire.RequestId, body: Any) -> None:
         try:
-            payload = await _CALLS[type(body)](self, body)
-            reply = wire.write_message(wire.ANSWER, request_id, payload)
+            weight = _WEIGHTS.get(type(body))
+            if weight is None:
+                reply = wire.write_message(wire.ANSWER, request_id, await _CALLS[type(body)](self, body))
+            else:
+                reply = await self._answer_heavy(request_id, body, weight)
         except DrayError as refusal:
             reply = wire.write_message(wire.ERROR, request_id, error=error_document(refusal)["error"])
         except Exception as fault:
@@ -241,6 +250,19 @@ class Channel:
             error = error_document(internal_error(self._desk.report(kind, fault)))["error"]
             reply = wire.write_message(wire.ERROR, request_id, error=error)
         self._push(reply)
+
+    async def _answer_heavy(self, request_id: wire.RequestId, body: Any, weight: float) -> bytes:
+        """Answer within the caller's budget, and not before most of what was answered has been read."""
+        budgets, token_id, reply = self._desk.budgets, self.caller.token_id, b""
+        await budgets.enter(token_id, patient=True)
+        try:
+            while self._queued_bytes > self._limits.queue_bytes and self._closing is None:
+                self._sent.clear()
+                await self._sent.wait()
+            reply = wire.write_message(wire.ANSWER, request_id, await _CALLS[type(body)](self, body))
+        finally:
+            budgets.leave(token_id, weight + len(reply) / UNIT_BYTES)
+        return reply
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -269,6 +291,7 @@ class Channel:
                 self._sending = False
                 self._queued_bytes -= sum(map(len, batch))
                 self.calls.drained()
+                self._sent.set()
                 self._free()
             if self._closing is not None:
                 code, reason = self._closing
@@ -328,7 +351,11 @@ class Channel:
 
     async def submit(self, body: wire.Submit) -> Document:
         self.need("submit")
-        return await self._desk.channel.submit(self.caller, body.specs, body.key)
+        specs = Packed(body.specs, wire.open_document)
+        async with self._order:
+            # Many are read in slices: a submit behind this one, which may refer to it, waits until it is in line.
+            checked = await self._desk.channel.read_specs(self.caller, specs)
+        return await self._desk.channel.submit(self.caller, checked, body.key)
 
     async def watch(self, body: wire.Watch) -> Document:
         if len(self._watched) + len(body.ids) > self._limits.watched:
@@ -446,6 +473,17 @@ def _check_cursor(cursor: str) -> None:
         raise InvalidInput(f"cursor {what}", [Problem("cursor", what)])
 
 
+# What these take of their caller's budget, beside the size of their answers.
+_WEIGHTS: dict[type[msgspec.Struct], float] = {
+    wire.Get: 0.2,
+    wire.Result: 0.2,
+    wire.Values: 0.2,
+    wire.Jobs: 2,
+    wire.Tasks: 0.5,
+    wire.Why: 5,
+    wire.Plan: 5,
+    wire.Preemptions: 2,
+}
 _CALLS: dict[type[msgspec.Struct], Callable[[Channel, Any], Any]] = {
     wire.Submit: Channel.submit,
     wire.Watch: Channel.watch,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -77,8 +77,17 @@ class Sources(NamedTuple):
 
 
 def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = False) -> list[JobSpec]:
-    """Check every spec of a request and settle whose jobs they are; all problems of all specs at once, up to a
-    number that a person may still read. A function is taken only where its arguments come with it (`calls`).
+    """Check every spec of a request and settle whose jobs they are, in one go."""
+    *_, checked = read_steps(caller, raws, most, calls)
+    return checked
+
+
+def read_steps(
+    caller: Caller, raws: Sequence[Any], most: int, calls: bool = False
+) -> Iterator[list[JobSpec]]:
+    """Check every spec of a request and settle whose jobs they are, spec by spec; what is said last holds. All problems
+    of all specs at once, up to a number that a person may still read. A function is taken only where its arguments
+    come with it (`calls`).
     """
     if len(raws) > most:
         raise TooLarge(f"a batch holds at most {most} specs, got {len(raws)}: send several")
@@ -87,6 +96,7 @@ def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = Fal
     for place, raw in enumerate(raws):
         if len(problems) >= MAX_PROBLEMS:
             break
+        yield specs
         prefix = f"[{place}]." if len(raws) > 1 else ""
         if not isinstance(raw, dict) or depth_of(raw) > MAX_DEPTH:
             what = (
@@ -110,7 +120,7 @@ def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = Fal
                 f"only an admin token may submit for {spec.user_id!r}: this one is {caller.user!r}'s"
             )
     _check_ids(specs)
-    return [msgspec.structs.replace(spec, user_id=spec.user_id or caller.user) for spec in specs]
+    yield [msgspec.structs.replace(spec, user_id=spec.user_id or caller.user) for spec in specs]
 
 
 def _check_ids(specs: Sequence[JobSpec]) -> None:

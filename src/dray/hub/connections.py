@@ -24,6 +24,15 @@ SAY_EVERY_S = 60.0
 logger = logging.getLogger("dray.hub.connections")
 
 
+def streams_most(files: int) -> int:
+    """How many answers may stay open: each may hold a file, and half of those that are no sockets' are theirs."""
+    return _kept(files) // 2
+
+
+def _kept(files: int) -> int:
+    return max(KEPT_LEAST, files // KEPT_SHARE)
+
+
 class Transport(Protocol):
     """What is asked of a connection."""
 
@@ -35,7 +44,7 @@ class Connections:
     """All sockets of one hub. `files`: how many descriptors this process may have."""
 
     def __init__(self, files: int) -> None:
-        self.most = max(16, files - max(KEPT_LEAST, files // KEPT_SHARE))
+        self.most = max(16, files - _kept(files))
         self.strangers_most = max(8, min(STRANGERS, self.most // 2))
         self.of_peer_most = max(4, min(STRANGERS_OF_PEER, self.most // 4))
         # A worker token may speak for a whole cluster; half of all leaves the other half to everybody else.

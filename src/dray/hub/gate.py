@@ -7,6 +7,7 @@ looked at, so that a page in somebody's browser learns nothing, not even whether
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 import socket
@@ -20,6 +21,7 @@ from dray.errors import DrayError, Forbidden, InvalidInput, TooLarge
 from dray.hub.auth import Tokens
 from dray.hub.service import Caller
 from dray.wire.codec import MAX_DEPTH, depth_of
+from dray.wire.packed import LIST_VALUES, Packed, check_bytes, check_values
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -39,6 +41,10 @@ _SINGLE = (
     b"idempotency-key",
     b"last-event-id",
 )
+_document: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_list = msgspec.json.Decoder(list[msgspec.Raw])
+# Without any progress for so long nobody is sending.
+BODY_S = 30.0
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
 
@@ -152,7 +158,11 @@ async def read_body(receive: Receive, headers: Headers, limit_bytes: int) -> byt
     total = 0
     more = True
     while more:
-        message = await receive()
+        try:
+            async with asyncio.timeout(BODY_S):
+                message = await receive()
+        except TimeoutError:
+            raise InvalidInput(f"nothing of the body came for {BODY_S:g} s: send it in one go") from None
         if message["type"] == "http.disconnect":
             raise InvalidInput("the connection ended inside the body")
         chunk = message.get("body", b"")
@@ -168,17 +178,41 @@ def decode_json(body: bytes, headers: Headers, depth: int = MAX_DEPTH) -> Any:
     """Read a body as one JSON document of bounded depth; an empty body is None."""
     if not body:
         return None
+    _check_media(headers)
+    check_values(body)
+    return _decode(_document, body, depth)
+
+
+def decode_list(body: bytes, headers: Headers, depth: int = MAX_DEPTH) -> Any:
+    """Read a body as a list whose members are opened one by one; what is no list is read as any other document."""
+    if not body.lstrip().startswith(b"["):
+        return decode_json(body, headers, depth)
+    _check_media(headers)
+    check_values(body, LIST_VALUES)
+
+    def read(member: msgspec.Raw) -> Any:
+        check_bytes(member)
+        check_values(bytes(member))
+        return _decode(_document, member, depth)
+
+    return Packed(_decode(_list, body, depth), read)
+
+
+def _check_media(headers: Headers) -> None:
     media = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
     if media != b"application/json":
         raise UnsupportedMedia("the body must be JSON: send it with `Content-Type: application/json`")
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, depth: int) -> Any:
     try:
-        document = msgspec.json.decode(body)
+        document = decoder.decode(body)
     except RecursionError:
         raise _too_deep(depth) from None
     except (msgspec.MsgspecError, UnicodeError) as fault:
         place = "" if "byte" in str(fault) or "`$" in str(fault) else f" (after byte {len(body)})"
         raise InvalidInput(f"the body is not JSON: {fault}{place}") from None
-    if depth_of(document, depth) > depth:
+    if decoder is _document and depth_of(document, depth) > depth:
         raise _too_deep(depth)
     return document
 

@@ -21,6 +21,7 @@ from dray.hub.http_routes import MethodNotAllowed
 
 JSON = b"application/json"
 LINGER_S = 2.0
+PIECE_BYTES = 256 << 10
 LINGER_BYTES = 64 << 20
 STATUS: dict[type[errors.DrayError], int] = {
     errors.InvalidSpec: 400,
@@ -116,7 +117,10 @@ async def send_whole(
     """Send an answer whose length is known."""
     headers = [(b"content-type", media), (b"content-length", b"%d" % len(body)), *_ALWAYS, *(more or ())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    # In pieces: each waits until the reader has taken most of those before, so that a slow one holds one piece.
+    for at in range(0, max(0, len(body) - PIECE_BYTES), PIECE_BYTES):
+        await send({"type": "http.response.body", "body": body[at : at + PIECE_BYTES], "more_body": True})
+    await send({"type": "http.response.body", "body": body[-(len(body) % PIECE_BYTES or PIECE_BYTES) :]})
 
 
 async def send_head(send: Send, size: int, more: Sequence[tuple[bytes, bytes]]) -> None:

@@ -21,8 +21,19 @@ from dray.errors import DrayError, InvalidInput, NotFound, NotReady
 from dray.hub.auth import SCOPES, Tokens
 from dray.hub.blob_calls import PIECE_BYTES
 from dray.hub.blobs import Blobs
+from dray.hub.budgets import UNIT_BYTES, Budgets
 from dray.hub.call_answers import CallAnswers
-from dray.hub.gate import Gate, Receive, Scope, Send, decode_json, has_body, read_body, read_headers
+from dray.hub.gate import (
+    Gate,
+    Receive,
+    Scope,
+    Send,
+    decode_json,
+    decode_list,
+    has_body,
+    read_body,
+    read_headers,
+)
 from dray.hub.http_answers import (
     Answer,
     FileBody,
@@ -88,7 +99,9 @@ class HttpApi:
         count_request: CountRequest | None = None,
         values: Values | None = None,
         report: FileReport | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
+        self._budgets = budgets or Budgets()
         self._report = report or (lambda name, error: "")
         self.streams = Streams(tokens.hold)
         self._service = service
@@ -163,6 +176,7 @@ class _Exchange:
         "_receive",
         "_scope",
         "_send",
+        "_sent_bytes",
         "_token_id",
     )
 
@@ -176,12 +190,13 @@ class _Exchange:
         self._body_read = False
         self._answered = 0
         self._token_id = ""
+        self._sent_bytes = 0
 
     async def run(self) -> None:
         """Answer the request, whatever happens."""
         try:
-            request, route = await self._admit()
-            await self._answer(await route.handler(self._api._desk, request), request)
+            request, route = self._admit()
+            await self._serve(request, route)
         except DrayError as error:
             await self._refuse(error)
         except CallerGone:
@@ -194,8 +209,44 @@ class _Exchange:
             if self._answered:
                 self._api._count(self._name, self._answered)
 
-    async def _admit(self) -> tuple[Request, Route]:
-        """Take the request through the gate and read it; nothing is read of a body before the caller is known."""
+    async def _serve(self, request: Request, route: Route) -> None:
+        """Answer a request within its caller's budget; what nobody vouches for is small by nature."""
+        budgets, caller, query = self._api._budgets, request.caller, request.query
+        if caller is None or query.get("wait_s"):
+            await self._work(request, route)
+        elif route.stays:
+            budgets.open_stream(caller.token_id)
+            try:
+                await self._work(request, route)
+            finally:
+                budgets.close_stream(caller.token_id)
+        elif route.weight is not None:
+            waits = bool(query.get("eta_s"))
+            await budgets.enter(caller.token_id, waits)
+            try:
+                await self._work(request, route)
+            finally:
+                units = route.weight and route.weight + self._sent_bytes / UNIT_BYTES
+                budgets.leave(caller.token_id, units, waits)
+        elif caller.may("admin"):
+            await self._work(request, route)
+        else:
+            await budgets.enter_small(caller.token_id)
+            try:
+                await self._work(request, route)
+            finally:
+                budgets.leave_small(caller.token_id)
+
+    async def _work(self, request: Request, route: Route) -> None:
+        if route.raw_body:
+            request.receive = self._receive_piece
+        else:
+            request.body = await self._read_body(route) if has_body(self._headers) else None
+            self._body_read = True
+        await self._answer(await route.handler(self._api._desk, request), request)
+
+    def _admit(self) -> tuple[Request, Route]:
+        """Take the request through the gate; nothing is read of a body before the caller is known and has room."""
         api, scope = self._api, self._scope
         self._headers = headers = read_headers(scope["headers"])
         api._gate.check_source(scope, headers)
@@ -212,12 +263,8 @@ class _Exchange:
         if route.needs_ready:
             api.check_ready()
         query = read_query(scope["query_string"], route.params)
-        if route.raw_body:
-            self._token_id = caller.token_id if caller is not None else ""
-            return Request(scope, self._receive_piece, headers, caller, path, query), route
-        body = await self._read_body(route) if has_body(headers) else None
-        self._body_read = True
-        return Request(scope, self._receive, headers, caller, path, query, body), route
+        self._token_id = caller.token_id if caller is not None else ""
+        return Request(scope, self._receive, headers, caller, path, query), route
 
     async def _receive_piece(self) -> Mapping[str, Any]:
         """Hand a piece of the body to a handler that reads it itself."""
@@ -232,6 +279,8 @@ class _Exchange:
         limits = self._api._limits
         raw = await read_body(self._receive, self._headers, limits.body_bytes)
         self._body_read = True
+        if route.list_body:
+            return decode_list(raw, self._headers, limits.json_depth)
         document = decode_json(raw, self._headers, limits.json_depth)
         if route.body is None and document not in (None, {}):
             raise InvalidInput("this call takes no body")
@@ -240,7 +289,9 @@ class _Exchange:
     async def _answer(self, answer: Answer | Text | FileBody | Stream, request: Request) -> None:
         if isinstance(answer, Answer):
             self._answered = answer.status
-            await send_whole(self._send, answer.status, encode(answer.document))
+            body = encode(answer.document)
+            self._sent_bytes = len(body)
+            await send_whole(self._send, answer.status, body)
         elif isinstance(answer, Text):
             self._answered = answer.status
             media, more = answer.media.encode(), list(answer.headers)

@@ -30,6 +30,7 @@ from dray.hub.site_calls import SITE_ROUTES
 from dray.hub.store.base import JobFilter
 from dray.wire import api_schemas as shapes
 from dray.wire import reason_schemas as reason_shapes
+from dray.wire.packed import Packed
 
 ANY = ("read", "submit", "worker")
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
@@ -61,7 +62,7 @@ async def submit_job(desk: Desk, request: Request) -> Answer:
 
 async def submit_batch(desk: Desk, request: Request) -> Answer:
     specs = request.body
-    if not isinstance(specs, list):
+    if not isinstance(specs, Packed):
         raise InvalidInput(f"the body must be a list of jobs and is {_kind(specs)}")
     if not specs:
         raise InvalidInput("the list of jobs is empty: send at least one")
@@ -69,13 +70,6 @@ async def submit_batch(desk: Desk, request: Request) -> Answer:
         raise TooLarge(
             f"{len(specs)} jobs are over the limit of {desk.batch_specs} per batch: send several batches"
         )
-    problems = [
-        Problem(f"[{at}]", f"must be a JSON object, is {_kind(spec)}")
-        for at, spec in enumerate(specs)
-        if not isinstance(spec, dict)
-    ]
-    if problems:
-        raise InvalidInput(f"no job was submitted: {problems[0].where} {problems[0].what}", problems[:100])
     submitted = await desk.service.submit(request.caller, specs, _key(request))
     return Answer(submitted.jobs, 201 if submitted.created else 200)
 
@@ -359,16 +353,18 @@ _JOB_ROUTES = (
     _post("/jobs", "submit_job", "Submit a job", submit_job, SUBMIT,
           body=JobSpec, answers=_HOLDS, headers=("Idempotency-Key",), errors=_SPEC_ERRORS),
     _post("/jobs:batch", "submit_batch", "Submit several jobs, all or none", submit_batch, SUBMIT,
-          body=_BATCH, answers=_BATCH_HOLDS, headers=("Idempotency-Key",), errors=_SPEC_ERRORS),
-    _get("/jobs", "list_jobs", "List jobs, newest first", list_jobs, shapes.JobList, params=_JOB_FILTERS),
+          body=_BATCH, answers=_BATCH_HOLDS, headers=("Idempotency-Key",), errors=_SPEC_ERRORS, weight=0,
+          list_body=True),
+    _get("/jobs", "list_jobs", "List jobs, newest first", list_jobs, shapes.JobList, params=_JOB_FILTERS, weight=2),
     _get("/jobs/{id}", "show_job", "Show a job, or wait for its end", show_job, shapes.JobDocument, params=(_WAIT,)),
     _get("/jobs/{id}/tasks", "list_tasks", "List the tasks of a job", list_tasks, shapes.TaskList,
-         params=(_STATE, _LIMIT, _CURSOR)),
-    _get("/jobs/{id}/events", "list_job_events", "List what happened to a job", list_job_events, shapes.JobEvents),
+         params=(_STATE, _LIMIT, _CURSOR), weight=2),
+    _get("/jobs/{id}/events", "list_job_events", "List what happened to a job", list_job_events, shapes.JobEvents,
+         weight=2),
     _get("/jobs/{id}/why", "explain_job", "Explain why a job waits", explain_job, reason_shapes.Why,
-         params=(_FIX, _ETA)),
+         params=(_FIX, _ETA), weight=5),
     _get("/jobs/{id}/logs", "read_logs", "Read or follow the output of a task", read_logs, str,
-         params=_LOG_PARAMS, media="text/plain"),
+         params=_LOG_PARAMS, media="text/plain", stays=True),
     _post("/jobs/{id}/cancel", "cancel_job", "Cancel a job or one of its tasks", cancel_job, SUBMIT,
           body=shapes.CancelRequest, body_optional=True, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
     _post("/jobs/{id}/hold", "hold_job", "Keep a job from starting until it is released", hold_job, SUBMIT,
@@ -380,19 +376,19 @@ _JOB_ROUTES = (
     Route("PATCH", f"{API}/jobs/{{id}}", "edit_job", "Change a job that waits", edit_job, SUBMIT,
           body=JobSpec, answers={200: shapes.JobDocument}, errors=(409, 413, 415)),
     _post("/plan", "plan_job", "Tell where a job would run; nothing is written", plan_job, READ,
-          body=JobSpec, answers={200: reason_shapes.PlanAnswer}, errors=(413, 415), params=(_ETA,)),
+          body=JobSpec, answers={200: reason_shapes.PlanAnswer}, errors=(413, 415), params=(_ETA,), weight=5),
     _get("/estimates", "show_estimates", "Tell how good start-time estimates were", show_estimates,
-         reason_shapes.EstimateRecord),
+         reason_shapes.EstimateRecord, weight=2),
 )  # fmt: skip
 _CLUSTER_ROUTES = (
-    _get("/workers", "list_workers", "List workers", list_workers, shapes.WorkerList, params=(_BACKEND,)),
+    _get("/workers", "list_workers", "List workers", list_workers, shapes.WorkerList, params=(_BACKEND,), weight=2),
     _get("/workers/{id}", "show_worker", "Show a worker and what it runs", show_worker, shapes.WorkerDetail),
     _post("/workers/{id}/drain", "drain_worker", "Give a worker no new work", drain_worker, ADMIN,
           answers={200: shapes.WorkerDocument}),
     _post("/workers/{id}/resume", "resume_worker", "Give a drained worker work again", resume_worker, ADMIN,
           answers={200: shapes.WorkerDocument}),
     _get("/events", "stream_events", "Follow all that is committed, as server-sent events", stream_events, str,
-         params=(_SINCE,), headers=("Last-Event-ID",), media="text/event-stream"),
+         params=(_SINCE,), headers=("Last-Event-ID",), media="text/event-stream", stays=True),
     _get("/hub", "show_hub", "Show the hub itself", show_hub, shapes.HubDocument),
 )  # fmt: skip
 _ADMIN_ROUTES = (
@@ -402,8 +398,9 @@ _ADMIN_ROUTES = (
     Route("DELETE", f"{API}/tokens/{{id}}", "revoke_token", "Revoke a token", revoke_token, ADMIN,
           answers={200: shapes.TokenDocument}, errors=(409,)),
     _get("/doctor", "examine_hub", "Check that the hub's state holds together", examine_hub, shapes.Doctor,
-         scopes=ADMIN),
-    _get("/audit", "list_audit", "List who changed what", list_audit, shapes.AuditList, scopes=ADMIN, params=(_LIMIT,)),
+         scopes=ADMIN, weight=20),
+    _get("/audit", "list_audit", "List who changed what", list_audit, shapes.AuditList, scopes=ADMIN, params=(_LIMIT,),
+         weight=2),
 )  # fmt: skip
 _PLAIN_ROUTES = (
     Route("GET", "/healthz", "tell_alive", "Whether the hub lives", tell_alive,
@@ -411,7 +408,7 @@ _PLAIN_ROUTES = (
     Route("GET", "/readyz", "tell_ready", "Whether the hub is ready to work", tell_ready,
           answers={200: shapes.Health}, needs_ready=False, errors=(503,)),
     Route("GET", "/metrics", "show_metrics", "Metrics in the text form of Prometheus", show_metrics, READ,
-          answers={200: str}, needs_ready=False, media="text/plain"),
+          answers={200: str}, needs_ready=False, media="text/plain", weight=2),
     Route("GET", "/openapi.json", "show_openapi", "This description", show_openapi, ANY,
           answers={200: dict[str, Any]}, needs_ready=False),
 )  # fmt: skip

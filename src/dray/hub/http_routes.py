@@ -121,7 +121,9 @@ class Request(msgspec.Struct):
 class Route(NamedTuple):
     """One call. `handler` takes the api and a `Request`; `body` is the type of the JSON document it reads.
 
-    `raw_body`: it reads bytes of any number from `Request.receive` itself.
+    `raw_body`: it reads bytes of any number from `Request.receive` itself. `weight`: how many units it takes of its
+    caller's budget beside those of its answer; None for a small question, that is always let through. `stays`: its
+    answer may stay open, or `wait_s` may keep it waiting. `list_body`: its members are read one by one.
     """
 
     method: str
@@ -139,6 +141,9 @@ class Route(NamedTuple):
     needs_ready: bool = True
     errors: tuple[int, ...] = ()
     raw_body: bool = False
+    weight: int | None = None
+    stays: bool = False
+    list_body: bool = False
 
 
 class Match(NamedTuple):

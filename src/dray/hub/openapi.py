@@ -196,7 +196,7 @@ def _responses(route: Route, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _usual_errors(route: Route) -> set[int]:
-    found = {401} if route.scopes else set()
+    found = {401, 429} if route.scopes else set()
     if route.needs_ready:
         found.add(503)
     if "{" in route.path:

@@ -92,19 +92,20 @@ def _get(path: str, name: str, about: str, handler: Any, answer: Any, **more: An
 
 
 SITE_ROUTES = (
-    _get("/queues", "list_queues", "List queues with their statistics", list_queues, shapes.QueueList),
+    _get("/queues", "list_queues", "List queues with their statistics", list_queues, shapes.QueueList, weight=2),
     _get("/queues/{name}", "show_queue", "Show a queue and the first of its line", show_queue, shapes.QueueDetail,
-         params=(_LINE,)),
-    _get("/quotas", "list_quotas", "List quotas and what is used of them", list_quotas, shapes.QuotaList),
-    _get("/paces", "list_paces", "List paces and caps and how they stand", list_paces, shapes.PaceList),
+         params=(_LINE,), weight=2),
+    _get("/quotas", "list_quotas", "List quotas and what is used of them", list_quotas, shapes.QuotaList, weight=2),
+    _get("/paces", "list_paces", "List paces and caps and how they stand", list_paces, shapes.PaceList, weight=2),
     _get("/policy", "show_policy", "Show the policy in force and where each value came from", show_policy,
          shapes.PolicyAnswer),
     Route("PUT", f"{API}/policy", "apply_policy", "Replace the policy, or tell what that would change", apply_policy,
-          ADMIN, params=(_DRY_RUN, _FORCE), body=Policy, answers={200: shapes.PolicyChange}, errors=(409, 413, 415)),
+          ADMIN, params=(_DRY_RUN, _FORCE), body=Policy, answers={200: shapes.PolicyChange}, errors=(409, 413, 415),
+          weight=20),
     _get("/config", "show_settings", "Show the hub's settings and where each came from", show_settings, shapes.Settings,
          scopes=ADMIN),
     _get("/preemptions", "list_preemptions", "List receipts of preemptions, newest first, with statistics",
-         list_preemptions, shapes.PreemptionList, params=_RECEIPTS),
+         list_preemptions, shapes.PreemptionList, params=_RECEIPTS, weight=2),
     _get("/preemptions/{id}", "show_preemption", "Show the receipt of a preemption", show_preemption,
          shapes.PreemptionDocument),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from dray.core.model.bounds import Few, FewNamed, IdText, Line, Many, Small, Wor
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
 from dray.core.model.spec import MAX_TASKS
 from dray.errors import InvalidInput, Problem
+from dray.wire.packed import check_bytes
 from dray.wire.worker_messages import MAX_CALLS, Digest, PackedValue
 
 SUBPROTOCOL_CLIENT = "dray.client.v1.msgpack"
@@ -34,7 +35,7 @@ Grace = Annotated[float, Meta(ge=0, le=86400)]
 class Submit(msgspec.Struct, forbid_unknown_fields=True):
     """New jobs, all or none; answered by `ids`, `states` and `created`."""
 
-    specs: Many[Any]
+    specs: Many[msgspec.Raw]
     key: Line = ""
 
 
@@ -80,7 +81,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True):
     job: IdText
     first: Annotated[int, Meta(ge=0, le=MAX_TASKS)] = 0
     args: Annotated[list[PackedValue], Meta(max_length=MAX_CALLS)] = []
-    spec: Any = None
+    spec: msgspec.Raw = msgspec.Raw(b"\xc0")
     blobs: Annotated[list[Digest], Meta(max_length=MAX_CALLS)] = []
     close: bool = False
 
@@ -240,6 +241,10 @@ class Fault(InvalidInput):
 _requests = msgspec.msgpack.Decoder(Request | Many[Request])
 _replies = msgspec.msgpack.Decoder(Reply | Many[Reply])
 _payloads = {name: msgspec.msgpack.Decoder(kind) for name, kind in CLIENT_PAYLOADS.items()}
+_documents: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+# Whose documents are opened with them: how much that can become is bounded by their bytes.
+_WHOLE = (_payloads["plan"], _payloads["edit"])
+DOCUMENT_BYTES = 1 << 20
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -261,6 +266,9 @@ def open_request(request: Request) -> Any:
         known = ", ".join(CLIENT_PAYLOADS)
         raise Fault(f"unknown message type {request.type[:64]!r}: a client may send {known}", request.id)
     raw = request.payload
+    if decoder in _WHOLE and len(raw) > DOCUMENT_BYTES:
+        what = f"takes {len(raw)} bytes, the limit is {DOCUMENT_BYTES}"
+        raise Fault(f"{request.type}: {what}", request.id)
     try:
         body = decoder.decode(_NOTHING if bytes(raw) == _NULL else raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as fault:
@@ -268,6 +276,15 @@ def open_request(request: Request) -> Any:
     if where := _problem(body):
         raise Fault(f"{request.type}: {where.where} {where.what}", request.id)
     return body
+
+
+def open_document(raw: msgspec.Raw) -> Any:
+    """Read a document that was kept as it came, such as the spec of a job; None where there is none."""
+    check_bytes(raw, DOCUMENT_BYTES)
+    try:
+        return _documents.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as fault:
+        raise InvalidInput(f"a spec cannot be read: {_words(fault)}") from None
 
 
 def read_replies(frame: bytes) -> list[Reply]:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from dray.errors import NotFound
+from dray.hub.answers import Answers
 from dray.hub.blob_calls import VALUE_ROUTES
 from dray.hub.http_calls import ROUTES
+from dray.hub.service import Caller
 from dray.hub.store.base import JobFilter
 
 
@@ -273,3 +276,17 @@ def test_metrics_and_openapi_need_a_token_and_no_readiness(site):
     assert (reply.status, reply.body) == (200, b"# nothing\n")
     assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert site.ask("GET", "/openapi.json", token="worker").json["openapi"] == "3.1.0"
+
+
+async def test_a_wait_is_as_long_as_it_was_asked_for(monkeypatch):
+    """The parameter is read up to 300 s; nothing behind it may cut it short."""
+    asked = []
+
+    async def wait(self, caller, job_id, wait_s):
+        asked.append(wait_s)
+        raise NotFound("enough")
+
+    monkeypatch.setattr(Answers, "_wait_for_end", wait)
+    with pytest.raises(NotFound):
+        await Answers.job(object.__new__(Answers), Caller("t", "u", ("read",)), "j", 300.0)
+    assert asked == [300.0]

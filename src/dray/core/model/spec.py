@@ -38,6 +38,8 @@ MAX_TASKS = 10**7
 MAX_COMMAND_BYTES = 256 * 1024
 MAX_FUNCTION_BYTES = 256 * 1024
 DEFAULT_LOSSES = 3
+# Larger ones are read again each time: a thousand of them would stay in memory for whoever listed them.
+MAX_KEPT_BYTES = 16 * 1024
 
 
 class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -191,9 +193,13 @@ def pack_spec(spec: JobSpec) -> bytes:
     return _encoder.encode(spec)
 
 
-@lru_cache(maxsize=1024)
 def unpack_spec(packed: bytes) -> JobSpec:
     """Undo `pack_spec`. Jobs often come in thousands with one spec, and each is asked for it several times."""
+    return _unpack_small(packed) if len(packed) <= MAX_KEPT_BYTES else _decoder.decode(packed)
+
+
+@lru_cache(maxsize=1024)
+def _unpack_small(packed: bytes) -> JobSpec:
     return _decoder.decode(packed)
 
 

@@ -46,6 +46,10 @@ LARGE = 2**53
 MIN_LEASE_S = 40
 MAX_DEPTH = 32
 MAX_CONDITIONS = 256
+# What a submit may fill the hub's memory with, beside command, env and function.
+MAX_ITEMS = 65_536
+MAX_LABELS, MAX_LABEL = 256, 1024
+MAX_METADATA_VALUES, MAX_METADATA_BYTES = 10_000, 256 * 1024
 # Beyond these nobody reads on, and a peer could make the hub search for near misses for minutes.
 MAX_PROBLEMS = 200
 MAX_SUGGESTIONS = 20
@@ -102,6 +106,8 @@ def _flag(value: Any) -> str:
 def _texts(value: Any) -> str:
     if not isinstance(value, list):
         return f"must be a list of texts, got {_quote(value)}"
+    if len(value) > MAX_ITEMS:
+        return f"holds {len(value)} texts, the limit is {MAX_ITEMS}"
     for position, item in enumerate(value):
         if not isinstance(item, str):
             return f"item {position} must be text, got {_quote(item)}"
@@ -118,6 +124,8 @@ def _argv(value: Any) -> str:
 def _text_map(value: Any) -> str:
     if not isinstance(value, dict):
         return f"must map names to texts, got {_quote(value)}"
+    if len(value) > MAX_ITEMS:
+        return f"holds {len(value)} names, the limit is {MAX_ITEMS}"
     for key, item in value.items():
         if not isinstance(key, str) or not key or _text_fault(key):
             return f"has a bad name {_quote(key)}"
@@ -126,6 +134,27 @@ def _text_map(value: Any) -> str:
         if fault := _text_fault(item):
             return f"{key} {fault}"
     return ""
+
+
+def _labels(value: Any) -> str:
+    if fault := _text_map(value):
+        return fault
+    if len(value) > MAX_LABELS:
+        return f"holds {len(value)} labels, the limit is {MAX_LABELS}"
+    long = next((key for key, item in value.items() if len(key) > 256 or len(item) > MAX_LABEL), None)
+    what = f"names have at most 256 characters and their texts {MAX_LABEL}"
+    return "" if long is None else f"{_quote(long)} is too long: {what}"
+
+
+def _program(value: Any) -> str:
+    if fault := _argv(value):
+        return fault
+    size = sum(len(part.encode()) + 1 for part in value)
+    return (
+        f"takes {size} bytes, the limit is {MAX_COMMAND_BYTES}: put it into a file"
+        if size > MAX_COMMAND_BYTES
+        else ""
+    )
 
 
 def _env(value: Any) -> str:
@@ -172,13 +201,34 @@ def _plain(value: Any, depth: int = 0) -> str:
 
 
 def _metadata(value: Any) -> str:
-    return _document(value) or _plain(value)
+    if fault := _document(value):
+        return fault
+    if _more_than(value, MAX_METADATA_VALUES):
+        return f"holds more than {MAX_METADATA_VALUES} values, the limit"
+    if fault := _plain(value):
+        return fault
+    size = len(msgspec.msgpack.encode(value))
+    return f"takes {size} bytes, the limit is {MAX_METADATA_BYTES}" if size > MAX_METADATA_BYTES else ""
+
+
+def _more_than(value: Any, most: int) -> bool:
+    """Whether a document holds more values than that; looks at no more of them."""
+    count, front = 1, [value]
+    while front and count <= most:
+        item = front.pop()
+        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        count += len(inner)
+        if count <= most:
+            front.extend(inner)
+    return count > most
 
 
 def _conditions(value: Any) -> str:
     fault = _texts(value)
     if not fault and len(value) > MAX_CONDITIONS:
         return f"holds {len(value)} conditions, the limit is {MAX_CONDITIONS}"
+    if not fault and (long := next((item for item in value if len(item) > MAX_LABEL + 300), "")):
+        return f"condition {_quote(long)} is longer than any label"
     return fault or next((problem for item in value if (problem := condition_problem(item))), "")
 
 
@@ -258,8 +308,8 @@ FIELDS: dict[str, Check] = {
     "max_runtime_hours": _number(0, 10**9, whole=False),
     "command": _argv,
     "env": _env,
-    "prolog": _argv,
-    "epilog": _argv,
+    "prolog": _program,
+    "epilog": _program,
     "snapshot_id": _text(256),
     "snapshot_sha": _text(256),
     "health_check": _document,
@@ -272,7 +322,7 @@ FIELDS: dict[str, Check] = {
     "vram_per_gpu_bytes": _number(0, 2**60, whole=True),
     "device": _document,
     "resources": _amounts,
-    "labels": _text_map,
+    "labels": _labels,
     "require": _conditions,
     "prefer": _conditions,
     "priority": _number(-INT32 - 1, INT32, whole=True),

@@ -24,6 +24,7 @@ from dray.core.model.worker import Presence, Worker
 from dray.core.scheduling.ordering import Turns
 
 PIECE = 400
+PIECE_BYTES = 1 << 20
 MOST_LINES = 2_000
 PLENTY = 1 << 20
 TaskKey = tuple[str, int]
@@ -71,9 +72,7 @@ def pack_scene(state: State, clock: Clock, most: int, guests: Sequence[Job] = ()
         some = workers[first : first + PIECE]
         yield _encode(Piece(workers=some, present=list(_present(state, some))))
     jobs = dict.fromkeys([key[0] for key in wanted] + [attempt.job_id for attempt in live])
-    names = list(jobs)
-    for first in range(0, len(names), PIECE):
-        some_jobs = [state.jobs[name] for name in names[first : first + PIECE] if name in state.jobs]
+    for some_jobs in _portions(state, list(jobs)):
         again = [
             state.tasks[job.id, index]
             for job in some_jobs
@@ -86,6 +85,22 @@ def pack_scene(state: State, clock: Clock, most: int, guests: Sequence[Job] = ()
         yield _encode(
             Piece(attempts=some_live, tasks=[state.tasks[key] for key in keys if key in state.tasks])
         )
+
+
+def _portions(state: State, names: list[str]) -> Iterator[list[Job]]:
+    """Jobs by the piece: so many, or fewer where their specs are large."""
+    some: list[Job] = []
+    size = 0
+    for name in names:
+        if (job := state.jobs.get(name)) is None:
+            continue
+        if some and (len(some) == PIECE or size + len(job.spec) > PIECE_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(job)
+        size += len(job.spec)
+    if some:
+        yield some
 
 
 def first_waiting(state: State, most: int) -> list[TaskKey]:

@@ -19,7 +19,7 @@ from dray.sim.faults.runner_node import argument_of
 from dray.sim.faults.runs import CallBehaviour, Runs
 from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import World
-from dray.wire.client_messages import Calls
+from dray.wire.client_messages import Calls, pack_row
 
 SHARE = 0.5
 PATIENCE_MS = 3000
@@ -119,7 +119,7 @@ class Callers:
                 job=caller.job,
                 first=first,
                 args=list(args),
-                spec=dict(caller.spec) if not caller.known or rng.random() < 0.3 else None,
+                spec=pack_row(dict(caller.spec) if not caller.known or rng.random() < 0.3 else None),
                 close=not caller.single and first + count >= caller.wanted and rng.random() < 0.6,
             )
             if caller.single:
