@@ -131,7 +131,7 @@ def test_a_promise_outlasts_a_worker_that_has_yet_to_say_how_many_slots_it_has(c
     run(cluster, "long", max_runtime_s=1000)
     cluster.submit("first")
     cluster.advance(1)
-    cluster.submit("second", queue="other")
+    cluster.submit("second", queue="other", cpu_milli=1000)
     cluster.advance(10)
     kept = dict(cluster.state.reservations)
     assert [kept[queue].job_id for queue in ("default", "other")] == ["first", "second"]
