@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from tests.e2e.cluster import DRAY, NERVOUS, Cluster, is_alive, wait_for
 
+import dray
+from dray.errors import NoSpace
+
 # Shifts wall time by what a file says, and leaves the monotonic clock alone, as `date -s` would.
 FAKE_CLOCK = """
 import os, time
@@ -184,6 +187,9 @@ def test_a_full_disk(small_disk: Cluster) -> None:
     assert refused.status == 507, refused
     assert refused.json["error"]["code"]
     assert cluster.dray("submit", "--", "true").code != 0
+    with dray.connect(cluster.url, cluster.token, cluster.folder) as hub, pytest.raises(NoSpace):
+        # In many messages: those behind the first are refused because that was, and it is the one that tells why.
+        hub.map(abs, range(50_000)).await_recorded()
     flag.touch()
     for job_id in running:
         job = cluster.wait_state(job_id, "failed")

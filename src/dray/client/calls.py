@@ -288,6 +288,8 @@ class CallDesk(Inquiries):
         self._send(fresh)
 
     def _refused(self, stream: Stream, first: int, fault: BaseException) -> None:
+        # The first tells why; what was under way behind it is only refused because that was.
+        fault = stream.refusal = stream.refusal or fault
         stream.refused.append((first, stream.unanswered.pop(first, [])))
         with self._answered:
             if self._open.get(stream.recipe.key) is stream:

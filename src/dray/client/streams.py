@@ -53,6 +53,7 @@ class Stream:
         self.used_at = time.monotonic()
         self.unanswered: dict[int, list[Argument]] = {}
         self.refused: list[tuple[int, list[Argument]]] = []
+        self.refusal: BaseException | None = None
         self.dirty = False
         self.closing = False
         self.halted = False
