@@ -63,6 +63,9 @@ class HubConfig:
     tls_key: Path | None = None
     hosts: tuple[str, ...] = ()
     log_json: bool = True
+    log_file: Path | None = None
+    log_file_bytes: int = 10 * MIB
+    log_files: int = 5
 
     body_bytes: int = 8 * MIB
     frame_text_bytes: int = 1 * MIB
@@ -134,6 +137,9 @@ class AgentConfig:
     output_bytes: int = 64 * MIB
     terminal_s: float = 7 * DAY_S
     terminal_max: int = 10_000
+    log_file: Path | None = None
+    log_file_bytes: int = 10 * MIB
+    log_files: int = 5
 
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

@@ -27,6 +27,7 @@ from dray.config import AgentConfig
 from dray.core.model.capability import Capability
 from dray.descriptors import raise_file_limit
 from dray.errors import DrayError, StoreError
+from dray.logfile import make_handler
 from dray.presence import Hold, hold
 
 REDETECT_S = 60.0
@@ -37,9 +38,15 @@ logger = logging.getLogger("dray.agent")
 
 def run_agent(config: AgentConfig) -> int:
     """Run an agent until it is told to stop."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    try:
+        handler = make_handler(config.log_file, config.log_file_bytes, config.log_files)
+    except OSError as fault:
+        print(
+            f"dray worker: the log cannot be written to {config.log_file}: {fault.strerror}", file=sys.stderr
+        )
+        return 1
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(handlers=[handler], level=logging.INFO, format=form)
     logging.getLogger("websockets").setLevel(logging.WARNING)
     raise_file_limit()
     with contextlib.suppress(ImportError):

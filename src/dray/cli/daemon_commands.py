@@ -57,6 +57,11 @@ Process = subprocess.Popen[bytes]
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="Further names clients may use for it."
 )
 @click.option("--log-json/--log-text", default=None, help="Form of the log.  [default: json]")
+@click.option(
+    "--log-file",
+    type=click.Path(dir_okay=False),
+    help="Write the log, and all that is printed, to this file; it is rotated at 10M.",
+)
 @pass_session
 def hub(session: Session, **flags: Any) -> int:
     """Run a hub in the foreground; it stops cleanly on SIGTERM, and tasks keep running."""
@@ -91,6 +96,11 @@ def hub(session: Session, **flags: Any) -> int:
 )
 @click.option(
     "--address", metavar="HOST", help="Where members of a gang meet this machine.  [default: found out]"
+)
+@click.option(
+    "--log-file",
+    type=click.Path(dir_okay=False),
+    help="Write the log, and all that is printed, to this file; it is rotated at 10M.",
 )
 @pass_session
 def worker_start(

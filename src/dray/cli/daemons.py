@@ -5,6 +5,7 @@ Knows nothing about jobs; which process is the daemon of a home is known to `dra
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -31,6 +32,9 @@ class DaemonFailed(DrayError):
 def start_daemon(home: Path, role: str, arguments: Sequence[str], to_file: bool) -> subprocess.Popen[bytes]:
     """Start a daemon in its own session, so that Ctrl-C reaches it only through whoever watches over it."""
     command = ["hub"] if role == "hub" else ["worker", "start"]
+    if to_file:
+        # What it says before it has taken its log over goes there as well.
+        arguments = ["--log-file", str(log_path(home, role)), *arguments]
     env = environment_of_pair()
     output: IO[bytes] | None = _open_log(home, role) if to_file else None
     try:
@@ -55,7 +59,7 @@ def _open_log(home: Path, role: str) -> IO[bytes]:
     path = log_path(home, role)
     make_folder(home, path.parent)
     try:
-        return path.open("ab")
+        return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
     except OSError as fault:
         raise _unusable(home, fault) from None
 

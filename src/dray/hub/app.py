@@ -81,6 +81,7 @@ from dray.hub.store.writer import StoreWriter
 from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.task_tokens import TaskTokens, ensure_secret
 from dray.hub.turns import Decision, TurnFailed
+from dray.logfile import make_handler
 from dray.presence import describe_self, hold
 from dray.wire.client_messages import CLIENT_PATH
 from dray.wire.dialling import SOCKET_NAME
@@ -123,7 +124,13 @@ class Ground(NamedTuple):
 
 def run_hub(config: HubConfig) -> int:
     """Run a hub until it is told to stop; 0 after a clean end, 1 with a message when it could not start or go on."""
-    set_up_logging(config.log_json)
+    try:
+        set_up_logging(
+            config.log_json, make_handler(config.log_file, config.log_file_bytes, config.log_files)
+        )
+    except OSError as fault:
+        print(f"dray hub: the log cannot be written to {config.log_file}: {fault.strerror}", file=sys.stderr)
+        return 1
     try:
         with hold(config.home, "hub"):
             with contextlib.suppress(ImportError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from datetime import UTC, datetime
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -39,9 +38,8 @@ def _worth_telling(record: logging.LogRecord) -> bool:
     return True
 
 
-def set_up_logging(as_json: bool, level: int = logging.INFO) -> None:
-    """Send dray's log, and what the server library has to say, to standard error in one form."""
-    handler = logging.StreamHandler(sys.stderr)
+def set_up_logging(as_json: bool, handler: logging.Handler, level: int = logging.INFO) -> None:
+    """Send dray's log, and what the server library has to say, to one place in one form."""
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if as_json else plain)
     root = logging.getLogger("dray")
