@@ -68,7 +68,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     },
     "worker": {
         "hub": "address of the hub; empty: the hub of this home",
-        "token": "token with the scope `worker`; empty: the token file of this home",
+        "token": "token with the scope `join` or `worker`; empty: that of this worker, or of the home",
         "fingerprint": "trust exactly this certificate of the hub",
         "cafile": "certificates to trust instead of the system's",
         "hub_user": "account that runs the hub of this machine, by name or number, where it is neither yours nor root",

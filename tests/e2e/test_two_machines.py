@@ -76,14 +76,18 @@ def cluster(make_cluster: Callable[..., Cluster], wire: Wire) -> Cluster:
     cluster = make_cluster()
     words = [*DRAY, "hub", "--home", str(cluster.home), "--host", HUB_ADDRESS, "--port", "7373"]
     cluster.hub = cluster.spawn(inside(wire.hub, words), cluster.folder / "hub.log")
-    wait_for(lambda: "join with: " in cluster.hub_text(), "the hub prints its join line")
+    wait_for(
+        lambda: "dray token create --scope join" in cluster.hub_text(), "the hub says how to add machines"
+    )
+    assert "drayjoin_" not in cluster.hub_text(), "a log is no place for a token"
+    line = ask(cluster, wire, "token", "create", "--scope", "join").stdout
+    (cluster.folder / "join").write_text(line)
     return cluster
 
 
 def join_words(cluster: Cluster, name: str) -> list[str]:
     """The printed line with a name and a home of the new machine's own behind it."""
-    line = next(line for line in cluster.hub_text().splitlines() if line.startswith("join with: "))
-    program, *words = shlex.split(line.removeprefix("join with: "))
+    program, *words = shlex.split((cluster.folder / "join").read_text())
     assert program == "dray"
     return [*DRAY, *words, "--name", name, "--home", str(cluster.folder / name), "--backend", "cpu"]
 
@@ -105,6 +109,10 @@ def test_joining_by_the_printed_line(cluster: Cluster, wire: Wire) -> None:
     assert f"https://{HUB_ADDRESS}:7373" in words
     cluster.spawn(inside(wire.agent, words), cluster.folder / "far.log")
     wait_for(lambda: "far" in ask(cluster, wire, "worker", "ls").stdout, "the worker joins")
+    (kept,) = [*(cluster.folder / "far" / "worker").glob("token")]
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert kept.read_text().split()[:2][1] == "far"
+    assert not kept.read_text().startswith("drayjoin_"), "it has a token of its own now"
     done = ask(cluster, wire, "run", "--", "sh", "-c", "cat /proc/net/fib_trie; echo $DRAY_WORKER")
     assert done.returncode == 0, done
     assert AGENT_ADDRESS in done.stdout, "it ran on the other machine"
@@ -128,7 +136,7 @@ def test_the_join_token_only_joins(cluster: Cluster, wire: Wire) -> None:
     token = words[words.index("--token") + 1]
     refused = ask(cluster, wire, "ps", "--token", token)
     assert refused.returncode != 0
-    assert "scope" in refused.stderr
+    assert "is a join token" in refused.stderr
     assert oct((cluster.home / "token").stat().st_mode & 0o777) == "0o600"
     keys = [
         path for path in cluster.home.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()

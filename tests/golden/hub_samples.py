@@ -39,6 +39,7 @@ from dray.hub.effect_runner import Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.questions import Questions
+from dray.hub.service import Caller
 from dray.hub.sessions import Sessions
 from dray.hub.store.base import ArgsChunk, Turn
 from dray.hub.store.memory import MemoryStore
@@ -110,7 +111,7 @@ class Script:
     def ask(self, body: Any) -> list[dict[str, Any]]:
         """Put one of the three questions."""
         questions = Questions(lambda: cast("Engine", self), lambda: {"dray_workers": 1.0})
-        questions.answer(self.peer, body)
+        questions.answer(self.peer, body, Caller("", "", ("admin",)))
         sent, self.peer.got = self.peer.got, []
         return sent
 

@@ -88,6 +88,7 @@ FACTS: list[Fact] = [
         finished=(OUTCOME,),
         again=True,
         resources={"licence": 2},
+        owner="04cc18fd",
     ),
     WorkerChanged("worker-1", CAPABILITY_READ, (DEVICE_READ,)),
     AttemptAccepted("worker-1", "job", 3, "2-5", "10.0.0.7", (4000,)),
@@ -324,6 +325,7 @@ WORKER = Worker(
     quarantined=("stray",),
     registered_at_ms=5,
     resources={"licence": 2},
+    owner="04cc18fd",
 )
 RECEIPT = Receipt(
     id="p1",

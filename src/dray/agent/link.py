@@ -25,6 +25,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from dray.agent.aside import do_aside
 from dray.agent.blobs import HubAccess
 from dray.agent.effects import Tell
+from dray.agent.own_token import OwnToken, TokenRefused, refusal_text
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable, InvalidInput
 from dray.wire.codec import Envelope, message
@@ -38,8 +39,8 @@ SILENCE_FACTOR = 3.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HUB_FILE_POLL_S = 0.05
 OPEN_S = 10.0
-# Closes that only a person can mend: the token has ended.
-NOT_LET_IN = (4401,)
+# Closes that only a person can mend: the token has ended, or is another worker's.
+NOT_LET_IN = (4401, 4403)
 NO_TOKEN = (
     "this worker gets no work until it has a token that the hub takes: start it again with a new one (--token); "
     "its tasks go on, and the hub is asked again now and then"
@@ -52,7 +53,7 @@ class Link:
     """One session at a time. `on_message` gets every hub message decoded; `push` queues one for the hub."""
 
     def __init__(self, config: AgentConfig, on_message: OnMessage) -> None:
-        self._config, self._on_message = config, on_message
+        self._config, self._on_message, self._own = config, on_message, OwnToken(config)
         self._codec = hub_codec(binary=True)
         self._queue: list[tuple[dict[str, Any], bool]] = []
         self._unanswered: deque[int] = deque()
@@ -89,11 +90,12 @@ class Link:
 
     async def run_session(self, hello: Callable[[], dict[str, Any]]) -> None:
         """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers."""
-        way, token, pinned = self._target()
+        way, pinned = self._target()
 
         def trust() -> ssl.SSLContext:
             return make_context(way.url, pinned, self._config.cafile)
 
+        token = await self._own.settle(way, trust)
         line = await _dial(way, trust)
         # Host and path are what is said in the handshake; the connection itself stands already.
         url = ("wss" if line.context is not None else "ws") + way.url[way.url.index(":") :] + "/ws"
@@ -113,7 +115,7 @@ class Link:
                 proxy=None,
             )
         except websockets.InvalidStatus as refusal:
-            text, status = _refusal_text(refusal.response.body), refusal.response.status_code
+            text, status = refusal_text(refusal.response.body), refusal.response.status_code
             kind = TokenRefused if status in (401, 403) else HubUnavailable
             raise kind(f"the hub answers {status}: {text}") from None
         except (OSError, TimeoutError, websockets.WebSocketException) as fault:
@@ -197,10 +199,9 @@ class Link:
             return
         self._on_message(envelope.type, body, envelope.error)
 
-    def _target(self) -> tuple[Way, str, str]:
+    def _target(self) -> tuple[Way, str]:
         """Where to dial: as told, or by the hub.json of this home, read anew each time since a hub may have moved."""
         config = self._config
-        token = config.token
         try:
             note = json.loads((config.home / "hub.json").read_text())
         except (OSError, ValueError):
@@ -210,17 +211,9 @@ class Link:
             raise NoHubYet(f"no hub runs with {config.home} yet")
         is_own = url == note.get("url")
         pinned = config.fingerprint or (note.get("fingerprint", "") if is_own else "")
-        for place in ("worker/token", "token"):
-            if not token:
-                with contextlib.suppress(OSError):
-                    token = (config.home / place).read_text().strip()
         check_address(url)
         socket = str(config.home / SOCKET_NAME) if is_own and note.get("socket") else ""
-        return Way(url, socket, config.hub_user), token, pinned
-
-
-class TokenRefused(HubUnavailable):
-    """The hub does not want this token, or no longer: asking again soon changes nothing."""
+        return Way(url, socket, config.hub_user), pinned
 
 
 class NoHubYet(HubUnavailable):
@@ -303,10 +296,3 @@ async def keep_dialling(
         else:
             delay_s = min(config.reconnect_max_s, delay_s * 2)
         await asyncio.sleep(random.uniform(delay_s / 2 if refused else 0, delay_s))
-
-
-def _refusal_text(body: bytes | bytearray | None) -> str:
-    try:
-        return str(json.loads(body or b"{}")["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return "no reason given"

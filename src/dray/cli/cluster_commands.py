@@ -14,7 +14,7 @@ from dray.errors import DrayError, HubUnavailable
 
 _HERE = "dray.cli.cluster_commands"
 _DAEMONS = "dray.cli.daemon_commands"
-SCOPES = ("admin", "submit", "read", "worker")
+SCOPES = ("admin", "submit", "read", "worker", "join")
 
 
 @click.group(
@@ -117,13 +117,26 @@ def token() -> None:
 @click.option(
     "--scope", "scopes", multiple=True, type=click.Choice(SCOPES), help="What it may do; may be repeated."
 )
-@click.option("--expires", metavar="TIME", help="Valid for this long, such as 30d.  [default: for ever]")
+@click.option(
+    "--expires", metavar="TIME", help="Valid for this long, such as 30d.  [default: for ever; join: 24h]"
+)
+@click.option(
+    "--worker", metavar="ID", help="For this worker alone; the token that it had so far is revoked."
+)
 @pass_session
-def token_create(session: Session, user: str | None, scopes: tuple[str, ...], expires: str | None) -> None:
-    """Make a token and print it: the hub keeps only its hash and cannot show it again."""
+def token_create(
+    session: Session, user: str | None, scopes: tuple[str, ...], expires: str | None, worker: str | None
+) -> None:
+    """Make a token and print it: the hub keeps only its hash and cannot show it again.
+
+    For the scope join it prints the line that makes another machine a worker; each one that it is pasted into gets a
+    token of its own.
+    """
     from dray.core.model.units import parse_seconds
 
-    body: dict[str, Any] = {"scopes": list(scopes) or ["submit", "read"]}
+    body: dict[str, Any] = {"scopes": list(scopes) or (["worker"] if worker else ["submit", "read"])}
+    if worker:
+        body["worker"] = worker
     if user:
         body["user"] = user
     if expires:
@@ -132,12 +145,19 @@ def token_create(session: Session, user: str | None, scopes: tuple[str, ...], ex
     if session.json:
         session.print_json(document)
         return
-    print(document.get("token", ""))
+    print(document.get("join") or document.get("token", ""))
     print(
-        f"token {document.get('id')} for {document.get('user')}, scopes {', '.join(document.get('scopes') or [])};"
-        " it is not shown again",
+        f"token {document.get('id')} for {document.get('user')}, scopes {', '.join(document.get('scopes') or [])}"
+        f"{until(document)}; it is not shown again",
         file=sys.stderr,
     )
+
+
+def until(document: dict[str, Any]) -> str:
+    from dray.cli.render import local_time
+
+    at = local_time(document.get("expires_at"))
+    return f", valid until {at}" if at else ""
 
 
 @click.command("ls", cls=HubCommand)

@@ -39,6 +39,7 @@ TOKEN_COLUMNS = (
     Column("CREATED", drop=2),
     Column("EXPIRES"),
     Column("LAST USED", drop=3),
+    Column("WORKER", least=6),
     Column("STATE"),
 )
 
@@ -191,6 +192,7 @@ def draw_tokens(tokens: Sequence[Document]) -> str:
             local_time(token.get("created_at")) or "-",
             local_time(token.get("expires_at")) or "never",
             local_time(token.get("last_used_at")) or "-",
+            str(token.get("worker") or "-"),
             "revoked" if token.get("revoked") else "valid",
         ]
         for token in tokens

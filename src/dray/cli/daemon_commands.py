@@ -110,7 +110,11 @@ def worker_start(
     task_users: tuple[str, ...],
     **flags: Any,
 ) -> int:
-    """Run an agent in the foreground: this machine becomes a worker of the hub."""
+    """Run an agent in the foreground: this machine becomes a worker of the hub.
+
+    A token is kept in the home and taken out of the process list; `--token -` reads it from stdin, DRAY_WORKER_TOKEN
+    and `token` in the table [worker] of config.toml stand for it too.
+    """
     given: dict[str, Any] = {name: value for name, value in session.flags.items() if name != "home"}
     given.update({name: value for name, value in flags.items() if value is not None})
     if labels:
@@ -119,6 +123,8 @@ def worker_start(
         given["resources"] = read_amounts(resources)
     if task_users:
         given["task_users"] = read_task_users(task_users)
+    if given.get("token") == "-":
+        given["token"] = sys.stdin.readline().strip()
     config = load_agent(session.home, given)
     if given.get("token"):
         hide_token(session.home, str(given["token"]))

@@ -84,6 +84,7 @@ class Answers:
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.listeners: list[Callable[[Note], None]] = [parts.site.hear, parts.forecasts.hear]
+        self.checks: list[Callable[[State], Document]] = []
         self.ready = False
 
     @property
@@ -339,6 +340,7 @@ class Answers:
             )
             checks.append({"name": "quarantine", "ok": not strange, "detail": detail})
             checks += self._parts.setbacks.checks()
+            checks += [check(state) for check in self.checks]
             facts = {
                 "version": dray.__version__,
                 "epoch": state.counters.epoch,

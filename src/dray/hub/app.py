@@ -61,6 +61,7 @@ from dray.hub.lane_feed import LaneFeed
 from dray.hub.logs import set_up_logging
 from dray.hub.metrics import Gauges, Metrics
 from dray.hub.outputs import Outputs
+from dray.hub.owners import Owners
 from dray.hub.policy_changes import settle_at_start
 from dray.hub.policy_file import PolicyFile, find_policy_file
 from dray.hub.projection import Projector
@@ -107,6 +108,7 @@ class Hub(NamedTuple):
     outputs: Outputs
     blobs: Blobs
     tokens: Tokens
+    owners: Owners
     api: HttpApi
     server: HttpServer
     url: str
@@ -268,14 +270,10 @@ def _wire(
     limits = Limits(
         config.frame_text_bytes, config.frame_msgpack_bytes, config.queue_messages, config.queue_bytes
     )
-
-    async def save_token(row: TokenRow, record: AuditRecord) -> None:
-        await writer.run(lambda target: target.save_token(row))
-        await the_engine().change(lambda state, clock: _audit_only(record))
-
     tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
-    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save_token, tasks)
-    sessions = Sessions(the_engine, store, outputs, questions, limits, tokens.hold)
+    state.uid_key = tasks.derive_key(b"attempts")
+    tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
+    sessions = Sessions(the_engine, store, outputs, questions, limits, tokens.hold, owners)
     blobs = _make_blobs(config, store, writer, clock, metrics)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
     runner = Runner(
@@ -297,6 +295,7 @@ def _wire(
     most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more, setbacks))
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
+    answers.checks.append(owners.examine)
     calls = CallAnswers(engine, CallSources(answers.sources, args, blobs.missing), answers.calls, call_feed)
 
     def report(kind: str, error: BaseException) -> str:
@@ -309,9 +308,11 @@ def _wire(
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
     ]
-    api = _make_api(config, answers, tokens, routes, metrics, Values(blobs, calls), report, budgets)
+    api = _make_api(config, answers, (tokens, owners), routes, metrics, Values(blobs, calls), report, budgets)
     server = server or _make_server(config, ground, tls)
-    sides = (sessions, channels, feed, outputs, blobs, tokens, api, server, server.url, ground)
+    url, pin = server.url, fingerprint(tls.cert) if tls else ""
+    owners.tell_join = lambda token: join_line(_join_url(config, url), pin, token)
+    sides = (sessions, channels, feed, outputs, blobs, tokens, owners, api, server, server.url, ground)
     return Hub(config, store, writer, engine, answers, *sides)
 
 
@@ -327,6 +328,20 @@ def _report_effect(reports: Reports, effect: str, error: BaseException) -> None:
     )
 
 
+def _make_tokens(
+    store: SqliteStore, writer: StoreWriter, clock: HubClock, engine: Callable[[], Engine], tasks: TaskTokens
+) -> tuple[Tokens, Owners]:
+    async def audit(record: AuditRecord) -> None:
+        await engine().change(lambda state, clock: Decision(audit=(record,)))
+
+    async def save(row: TokenRow, record: AuditRecord) -> None:
+        await writer.run(lambda target: target.save_token(row))
+        await audit(record)
+
+    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save, tasks)
+    return tokens, Owners(tokens, lambda: engine().state, audit)
+
+
 def _make_more(
     config: HubConfig, engine: Engine, clock: HubClock, store: Store
 ) -> tuple[SiteAnswers, Forecasts]:
@@ -338,7 +353,7 @@ def _make_more(
 def _make_api(
     config: HubConfig,
     answers: Answers,
-    tokens: Tokens,
+    who: tuple[Tokens, Owners],
     routes: list[SocketRoute],
     metrics: Metrics,
     values: Values,
@@ -347,7 +362,7 @@ def _make_api(
 ) -> HttpApi:
     limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
     hosts = (*config.hosts, config.host, socket.gethostname())
-    return HttpApi(answers, tokens, hosts, limits, routes, metrics.count_request, values, report, budgets)
+    return HttpApi(answers, *who, hosts, limits, routes, metrics.count_request, values, report, budgets)
 
 
 def _make_blobs(
@@ -380,10 +395,6 @@ def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:
         call_feed.publish(seq, ended)
 
     return publish
-
-
-def _audit_only(record: AuditRecord) -> Any:
-    return Decision(audit=(record,))
 
 
 def _gauges(state: State, sessions: Sessions, setbacks: Setbacks) -> Gauges:
@@ -491,19 +502,22 @@ async def _note_address(hub: Hub) -> None:
 async def _announce(hub: Hub) -> None:
     """Say where the hub is, to people too, and how others join it."""
     await _note_address(hub)
-    tls = _tls_files(hub.config)
     print(f"ready {hub.url}", flush=True)
-    if not is_loopback(hub.config.host) and tls is not None:
-        caller = Caller("", getpass.getuser(), ("admin",))
-        made = await hub.tokens.create(caller, getpass.getuser(), ("worker",))
-        print(f"join with: {join_line(_join_url(hub), fingerprint(tls.cert), made['token'])}", flush=True)
+    if is_loopback(hub.config.host):
+        return
+    if not sys.stdout.isatty():
+        # What is not a terminal is a log, which is no place for a token.
+        print("add a machine by the line that this prints: dray token create --scope join", flush=True)
+        return
+    made = await hub.tokens.create(Caller("", getpass.getuser(), ("admin",)), getpass.getuser(), ("join",))
+    print(f"join with (until {made['expires_at']}): {hub.owners.tell_join(made['token'])}", flush=True)
 
 
-def _join_url(hub: Hub) -> str:
-    if hub.config.host in ("0.0.0.0", "::"):
-        port = hub.url.rpartition(":")[2]
+def _join_url(config: HubConfig, url: str) -> str:
+    if config.host in ("0.0.0.0", "::"):
+        port = url.rpartition(":")[2]
         return f"https://{socket.gethostname()}:{port}"
-    return hub.url
+    return url
 
 
 def _tls_files(config: HubConfig) -> TlsFiles | None:

@@ -31,7 +31,10 @@ from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, TokenRow
 from dray.hub.task_tokens import TaskTokens, is_task_id, is_task_token, task_token_id
 
-SCOPES = ("admin", "submit", "read", "worker")
+SCOPES = ("admin", "submit", "read", "worker", "join")
+# A join token is pasted into terminals: its text says what it is, and it does not live long.
+JOIN_PREFIX = "drayjoin"
+JOIN_S = 86400.0
 TOKEN_FILE = "token"
 MAX_EXPIRES_S = 100 * 365 * 86400
 _NO_HASH = bytes(32)
@@ -77,6 +80,9 @@ class Tokens:
         self._save, self._tasks = save, tasks
         self._entries = {row.id: _Entry(row) for row in rows}
         self._leases = Leases(self.fault_of, self._left_s)
+        self._made_for = {
+            entry.row.worker: entry.row.id for entry in self._entries.values() if entry.row.worker
+        }
 
     def authenticate(self, header: str | None) -> Caller:
         """Tell whose token an Authorization header carries."""
@@ -100,6 +106,25 @@ class Tokens:
             raise Unauthenticated(f"{fault}: ask an admin for a new one")
         entry.last_used_ms = now_ms
         return entry.caller
+
+    def clock_ms(self) -> int:
+        """Wall time, which expiry is measured by."""
+        return self._clock_ms()
+
+    def is_single(self, token_id: str) -> bool:
+        """Whether a token speaks for one worker only."""
+        entry = self._entries.get(token_id)
+        return entry is not None and entry.row.single
+
+    def worker_of(self, token_id: str) -> str:
+        """The worker that a token was made for; empty where it was made for whoever comes first."""
+        entry = self._entries.get(token_id)
+        return entry.row.worker if entry is not None else ""
+
+    def is_shared(self, token_id: str) -> bool:
+        """Whether a worker's token may speak for several: one that was made before tokens were bound to workers."""
+        entry = self._entries.get(token_id)
+        return entry is not None and not entry.row.single and "admin" not in entry.row.scopes
 
     def hold(self, token_id: str, end: End) -> AbstractContextManager[None]:
         """Serve somebody for longer than an answer takes: `end` is called with the reason once the token has ended."""
@@ -136,17 +161,41 @@ class Tokens:
         return {"tokens": [_document(entry) for entry in ordered]}
 
     async def create(
-        self, by: Caller, user: str, scopes: Sequence[str], expires_s: float | None = None
+        self,
+        by: Caller,
+        user: str,
+        scopes: Sequence[str],
+        expires_s: float | None = None,
+        worker: str = "",
     ) -> dict[str, Any]:
-        """Make a token; its text is in this answer and nowhere else."""
+        """Make a token; its text is in this answer and nowhere else. One for a `worker` takes that id for itself."""
         now_ms = self._clock_ms()
         _check_request(user, scopes, expires_s)
+        if expires_s is None and "join" in scopes:
+            expires_s = JOIN_S
         expires_at_ms = now_ms + round(expires_s * 1000) if expires_s else 0
-        text, row = make_token(user, scopes, now_ms, expires_at_ms)
-        detail = f"user {user}, scopes {' '.join(row.scopes)}"
-        await self._save(row, AuditRecord(now_ms, by.user, by.token_id, "token.create", row.id, detail))
+        text, row = make_token(user, scopes, now_ms, expires_at_ms, worker)
+        detail = f"user {user}, scopes {' '.join(row.scopes)}" + (f", worker {worker}" if worker else "")
+        record = AuditRecord(now_ms, by.user, by.token_id, "token.create", row.id, detail)
+        before = self._made_for.get(worker, "")
+        if worker:
+            # Before anything is awaited: of two who ask for one id at the same time only one gets it.
+            if self.made_for(worker):
+                raise Conflict(f"worker id {worker} belongs to token {before}: revoke it first")
+            self._made_for[worker] = row.id
+        try:
+            await self._save(row, record)
+        except BaseException:
+            if worker:
+                self._made_for[worker] = before
+            raise
         self._entries[row.id] = _Entry(row)
         return {**_document(self._entries[row.id]), "token": text}
+
+    def made_for(self, worker_id: str) -> str:
+        """The token that was made for a worker and is good, or about to be made; empty where there is none."""
+        token_id = self._made_for.get(worker_id, "")
+        return token_id if token_id not in self._entries or not self.fault_of(token_id) else ""
 
     async def revoke(self, by: Caller, token_id: str) -> dict[str, Any]:
         """End a token for good. The last one that can make others stays, or nobody could get in any more."""
@@ -176,10 +225,12 @@ def hash_token(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def make_token(user: str, scopes: Sequence[str], now_ms: int, expires_at_ms: int = 0) -> tuple[str, TokenRow]:
+def make_token(
+    user: str, scopes: Sequence[str], now_ms: int, expires_at_ms: int = 0, worker: str = ""
+) -> tuple[str, TokenRow]:
     """Draw a new token: its text, and the row that may be stored."""
     token_id = secrets.token_hex(4)
-    text = f"dray_{token_id}_{secrets.token_urlsafe(32)}"
+    text = f"{JOIN_PREFIX if 'join' in scopes else 'dray'}_{token_id}_{secrets.token_urlsafe(32)}"
     ordered = tuple(scope for scope in SCOPES if scope in scopes)
     row = TokenRow(
         id=token_id,
@@ -188,6 +239,8 @@ def make_token(user: str, scopes: Sequence[str], now_ms: int, expires_at_ms: int
         scopes=ordered,
         created_at_ms=now_ms,
         expires_at_ms=expires_at_ms,
+        single="worker" in ordered and "admin" not in ordered,
+        worker=worker,
     )
     return text, row
 
@@ -248,7 +301,7 @@ def stamp(at_ms: int) -> str | None:
 
 def _id_of(text: str) -> str:
     parts = text.split("_", 2)
-    return parts[1] if len(parts) == 3 and parts[0] == "dray" else ""
+    return parts[1] if len(parts) == 3 and parts[0] in ("dray", JOIN_PREFIX) else ""
 
 
 def _is_live(row: TokenRow, now_ms: int) -> bool:
@@ -273,6 +326,8 @@ def _check_request(user: str, scopes: Sequence[str], expires_s: float | None) ->
     ]
     if not scopes:
         problems.append(Problem("scopes", f"names none: give at least one of {', '.join(SCOPES)}"))
+    if "join" in scopes and len(set(scopes)) > 1:
+        problems.append(Problem("scopes", "join goes with no other: its token is handed around"))
     if not is_id(user):
         problems.append(Problem("user", f"must be {ID_RULE}"))
     if expires_s is not None and not 0 < expires_s <= MAX_EXPIRES_S:
@@ -293,4 +348,5 @@ def _document(entry: _Entry) -> dict[str, Any]:
         "expires_at": stamp(row.expires_at_ms),
         "last_used_at": stamp(entry.last_used_ms),
         "revoked": row.revoked,
+        "worker": row.worker or None,
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.errors import InvalidInput, Problem
 from dray.hub.http_answers import Answer, FileBody, Text
-from dray.hub.http_routes import API, READ, Param, Request, Route
+from dray.hub.http_routes import API, Param, Request, Route
 from dray.wire import api_schemas as shapes
 
 PUT_SCOPES = ("submit", "worker")
@@ -93,7 +93,7 @@ VALUE_ROUTES = (
           stays=True),
     Route("GET", f"{API}/blobs/{{digest}}", "get_blob", "Download a large value", get_blob, GET_SCOPES,
           answers={200: bytes}, media=BINARY, stays=True),
-    Route("GET", f"{API}/jobs/{{id}}/value", "read_value", "Read the packed value that a call left", read_value, READ,
-          params=(_TASK,), answers={200: bytes}, media=BINARY, errors=(409,),
+    Route("GET", f"{API}/jobs/{{id}}/value", "read_value", "Read the packed value that a call left", read_value,
+          GET_SCOPES, params=(_TASK,), answers={200: bytes}, media=BINARY, errors=(409,),
           stays=True),
 )  # fmt: skip

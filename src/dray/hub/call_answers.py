@@ -14,7 +14,7 @@ from dray.errors import Conflict, NotFound
 from dray.hub.call_commands import CallSources, add_calls, read_call_spec
 from dray.hub.call_feed import CallFeed, Listener
 from dray.hub.call_rows import CallReader, End
-from dray.hub.commands import find_job, owned
+from dray.hub.commands import find_job, owned, works_for
 from dray.hub.engine import Engine
 from dray.hub.service import Caller, Document
 from dray.wire.client_messages import Calls, Collect
@@ -64,10 +64,14 @@ class CallAnswers:
         return await self._engine.read(look)
 
     async def value(self, caller: Caller, job_id: str, index: int | None) -> Value:
-        """Give the value of one call, or of a job's only task."""
+        """Give the value of one call, or of a job's only task; to a worker while it works for the job's user."""
+        is_worker = not (caller.may("read") or caller.may("submit"))
 
         def look(state: State) -> Value:
-            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            found = find_job(state, self._store, job_id)
+            if is_worker and found is not None and not works_for(state, caller, found.user):
+                found = None
+            job = found if is_worker and found is not None else owned(caller, found, job_id)
             place = _place(job, index)
             if not job.calls:
                 raise NotFound(f"job {job.id} runs a command: it leaves output (`dray logs`), no value")

@@ -13,7 +13,7 @@ import msgspec
 
 from dray.core.lifecycle.effects import Effect, Refuse
 from dray.core.lifecycle.events import CallsEnded, Event
-from dray.core.lifecycle.lanes import Outstanding, finals, outstanding
+from dray.core.lifecycle.lanes import Outstanding, finals, find_lane, outstanding
 from dray.core.lifecycle.state import State
 from dray.hub.store.base import BlobRef, Chunk, ResultsChunk
 from dray.wire.worker_messages import CallsResult, PackedValue
@@ -69,7 +69,7 @@ def record(
     state: State, worker: str, body: CallsResult, raw: bytes = b""
 ) -> Iterator[Event | Effect | Chunk | Recorded | AckCalls]:
     """Yield what follows from one frame of results. `raw` is the frame's own msgpack, where that is at hand."""
-    lane = state.attempts.get(body.lane)
+    lane = find_lane(state, worker, body.lane)
     if lane is not None and lane.job_id != body.job:
         # Acked all the same: sent again it would be no better.
         yield Refuse(worker, f"calls_result: lane {body.lane} is one of job {lane.job_id}, not of {body.job}")

@@ -252,6 +252,12 @@ def owned(caller: Caller, job: Job | None, job_id: str) -> Job:
     return job
 
 
+def works_for(state: State, caller: Caller, user: str) -> bool:
+    """Whether the caller is a worker that holds work of this user now: it may have the values that the work needs."""
+    held = state.held.get(state.owned.get(caller.token_id, ""), ())
+    return any(state.jobs[state.attempts[uid].job_id].user == user for uid in held)
+
+
 def cancel(
     caller: Caller, job_id: str, index: int | None, grace_s: float | None, store: Store, finish: Finish
 ) -> Callable[[State, Clock], Decision]:

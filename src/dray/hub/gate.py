@@ -82,6 +82,11 @@ class Gate:
         given = headers.get(b"authorization")
         caller = self._tokens.authenticate(None if given is None else given.decode("latin-1"))
         if not any(caller.may(scope) for scope in scopes):
+            if caller.scopes == ("join",):
+                raise Forbidden(
+                    f"token {caller.token_id} is a join token: all it does is to get a worker a token of its own, "
+                    "with POST /api/v1/workers/NAME/token (`dray worker start` does that by itself)"
+                )
             has = ", ".join(caller.scopes)
             raise Forbidden(
                 f"this call needs the scope {' or '.join(scopes)} and token {caller.token_id} has {has}: "

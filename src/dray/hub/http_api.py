@@ -50,6 +50,7 @@ from dray.hub.http_calls import ROUTES, Desk
 from dray.hub.http_routes import Request, Route, Router, read_query
 from dray.hub.http_streams import CallerGone, Stream, Streams, cut, wait_gone
 from dray.hub.openapi import openapi_text
+from dray.hub.owners import Owners
 from dray.hub.service import Caller, HubService
 from dray.hub.sockets import ADMIT
 from dray.wire.codec import MAX_DEPTH
@@ -93,6 +94,7 @@ class HttpApi:
         self,
         service: HubService,
         tokens: Tokens,
+        owners: Owners,
         hosts: Iterable[str] = (),
         limits: HttpLimits | None = None,
         sockets: Iterable[SocketRoute] = (),
@@ -113,7 +115,13 @@ class HttpApi:
         # Made when somebody asks: it would take a good part of every start.
         describe = functools.cache(lambda: openapi_text().encode())
         self._desk = Desk(
-            service, tokens, self.streams, self._limits.batch_specs, describe, *(values or (None, None))
+            service,
+            tokens,
+            owners,
+            self.streams,
+            self._limits.batch_specs,
+            describe,
+            *(values or (None, None)),
         )
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from dray.hub.call_answers import CallAnswers
 from dray.hub.http_answers import Answer, Text
 from dray.hub.http_routes import ADMIN, API, READ, SUBMIT, Param, Request, Route
 from dray.hub.http_streams import Stream, Streams, feed_lines
+from dray.hub.owners import Owners
 from dray.hub.service import HubService, LogRequest
 from dray.hub.site_calls import SITE_ROUTES
 from dray.hub.store.base import JobFilter
@@ -33,6 +34,7 @@ from dray.wire import reason_schemas as reason_shapes
 from dray.wire.packed import Packed
 
 ANY = ("read", "submit", "worker")
+JOIN = ("join",)
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
 MAX_WAIT_S = 300
 _KEY = re.compile(r"[\x20-\x7e]{1,128}")
@@ -46,6 +48,7 @@ class Desk(NamedTuple):
 
     service: HubService
     tokens: Tokens
+    owners: Owners
     streams: Streams
     batch_specs: int
     describe: Callable[[], bytes]
@@ -191,15 +194,29 @@ async def stream_events(desk: Desk, request: Request) -> Stream:
 
 
 async def list_tokens(desk: Desk, request: Request) -> Answer:
-    return Answer(desk.tokens.documents())
+    listed = desk.tokens.documents()
+    for token in listed["tokens"]:
+        if "worker" in token["scopes"]:
+            token["worker"] = desk.owners.worker_of(token["id"]) or None
+    return Answer(listed)
 
 
 async def create_token(desk: Desk, request: Request) -> Answer:
     asked = read_struct(shapes.TokenRequest, request.body)
-    made = await desk.tokens.create(
-        request.caller, asked.user or request.caller.user, asked.scopes, asked.expires_s
-    )
+    user = asked.user or request.caller.user
+    if asked.worker:
+        if asked.scopes != ["worker"]:
+            what = "goes with the scope worker and no other"
+            raise InvalidInput(f"no token was made: worker: {what}", [Problem("worker", what)])
+        return Answer(await desk.owners.issue(request.caller, asked.worker, user, asked.expires_s), 201)
+    made = await desk.tokens.create(request.caller, user, asked.scopes, asked.expires_s)
+    if "join" in asked.scopes:
+        made["join"] = desk.owners.tell_join(made["token"])
     return Answer(made, 201)
+
+
+async def join_worker(desk: Desk, request: Request) -> Answer:
+    return Answer(await desk.owners.issue(request.caller, request.path["id"]), 201)
 
 
 async def revoke_token(desk: Desk, request: Request) -> Answer:
@@ -387,6 +404,8 @@ _CLUSTER_ROUTES = (
           answers={200: shapes.WorkerDocument}),
     _post("/workers/{id}/resume", "resume_worker", "Give a drained worker work again", resume_worker, ADMIN,
           answers={200: shapes.WorkerDocument}),
+    _post("/workers/{id}/token", "join_worker", "Make a worker a token of its own, for a join token", join_worker, JOIN,
+          answers={201: shapes.NewToken}, errors=(409,)),
     _get("/events", "stream_events", "Follow all that is committed, as server-sent events", stream_events, str,
          params=(_SINCE,), headers=("Last-Event-ID",), media="text/event-stream", stays=True),
     _get("/hub", "show_hub", "Show the hub itself", show_hub, shapes.HubDocument),

@@ -93,8 +93,10 @@ def is_outdated(state: State, epoch: int, body: Register) -> bool:
     return body.max_epoch_seen > epoch or (body.max_epoch_seen == epoch and not heard)
 
 
-def register(state: State, store: Store, session: int, body: Register) -> Iterator[Event | Effect]:
-    """Let a session in under its id, then record what it said of itself."""
+def register(
+    state: State, store: Store, session: int, body: Register, owner: str
+) -> Iterator[Event | Effect]:
+    """Let a session in under its id, then record what it said of itself. `owner` is the token it came with."""
     known = state.presence.get(body.id)
     again = known is not None and known.session == session and body.id in state.workers
     yield SessionOpened(body.id, session, body.incarnation or "")
@@ -120,6 +122,7 @@ def register(state: State, store: Store, session: int, body: Register) -> Iterat
         finished=tuple(outcome_of(result) for result in body.finished_unacked or ()),
         again=again,
         resources=body.resources or {},
+        owner=owner,
     )
 
 

@@ -12,13 +12,17 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from dray.core.lifecycle.events import SessionClosed, WorkerLeft
+from dray.core.lifecycle.events import Clock, SessionClosed, WorkerLeft
+from dray.core.lifecycle.results import find
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import split_task_id
 from dray.errors import InternalFault, InvalidInput
 from dray.hub import inbound
 from dray.hub.engine import Engine
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.leases import Hold
 from dray.hub.outputs import Outputs
+from dray.hub.owners import Owners
 from dray.hub.questions import Questions
 from dray.hub.service import Caller
 from dray.hub.sockets import EXTENSION
@@ -198,9 +202,10 @@ class Sessions:
         questions: Questions,
         limits: Limits,
         hold: Hold,
+        owners: Owners,
     ) -> None:
         self._engine, self._store, self._outputs, self._questions = engine, store, outputs, questions
-        self._limits, self._hold = limits, hold
+        self._limits, self._hold, self._owners = limits, hold, owners
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
         self._numbers = 0
         self.open: dict[int, Session] = {}
@@ -317,7 +322,7 @@ class Sessions:
         if envelope.type in QUESTIONS:
             if not session.caller.may("read"):
                 raise InvalidInput(f"{envelope.type}: this token lacks the scope 'read'")
-            self._questions.answer(session, body)
+            self._questions.answer(session, body, session.caller)
             if session.worker:
                 self._post(session, body)  # any message is a sign of life
             return
@@ -337,12 +342,18 @@ class Sessions:
             ack = self._outputs.take(session.worker, body)
             session.push(message("ack", {"re": "job_log", "log_offsets": ack}))
         if isinstance(body, JobResult):
-            self._outputs.expect(body)
+            self._expect(session.worker, body)
         if isinstance(body, CallsResult):
             self._check_calls(session)
             self._post(session, body, bytes(envelope.payload) if session.codec.binary else b"")
         else:
             self._post(session, body)
+
+    def _expect(self, worker: str, result: JobResult) -> None:
+        """Let followers of an attempt's output know how much there is, if it is this worker's to say."""
+        job_id, index = split_task_id(result.task_id) or (result.task_id, -1)
+        if find(self._engine().state, worker, job_id, index, result.attempt or "") is not None:
+            self._outputs.expect(result)
 
     def _check_calls(self, session: Session) -> None:
         if not session.calls:
@@ -368,14 +379,20 @@ class Sessions:
         session.lists = session.codec.binary and "list" in (body.features or ())
         session.may_list = session.codec.binary or "list" in (body.features or ())
         session.calls = "calls" in (body.features or ())
-        for result in body.finished_unacked or ():
-            self._outputs.expect(result)
-        engine, number = self._engine(), session.number
-        if inbound.is_outdated(engine.state, self._store.epoch, body):
-            engine.raise_epoch(body.max_epoch_seen + 1)
-        engine.post(
-            lambda state, clock: Decision(inbound.register(state, self._store, number, body)), body.id, body
-        )
+        engine, number, caller, owners = self._engine(), session.number, session.caller, self._owners
+
+        def decide(state: State, clock: Clock) -> Decision:
+            if fault := owners.fault(state, caller, body.id):
+                return owners.refuse(state, caller, body.id, fault, number, clock)
+            record = owners.claim(state, caller, body.id, clock)
+            return Decision(inbound.register(state, self._store, number, body, caller.token_id), audit=record)
+
+        if not owners.fault(engine.state, caller, body.id):
+            for result in body.finished_unacked or ():
+                self._expect(body.id, result)
+            if inbound.is_outdated(engine.state, self._store.epoch, body):
+                engine.raise_epoch(body.max_epoch_seen + 1)
+        engine.post(decide, body.id, body)
 
     def _refuse(self, session: Session, fault: str) -> None:
         session.push(message("error", error=fault))

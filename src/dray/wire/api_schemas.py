@@ -19,7 +19,7 @@ Time = Annotated[
     str, Meta(description="RFC 3339, UTC, with milliseconds", extra_json_schema={"format": "date-time"})
 ]
 State = Literal["pending", "running", "succeeded", "failed", "killed", "worker_failed", "unschedulable"]
-TokenScope = Literal["admin", "submit", "read", "worker"]
+TokenScope = Literal["admin", "submit", "read", "worker", "join"]
 
 
 class ProblemEntry(msgspec.Struct):
@@ -279,11 +279,12 @@ class RequeueRequest(msgspec.Struct):
 
 
 class TokenRequest(msgspec.Struct):
-    """A token to be made; without `user` for the caller."""
+    """A token to be made; without `user` for the caller. With `worker` for that worker alone: its token so far ends."""
 
-    scopes: Annotated[list[TokenScope], Meta(min_length=1, max_length=4)]
+    scopes: Annotated[list[TokenScope], Meta(min_length=1, max_length=5)]
     user: Id | None = None
     expires_s: Annotated[float, Meta(gt=0, le=100 * 365 * 86400)] | None = None
+    worker: Id | None = None
 
 
 class TokenDocument(msgspec.Struct):
@@ -296,12 +297,14 @@ class TokenDocument(msgspec.Struct):
     expires_at: Time | None
     revoked: bool
     last_used_at: Time | None = None
+    worker: str | None = None
 
 
 class NewToken(TokenDocument):
-    """A token and its text, shown once."""
+    """A token and its text, shown once; of a join token also the line that makes another machine a worker."""
 
     token: str = ""
+    join: str = ""
 
 
 class TokenList(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.core.model.ids import attempt_number, attempt_uid, is_id, split_task_id, task_id, uid_of_number
+from dray.core.model.ids import LAST_ATTEMPT, attempt_number, attempt_uid, is_id, split_task_id, task_id
 
 
 @pytest.mark.parametrize("text", ["a", "7", "job-1", "A.b_c-d", "x" * 128])
@@ -34,12 +34,25 @@ def test_uids_grow_with_epoch_and_number() -> None:
     uids = [attempt_uid(epoch, seq) for epoch, seq in [(1, 1), (1, 2), (1, 10**9), (2, 1), (10, 1)]]
     numbers = [attempt_number(uid) for uid in uids]
     assert numbers == sorted(numbers)
-    assert [uid_of_number(number) for number in numbers] == uids
+    assert [f"{number >> 40}-{number & LAST_ATTEMPT}" for number in numbers] == uids
+
+
+def test_a_keyed_uid_has_the_same_number_and_a_part_that_cannot_be_foreseen() -> None:
+    plain, keyed, other = (attempt_uid(3, 7, key) for key in (b"", b"secret", b"another"))
+    assert attempt_number(plain) == attempt_number(keyed) == attempt_number(other)
+    assert keyed == attempt_uid(3, 7, b"secret"), "no random number is in it"
+    assert keyed.startswith("3-7-")
+    tags = {
+        attempt_uid(3, seq, key).rpartition("-")[2] for seq in range(100) for key in (b"secret", b"another")
+    }
+    assert len(tags) == 200
+    assert {len(tag) for tag in tags} == {12}
+    assert is_id(keyed), "it names folders of workers"
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "1", "-1", "1-", "a-1", "1-1-1", "²-1", "1-²", "9" * 9 + "-1", "1-" + "9" * 13, "1-" + "9" * 5000],
+    ["", "1", "-1", "1-", "a-1", "²-1", "1-²", "9" * 9 + "-1", "1-" + "9" * 13, "1-" + "9" * 5000],
 )
 def test_what_a_peer_may_send_instead_of_a_uid(text: str) -> None:
     assert attempt_number(text) == -1

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from dray.core.lifecycle.state import State
 from dray.errors import NotFound
 from dray.hub.auth import Tokens, make_token
 from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
+from dray.hub.owners import Owners
 from dray.hub.server import HttpServer, bind, new_loop
 from dray.hub.service import Caller, FeedEvent, LogRequest, ReceiptFilter, Submitted
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
@@ -253,6 +255,7 @@ class Site:
         self.api = HttpApi(
             self.hub,
             self.tokens,
+            Owners(self.tokens, State, self._audit),
             hosts=("hub.example:7373", "0.0.0.0", "::", ""),
             limits=self._options.get("limits", HttpLimits()),
             sockets=[SocketRoute("/ws", ("worker",), self._echo)],
@@ -268,6 +271,9 @@ class Site:
         await self._stopping.wait()
         self.api.close()
         await self.server.stop(deadline_s=2)
+
+    async def _audit(self, record: AuditRecord) -> None:
+        """Nobody joins here."""
 
     async def _echo(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
         await receive()

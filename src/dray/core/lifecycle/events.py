@@ -124,6 +124,7 @@ class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
     finished: tuple[Outcome, ...] = ()
     again: bool = False
     resources: dict[str, int] = {}
+    owner: str = ""
 
 
 class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):

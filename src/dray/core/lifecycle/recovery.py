@@ -41,6 +41,7 @@ def load(
     state.counters = counters
     for worker in worker_rows:
         state.workers[worker.id] = worker
+        state.own(worker)
         state.presence[worker.id] = Presence()
         state.touch_worker(worker.id)
     for job in job_rows:

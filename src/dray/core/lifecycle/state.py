@@ -80,11 +80,13 @@ class Touched:
 
 class State:
     """All of it. `started_ms` is the hub's start in hub time: no loss is decided for a while after it. `now_ms` is when
-    the newest event happened, or the turn in which a pass is made began.
+    the newest event happened, or the turn in which a pass is made began. `uid_key` makes the uids of attempts that are
+    drawn from here on unguessable; they travel with the facts, so a replay needs none.
     """
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
+        self.uid_key = b""
         self.policy = Policy()
         self.counters = Counters()
         self.jobs: dict[str, Job] = {}
@@ -92,6 +94,7 @@ class State:
         self.attempts: dict[str, Attempt] = {}
         self.workers: dict[str, Worker] = {}
         self.ledger: dict[LedgerKey, LedgerRecord] = {}
+        self.owned: dict[str, str] = {}
         self.presence: dict[str, Presence] = {}
         self.progress: dict[str, Progress] = {}
         self.held: dict[str, dict[str, None]] = {}
@@ -142,6 +145,16 @@ class State:
     def touch_worker(self, worker_id: str) -> None:
         """Bring a worker's columns in line after any change to it or its presence."""
         self.columns.update(self.workers[worker_id], self.presence[worker_id])
+
+    def own(self, worker: Worker) -> None:
+        """Note which worker a token speaks for: the last one that registered with it."""
+        if worker.owner:
+            self.owned[worker.owner] = worker.id
+
+    def disown(self, worker: Worker) -> None:
+        """A worker goes, or changes hands."""
+        if self.owned.get(worker.owner) == worker.id:
+            del self.owned[worker.owner]
 
     def join_party(self, job: Job) -> None:
         """Find the party that a job belongs to under the present policy."""

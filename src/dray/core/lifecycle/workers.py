@@ -74,8 +74,12 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
         draining=before.draining if before else False,
         registered_at_ms=clock.at_ms,
         resources=event.resources,
+        owner=event.owner,
     )
+    if before is not None:
+        state.disown(before)
     state.workers[event.worker] = worker
+    state.own(worker)
     presence.session, presence.credit, presence.suspect = event.session, 0, False
     presence.slots = event.slots or Presence().slots
     _hear(presence, clock)
@@ -398,7 +402,7 @@ def left(state: State, event: WorkerLeft, clock: Clock) -> list[Effect]:
 def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect]:
     """Drop a worker that left long ago and holds nothing."""
     if event.worker in state.workers and not state.held.get(event.worker):
-        del state.workers[event.worker]
+        state.disown(state.workers.pop(event.worker))
         state.presence.pop(event.worker, None)
         state.held.pop(event.worker, None)
         state.columns.forget(event.worker)

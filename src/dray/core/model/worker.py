@@ -12,7 +12,9 @@ from dray.core.model.units import GB
 
 
 class Worker(msgspec.Struct, kw_only=True, array_like=True):
-    """One machine as it registered. Without `features` it is a base-only peer and gets nothing outside base."""
+    """One machine as it registered. Without `features` it is a base-only peer and gets nothing outside base. `owner` is
+    the id of the token that it registered with: nobody else may speak for it.
+    """
 
     id: str
     capability: Capability = Capability()
@@ -31,6 +33,7 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     quarantined: tuple[str, ...] = ()
     registered_at_ms: int = 0
     resources: dict[str, int] = {}
+    owner: str = ""
 
 
 class Presence(msgspec.Struct, kw_only=True):

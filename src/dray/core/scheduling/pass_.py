@@ -236,10 +236,10 @@ class _Pass:
 
     def _take(self, head: Head, wanted: Sequence[int], spots: list[Spot]) -> None:
         state, job, again = self._state, head.job, head.rank[2].position != RANGE
-        epoch, worker_of = state.counters.epoch, state.columns.worker_of
+        epoch, key, worker_of = state.counters.epoch, state.uid_key, state.columns.worker_of
         job_id, number = job.id, self._number
         for index, (row, variant, devices) in zip(wanted, spots, strict=False):
-            uid = attempt_uid(epoch, number)
+            uid = attempt_uid(epoch, number, key)
             number += 1
             self._placements.append(Placement(job_id, index, uid, worker_of[row], devices, variant))
             if again:

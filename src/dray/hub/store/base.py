@@ -173,6 +173,10 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int
     expires_at_ms: int = 0
     revoked: bool = False
+    single: bool = False
+    """Whether it speaks for one worker only: the first that registers with it. Older ones speak for any number."""
+    worker: str = ""
+    """The worker that it was made for, and that nobody else may be while it is good."""
 
 
 class LogEntry(NamedTuple):

@@ -328,7 +328,7 @@ class MemoryStore:
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""
         row = self.file.attempts.get(attempt_number(uid))
-        return _twin(row.attempt) if row else None
+        return _twin(row.attempt) if row and row.attempt.uid == uid else None
 
     def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
         """Find the last attempt of a task on one worker."""

@@ -220,7 +220,9 @@ class Reader:
         """Find an attempt by its uid."""
         number = attempt_number(uid)
         row = self._one("find an attempt", "SELECT record FROM attempts WHERE number = ?", (number,))
-        return _ATTEMPT.decode(row[0]) if row else None
+        attempt = _ATTEMPT.decode(row[0]) if row else None
+        # The number is the part of a uid that can be guessed.
+        return attempt if attempt is not None and attempt.uid == uid else None
 
     def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
         """Find the last attempt of a task on one worker."""

@@ -116,6 +116,7 @@ class HubLife:
         site.shift_ms = max(site.shift_ms, recovered.now_ms + 1 - self.world.now_ms)
         epoch = self.store.begin_epoch()
         self.state: State = recovered.state
+        self.state.uid_key = b"of every hub here"
         wake_up(self.state, self.clock())
         self.conductor = Conductor(self.state, recovered.seq)
         self.sessions = SimSessions()
@@ -276,7 +277,9 @@ class HubLife:
                     return
                 self._first.append(EpochStarted(raised))
             self.post(
-                lambda state, clock: Decision(inbound.register(state, self.store, session.number, body))
+                lambda state, clock: Decision(
+                    inbound.register(state, self.store, session.number, body, body.id)
+                )
             )
         elif session.worker:
             worker, number = session.worker, session.number
