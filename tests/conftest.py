@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.leftovers import Leftovers
 
 POLL_S = 0.01
 
@@ -25,6 +26,11 @@ hypothesis.settings.load_profile(
 
 # Tests of processes wait as long as they compute: with so many workers more than cores, no core does.
 EXTRA_WORKERS = 2
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and os.path.isdir("/proc/self"):
+        config.pluginmanager.register(Leftovers(), "leftovers")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -71,6 +77,6 @@ def wait_until_async() -> Callable[..., Awaitable[object]]:
 @pytest.fixture
 def short_tmp() -> Iterator[Path]:
     """A folder whose path leaves room for a socket's name: unix socket paths end at 107 bytes, 103 on macOS."""
-    folder = Path(tempfile.mkdtemp(prefix="dr", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="dr"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

@@ -29,7 +29,7 @@ def test_the_demo_comes_out_as_announced() -> None:
     assert done.returncode == 0, done.stdout
     assert "Everything came out as announced" in done.stdout
     assert "\x1b" not in done.stdout, "plain text where nobody watches"
-    folder = re.search(r"/tmp/dray-demo-\w+", done.stdout)
+    folder = re.search(r"/\S+/dray-demo-\w+", done.stdout)
     assert folder, "doctor names the home"
     assert not Path(folder[0]).exists()
     left = [

@@ -116,7 +116,7 @@ class CallHub:
     """The hub and its one worker."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="dc", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="dc"))
         self.session: Connection | None = None
         self.registrations: list[dict[str, Any]] = []
         self.told: list[tuple[str, dict[str, Any]]] = []
