@@ -39,10 +39,23 @@ RULES = (
         "dray.agent.machine",
         PURE_STDLIB
         | {"msgspec", "dray.core", "dray.errors", "dray.wire", "dray.agent.machine"}
-        | {"dray.agent.rendezvous", "dray.agent.task_words"}
+        | {"dray.agent.rendezvous", "dray.agent.task_talk", "dray.agent.attempts", "dray.agent.readiness"}
         | {"dray.agent.calls", "dray.agent.effects", "dray.agent.lanes", "dray.agent.yields"},
         pure=True,
     ),
+    Rule(
+        "dray.agent.task_talk",
+        PURE_STDLIB
+        | {"dray.agent.attempts", "dray.agent.calls", "dray.agent.effects", "dray.agent.lanes"}
+        | {"dray.agent.task_words"},
+        pure=True,
+    ),
+    Rule(
+        "dray.agent.attempts",
+        PURE_STDLIB | {"msgspec", "dray.core", "dray.wire", "dray.agent.lanes", "dray.agent.task_words"},
+        pure=True,
+    ),
+    Rule("dray.agent.readiness", PURE_STDLIB, pure=True),
     *(
         Rule(
             f"dray.agent.{name}",

@@ -87,6 +87,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "blob_cache_bytes": "large values kept on the worker's disk",
         "reconnect_min_s": "first wait before dialling again",
         "reconnect_max_s": "longest wait before dialling again; the real one is drawn between 0 and the limit",
+        "start_within_s": "what the supervisor has not started so long after it was given never starts, and goes back",
         "result_resend_s": "when a result that was not acknowledged is sent again; the last span repeats",
         "log_window_bytes": "output sent ahead of the hub's acknowledgement",
         "output_bytes": "output kept on the worker per attempt and stream",

@@ -121,7 +121,10 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     slots = config.slots or found.usable_cores
     ready = slots if config.runners < 0 else config.runners
     incarnation = secrets.token_hex(8)
-    machine = Machine(config.name, incarnation, slots, config.service_slots, resend_ms, labels, ready)
+    within_ms = round(config.start_within_s * 1000)
+    machine = Machine(
+        config.name, incarnation, slots, config.service_slots, resend_ms, labels, ready, within_ms
+    )
     machine.capability, machine.devices = _offer(config, found), tuple(found.devices)
     machine.resources = dict(config.resources)
     machine.calls.pool.task_users = config.accounts

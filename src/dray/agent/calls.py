@@ -171,7 +171,7 @@ class Calls(LaneService):
         if lane.fed:
             effects += self._end_runner(lane, "stop", grace_s)
             effects.append(Warn(lane.uid, lane.stopping.describe(now_ms)))
-        return effects + self._conclude(lane, now_ms) + self.settle()
+        return effects + self._conclude(lane, now_ms) + self.settle(now_ms)
 
     def _stop_again(self, lane: Lane, grace_s: float, now_ms: int) -> list[Effect]:
         """Asked once more: there is less time now, or the answer was not heard."""
@@ -214,11 +214,11 @@ class Calls(LaneService):
         """Ends of lanes that the hub has not recorded."""
         return [lane.result for lane in self.lanes.values() if lane.result is not None]
 
-    def registered(self) -> list[Effect]:
+    def registered(self, now_ms: int) -> list[Effect]:
         """A new session: everything unacked is told again. With the first one runners are made ready."""
         self.results.repeat_all()
         self.pool.opened = True
-        return self.settle()
+        return self.settle(now_ms)
 
     def yielded(self, uid: str, yielded: bool, now_ms: int) -> list[Effect]:
         """The call that a lane is in waits on others, or goes on: what is behind it need not wait with it."""
@@ -242,7 +242,7 @@ class Calls(LaneService):
         effects: list[Effect] = []
         for name in list(self._waiting):
             effects = self._serve(self.lanes[name], effects, now_ms)
-        return effects + self.settle()
+        return effects + self.settle(now_ms)
 
     def runner_ended(self, uid: str, ended: Ended, now_ms: int) -> list[Effect]:
         """Take the ends of calls that a runner tells of."""
@@ -320,8 +320,13 @@ class Calls(LaneService):
         if record is None or record.phase == "ending":
             return []
         if littered and record.phase == "idle":
-            return [self.pool.retire(record, "littered"), *self.settle()]
-        return self.pool.wear(record, 0, growth_bytes) + self.settle()
+            return [self.pool.retire(record, "littered"), *self.settle(now_ms)]
+        return self.pool.wear(record, 0, growth_bytes) + self.settle(now_ms)
+
+    def never_came(self, uid: str) -> bool:
+        """Whether a runner is on its way still."""
+        record = self.pool.records.get(uid)
+        return record is not None and record.phase == "starting"
 
     def runner_broken(self, uid: str) -> list[Effect]:
         """A runner says what makes no sense, or cannot say anything more: it is ended, which ends its call."""
@@ -334,14 +339,14 @@ class Calls(LaneService):
         effects: list[Effect] = [Supervise({"op": "acked", "uids": [uid]})]
         if uid in self._old:
             return effects + self._lose(uid, item)
-        record = self.pool.gone(uid)
+        record = self.pool.gone(uid, now_ms)
         if record is None:
             return effects
         lane = self.lanes.get(record.lane)
         if lane is not None and lane.runner == uid:
             effects += self._bereave(lane, record, item, now_ms)
         effects += self._give_up_starts(record, item, now_ms)
-        return effects + self.settle()
+        return effects + self.settle(now_ms)
 
     def _bereave(self, lane: Lane, record: RunnerRecord, item: dict[str, Any], now_ms: int) -> list[Effect]:
         """A lane's runner is gone: the call it was in has ended, the others are run by the next one."""
@@ -408,7 +413,7 @@ class Calls(LaneService):
                 effects.append(
                     Supervise({"op": "cancel", "uid": uid, "reason": "superseded", "grace_s": 0.0})
                 )
-        return effects + self.settle()
+        return effects + self.settle(now_ms)
 
     def _inherit(self, uid: str, now: dict[str, Any] | None) -> None:
         self._old[uid] = now
@@ -478,18 +483,12 @@ class Calls(LaneService):
             effects += self.send_on(lane)
         return effects
 
-    def send_on(self, lane: Lane) -> list[Effect]:
-        """Give back all that a lane has not begun."""
-        for index in lane.queue:
-            self._end(lane, index, "returned")
-        lane.queue.clear()
-        return [Recall(lane.runner)] if len(lane.fed) > 1 else []
-
     def resend(self, now_ms: int) -> list[Effect]:
         """Send again what was not acked in time."""
         self.results.repeat_late(now_ms, RESEND_MS)
+        due = self.settle(now_ms) if self.pool.holds_back else []
         late = [lane for lane in self.lanes.values() if lane.result is not None]
-        return [self._tell_result(lane, now_ms) for lane in late if now_ms - lane.sent_ms >= RESEND_MS]
+        return due + [self._tell_result(lane, now_ms) for lane in late if now_ms - lane.sent_ms >= RESEND_MS]
 
 
 def is_runner(uid: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from dray.agent.accounts import Account, Accounts
 from dray.agent.addresses import find_address, find_port
 from dray.agent.aside import do_aside
+from dray.agent.attempts import gang_meta, is_careful, known_to_hub
 from dray.agent.blobs import Blobs
 from dray.agent.calls import tell_no_account
 from dray.agent.effects import (
@@ -25,6 +26,7 @@ from dray.agent.effects import (
     LetGo,
     Nudge,
     Prefetch,
+    Probe,
     Recall,
     Refuse,
     Ship,
@@ -33,9 +35,9 @@ from dray.agent.effects import (
     Tell,
     Warn,
 )
-from dray.agent.environment import build_environment, build_task, is_careful
+from dray.agent.environment import build_environment, build_task
 from dray.agent.link import Link
-from dray.agent.machine import Machine, gang_meta, known_to_hub
+from dray.agent.machine import Machine
 from dray.agent.runner_home import RunnerHome
 from dray.agent.runners import Runners
 from dray.agent.session_home import SessionHome
@@ -44,6 +46,7 @@ from dray.agent.supervisor.client import SupervisorClient, SupervisorError
 from dray.agent.supervisor.owned_files import Place
 from dray.agent.task_sessions import TaskSessions
 from dray.agent.task_words import Words
+from dray.agent.trial import make_trial, try_folders
 from dray.config import AgentConfig
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
@@ -57,6 +60,7 @@ TICK_S = 0.025
 QUIET_TICK_S = 0.25
 LIVE_S = 0.5
 DRAIN_S = 2.0
+REATTACH_S, REATTACH_MAX_S = 1.0, 30.0
 logger = logging.getLogger("dray.agent")
 
 
@@ -86,6 +90,8 @@ class Driver:
         self._runners: Runners | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._looked = 0.0
+        self._trials: set[asyncio.Task[None]] = set()
+        self._told_reason = ""
         self.link.pull_from(self._pull)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -197,17 +203,50 @@ class Driver:
                 else:
                     self.carry_out(self._machine.supervised(event, _now_ms()))
             logger.error("the supervisor is gone: starting another, its tasks are reported lost")
+            self.carry_out(self._machine.supervisor_gone(_now_ms()))
             await self._reattach()
 
     async def _reattach(self) -> None:
+        delay_s = REATTACH_S
         while True:
             try:
                 await self.attach()
             except (SupervisorError, OSError) as fault:
-                logger.error("no supervisor could be started: %s", fault)
-                await asyncio.sleep(1)
+                logger.error("no supervisor could be started, next try in %g s: %s", delay_s, fault)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, REATTACH_MAX_S)
             else:
                 return
+
+    def _try_start(self, probe: Probe) -> None:
+        task = asyncio.ensure_future(self._make_trial(probe))
+        self._trials.add(task)
+        task.add_done_callback(self._trials.discard)
+
+    async def _make_trial(self, probe: Probe) -> None:
+        """Try the folders in a thread, since a disk may hang; then a process."""
+        fault = await self._runners.mend() if self._runners is not None else ""
+        folders = [str(self._home), self._work]
+        if self._runners is not None:
+            folders.append(str(self._runners.home.runners))
+        try:
+            fault = fault or await asyncio.to_thread(try_folders, folders)
+        except RuntimeError as error:
+            fault = f"no thread can be started: {error}"
+        if fault:
+            self.carry_out(self._machine.probe_failed(fault, _now_ms()))
+        else:
+            account = self._accounts.all[0]
+            self._queue_run(make_trial(probe, account.work_folder(self._work), account.name))
+
+    def _note_readiness(self) -> None:
+        """Say in the log when this worker stops being able to start work, and when it can again."""
+        reason = self._machine.readiness.reason
+        if reason and reason != self._told_reason:
+            logger.error("not ready: %s", reason)
+        elif self._told_reason and not reason:
+            logger.warning("ready again")
+        self._told_reason = reason
 
     def _report_all(self) -> None:
         """After a new supervisor: what ended with the old one is told in the running session."""
@@ -279,6 +318,7 @@ class Driver:
         while True:
             await asyncio.sleep(0.5)
             self.carry_out(self._machine.resend(_now_ms()))
+            self._note_readiness()
 
     async def ship(self) -> None:
         """Look for output of what runs: often while some comes, seldom while none does."""
@@ -310,6 +350,8 @@ class Driver:
                     self._sessions.grant(effect.uid)
             elif isinstance(effect, Launch):
                 self._launch(effect)
+            elif isinstance(effect, Probe):
+                self._try_start(effect)
             elif isinstance(effect, Supervise):
                 self._supervise(effect.request)
             elif isinstance(effect, Ship):
@@ -349,9 +391,14 @@ class Driver:
         try:
             task = self._runners.make_task(effect)
         except OSError as fault:
-            logger.error("a runner's folder cannot be made: %s", fault)
-            refusal = {"ev": "refused", "uid": effect.uid, "error": str(fault)}
-            asyncio.get_running_loop().call_later(1.0, self._supervised_late, refusal)
+            self._runners.forget(effect.uid)
+            refusal = {
+                "ev": "refused",
+                "uid": effect.uid,
+                "error": f"no folder for a runner: {fault}",
+                "host": True,
+            }
+            asyncio.get_running_loop().call_soon(self._supervised_late, refusal)
             return
         self._queue_run(task)
 

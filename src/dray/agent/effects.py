@@ -12,7 +12,10 @@ Argument = bytes | tuple[str, int]
 
 
 class Launch(NamedTuple):
-    """Ask the shell to build the environment of a task and hand it to the supervisor; a member of a gang to be held."""
+    """Ask the shell to build the environment of a task and hand it to the supervisor; a member of a gang to be held.
+
+    From `start_by_ms` on, by the clock that both share, the supervisor must not start it any more.
+    """
 
     uid: str
     spec: JobSpec
@@ -22,6 +25,14 @@ class Launch(NamedTuple):
     attempt_no: int
     lease_s: float | None = None
     gang: GangPlace | None = None
+    start_by_ms: int = 0
+
+
+class Probe(NamedTuple):
+    """Try whether anything can be started: files in this worker's folders, and a program that does nothing."""
+
+    uid: str
+    start_by_ms: int
 
 
 class Supervise(NamedTuple):
@@ -121,6 +132,7 @@ class Prefetch(NamedTuple):
 
 Effect = (
     Launch
+    | Probe
     | Supervise
     | Tell
     | Ship

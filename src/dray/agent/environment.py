@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dray.agent.attempts import is_careful
 from dray.agent.detect import mask_name
-from dray.agent.machine import Launch
+from dray.agent.effects import Launch
 from dray.core.model.capability import Device
 from dray.core.model.ids import split_task_id
-from dray.core.model.spec import JobSpec
 
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SHELL", "TMPDIR", "LD_LIBRARY_PATH")
 FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,11 +58,6 @@ def mask_cards(devices: Sequence[int], cards: Sequence[Device]) -> dict[str, str
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
 
 
-def is_careful(spec: JobSpec) -> bool:
-    """Whether a second run would do harm: then the hub hears of the first without delay."""
-    return spec.at_most_once or spec.overlap == "fenced"
-
-
 def build_task(launch: Launch, environment: dict[str, str], work: str, task_user: str) -> dict[str, Any]:
     """Spell a launch as the supervisor's `run` entry."""
     spec = launch.spec
@@ -72,12 +67,14 @@ def build_task(launch: Launch, environment: dict[str, str], work: str, task_user
         "argv": list(spec.command),
         "env": environment,
         "cwd": spec.workdir or work,
+        "own_cwd": not spec.workdir,
         "prolog": spec.prolog or None,
         "epilog": spec.epilog or None,
         "limit_s": launch.limit_s,
         "grace_s": launch.grace_s,
         "lease_s": launch.lease_s,
         "prompt": is_careful(spec),
+        "start_by": launch.start_by_ms / 1000 if launch.start_by_ms else None,
         "memory_bytes": spec.memory_bytes,
         "user": task_user or None,
         "meta": {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)},

@@ -29,10 +29,28 @@ class LaneService:
         self._busy: dict[str, None] = {}
         self.yields = Yields()
 
-    def settle(self) -> list[Effect]:
+    def settle(self, now_ms: int) -> list[Effect]:
         """Keep the pool as large as it should be."""
         wanted = [self.lanes[name].binding for name in self._waiting]
-        return self.pool.settle(wanted)
+        return self.pool.settle(wanted, now_ms)
+
+    def bar(self, barred: bool, now_ms: int) -> list[Effect]:
+        """Whether this worker can start runners now. While it cannot, what waits for one goes back."""
+        self.pool.barred = barred
+        if not barred:
+            return self.settle(now_ms)
+        self.pool.excuse()
+        effects: list[Effect] = []
+        for name in list(self._waiting):
+            effects = self._serve(self.lanes[name], effects, now_ms)
+        return effects
+
+    def send_on(self, lane: Lane) -> list[Effect]:
+        """Give back all that a lane has not begun."""
+        for index in lane.queue:
+            self._end(lane, index, "returned")
+        lane.queue.clear()
+        return [Recall(lane.runner)] if len(lane.fed) > 1 else []
 
     def _serve(self, lane: Lane, effects: list[Effect], now_ms: int) -> list[Effect]:
         """See to it that a lane's calls get on: a runner where it has none, more calls where that one has few."""
@@ -49,7 +67,9 @@ class LaneService:
                 if record.phase != "ending":
                     effects.append(self.pool.retire(record, "worn"))
         if not lane.runner and not self._find_runner(lane, effects):
-            return effects + self.settle()
+            if self.pool.barred:
+                return self._rest(lane, effects + self.send_on(lane), now_ms)
+            return effects + self.settle(now_ms)
         if len(lane.fed) <= BATCH:
             self._feed(lane, effects, now_ms)
         return effects
@@ -105,7 +125,7 @@ class LaneService:
         effects: list[Effect] = []
         for name in list(self._waiting):
             effects = self._serve(self.lanes[name], effects, now_ms)
-        return effects if self._waiting or not self.pool.crowded else [*effects, *self.settle()]
+        return effects if self._waiting or not self.pool.crowded else [*effects, *self.settle(now_ms)]
 
     def _trim_idle(self) -> None:
         """Forget the oldest lanes that hold nothing: the hub has closed them."""

@@ -11,18 +11,29 @@ from typing import Any
 
 import msgspec
 
+from dray.agent.attempts import (
+    PROBE_PREFIX,
+    Running,
+    gang_meta,
+    is_careful,
+    is_probe,
+    known_to_hub,
+    never_started,
+    result_of,
+    unstarted,
+)
 from dray.agent.calls import Calls, is_runner
-from dray.agent.effects import Effect, Launch, Refuse, Ship, Supervise, Tell, Warn
-from dray.agent.lanes import Lane, Stopping
+from dray.agent.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
+from dray.agent.lanes import Stopping
+from dray.agent.readiness import NO_ANSWER, Readiness
 from dray.agent.rendezvous import name_peers
-from dray.agent.task_words import Said, Words
+from dray.agent.task_talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.spec import FOREVER_NS, TIERS
 from dray.wire.hub_messages import (
     Ack,
     CallsAck,
     CallsAssign,
-    GangPlace,
     JobAssign,
     JobCancel,
     JobGo,
@@ -35,36 +46,15 @@ FEATURES = (
 )
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
-UNLIMITED_CREDIT = 1 << 20
 REMEMBERED = 1000
-# Half of what a hub reads of one worker: what is said on the way out comes on top.
-TOLD_PER_S = 100
+# How long the supervisor may take to start what it was given, and how much longer its word is waited for: what it has
+# not started by then it never will.
+START_WITHIN_MS = 10_000
+MARGIN_MS = 500
+MAX_REASON = 200
 
 
-class Running(msgspec.Struct, kw_only=True):
-    """One attempt this agent answers for, from its assignment to the ack of its result. `known`: to the present hub.
-
-    `gang`: it is a member of one, which is accepted when the supervisor holds it ready and started by `job_go`.
-    """
-
-    uid: str
-    task_id: str
-    pool: str
-    phase: str = "assigned"
-    started_at: float = 0
-    pid: int = 0
-    devices: tuple[int, ...] = ()
-    result: dict[str, Any] | None = None
-    known: bool = True
-    sent_ms: int = 0
-    sends: int = 0
-    gang: GangPlace | None = None
-    ports: list[int] = []
-    said: Said = msgspec.field(default_factory=Said)
-    stopping: Stopping | None = None
-
-
-class Machine:
+class Machine(TaskTalk):
     """One agent's state. `now_ms` comes in with every call: no clock is read here. `ready`: runners kept warm."""
 
     def __init__(
@@ -76,23 +66,21 @@ class Machine:
         resend_ms: tuple[int, ...],
         labels: dict[str, str],
         ready: int = 0,
+        start_within_ms: int = START_WITHIN_MS,
     ) -> None:
         self.name, self.incarnation, self.labels = name, incarnation, labels
         self.batch_total, self.service_total = slots, service_slots
         self.capability, self.devices = Capability(), tuple[Device, ...]()
         self.resources: dict[str, int] = {}
         self.accounts: list[dict[str, Any]] = []
-        self.running: dict[str, Running] = {}
-        self.calls = Calls(incarnation, ready, slots)
-        self.yields = self.calls.yields
+        super().__init__(Calls(incarnation, ready, slots))
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = 0
-        self.registered = False
         self._resend_ms = resend_ms
         self._beaten_ms: list[int] = []
         self._refused_uids: dict[str, None] = {}
         self._asked: set[str] | None = None
-        self._told, self._told_since_ms = 0, 0
+        self.readiness = Readiness(start_within_ms)
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
 
@@ -108,7 +96,7 @@ class Machine:
         self.max_epoch = max(self.max_epoch, int(state["max_epoch"]))
         before, self.running = self.running, {}
         for item in state["attempts"]:
-            if is_runner(item["uid"]):
+            if is_runner(item["uid"]) or is_probe(item["uid"]):
                 continue
             meta = item.get("meta") or {}
             known = before.get(item["uid"])
@@ -116,7 +104,7 @@ class Machine:
             attempt.phase, attempt.pid = item["phase"], item.get("pid") or 0
             attempt.started_at = item.get("started_at") or 0
             attempt.devices = tuple(meta.get("devices", ()))
-            _read_gang(attempt, meta)
+            attempt.read_gang(meta)
             attempt.said = known.said if known else attempt.said
             if (stop := item.get("stop")) is not None:
                 attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
@@ -126,8 +114,11 @@ class Machine:
         asked, self._asked = self._asked or set(), None
         for uid in asked & before.keys():
             self.running.setdefault(uid, before[uid])
+        self.readiness.attached(now_ms)
         runners = [item for item in state["attempts"] if is_runner(item["uid"])]
-        return self.calls.attached(runners, asked, now_ms)
+        tried = [item["uid"] for item in state["attempts"] if is_probe(item["uid"])]
+        forgotten: list[Effect] = [Supervise({"op": "acked", "uids": tried})] if tried else []
+        return forgotten + self.calls.attached(runners, asked, now_ms)
 
     def supervised(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         """Report what the supervisor says has happened."""
@@ -139,16 +130,31 @@ class Machine:
         if kind == "started":
             return [effect for item in event["items"] for effect in self._started(item)]
         if kind == "exited":
-            tasks = [item for item in event["items"] if not is_runner(item["uid"])]
-            effects = [effect for item in tasks for effect in self._exited(item, now_ms)]
-            effects += [self._ready("finished")] if effects and self.registered else []
-            gone = (item for item in event["items"] if is_runner(item["uid"]))
-            return effects + [effect for item in gone for effect in self.calls.runner_exited(item, now_ms)]
+            return self._all_exited(event["items"], now_ms)
         if kind == "refused":
             return self._refused(event, now_ms)
+        if kind == "pong":
+            self.readiness.answered()
+            return self._trouble(event["refusal"], now_ms) if event.get("refusal") else []
         if kind == "stopping":
             return self._stopped(event, now_ms)
         return []
+
+    def _all_exited(self, items: list[dict[str, Any]], now_ms: int) -> list[Effect]:
+        trouble = next((item for item in items if item.get("host") and not is_probe(item["uid"])), None)
+        tasks = [item for item in items if not is_runner(item["uid"])]
+        effects = [effect for item in tasks for effect in self._exited(item, now_ms)]
+        if trouble is not None:
+            effects += self._trouble(trouble["error"], now_ms)
+        elif effects and self.registered:
+            effects.append(self._ready("finished"))
+        gone = (item for item in items if is_runner(item["uid"]))
+        return effects + [effect for item in gone for effect in self._runner_gone(item, now_ms)]
+
+    def _runner_gone(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
+        if self.calls.never_came(item["uid"]):
+            self.readiness.doubt()
+        return self.calls.runner_exited(item, now_ms)
 
     def _accepted(self, uid: str) -> list[Effect]:
         attempt = self.running.get(uid)
@@ -160,7 +166,7 @@ class Machine:
     def _prepared(self, item: dict[str, Any]) -> list[Effect]:
         attempt = self.running.get(item["uid"])
         if attempt is not None:
-            _read_gang(attempt, item["meta"])
+            attempt.read_gang(item["meta"])
         return self._accepted(item["uid"])
 
     def _acceptance(self, attempt: Running) -> dict[str, Any]:
@@ -171,15 +177,24 @@ class Machine:
 
     def _started(self, item: dict[str, Any]) -> list[Effect]:
         attempt = self.running.get(item["uid"])
+        if item["uid"] in self._refused_uids:
+            # The hub was told that it never will: it must not run on beside the next attempt.
+            return [Supervise({"op": "cancel", "uid": item["uid"], "reason": "superseded", "grace_s": 0.0})]
         if attempt is None or attempt.phase == "exited":
             return []
         attempt.phase, attempt.pid, attempt.started_at = "running", item["pid"], item["started_at"]
         devices = list(attempt.devices)
         payload = {"task_id": attempt.task_id, "attempt": attempt.uid, "pid": attempt.pid, "devices": devices}
-        return [Tell("job_started", payload)]
+        return [Tell("job_started", payload), *self._able()]
 
     def _exited(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
+        if is_probe(item["uid"]):
+            acked: list[Effect] = [Supervise({"op": "acked", "uids": [item["uid"]]})]
+            return acked + self._probed(item["error"] if item.get("host") else "", now_ms)
         attempt = self.running.get(item["uid"])
+        if attempt is None and item["uid"] in self._refused_uids:
+            # The hub has long heard of its end.
+            return [Supervise({"op": "acked", "uids": [item["uid"]]})]
         if attempt is None or attempt.phase == "exited":
             return []
         attempt.phase = "exited"
@@ -198,76 +213,78 @@ class Machine:
         return [Warn(attempt.uid, attempt.stopping.describe(now_ms))]
 
     def _refused(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
-        if is_runner(event.get("uid") or ""):
-            return self.calls.runner_exited(event, now_ms)
-        attempt = self.running.get(event.get("uid") or "")
-        if attempt is None:
-            return []
-        # The supervisor keeps no record of it: an assignment that comes twice must not start it after all.
-        self._never_start(attempt.uid)
-        exit_ = {"state": "failed", "exit_code": None, "exit_class": "refused", "error": event["error"]}
-        return self._exited({"uid": attempt.uid, **exit_}, now_ms)
-
-    # --- the task's side ----------------------------------------------------------------------------------------------
-
-    def greeted(self, uid: str, now_ms: int) -> dict[str, Any]:
-        """Answer the first word of a session: which task it is of, and whether it is to end."""
-        attempt = self.running.get(uid) or self.calls.lanes.get(uid)
-        if attempt is None:
-            return {}
-        stop = {} if attempt.stopping is None else {"stop": attempt.stopping.describe(now_ms)}
-        return {"task_id": attempt.job if isinstance(attempt, Lane) else attempt.task_id, **stop}
-
-    def task_said(self, uid: str, words: Words, now_ms: int) -> list[Effect]:
-        """Keep what a task says of itself; what it saved goes to the hub at once, and ends a stop early."""
-        if uid in self.calls.lanes:
-            return self._lane_said(self.calls.lanes[uid], words, now_ms)
+        uid, error, host = event.get("uid") or "", event["error"], bool(event.get("host"))
+        if is_probe(uid):
+            return self._probed(error, now_ms)
+        if is_runner(uid):
+            trouble = self._trouble(error, now_ms) if host else []
+            return trouble + self.calls.runner_exited(event, now_ms)
         attempt = self.running.get(uid)
         if attempt is None or attempt.phase == "exited":
             return []
-        effects = self.yields.said(uid, attempt.task_id, words, now_ms)
-        if "watch" in words and not attempt.said.heeds:
-            attempt.said.heeds = True
-            effects.append(Supervise({"op": "heed", "uid": uid}))
-        attempt.said.hear(words, now_ms)
-        effects += self._tell_progress([attempt], now_ms)
-        if "saved" in words and attempt.stopping is not None:
-            effects.append(Supervise({"op": "hasten", "uid": uid}))
-        return effects
+        if host:
+            return self._hand_back(attempt, error, now_ms) + self._trouble(error, now_ms)
+        # The supervisor keeps no record of it: an assignment that comes twice must not start it after all.
+        self._never_start(uid)
+        exit_ = {"state": "failed", "exit_code": None, "exit_class": "refused", "error": error}
+        return self._exited({"uid": uid, **exit_}, now_ms)
 
-    def _lane_said(self, lane: Lane, words: Words, now_ms: int) -> list[Effect]:
-        """The call that a lane is in speaks: the hub hears of its waiting, and of its progress as the lane's."""
-        effects: list[Effect] = []
-        if lane.fed:
-            effects = self.yields.said(lane.uid, lane.job, words, now_ms)
-            if (lane.uid in self.yields) != lane.yielded:
-                effects += self.calls.yielded(lane.uid, lane.uid in self.yields, now_ms)
-            if "watch" in words:
-                effects.append(Supervise({"op": "heed", "uid": lane.runner}))
-        lane.said.hear(words, now_ms)
-        if self.registered and lane.said.is_due(now_ms):
-            lane.said.told(now_ms)
-            effects.append(Tell("job_progress", lane.said.payload(lane.job, lane.uid, now_ms), acked=False))
-        return effects
+    # --- whether anything can be started ------------------------------------------------------------------------------
 
-    def _tell_progress(self, attempts: list[Running], now_ms: int) -> list[Effect]:
-        """Tell the hub what it may hear now: latest words, those first that have waited longest."""
-        if not self.registered:
+    def _hand_back(self, attempt: Running, error: str, now_ms: int) -> list[Effect]:
+        """Give back what was not started and never will be."""
+        self._never_start(attempt.uid)
+        return self._exited({"uid": attempt.uid, **unstarted(error)}, now_ms)
+
+    def _trouble(self, reason: str, now_ms: int) -> list[Effect]:
+        """Something could not be started, through no fault of its own: nothing is taken on until a trial goes well."""
+        news = self.readiness.troubled(reason, now_ms)
+        return [*self._tell_readiness(now_ms, news), *self.calls.bar(True, now_ms)]
+
+    def _probed(self, fault: str, now_ms: int) -> list[Effect]:
+        news = self.readiness.probed(fault, now_ms)
+        barred = bool(self.readiness.reason)
+        return [*self._tell_readiness(now_ms, news), *self.calls.bar(barred, now_ms)]
+
+    def probe_failed(self, fault: str, now_ms: int) -> list[Effect]:
+        """A trial start could not even be asked for."""
+        return self._probed(fault, now_ms)
+
+    def supervisor_gone(self, now_ms: int) -> list[Effect]:
+        """There is nobody to start anything, until another supervisor is attached."""
+        return self._trouble("its supervisor is gone, another one is being started", now_ms)
+
+    def _able(self) -> list[Effect]:
+        """Something has started: more may come where less was asked for."""
+        return [self._ready("started")] if self.readiness.started() and self.registered else []
+
+    def _tell_readiness(self, now_ms: int, news: bool) -> list[Effect]:
+        if not news or not self.registered:
             return []
-        if now_ms - self._told_since_ms >= 1000:
-            self._told, self._told_since_ms = 0, now_ms
-        pressing = [a for a in attempts if a.known and self._is_pressing(a)]
-        due = [a for a in attempts if a.known and a.said.is_due(now_ms) and not self._is_pressing(a)]
-        due.sort(key=lambda attempt: attempt.said.told_ms or 0)
-        chosen = [*pressing, *due[: max(0, TOLD_PER_S - self._told)]]
-        self._told += len(chosen)
-        for attempt in chosen:
-            attempt.said.told(now_ms)
-        return [Tell("job_progress", a.said.payload(a.task_id, a.uid, now_ms), acked=False) for a in chosen]
+        self.readiness.told(now_ms)
+        return [self._ready("not ready" if self.readiness.reason else "polling")]
 
-    def _is_pressing(self, attempt: Running) -> bool:
-        """What is said on the way out cannot wait: there may be no later."""
-        return attempt.said.untold and attempt.stopping is not None
+    def _watch_starts(self, now_ms: int) -> list[Effect]:
+        """Notice a supervisor that does not answer, give back what it has not started in time, try again in time."""
+        readiness = self.readiness
+        if readiness.is_late(now_ms):
+            return []
+        late = [a for a in self.running.values() if a.start_by_ms and self._is_overdue(a, now_ms)]
+        effects = [effect for attempt in late for effect in self._hand_back(attempt, NO_ANSWER, now_ms)]
+        if late or readiness.takes_long(now_ms):
+            effects += self._trouble(NO_ANSWER, now_ms)
+        if number := readiness.tries(now_ms):
+            uid = f"{PROBE_PREFIX}{self.incarnation}-{number}"
+            effects.append(Probe(uid, now_ms + readiness.within_ms))
+        if readiness.pings(now_ms):
+            effects.append(Supervise({"op": "ping"}))
+        if readiness.repeats(now_ms) and self.registered:
+            effects.append(self._ready("polling"))
+        return effects
+
+    def _is_overdue(self, attempt: Running, now_ms: int) -> bool:
+        held = attempt.phase == "assigned" or (attempt.phase == "accepted" and attempt.gang is None)
+        return held and now_ms > attempt.start_by_ms + MARGIN_MS
 
     # --- the hub's side -----------------------------------------------------------------------------------------------
 
@@ -327,7 +344,10 @@ class Machine:
 
     def _ready(self, reason: str) -> Tell:
         slots = msgspec.to_builtins(self.slots())
-        payload = {"worker_id": self.name, "slots": slots, "reason": reason, "credits": UNLIMITED_CREDIT}
+        payload = {"worker_id": self.name, "slots": slots, "reason": reason}
+        payload["credits"] = self.readiness.credits
+        if self.readiness.reason:
+            payload["not_ready"] = self.readiness.reason[:MAX_REASON]
         return Tell("ready_for_work", payload, acked=False)
 
     def acked(self, ack: Ack, now_ms: int) -> list[Effect]:
@@ -364,7 +384,11 @@ class Machine:
             effects.append(Supervise({"op": "acked", "uids": done}))
         if ack.re == "register":
             self.registered = True
-            effects += [*self.yields.repeat_all(now_ms), self._ready("registered"), *self.calls.registered()]
+            effects += [
+                *self.yields.repeat_all(now_ms),
+                self._ready("registered"),
+                *self.calls.registered(now_ms),
+            ]
         return effects
 
     def assigned(self, message: JobAssign, now_ms: int) -> list[Effect]:
@@ -375,17 +399,25 @@ class Machine:
             known.known = True  # though a report that was made before it was accepted could not name it
             return self._tell_again(known, now_ms)
         if uid in self._refused_uids:
-            return [Tell("job_result", _never_started(message.spec.id, uid))]
+            return [Tell("job_result", never_started(message.spec.id, uid))]
         spec = message.spec
+        if self.readiness.reason:
+            self._never_start(uid)
+            error = f"this worker is not ready: {self.readiness.reason}"
+            return [Tell("job_result", never_started(spec.id, uid, error))]
         pool = spec.slot_pool or spec.type
-        self.running[uid] = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
+        attempt = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
+        start_by_ms = now_ms + self.readiness.within_ms
+        # Of one that must not run twice the supervisor's own word is waited for, and the hub's timers.
+        attempt.start_by_ms = 0 if is_careful(spec) else start_by_ms
+        self.running[uid] = attempt
         if self._asked is not None:
             self._asked.add(uid)
         limit_s = None if message.remaining_time >= FOREVER_NS else message.remaining_time / 1e9
         grace_s = TIERS[spec.job_tier].grace_s
         lease_s = message.lease_s * LEASE_SHARE or None
         devices, number = tuple(message.devices), message.attempt.no
-        return [Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang)]
+        return [Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang, start_by_ms)]
 
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
         if attempt.phase == "exited":
@@ -414,7 +446,7 @@ class Machine:
     def calls_assigned(self, message: CallsAssign, now_ms: int) -> list[Effect]:
         """Take calls on; of a lane that is never to start, only its end is told again."""
         if message.lane in self._refused_uids:
-            return [Tell("job_result", _never_started(message.job, message.lane))]
+            return [Tell("job_result", never_started(message.job, message.lane))]
         return self.calls.assigned(message, now_ms)
 
     def calls_acked(self, message: CallsAck, now_ms: int) -> list[Effect]:
@@ -449,7 +481,7 @@ class Machine:
         if not message.attempt:
             return []
         self._never_start(message.attempt)
-        return [Tell("job_result", _never_started(message.task_id, message.attempt))]
+        return [Tell("job_result", never_started(message.task_id, message.attempt))]
 
     def _never_start(self, uid: str) -> None:
         self._refused_uids[uid] = None
@@ -468,10 +500,11 @@ class Machine:
 
     def resend(self, now_ms: int) -> list[Effect]:
         """Send what tasks said meanwhile, and results again that were not acked in time."""
+        watched = self._watch_starts(now_ms)
         if not self.registered:
-            return []
+            return watched
         live = [attempt for attempt in self.running.values() if attempt.phase != "exited"]
-        told = self._tell_progress(live, now_ms)
+        told = watched + self._tell_progress(live, now_ms)
         late = [
             a
             for a in self.running.values()
@@ -504,65 +537,12 @@ class Machine:
         return [Tell("job_result", attempt.result)]
 
 
-def gang_meta(place: GangPlace, ports: list[int]) -> dict[str, Any]:
-    """What the supervisor keeps of a member beside its spec, for the agent that comes after this one."""
-    return {"generation": place.generation, "rank": place.rank, "size": place.size, "ports": ports}
-
-
-def _read_gang(attempt: Running, meta: dict[str, Any]) -> None:
-    if (kept := meta.get("gang")) is not None:
-        attempt.gang = GangPlace(kept["generation"], kept["rank"], kept["size"])
-        attempt.ports = list(kept["ports"])
-
-
-def known_to_hub(ack: Ack) -> set[str]:
-    """Name the attempts that the hub has heard of, by its answer to `register`; it refuses the output of others.
-
-    A superseded result may be on record or not: the hub names those whose output it still takes.
-    """
-    counted = (uid for uid, verdict in ack.results.items() if verdict != "superseded")
-    return {*ack.keep, *ack.stop, *ack.log_offsets, *counted}
-
-
-def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
-    """Spell an exit as the message that reports it."""
-    out = item.get("out") or {}
-    usage = dict(item.get("usage") or {})
-    usage |= {f"{stream}_bytes": count for stream, count in out.items()}
-    result = {
-        "task_id": attempt.task_id,
-        "attempt": attempt.uid,
-        "state": item["state"],
-        "exit_code": item.get("exit_code"),
-        "signal": item.get("signal") or 0,
-        "exit_class": item.get("exit_class") or "",
-        "usage": usage,
-    }
-    if item["state"] == "preempted" and attempt.said.finished and item.get("exit_code") == 0:
-        # It said that its work is whole: a second run would only find nothing left to do.
-        return result | {"state": "succeeded", "exit_class": "ok"}
-    if item.get("error"):
-        result["error"] = item["error"]
-    return result
-
-
-def _never_started(task_id: str, uid: str) -> dict[str, Any]:
-    """Answer for an attempt that is not here: the hub may be sure that it does not run."""
-    error = "this worker does not have this attempt"
-    return {
-        "task_id": task_id,
-        "attempt": uid,
-        "state": "killed",
-        "exit_class": "lost_unstarted",
-        "error": error,
-    }
-
-
 # The simulation and the shell know the machine's effects by its name.
 __all__ = [
     "Effect",
     "Launch",
     "Machine",
+    "Probe",
     "Refuse",
     "Running",
     "Ship",
@@ -570,4 +550,5 @@ __all__ = [
     "Tell",
     "Warn",
     "gang_meta",
+    "known_to_hub",
 ]

@@ -48,8 +48,7 @@ class RunnerHome:
         self.runners, self.blobs = base / "runners", base / "blobs"
         self._mode = 0o711 if foreign else 0o700
         self._owners: dict[str, int] = {}
-        for folder in (self.runners, self.blobs):
-            folder.mkdir(mode=self._mode, exist_ok=True)
+        self.make_folders()
 
     def key(self, uid: str) -> str:
         """By which a runner proves which one it is."""
@@ -62,6 +61,15 @@ class RunnerHome:
         """Where the runners of an account find their agent."""
         name = f"runners-{account.uid}.sock" if account.is_foreign else "runners.sock"
         return f"{self._session.folder}/{name}"
+
+    def has_sockets(self) -> bool:
+        """Whether runners find their sockets where they are told to look."""
+        return all(os.path.exists(self.socket_path(account)) for account in self.accounts.all)
+
+    def make_folders(self) -> None:
+        """Make what is not there, at first or any more."""
+        for folder in (self.runners, self.blobs):
+            folder.mkdir(mode=self._mode, exist_ok=True)
 
     def make_notes(self, uid: str, account: Account) -> RunnerNotes:
         """Make a runner's folder, and begin the notes about it."""
@@ -162,6 +170,7 @@ class RunnerHome:
 
     def list_others(self, kept: Collection[str]) -> list[str]:
         """All runners but these of which there are folders: of earlier agents, and of nobody."""
+        self.make_folders()
         return [name for name in os.listdir(self.runners) if name not in kept]
 
     def remove(self, uids: Collection[str]) -> None:
@@ -170,7 +179,13 @@ class RunnerHome:
             self._owners.pop(uid, None)
         if uids:
             folders = [self.folder(uid) for uid in uids]
-            threading.Thread(target=self._remove, args=(folders,), name="dray-removal", daemon=True).start()
+            try:
+                threading.Thread(
+                    target=self._remove, args=(folders,), name="dray-removal", daemon=True
+                ).start()
+            except RuntimeError as fault:
+                # No thread to be had either: the next agent finds them.
+                logger.warning("folders of runners stay behind for now: %s", fault)
 
     def _remove(self, folders: list[str]) -> None:
         for folder in folders:

@@ -69,6 +69,13 @@ class RunnerLines:
             listening = listen_for(account, self.home.socket_path(account))
             self._servers.append(await loop.create_unix_server(lambda: Line(self), sock=listening))
 
+    async def restart(self) -> None:
+        """Listen at the same place again; what is connected stays so."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        await self.start()
+
     def close(self) -> None:
         """Stop listening, and let every runner go: it ends itself."""
         for server in self._servers:

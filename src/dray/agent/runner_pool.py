@@ -13,6 +13,8 @@ STARTING_AT_ONCE = 2
 RECYCLE_CALLS = 10_000
 GROWTH_BYTES = 512 << 20
 FAILED_STARTS = 3
+# After a start that failed the next one waits, ever longer.
+RETRY_MS, LONGEST_RETRY_MS = 100, 30_000
 
 
 class RunnerPool:
@@ -25,6 +27,8 @@ class RunnerPool:
         self.opened = False
         self._count = 0
         self._failures: dict[str, int] = {}
+        self._retries: dict[str, tuple[int, int]] = {}
+        self.barred = False
         self.records: dict[str, RunnerRecord] = {}
         self.stopped = False
 
@@ -66,15 +70,17 @@ class RunnerPool:
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
-    def settle(self, wanted: list[Binding]) -> list[Effect]:
+    def settle(self, wanted: list[Binding], now_ms: int) -> list[Effect]:
         """Start what lanes wait for, keep some ready, let go of what is too many."""
-        if self.stopped:
+        if self.stopped or self.barred:
             return []
         effects: list[Effect] = []
         kinds = [
             (binding.venv, binding.memory_bytes, self.account_of(binding.user) or "") for binding in wanted
         ]
         for kind in dict.fromkeys(kinds):
+            if self._waits(kind[0], now_ms):
+                continue
             lacking = range(kinds.count(kind) - self._count_starting(kind))
             effects += [self.start(*kind) for _ in lacking]
         live = [record for record in self.records.values() if record.phase != "ending" and not record.worn]
@@ -83,7 +89,7 @@ class RunnerPool:
             effects.append(self.retire(record, "spare"))
             live.remove(record)
         starting = sum(record.phase == "starting" for record in live)
-        if self.opened and self._failures.get("", 0) < FAILED_STARTS:
+        if self.opened and self._failures.get("", 0) < FAILED_STARTS and not self._waits("", now_ms):
             lacking = range(min(self._ready - len(live), STARTING_AT_ONCE - starting))
             # Ahead of any call only for whoever may come: nobody else's account is known to be the next one's.
             account = self.account_of("*")
@@ -128,14 +134,30 @@ class RunnerPool:
             return None
         record.phase, record.idle_ms = "idle", now_ms
         self._failures.pop(record.venv, None)
+        self._retries.pop(record.venv, None)
         return record
 
-    def gone(self, uid: str) -> RunnerRecord | None:
+    def gone(self, uid: str, now_ms: int) -> RunnerRecord | None:
         """A runner has ended, whoever ended it."""
         record = self.records.pop(uid, None)
         if record is not None and record.phase == "starting" and not self.stopped:
-            self._failures[record.venv] = self._failures.get(record.venv, 0) + 1
+            venv = record.venv
+            self._failures[venv] = self._failures.get(venv, 0) + 1
+            _, wait_ms = self._retries.get(venv, (0, RETRY_MS))
+            self._retries[venv] = (now_ms + wait_ms, min(2 * wait_ms, LONGEST_RETRY_MS))
         return record
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether starts may have been put off."""
+        return bool(self._retries)
+
+    def _waits(self, venv: str, now_ms: int) -> bool:
+        return now_ms < self._retries.get(venv, (0, 0))[0]
+
+    def excuse(self) -> None:
+        """Starts failed for want of this worker: that says nothing about any environment."""
+        self._failures.clear()
 
     def is_hopeless(self, venv: str) -> bool:
         """Whether runners of this environment never came up, several times in a row; asking forgets it."""

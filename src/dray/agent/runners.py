@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dray.agent.accounts import Account
+from dray.agent.attempts import is_careful
 from dray.agent.blobs import Blobs, Refused
 from dray.agent.calls import Ended, is_runner
 from dray.agent.effects import (
@@ -29,7 +30,7 @@ from dray.agent.effects import (
     Recall,
     StartRunner,
 )
-from dray.agent.environment import build_environment, is_careful
+from dray.agent.environment import build_environment
 from dray.agent.machine import Machine
 from dray.agent.runner_home import RunnerHome
 from dray.agent.runner_lines import RunnerLines
@@ -165,7 +166,26 @@ class Runners:
                 if is_runner(item["uid"]):
                     self._exited(item)
             return {**event, "items": rest} if rest else None
+        elif event.get("ev") == "refused" and is_runner(event.get("uid") or ""):
+            self.forget(event["uid"])
         return event
+
+    def forget(self, uid: str) -> None:
+        """Leave nothing of a runner that was never started."""
+        if (notes := self._notes.pop(uid, None)) is not None:
+            notes.close()
+        self.home.remove([uid])
+
+    async def mend(self) -> str:
+        """Make the runners' folders and sockets anew where somebody removed them; gives the fault, if any."""
+        try:
+            self.home.make_folders()
+            if not self.home.has_sockets():
+                logger.warning("the runners' socket is gone: made anew")
+                await self.lines.restart()
+        except OSError as fault:
+            return f"the runners' folder or socket cannot be made: {fault}"
+        return ""
 
     def _exited(self, item: dict[str, Any]) -> None:
         uid = item["uid"]

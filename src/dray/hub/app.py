@@ -398,7 +398,7 @@ def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:
 
 
 def _gauges(state: State, sessions: Sessions, setbacks: Setbacks) -> Gauges:
-    status = {"ready": 0, "offline": 0, "draining": 0, "suspect": 0, "silent": 0}
+    status = {"ready": 0, "offline": 0, "draining": 0, "suspect": 0, "silent": 0, "not_ready": 0}
     for worker in state.workers.values():
         presence = state.presence[worker.id]
         kind = (
@@ -410,7 +410,11 @@ def _gauges(state: State, sessions: Sessions, setbacks: Setbacks) -> Gauges:
             if worker.draining
             else "ready"
         )
-        status["suspect" if presence.suspect and kind == "ready" else kind] += 1
+        if kind == "ready" and presence.suspect:
+            kind = "suspect"
+        elif kind == "ready" and (presence.paused or presence.not_ready):
+            kind = "not_ready"
+        status[kind] += 1
     waiting = {name: depth for name, depth in state.backlog.depth.items() if depth}
     depths = dict.fromkeys([DEFAULT_QUEUE, *state.policy.queues], 0) | waiting
     reports = len(setbacks.reports.open())

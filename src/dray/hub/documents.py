@@ -11,7 +11,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.spec import spec_document, unpack_spec
-from dray.core.model.worker import Progress
+from dray.core.model.worker import Progress, why_not_ready
 from dray.core.scheduling.rooms import Rooms
 
 Document = dict[str, Any]
@@ -202,7 +202,8 @@ def worker_line(state: State, worker_id: str) -> Document:
     active = len(state.held.get(worker_id, ()))
     total = slots.batch_total + slots.service_total
     online = bool(presence.session) and not worker.silent
-    room = online and not worker.draining and not presence.suspect and active < max(total, 1)
+    able = not (worker.draining or presence.suspect or why_not_ready(presence, state.now_ms))
+    room = online and able and active < max(total, 1)
     return {
         "id": worker_id,
         "backend": capability.gpu_backend or "cpu",
@@ -232,11 +233,13 @@ def worker_document(state: State, worker_id: str) -> Document:
     worker, presence = state.workers[worker_id], state.presence[worker_id]
     row, rooms, columns = state.columns.row_of[worker_id], Rooms(state), state.columns
     batch, service = rooms.room(row, "batch"), rooms.room(row, "service")
+    not_ready = why_not_ready(presence, state.now_ms) if presence.session else ""
     details = (
         ("draining", worker.draining),
         ("said goodbye", worker.left and not presence.session),
         ("silent", worker.silent),
         ("suspect", presence.suspect),
+        (f"not ready: {not_ready}", bool(not_ready)),
         ("not seen since the hub started", not presence.seen_at_ms),
         ("has not asked for work", bool(presence.session) and not presence.credit),
     )

@@ -181,7 +181,7 @@ def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | E
 
 
 def _ready(state: State, worker: str, body: ReadyForWork) -> Iterator[Event | Effect]:
-    yield CreditSet(worker, body.credits, body.slots)
+    yield CreditSet(worker, body.credits, body.slots, (body.not_ready or "")[:MAX_NOTE])
 
 
 def _accepted(state: State, worker: str, body: JobAccepted) -> Iterator[Event | Effect]:

@@ -165,12 +165,13 @@ class Heartbeat(msgspec.Struct):
 
 
 class ReadyForWork(msgspec.Struct):
-    """Sets the session's credit; never adds."""
+    """Sets the session's credit; never adds. `not_ready`: why this worker can start nothing, until it says so again."""
 
     worker_id: IdText
     slots: Slots
     reason: Line = ""
     credits: Small = 1
+    not_ready: Line | None = None
 
 
 class JobAccepted(msgspec.Struct):

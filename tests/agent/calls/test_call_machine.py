@@ -278,6 +278,9 @@ def test_an_environment_that_never_comes_up_fails_its_calls() -> None:
     for _ in range(3):
         (uid,) = [r.uid for r in bench.machine.calls.pool.records.values() if r.phase == "starting"]
         bench.exit(uid, None, exit_code=127, error="program 'gone/bin/python' was not found")
+        assert len(bench.machine.calls.pool.records) == 0, "the next start waits a moment"
+        bench.now += 1000
+        bench.do(bench.machine.resend(bench.now))
     ends = bench.pull()
     assert {state for state, _ in ends.values()} == {"failed"}
     assert ends[0][1][0] == "environment"

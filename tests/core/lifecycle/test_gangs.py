@@ -146,8 +146,8 @@ def test_not_all_accepted_in_time_releases_all_uncharged(trio: Cluster) -> None:
     assert (first, "gang") in cancels(effects)
     assert {(second, "revoked"), (third, "revoked")} <= set(cancels(effects))
     assert not trio.task(index=1).queued, "it waits for the one that was accepted"
-    effects = trio.end(first, "killed")
-    again = assigned(effects)
+    trio.end(first, "killed")
+    again = assigned(trio.advance(1))
     assert len(again) == 3
     assert {trio.attempt(uid).generation for uid in again} == {2}
     assert (trio.task().failures, trio.task().losses, trio.task().attempts) == (0, 0, 2)

@@ -21,6 +21,8 @@ def test_not_accepted_in_time_goes_back_to_its_old_place_uncharged(cluster: Clus
     assert (task.queued, task.failures, task.losses, task.attempts) == (True, 0, 0, 1)
     assert (cluster.job("first").state, cluster.held("w1")) == (JobState.PENDING, [])
     cluster.poll("w1", 1)
+    assert not cluster.current("first"), "who does not start what it is given is left alone for a moment"
+    cluster.advance(1)
     assert cluster.current("first"), "it comes before the job that was submitted after it"
     assert not cluster.current("second")
     assert cluster.attempt(cluster.current("first")).no == 2

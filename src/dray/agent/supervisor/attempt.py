@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from .output import STREAMS, OutputLimits, OutputStream
-from .program import describe_failure
+from .program import HOST_ERRORS, describe_failure
 
 if TYPE_CHECKING:
     import resource
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 RSS_UNIT_BYTES = 1 if os.uname().sysname == "Darwin" else 1024
 NO_EXIT_CODE = -1
+LATE = "the supervisor did not get to it in time"
 
 
 class Stop:
@@ -55,6 +56,7 @@ class Attempt:
         "cpu_s",
         "drain_timer",
         "exited",
+        "fresh",
         "group",
         "heeds",
         "identity",
@@ -71,6 +73,7 @@ class Attempt:
         "stop",
         "streams",
         "uid",
+        "withdrawn",
     )
 
     def __init__(self, spec: TaskSpec, output_directory: str, limits: OutputLimits) -> None:
@@ -81,6 +84,8 @@ class Attempt:
         self.process: Process | None = None
         self.open_pipes = 0
         self.exited = False
+        # Its first process, and whether that was ended before it was let go.
+        self.fresh = self.withdrawn = False
         self.identity: Identity | None = None
         self.group: Group | None = None
         self.stop: Stop | None = None
@@ -123,6 +128,8 @@ class Attempt:
         if self.stop is not None and (self.stop.term_sent or self.stop.told or self.stage == "prolog"):
             return judge_stopped(self.stop.reason, code, signaled, self.spec.limit_s)
         if failure is not None:
+            if failure["errno"] in HOST_ERRORS or (failure["kind"] == "workdir" and self.spec.own_cwd):
+                return refuse_start(failure["text"])
             exit_class, code, error = describe_failure(failure, self.argv, self.spec.env, self.spec.cwd)
             return make_result("failed", code, 0, exit_class, error)
         if code == 0:
@@ -146,6 +153,12 @@ def make_result(state: str, exit_code: int, number: int, exit_class: str, error:
         "exit_class": exit_class,
         "error": error,
     }
+
+
+def refuse_start(reason: str) -> Record:
+    """It was not started, and could not have been: this worker's fault, not its own."""
+    error = f"this worker could not start another process: {reason}"
+    return {**make_result("failed", NO_EXIT_CODE, 0, "lost_unstarted", error), "host": True}
 
 
 def judge_stopped(reason: str, code: int, number: int, limit_s: float | None) -> Record:

@@ -57,6 +57,7 @@ class Prepared:
             self._end(uid, make_result("failed", NO_EXIT_CODE, 0, "lost_unstarted", text))
             return True
         spec.env = {**spec.env, **env}
+        spec.start_by = None
         self._server.launch(spec, ends_at)
         return True
 

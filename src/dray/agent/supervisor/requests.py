@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from .attempt import LATE
 from .ledger import Entry
 from .spec import REASONS, TaskSpec, read_env, read_seconds, read_uid
 
@@ -59,11 +60,15 @@ class Requests:
                 self._server.outbox.drop_progress()
                 connection.state = self.describe_state()
                 return
+            if op == "ping":
+                # Not by the turn's events: those are held back while the journal cannot be written.
+                connection.send({"ev": "pong", "refusal": self._server.refusal(RECORDS_PER_TASK_BYTES)})
+                return
             if not connection.greeted and connection.state is None:
                 raise ValueError("say hello first: the answer tells what already runs")
             handler = self._handlers.get(op) if isinstance(op, str) else None
             if handler is None:
-                raise ValueError(f"unknown op {op!r}: known are hello, {', '.join(self._handlers)}")
+                raise ValueError(f"unknown op {op!r}: known are hello, ping, {', '.join(self._handlers)}")
             self._line_bytes = len(line)
             handler(message)
         except (ValueError, RecursionError) as error:
@@ -121,15 +126,18 @@ class Requests:
                     raise ValueError(f"a task is an object, not {type(raw).__name__}")
                 if self._answer_known(read_uid(raw)):
                     continue
-                if refusal:
-                    raise ValueError(refusal)
-                take_on(TaskSpec(raw))
+                spec = TaskSpec(raw)
+                if refusal or spec.is_late():
+                    self._refuse(raw, refusal or LATE, host=True)
+                    continue
+                take_on(spec)
             except ValueError as error:
-                self._refuse(raw, str(error))
+                self._refuse(raw, str(error), host=False)
 
-    def _refuse(self, raw: object, error: str) -> None:
+    def _refuse(self, raw: object, error: str, host: bool) -> None:
+        """`host`: nothing could be started here now, whatever it is."""
         uid = raw.get("uid") if isinstance(raw, dict) else None
-        self._server.outbox.others.append({"ev": "refused", "uid": uid, "error": error})
+        self._server.outbox.others.append({"ev": "refused", "uid": uid, "error": error, "host": host})
 
     def _answer_known(self, uid: str) -> bool:
         """A uid that is known already is never started twice: its present phase is told again."""

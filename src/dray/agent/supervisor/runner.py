@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from dray.processes import HAS_PROC
 
-from .attempt import NO_EXIT_CODE, Attempt, Stop, judge_stopped, make_result
+from .attempt import LATE, NO_EXIT_CODE, Attempt, Stop, judge_stopped, make_result, refuse_start
 from .identity import HAS_PIDFD, find_members, kill_exactly, snapshot_processes
 from .marks import VARIABLE
 from .output import OutputLimits, OutputStream, pump_pipe
@@ -108,6 +108,9 @@ class Runner:
             attempt = self._queue.popleft()
             if attempt.uid not in self.attempts:
                 continue
+            if self._is_late(attempt):
+                self._end(attempt, refuse_start(LATE))
+                continue
             try:
                 self._prepare(attempt)
                 if self._may_start_at_once(attempt):
@@ -120,6 +123,10 @@ class Runner:
             except OSError as error:
                 self._fail_launch(attempt, error)
         return barrier
+
+    def _is_late(self, attempt: Attempt) -> bool:
+        """Whether its first process is due and must not start any more: asked for too long ago, it was given back."""
+        return not attempt.released_at and attempt.spec.is_late()
 
     def _prepare(self, attempt: Attempt) -> None:
         spec = attempt.spec
@@ -147,10 +154,13 @@ class Runner:
         """Start what was prepared to start at once: its intent is on record."""
         intended, self._intended = self._intended, []
         for attempt, pipes, mark in intended:
-            if attempt.uid in self.attempts:
-                self._start(attempt, pipes, mark)
-            else:
+            if attempt.uid not in self.attempts:
                 pipes.close()  # cancelled while the journal could not be written
+            elif self._is_late(attempt):
+                pipes.close()
+                self._end(attempt, refuse_start(LATE))
+            else:
+                self._start(attempt, pipes, mark)
         if intended:
             os.chdir("/")
 
@@ -173,7 +183,7 @@ class Runner:
         self._note_start(attempt, process)
 
     def _note_start(self, attempt: Attempt, process: Process) -> None:
-        first = not attempt.released_at
+        first = attempt.fresh = not attempt.released_at
         attempt.process = process
         attempt.exited = False
         self._launched.append(attempt)
@@ -181,6 +191,17 @@ class Runner:
             attempt.started_at = time.time()
             attempt.released_at = time.monotonic()
         self._report.process_started(attempt, process, first)
+
+    def withdraw_late(self) -> list[str]:
+        """End what waits at its barrier and must not start any more; gives the attempts."""
+        late: list[str] = []
+        for attempt in self._launched:
+            process = attempt.process
+            if process is not None and process.barred and attempt.fresh and attempt.spec.is_late():
+                attempt.withdrawn = True
+                process.signal_group(signal.SIGKILL)
+                late.append(attempt.uid)
+        return late
 
     def watch_launched(self) -> None:
         """Begin to listen to what was just let go.
@@ -223,9 +244,8 @@ class Runner:
         if attempt.result is not None:
             self._end(attempt, attempt.result)  # only the epilog was left, and that never changes a result
             return
-        unstarted = "lost_unstarted" if not attempt.released_at else "lost"
-        text = f"this worker could not start another process: {error}"
-        self._end(attempt, make_result("failed", NO_EXIT_CODE, 0, unstarted, text))
+        refusal = refuse_start(str(error))
+        self._end(attempt, {**refusal, "exit_class": "lost"} if attempt.released_at else refusal)
 
     def _lose(self, attempt: Attempt, process: Process, error: OSError) -> None:
         """It runs but cannot be listened to (no descriptors left): end it rather than guess about it."""
@@ -383,13 +403,16 @@ class Runner:
         if attempt.stage == "epilog":
             self._end(attempt, attempt.result or make_result("failed", NO_EXIT_CODE, 0, "lost", "no result"))
             return
+        if attempt.withdrawn:
+            self._end(attempt, refuse_start(LATE))
+            return
         result = attempt.judge(status, failure, self._was_oom_killed(attempt, status))
         if attempt.stage == "prolog":
             if result["state"] == "succeeded":
                 attempt.stage = "command"
                 self._queue.append(attempt)
                 return
-            if result["exit_class"] not in ("cancelled", "time_limit"):
+            if result["exit_class"] not in ("cancelled", "time_limit", "lost_unstarted"):
                 result["error"] = f"the command was not run, its prolog failed: {result['error']}"
                 result["exit_class"] = "prolog"
             self._end(attempt, result)

@@ -298,6 +298,8 @@ class Server(Report):
             self.journal.put_off_compaction()
 
     def _let_go(self) -> None:
+        if self._barriers and (late := self.runner.withdraw_late()):
+            self.outbox.started = [item for item in self.outbox.started if item["uid"] not in late]
         for barrier in self._barriers:
             barrier.release()
         self._barriers.clear()

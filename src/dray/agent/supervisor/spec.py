@@ -7,6 +7,7 @@ folder names, so an id that could be read as a path is refused here.
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ class TaskSpec:
         "limit_s",
         "memory_bytes",
         "meta",
+        "own_cwd",
         "prolog",
         "prompt",
+        "start_by",
         "task_id",
         "uid",
         "user",
@@ -58,7 +61,15 @@ class TaskSpec:
         self.memory_bytes = memory
         # Whether the agent wants to hear of its start without delay.
         self.prompt = raw.get("prompt") is True
+        # By the clock of this host: whoever asked has given it back by then, so that it must not start any more.
+        self.start_by = read_seconds(raw, "start_by")
+        # Whether the folder it starts in is this worker's own: then it is nobody else's fault where that is missing.
+        self.own_cwd = raw.get("own_cwd") is True
         self.meta = raw.get("meta")
+
+    def is_late(self) -> bool:
+        """Whether it was asked for too long ago to be started."""
+        return self.start_by is not None and time.monotonic() > self.start_by
 
     @property
     def epilog_limit_s(self) -> float:

@@ -120,7 +120,8 @@ def give_credit_back(state: State, lane: Attempt) -> None:
     session, worker_id = state.spent_on.pop(lane.uid, 0), lane.worker
     presence = state.presence[worker_id]
     slots = presence.slots
-    if session and session == presence.session and presence.credit < slots.batch_total + slots.service_total:
+    most = min(presence.asked, slots.batch_total + slots.service_total)
+    if session and session == presence.session and presence.credit < most:
         presence.credit += 1
         state.columns.set_presence(state.columns.row_of[worker_id], state.workers[worker_id], presence)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dray.core.lifecycle import attempts, jobs, lanes, receipts
+from dray.core.lifecycle import attempts, jobs, lanes, receipts, refusals
 from dray.core.lifecycle.attempts import ACCEPT, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.effects import CallsDone, Cancel, Effect, FeedCalls, Note
 from dray.core.lifecycle.events import (
@@ -125,6 +125,7 @@ def _saw(state: State, job: Job, lane: Attempt, word: str, event: CallsEnded, cl
     if not lane.started:
         ran_ms = min(event.wall_us // 1000, max(0, clock.now_ms - lane.assigned_ms))
         lane.started = True
+        refusals.began(state, lane.worker)
         lane.started_ms, lane.started_at_ms = clock.now_ms - ran_ms, clock.at_ms - ran_ms
     if lane.phase in (Phase.ASSIGNED, Phase.ACCEPTED):
         attempts.move(state, lane, START)
@@ -336,6 +337,8 @@ def lane_ended(state: State, lane: Attempt, outcome: Outcome, clock: Clock) -> t
         return ("superseded" if lane.phase in (Phase.LOST, Phase.REVOKED) else "duplicate"), []
     job = state.jobs[lane.job_id]
     lane.exit_class, lane.error = outcome.exit_class, outcome.error
+    if outcome.exit_class == refusals.NEVER_BEGAN:
+        refusals.refused(state, lane, clock)
     trigger = PREEMPT if outcome.state == "preempted" or lane.cancel == "preempted" else KILL
     why = lane.error or lane.cancel or "handed back by its worker"
     return "recorded", _end_lane(state, job, lane, trigger, why, clock)

@@ -136,9 +136,9 @@ class Columns:
         data["service_in_use"][row] = slots.service_in_use
         # While somebody waits to go on where it yielded, nobody new comes in.
         data["credit"][row] = 0 if presence.resuming else presence.credit
-        data["open"][row] = int(
-            bool(presence.session) and not (presence.suspect or worker.draining or worker.silent)
-        )
+        away = presence.suspect or worker.draining or worker.silent
+        unable = presence.paused or bool(presence.not_ready)
+        data["open"][row] = int(bool(presence.session) and not (away or unable))
         self.roomier[row] = None
 
     def hold(self, worker_id: str, ask: Ask, devices: tuple[int, ...], sign: int) -> None:

@@ -357,11 +357,12 @@ class SlotsSeen(NamedTuple):
 
 
 class CreditSet(NamedTuple):
-    """`ready_for_work`: sets, never adds; asks for an answer in this turn."""
+    """`ready_for_work`: sets, never adds; asks for an answer in this turn. `not_ready`: why it can start nothing."""
 
     worker: str
     credits: int
     slots: Slots
+    not_ready: str = ""
 
 
 class SessionOpened(NamedTuple):
@@ -451,6 +452,12 @@ class LingerDue(NamedTuple):
     uid: str
 
 
+class PauseOver(NamedTuple):
+    """A worker that started nothing of what it was given has been left alone long enough."""
+
+    worker: str
+
+
 Signal = (
     Heard
     | SlotsSeen
@@ -468,6 +475,7 @@ Signal = (
     | ResumeAsked
     | CutDue
     | LingerDue
+    | PauseOver
 )
 Event = Fact | Signal
 

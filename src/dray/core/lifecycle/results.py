@@ -6,7 +6,7 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, calls, gangs, jobs, lanes, receipts
+from dray.core.lifecycle import attempts, calls, gangs, jobs, lanes, receipts, refusals
 from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.events import (
@@ -26,7 +26,7 @@ from dray.core.model.spec import TIERS, unpack_spec
 
 _TRIGGER = {"succeeded": SUCCEED, "completed": SUCCEED, "failed": FAIL, "killed": KILL, "preempted": PREEMPT}
 # What a worker lost, and whether user code had begun: its word counts even where `job_started` never came through.
-LOST_CLASSES = {"lost": True, "lost_unstarted": False}
+LOST_CLASSES = {"lost": True, refusals.NEVER_BEGAN: False}
 GIVEN_UP = 4408
 
 
@@ -88,6 +88,7 @@ def mark_started(state: State, attempt: Attempt, clock: Clock) -> None:
     if attempt.started:
         return
     attempt.started = True
+    refusals.began(state, attempt.worker)
     attempt.started_ms, attempt.started_at_ms = clock.now_ms, clock.at_ms
     arm_limit(state, attempt)
 
@@ -163,6 +164,8 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
         effects.append(_started_note(state, job, attempt, since))
     if outcome.state == "succeeded":
         gangs.saw_running(state, job, attempt, clock)
+    if outcome.exit_class == refusals.NEVER_BEGAN:
+        refusals.refused(state, attempt, clock)
     trigger = LOSE if outcome.exit_class in LOST_CLASSES else _TRIGGER[outcome.state]
     if attempt.cancel == "preempted" and trigger in (FAIL, KILL):
         # A peer that does not know the word says how its process ended; it ended because it was asked to.
@@ -220,7 +223,9 @@ def _hand_back(state: State, job: Job, task: Task, attempt: Attempt, clock: Cloc
 
 def _conclude_loss(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:
     if not attempt.started:
-        return jobs.requeue(state, job, task, clock, "its worker was lost before it started")
+        told = f"{attempt.worker} did not start it: {attempt.error}"
+        why = told if attempt.exit_class == refusals.NEVER_BEGAN and attempt.error else ""
+        return jobs.requeue(state, job, task, clock, why or "its worker was lost before it started")
     task.losses += 1
     if task.losses <= job.losses_allowed:
         return jobs.requeue(
@@ -271,6 +276,8 @@ def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
     attempt = state.attempts.get(event.uid)
     if attempt is None:
         return []
+    if not state.workers[attempt.worker].left:
+        refusals.refused(state, attempt, clock)
     if attempt.lane:
         return calls.revoke_lane(state, attempt, event.reason, clock)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]

@@ -16,6 +16,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     accept_ms: int = 30_000
     resend_ms: tuple[int, ...] = (2_000, 4_000, 8_000)
     stop_again_ms: int = 30_000
+    pause_ms: int = 1_000
+    longest_pause_ms: int = 60_000
     limit_margin_ms: int = 5_000
     brake_share: float = 0.5
     brake_window_ms: int = 60_000

@@ -22,6 +22,7 @@ from dray.core.lifecycle.events import (
     LimitPassed,
     LingerDue,
     LookDue,
+    PauseOver,
     ProtectDue,
     ResendDue,
     StopDue,
@@ -236,6 +237,12 @@ def _linger(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Even
     return [LingerDue(uid)]
 
 
+def _pause(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    presence = state.presence.get(worker_id)
+    over = presence is not None and presence.paused and clock.now_ms >= presence.paused_until_ms
+    return [PauseOver(worker_id)] if over else []
+
+
 def _idle(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     job = state.jobs.get(job_id)
     if job is None or not job.open:
@@ -263,4 +270,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "cut": _cut,
     "linger": _linger,
     "idle": _idle,
+    "pause": _pause,
 }

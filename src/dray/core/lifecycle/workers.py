@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dray.core.lifecycle import attempts, gangs, jobs, lanes, results
+from dray.core.lifecycle import attempts, gangs, jobs, lanes, refusals, results
 from dray.core.lifecycle.attempts import ACCEPT, RETURN, SILENCE
 from dray.core.lifecycle.effects import (
     Ack,
@@ -81,6 +81,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
     state.workers[event.worker] = worker
     state.own(worker)
     presence.session, presence.credit, presence.suspect = event.session, 0, False
+    presence.not_ready = ""
     presence.slots = event.slots or Presence().slots
     _hear(presence, clock)
     watch_silence(state, event.worker, clock)
@@ -295,10 +296,18 @@ def stop_over(state: State, worker: str, active: Iterable[str]) -> Iterator[Effe
 def credit_set(state: State, event: CreditSet, clock: Clock) -> list[Effect]:
     """Readiness is credit; the poll is answered after this turn's pass."""
     presence = state.presence[event.worker]
-    presence.credit, presence.slots = event.credits, event.slots
+    presence.credit, presence.asked, presence.slots = event.credits, event.credits, event.slots
+    alarms: list[Effect] = []
+    if presence.not_ready != event.not_ready:
+        presence.not_ready = event.not_ready
+        if event.not_ready:
+            alarms.append(Alarm(f"worker {event.worker} is not ready: {event.not_ready}"))
+        else:
+            # It has tried: until it is given something there is nothing to say against it.
+            refusals.resume(state, event.worker)
     state.columns.set_presence(state.columns.row_of[event.worker], state.workers[event.worker], presence)
     state.polls[event.worker] = state.polls.get(event.worker, 0) + 1
-    return []
+    return alarms
 
 
 def session_closed(state: State, event: SessionClosed, clock: Clock) -> list[Effect]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from dray.core.model.capability import Capability, Device, Slots
-from dray.core.model.units import GB
+from dray.core.model.units import GB, format_seconds
 
 
 class Worker(msgspec.Struct, kw_only=True, array_like=True):
@@ -37,16 +37,20 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class Presence(msgspec.Struct, kw_only=True):
-    """The live side of a worker: its session, when it was last heard, and how much work it asked for.
+    """The live side of a worker: its session, when it was last heard, how much work it `asked` for, and what is left of
+    that.
 
     `told` counts what it said of its tasks' progress since `told_since_ms`; `flooding`: more than its share. `resuming`
-    counts its attempts that had yielded and wait to go on.
+    counts its attempts that had yielded and wait to go on. `not_ready`: why it cannot start work, by its own word.
+    `refusals` counts the starts in a row that came to nothing there; while `paused`, until `paused_until_ms`, it gets
+    none for that.
     """
 
     session: int = 0
     seen_ms: int = 0
     seen_at_ms: int = 0
     credit: int = 0
+    asked: int = 0
     slots: Slots = Slots()
     suspect: bool = False
     takeovers: tuple[int, ...] = ()
@@ -56,6 +60,19 @@ class Presence(msgspec.Struct, kw_only=True):
     told_since_ms: int = 0
     flooding: bool = False
     resuming: int = 0
+    not_ready: str = ""
+    refusals: int = 0
+    paused: bool = False
+    paused_until_ms: int = 0
+
+
+def why_not_ready(presence: Presence, now_ms: int) -> str:
+    """Why a worker that is there gets no work: it says so itself, or started nothing of what it was given."""
+    if presence.not_ready or not presence.paused:
+        return presence.not_ready
+    left = format_seconds(max(1, -(-(presence.paused_until_ms - now_ms) // 1000)))
+    times = f"{presence.refusals} times in a row" if presence.refusals > 1 else "the last time"
+    return f"did not start what it was given {times}, gets work again in {left}"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ class Room(NamedTuple):
     draining: bool
     named_total: Mapping[str, int] = MappingProxyType({})
     named_free: Mapping[str, int] = MappingProxyType({})
+    not_ready: str = ""
 
 
 def backend(ask: Ask, room: Room) -> Rejection | None:
@@ -139,7 +140,9 @@ def presence(ask: Ask, room: Room) -> Rejection | None:
         return Rejection("offline", "a connected worker", "offline")
     if room.draining:
         return Rejection("draining", "a worker that takes work", "draining")
-    return Rejection("suspect", "a worker that answers", "silent") if room.suspect else None
+    if room.suspect:
+        return Rejection("suspect", "a worker that answers", "silent")
+    return Rejection("not_ready", "a worker that can start work", room.not_ready) if room.not_ready else None
 
 
 def slots(ask: Ask, room: Room) -> Rejection | None:
@@ -150,7 +153,9 @@ def slots(ask: Ask, room: Room) -> Rejection | None:
 
 
 def credit(ask: Ask, room: Room) -> Rejection | None:
-    return None if room.credit > 0 else Rejection("credit", "a worker that is ready for work", "not ready")
+    if room.credit > 0 or room.not_ready:
+        return None
+    return Rejection("credit", "a worker that is ready for work", "not ready")
 
 
 Filter = Callable[[Ask, Room], Rejection | None]

@@ -56,7 +56,7 @@ def closest_rows(scan: Scan, most: int) -> list[int]:
     view = scan.survey.state.columns.view
     miss = np.zeros(len(rows), dtype=np.float64)
     for (kind, ever), mask in scan.refused.items():
-        if not ever and kind in ("offline", "draining", "suspect"):
+        if not ever and kind in ("offline", "draining", "suspect", "not_ready"):
             miss += mask[rows] * 10.0
     if ask.cpu_milli:
         miss += np.maximum(0, ask.cpu_milli - rooms.free("cpu")[rows]) / ask.cpu_milli

@@ -15,6 +15,7 @@ import numpy as np
 from dray.core.lifecycle.columns import Columns, Numbers, name_column, pick_cards
 from dray.core.lifecycle.state import State
 from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.worker import why_not_ready
 from dray.core.scheduling.filters import CLASS_FILTERS, Room, fits
 
 Rows = np.ndarray[Any, np.dtype[np.intp]]
@@ -133,6 +134,7 @@ class Rooms:
             draining=worker.draining,
             named_total=columns.named_total[row],
             named_free=self._named(row, left),
+            not_ready=why_not_ready(presence, self._state.now_ms),
         )
 
     def fit(self, row: int, ask: Ask, owner: str = "") -> Devices | None:

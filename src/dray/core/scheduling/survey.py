@@ -26,7 +26,8 @@ class Standing:
         view, count = columns.view, columns.count
         self.refused: dict[Kind, Mask] = {}
         shut = np.flatnonzero(view["open"][:count] == 0).tolist()
-        away = {kind: np.zeros(count, dtype=np.bool_) for kind in ("offline", "draining", "suspect")}
+        kinds = ("offline", "draining", "suspect", "not_ready")
+        away = {kind: np.zeros(count, dtype=np.bool_) for kind in kinds}
         for row in shut:
             worker_id = columns.worker_of[row]
             if worker_id:
@@ -40,7 +41,7 @@ class Standing:
         never = full & present & (total == 0)
         self._put(("slot", True), never)
         self._put(("slot", False), full & ~never)
-        self._put(("credit", False), view["credit"][:count] <= 0)
+        self._put(("credit", False), (view["credit"][:count] <= 0) & ~away["not_ready"])
 
     def _put(self, kind: Kind, mask: Mask) -> None:
         if mask.any():
@@ -51,7 +52,9 @@ def _absence(state: State, worker_id: str) -> str:
     worker, presence = state.workers[worker_id], state.presence[worker_id]
     if not presence.session or worker.silent:
         return "offline"
-    return "draining" if worker.draining else "suspect"
+    if worker.draining:
+        return "draining"
+    return "suspect" if presence.suspect else "not_ready"
 
 
 class Survey:

@@ -12,7 +12,7 @@ from dray.hub.call_results import CallRow, rows_of
 from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.hub_life import HubLife
 from dray.sim.faults.runner_node import value_of
-from dray.sim.faults.runs import RUNNER, Runs
+from dray.sim.faults.runs import Runs
 from dray.sim.faults.world import World
 
 
@@ -122,8 +122,7 @@ class CallWatch:
         """Failures are charged for runs, and a call that may start once has one start on record at most."""
         spec, task_id = unpack_spec(job.spec), f"{job.id}/{index}" if job.numbered else job.id
         runs = self._runs.of_task.get(task_id, [])
-        # Where no process for it can be started, a call fails without a run.
-        if task is not None and task.failures > len(runs) + self._runs.refused.get(RUNNER, 0):
+        if task is not None and task.failures > len(runs):
             self._world.fail(f"call {task_id} is charged {task.failures} failures for {len(runs)} runs")
         if row is not None and row.state == "failed" and row.no <= spec.retries:
             self._world.fail(f"call {task_id} failed for good at try {row.no}, with {spec.retries} retries")

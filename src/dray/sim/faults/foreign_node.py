@@ -6,6 +6,7 @@ runs on one dies with it.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,9 @@ class ForeignNode:
         self.cards = world.rng.choice([0, 0, 2])
         runs.slots[name, "batch"] = self.slots
         self.names_attempts = world.rng.random() < 0.5
+        # Some say of what they could not start that it never began.
+        chance = random.Random(f"unstarted {world.seed} {name}").random()  # a simulation's chance, no secret
+        self.says_unstarted = self.names_attempts and chance < 0.7
         self.full = self.up = self.retired = False
         self.life = 0
         self.connection: Connection | None = None
@@ -212,10 +216,14 @@ class ForeignNode:
             # Without names an old result would be taken for the new one's.
             self._results = {n: r for n, r in self._results.items() if r["task_id"] != spec.id}
         if self.full:
-            self._runs.refuse(spec.id)
-            self._report(
-                {"task_id": spec.id, "state": "failed", "exit_code": 1, "error": "disk full", **named}
-            )
+            refusal = {"task_id": spec.id, "state": "failed", "exit_code": 1, "error": "disk full", **named}
+            if self.says_unstarted:
+                self._runs.hand_back(self.name)
+                self._report(refusal | {"exit_class": "lost_unstarted"})
+            else:
+                self._runs.refuse(uid)
+                self._report(refusal)
+            self._ready()
             return
         self._say("job_accepted", {"task_id": spec.id, **named})
         execution = Execution(

@@ -9,6 +9,7 @@ from dray.sim.faults.mutants import Edit, Mutant
 from dray.sim.faults.policy_mutants import POLICIES
 from dray.sim.faults.save_mutants import SAVES
 from dray.sim.faults.shy_mutants import SHY
+from dray.sim.faults.start_mutants import STARTS
 
 _TURN = "dray.hub.turns:Conductor.turn"
 _PASS = "dray.hub.turns:Conductor._pass"
@@ -504,7 +505,7 @@ AGENT = (
         "unknown-stop-unanswered",
         "An agent says nothing about an attempt that it does not have.",
         _MACHINE + "cancelled",
-        'return [Tell("job_result", _never_started(message.task_id, message.attempt))]',
+        'return [Tell("job_result", never_started(message.task_id, message.attempt))]',
         "return []",
     ),
     _one(
@@ -530,4 +531,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *POLICIES,
     *CALLS,
     *SHY,
+    *STARTS,
 )

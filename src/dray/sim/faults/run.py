@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import NamedTuple
 
@@ -13,11 +14,12 @@ from dray.sim.faults.foreign_node import ForeignNode
 from dray.sim.faults.hub_node import Backup, HubNode
 from dray.sim.faults.runs import Runs
 from dray.sim.faults.settlement import Settlement
-from dray.sim.faults.troubles import ABSENCES, FAULTS, HUB_ENDS, WEIGHTS
+from dray.sim.faults.troubles import ABSENCES, DISABILITIES, FAULTS, HUB_ENDS, WEIGHTS
 from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
+DISABLED_SHARE = 0.4
 
 
 class Outcome(NamedTuple):
@@ -72,6 +74,16 @@ class History:
             )
             if number not in skipped:
                 self.world.at(when, self._fault, number, kind, draw)
+        self._plan_disabilities(skipped)
+
+    def _plan_disabilities(self, skipped: frozenset[int]) -> None:
+        size, chance = self.world.size, random.Random(f"disabilities {self.world.seed}")  # no secret
+        most = size.faults // 6 if chance.random() < DISABLED_SHARE else 0
+        for number in range(size.faults, size.faults + most):
+            when, kind = chance.randint(0, size.span_ms), chance.choice(list(DISABILITIES))
+            draw = chance.getrandbits(40)
+            if number not in skipped:
+                self.world.at(when, self._fault, number, kind, draw)
 
     def _draw_kinds(self) -> list[str]:
         """Not everything goes wrong in every world: a hub that dies all the time never gives a worker up."""
@@ -89,7 +101,7 @@ class History:
         worker = self.workers[draw % len(self.workers)]
         self.world.counts[kind] += 1
         self.world.tell(f"fault {number}: {kind} ({worker.machine_name})")
-        FAULTS[kind](self, worker, draw >> 8)
+        (FAULTS.get(kind) or DISABILITIES[kind])(self, worker, draw >> 8)
 
     # --- troubles that need the whole world ---------------------------------------------------------------------------
 
@@ -185,6 +197,8 @@ class History:
                 weather.rough_ms = self.world.now_ms
             weather.up_lost = weather.down_lost = weather.slow = weather.doubled = weather.shuffled = False
             worker.full = False
+            if isinstance(worker, WorkerNode):
+                worker.childless = worker.stalled = False
             worker.start()
             if worker.name not in self.drained:
                 self.drained[worker.name] = None

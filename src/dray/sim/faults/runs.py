@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -12,8 +13,8 @@ from dray.core.model.resources import WHOLE
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.world import World
 
-# Stands for a task where a machine could not start a process for calls.
-RUNNER = "runner"
+# So many tasks given to a machine that starts none of them, within so long, are a storm.
+MOST_UNSTARTED, STORM_MS = 16, 10_000
 
 
 class Execution(msgspec.Struct):
@@ -99,7 +100,9 @@ class Runs:
         self.of_task: dict[str, list[Execution]] = {}
         self.going: dict[str, list[Execution]] = {}
         self.slots: dict[tuple[str, str], int] = {}
-        self.refused: dict[str, int] = {}
+        # Attempts of which a base-only worker said that they failed though they never ran.
+        self.refused: set[str] = set()
+        self.unstarted: dict[str, deque[int]] = {}
         # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
         self.intended: set[str] = set()
         self.gangs: GangRuns | None = None
@@ -148,9 +151,18 @@ class Runs:
         execution.ended_ms, execution.outcome = self._world.now_ms, outcome
         self.going[execution.machine].remove(execution)
 
-    def refuse(self, task_id: str) -> None:
-        """A machine could not take a task on: a failure without a run."""
-        self.refused[task_id] = self.refused.get(task_id, 0) + 1
+    def refuse(self, uid: str) -> None:
+        """A base-only worker could not take a task on: a failure without a run."""
+        self.refused.add(uid)
+
+    def hand_back(self, machine: str) -> None:
+        """A machine gives back what it did not start: now and then, or it would eat the queue."""
+        recent = self.unstarted.setdefault(machine, deque(maxlen=MOST_UNSTARTED))
+        recent.append(self._world.now_ms)
+        if len(recent) == MOST_UNSTARTED and recent[-1] - recent[0] < STORM_MS:
+            self._world.fail(
+                f"{machine} was given {MOST_UNSTARTED} tasks within {recent[-1] - recent[0]} ms and started none"
+            )
 
     def estrange(self) -> None:
         """A restored hub knows nothing of attempts made after its backup."""

@@ -122,8 +122,8 @@ class Settlement:
         ran = {run.uid for run in runs} | self._runs.intended
         nameless = any(not run.names_attempt for run in runs)
         for attempt in attempts:
-            # A task that could not be taken on at all is reported as failed without a run.
-            refused = attempt.phase is Phase.FAILED
+            # A base-only worker has no other word for what it could not take on.
+            refused = attempt.phase is Phase.FAILED and attempt.uid in self._runs.refused
             if attempt.started and attempt.uid not in ran and not refused and not nameless:
                 self._world.fail(f"{name}: attempt {attempt.uid} is recorded as started and never ran")
             if attempt.phase is Phase.SUCCEEDED and not attempt.started:

@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 
 from dray.agent.calls import is_runner
+from dray.agent.effects import Probe
 from dray.agent.machine import Launch, gang_meta
 from dray.core.model.resources import WHOLE
 from dray.sim.faults.runner_node import RunnerHost
-from dray.sim.faults.runs import RUNNER, Behaviour, CallRuns, Execution, Runs
+from dray.sim.faults.runs import Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world import World
 
 PORT = 29_500
+NO_SPACE = "no space left on the worker"
 
 
 class Record(msgspec.Struct):
@@ -62,7 +64,9 @@ class Supervisor:
     ) -> None:
         self._world, self._name, self._machine, self._runs, self._behave = world, name, machine, runs, behave
         self.journal_id, self.boot_id = f"{machine}-journal-1", f"{machine}-boot-1"
-        self.full = False
+        self.full = self.childless = False
+        self._stalled = False
+        self._unread: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.denied: set[str] = set()
         self.max_epoch = 0
         self.records: dict[str, Record] = {}
@@ -91,18 +95,50 @@ class Supervisor:
             "attempts": attempts,
         }
 
+    @property
+    def stalled(self) -> bool:
+        """Whether it reads nothing of what it is asked; what runs is watched all the same."""
+        return self._stalled
+
+    @stalled.setter
+    def stalled(self, stalled: bool) -> None:
+        self._stalled = stalled
+        unread, self._unread = self._unread, []
+        for call, arguments in unread:
+            self.ask(call, *arguments)
+
+    def ask(self, call: Callable[..., None], *arguments: Any) -> None:
+        """A request of the agent: done at once, or read when it is read."""
+        if self._stalled:
+            self._unread.append((call, arguments))
+        else:
+            call(*arguments)
+
+    def ping(self) -> None:
+        if self.alive:
+            self.tell({"ev": "pong", "refusal": NO_SPACE if self.full else ""})
+
+    def probe(self, probe: Probe) -> None:
+        """A start for its own sake."""
+        if not self.alive:
+            return
+        late = self._world.now_ms > probe.start_by_ms
+        if self.full or late:
+            self.tell({"ev": "refused", "uid": probe.uid, "error": NO_SPACE, "host": True})
+        else:
+            exit_ = _unable() if self.childless else _exited("succeeded", 0)
+            self.tell({"ev": "exited", "items": [{"uid": probe.uid, **exit_}]})
+
     def start_runner(self, uid: str) -> None:
         """Start a process that runs calls, where the disk has room for what it needs."""
         if not self.alive:
             return
         if self.full:
-            self._runs.refuse(RUNNER)
-            self._world.at(1000, self._refuse_runner, uid)
-            return
-        self.runners.start(uid)
-
-    def _refuse_runner(self, uid: str) -> None:
-        self.tell({"ev": "refused", "uid": uid, "error": "no space left on the worker"})
+            self.tell({"ev": "refused", "uid": uid, "error": NO_SPACE, "host": True})
+        elif self.childless:
+            self.tell({"ev": "exited", "items": [{"uid": uid, **_unable()}]})
+        else:
+            self.runners.start(uid)
 
     def _runner_exited(self, item: dict[str, Any]) -> None:
         if self.alive:
@@ -143,15 +179,17 @@ class Supervisor:
         if known is not None:
             self._repeat(known)
             return None
+        if self.full or self._is_late(launch):
+            self.tell({"ev": "refused", "uid": launch.uid, "error": NO_SPACE, "host": True})
+            return None
         if launch.uid in self.denied:
             self._world.fail(f"{self._machine} starts {launch.uid}, of which it said that it never will")
-        if self.full:
-            self._runs.refuse(launch.spec.id)
-            self.tell({"ev": "refused", "uid": launch.uid, "error": "no space left on the worker"})
-            return None
         meta = {"pool": launch.spec.slot_pool or launch.spec.type, "devices": list(launch.devices)}
         record = self.records[launch.uid] = Record(launch.uid, launch.spec.id, meta)
         return record
+
+    def _is_late(self, launch: Launch) -> bool:
+        return bool(launch.start_by_ms) and self._world.now_ms > launch.start_by_ms
 
     def _start_soon(self, record: Record, launch: Launch, renewed_ms: int = 0) -> None:
         delay_ms = self._world.rng.randint(0, 4)
@@ -176,6 +214,11 @@ class Supervisor:
     def _start(self, life: int, record: Record, launch: Launch, renewed_ms: int = 0) -> None:
         if life != self.life or record.phase != "accepted":
             return
+        if self.childless:
+            self._record_exit(record, _unable())
+            return
+        if launch.uid in self.denied:
+            self._world.fail(f"{self._machine} starts {launch.uid}, of which it said that it never will")
         record.phase = "running"
         limit = None if launch.limit_s is None else round(launch.limit_s * 1000)
         lease = None if launch.lease_s is None else round(launch.lease_s * 1000)
@@ -315,6 +358,7 @@ class Supervisor:
         """kill -9: processes go on for a moment, nobody watches them; what has not begun never will."""
         self.alive = False
         self.life += 1
+        self._unread.clear()
 
     def come_back(self, rebooted: bool = False) -> None:
         """Read the journal: what ran, or was about to, is stopped and lost; the rest never ran."""
@@ -351,6 +395,10 @@ def _exited(state: str, code: int) -> dict[str, Any]:
 
 def _lost(exit_class: str) -> dict[str, Any]:
     return {"state": "failed", "exit_code": -1, "signal": 0, "exit_class": exit_class}
+
+
+def _unable() -> dict[str, Any]:
+    return _lost("lost_unstarted") | {"host": True, "error": "this worker could not start another process"}
 
 
 def _stopped(reason: str) -> dict[str, Any]:

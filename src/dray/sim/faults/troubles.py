@@ -56,6 +56,12 @@ def _drain(history: History, node: Node, duration_ms: int) -> None:
     history.world.at(duration_ms, history.resume, node.name)
 
 
+def _disable(history: History, node: Node, name: str, draw: int) -> None:
+    """Something of dray's own agent does not work for a while; a foreign worker has no such parts."""
+    if isinstance(node, WorkerNode):
+        _flag(history, node, name, 500 + draw % 25_000)
+
+
 def _twin(history: History, node: Node, duration_ms: int) -> None:
     """Another machine comes up under the same name, and is switched off some time later."""
     if not isinstance(node, WorkerNode):
@@ -110,6 +116,11 @@ FAULTS: dict[str, Fault] = {
     "wall clock jumps": lambda history, node, draw: setattr(
         history.world, "wall_shift_ms", history.world.wall_shift_ms + (draw % 7_200_000) - 3_600_000
     ),
+}
+# A worker that is there and cannot start anything. Drawn apart: worlds without them stay as they were.
+DISABILITIES: dict[str, Fault] = {
+    "worker cannot fork": lambda history, node, draw: _disable(history, node, "childless", draw),
+    "supervisor stopped": lambda history, node, draw: _disable(history, node, "stalled", draw),
 }
 # The rare ones end much of what goes on: as common as the rest they would leave nothing to go wrong.
 WEIGHTS = {"hub restored from a backup": 0.35, "hub cut off from all": 0.3, "twin under one name": 0.5}

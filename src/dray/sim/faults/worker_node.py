@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.effects import BindRunner, FeedRunner, Grant, Nudge, Recall, StartRunner
+from dray.agent.attempts import NOT_HERE
+from dray.agent.effects import BindRunner, FeedRunner, Grant, Nudge, Probe, Recall, StartRunner
 from dray.agent.machine import Effect, Launch, Machine, Refuse, Supervise, Tell, Warn
 from dray.core.model.capability import Capability, Device
 from dray.core.model.units import GB
@@ -45,6 +46,7 @@ class WorkerNode:
         callers = callers or NoCalls()
         self.machine_name = f"{name}-twin-{twin}" if twin else name
         self.weather = Weather()
+        self._runs = runs
         self.supervisor = Supervisor(world, name, self.machine_name, runs, behave, callers)
         self.slots, self.service_slots = world.rng.randint(1, 3), world.rng.randint(0, 1)
         self.cards = world.rng.choice([0, 0, 1, 2, 4])
@@ -179,6 +181,24 @@ class WorkerNode:
     def full(self, full: bool) -> None:
         self.supervisor.full = full
 
+    @property
+    def childless(self) -> bool:
+        """Whether no process can be started."""
+        return self.supervisor.childless
+
+    @childless.setter
+    def childless(self, childless: bool) -> None:
+        self.supervisor.childless = childless
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the supervisor answers nothing."""
+        return self.supervisor.stalled
+
+    @stalled.setter
+    def stalled(self, stalled: bool) -> None:
+        self.supervisor.stalled = stalled
+
     def supervisor_dies(self) -> None:
         """The agent notices and starts another, which reports what became of the tasks."""
         self.supervisor.die()
@@ -277,10 +297,11 @@ class WorkerNode:
         for effect in effects:
             if isinstance(effect, Tell):
                 self._tell(effect)
-            elif isinstance(effect, Launch) and effect.gang is not None:
-                self.supervisor.prepare(effect)
             elif isinstance(effect, Launch):
-                self.supervisor.run(effect)
+                supervisor = self.supervisor
+                supervisor.ask(supervisor.run if effect.gang is None else supervisor.prepare, effect)
+            elif isinstance(effect, Probe):
+                self.supervisor.ask(self.supervisor.probe, effect)
             elif isinstance(effect, Supervise):
                 self._supervise(effect.request)
             elif isinstance(effect, Warn):
@@ -297,7 +318,7 @@ class WorkerNode:
     def _serve_calls(self, effect: Effect) -> None:
         runners = self.supervisor.runners
         if isinstance(effect, StartRunner):
-            self.supervisor.start_runner(effect.uid)
+            self.supervisor.ask(self.supervisor.start_runner, effect.uid)
         elif isinstance(effect, BindRunner):
             runners.bind(effect)
         elif isinstance(effect, FeedRunner):
@@ -323,7 +344,9 @@ class WorkerNode:
     def _tell(self, effect: Tell) -> None:
         """Send a message; the first words about a lane wait a moment, since its results make them needless."""
         uid = effect.payload.get("attempt", "")
-        if effect.payload.get("error") == "this worker does not have this attempt":
+        if effect.type == "job_result" and effect.payload.get("exit_class") == "lost_unstarted":
+            if uid not in self.supervisor.denied and effect.payload.get("error") != NOT_HERE:
+                self._runs.hand_back(self.machine_name)
             self.supervisor.denied.add(uid)
         lane = self.machine.calls.lanes.get(uid) if self.machine is not None else None
         if effect.type in ("job_accepted", "job_started") and lane is not None and not lane.careful:
@@ -352,12 +375,14 @@ class WorkerNode:
 
     def _supervise(self, request: dict[str, Any]) -> None:
         operation = request["op"]
+        supervisor = self.supervisor
         if operation == "cancel":
-            self.supervisor.stop_for_hub(
-                request["uid"], request["reason"], round(1000 * request.get("grace_s", 30))
-            )
+            grace_ms = round(1000 * request.get("grace_s", 30))
+            supervisor.ask(supervisor.stop_for_hub, request["uid"], request["reason"], grace_ms)
         elif operation == "go":
-            self.supervisor.go(request["uid"])
+            supervisor.ask(supervisor.go, request["uid"])
+        elif operation == "ping":
+            supervisor.ask(supervisor.ping)
         elif operation == "acked":
             self.supervisor.acked(request["uids"])
         elif operation == "epoch":

@@ -1,0 +1,103 @@
+"""Attempts as this agent holds them, and how their ends are spelled. Pure values; machine.py decides about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dray.agent.lanes import Stopping
+from dray.agent.task_words import Said
+from dray.core.model.spec import JobSpec
+from dray.wire.hub_messages import Ack, GangPlace
+
+PROBE_PREFIX = "probe-"
+NOT_HERE = "this worker does not have this attempt"
+
+
+class Running(msgspec.Struct, kw_only=True):
+    """One attempt this agent answers for, from its assignment to the ack of its result. `known`: to the present hub.
+
+    `gang`: it is a member of one, which is accepted when the supervisor holds it ready and started by `job_go`.
+    `start_by_ms`: from then on the supervisor starts it no more; 0 where only the supervisor's own word counts.
+    """
+
+    uid: str
+    task_id: str
+    pool: str
+    phase: str = "assigned"
+    started_at: float = 0
+    pid: int = 0
+    devices: tuple[int, ...] = ()
+    result: dict[str, Any] | None = None
+    known: bool = True
+    sent_ms: int = 0
+    sends: int = 0
+    gang: GangPlace | None = None
+    ports: list[int] = []
+    said: Said = msgspec.field(default_factory=Said)
+    stopping: Stopping | None = None
+    start_by_ms: int = 0
+
+    def read_gang(self, meta: dict[str, Any]) -> None:
+        """Take over what the supervisor kept of a member."""
+        if (kept := meta.get("gang")) is not None:
+            self.gang = GangPlace(kept["generation"], kept["rank"], kept["size"])
+            self.ports = list(kept["ports"])
+
+
+def is_careful(spec: JobSpec) -> bool:
+    """Whether a second run would do harm: then the hub hears of the first without delay."""
+    return spec.at_most_once or spec.overlap == "fenced"
+
+
+def is_probe(uid: str) -> bool:
+    """Whether a supervised process is a trial start of this agent's and no attempt of a task."""
+    return uid.startswith(PROBE_PREFIX)
+
+
+def gang_meta(place: GangPlace, ports: list[int]) -> dict[str, Any]:
+    """What the supervisor keeps of a member beside its spec, for the agent that comes after this one."""
+    return {"generation": place.generation, "rank": place.rank, "size": place.size, "ports": ports}
+
+
+def known_to_hub(ack: Ack) -> set[str]:
+    """Name the attempts that the hub has heard of, by its answer to `register`; it refuses the output of others.
+
+    A superseded result may be on record or not: the hub names those whose output it still takes.
+    """
+    counted = (uid for uid, verdict in ack.results.items() if verdict != "superseded")
+    return {*ack.keep, *ack.stop, *ack.log_offsets, *counted}
+
+
+def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
+    """Spell an exit as the message that reports it."""
+    out = item.get("out") or {}
+    usage = dict(item.get("usage") or {})
+    usage |= {f"{stream}_bytes": count for stream, count in out.items()}
+    result = {
+        "task_id": attempt.task_id,
+        "attempt": attempt.uid,
+        "state": item["state"],
+        "exit_code": item.get("exit_code"),
+        "signal": item.get("signal") or 0,
+        "exit_class": item.get("exit_class") or "",
+        "usage": usage,
+    }
+    if item["state"] == "preempted" and attempt.said.finished and item.get("exit_code") == 0:
+        # It said that its work is whole: a second run would only find nothing left to do.
+        return result | {"state": "succeeded", "exit_class": "ok"}
+    if item.get("error"):
+        result["error"] = item["error"]
+    return result
+
+
+def unstarted(error: str) -> dict[str, Any]:
+    """An end without a beginning, that nobody is charged for."""
+    return {"state": "failed", "exit_code": None, "exit_class": "lost_unstarted", "error": error}
+
+
+def never_started(task_id: str, uid: str, error: str = NOT_HERE) -> dict[str, Any]:
+    """Answer for an attempt that is not here: the hub may be sure that it does not run."""
+    named = {"task_id": task_id, "attempt": uid, "state": "killed"}
+    return {**named, "exit_class": "lost_unstarted", "error": error}

@@ -1,0 +1,111 @@
+"""Workers that cannot start work, for real: they eat no queue, say why, and work again once they can."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.cluster import Cluster, wait_for
+
+JOBS = 40
+MAP = "import dray; print(list(dray.connect().map(abs, [-1, -2])))"
+QUICK = {"DRAY_WORKER_START_WITHIN_S": "3"}
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return
+
+
+@pytest.fixture
+def cluster(make_cluster: Callable[..., Cluster]) -> Cluster:
+    made = make_cluster()
+    made.start_hub()
+    return made
+
+
+@pytest.fixture
+def small_disk(cluster: Cluster) -> Iterator[Path]:
+    """A disk of a few megabytes at the home of an agent to come."""
+    directory = cluster.folder / "bad"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root and the right to mount")
+    yield directory
+    cluster.close()
+    subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def run_all(cluster: Cluster) -> int:
+    """Run many jobs to their ends; gives the number of attempts that they took."""
+    ids = [cluster.submit("true", retries=0, losses=0) for _ in range(JOBS)]
+    ended = [cluster.wait_state(job_id) for job_id in ids]
+    assert {job["state"] for job in ended} == {"succeeded"}, [j for j in ended if j["state"] != "succeeded"]
+    return sum(len(job["attempts"]) for job in ended)
+
+
+def wait_not_ready(cluster: Cluster, name: str, words: str) -> None:
+    def says() -> bool:
+        detail = cluster.call("GET", f"/workers/{name}").json["state_detail"]
+        return bool(detail.startswith("not ready: ")) and words in detail
+
+    wait_for(says, f"{name} says that it is not ready: {words}")
+
+
+def test_a_full_disk_beside_an_idle_worker_fails_nothing(cluster: Cluster, small_disk: Path) -> None:
+    bad = cluster.start_agent("bad", env=QUICK)
+    fill(small_disk / "ballast")
+    # Its journal has a little room still: the first ones use that up.
+    first = [cluster.submit("true", retries=0, losses=0, array={"first": 0, "last": 99})]
+    wait_not_ready(cluster, "bad", "no space left")
+    waiting = cluster.submit("true")
+    why = cluster.call("GET", f"/jobs/{waiting}/why").json
+    assert "not ready: no space left" in why["summary"], why
+    assert "not ready" in cluster.dray("worker", "ls").out
+    cluster.start_agent("good")
+    assert run_all(cluster) <= JOBS + 8
+    assert len(list((bad.home / "worker").glob("runners/*"))) <= 4
+    (small_disk / "ballast").unlink()
+    wait_for(lambda: cluster.call("GET", "/workers/bad").json["state_detail"] == "", "it is ready again")
+    wait_for(lambda: "ready again" in bad.text(), "its log says so too")
+    for job_id in (*first, waiting):
+        assert cluster.wait_state(job_id)["state"] == "succeeded"
+
+
+def test_a_stopped_supervisor_is_noticed_and_what_it_had_runs_elsewhere_once(cluster: Cluster) -> None:
+    bad = cluster.start_agent("bad", env=QUICK)
+    assert cluster.wait_state(cluster.submit("true"))["state"] == "succeeded"
+    os.kill(bad.supervisor_pid, signal.SIGSTOP)
+    mark = cluster.folder / "ran"
+    held = cluster.submit("sh", "-c", f"echo ran >> {mark}", retries=0, losses=0)
+    wait_not_ready(cluster, "bad", "its supervisor does not answer")
+    cluster.start_agent("good")
+    assert cluster.wait_state(held)["state"] == "succeeded"
+    assert run_all(cluster) <= JOBS + 4
+    os.kill(bad.supervisor_pid, signal.SIGCONT)
+    wait_for(lambda: cluster.call("GET", "/workers/bad").json["state_detail"] == "", "it is ready again")
+    assert mark.read_text() == "ran\n", "what was given back was not started late"
+
+
+def test_a_worker_whose_folders_are_gone_makes_them_anew(cluster: Cluster) -> None:
+    agent = cluster.start_agent("w1", env=QUICK)
+    for name in ("work", "runners", "attempts"):
+        shutil.rmtree(agent.home / "worker" / name, ignore_errors=True)
+    (agent.home / "worker" / "runners.sock").unlink(missing_ok=True)
+    job_id = cluster.submit("pwd", workdir="", retries=0, losses=0)
+    assert cluster.wait_state(job_id)["state"] == "succeeded"
+    done = subprocess.run(
+        [sys.executable, "-c", MAP], env=cluster.env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "[1, 2]", done
