@@ -56,6 +56,10 @@ class _Stage:
         self.skip_s = SKIP_S
         self.report = ""
 
+    def recent(self, now: float) -> list[float]:
+        """When it failed without anybody to blame, as far as that still counts."""
+        return [at for at in self.times if now - at < AGAIN_S + self.skip_s]
+
 
 class Setbacks:
     """What one process remembers of its failed turns. Costs a truth test per request while nothing has failed."""
@@ -134,7 +138,8 @@ class Setbacks:
         stage = self._stages.setdefault(failed.stage, _Stage())
         origin, now = request.origin, self._now()
         mark = (origin.kind, origin.who, digest_of(origin))
-        if any(at > now - AGAIN_S and one != mark for one, at in stage.blamed.items()):
+        others = any(at > now - AGAIN_S and one != mark for one, at in stage.blamed.items())
+        if others or stage.recent(now):
             for kind, who, digest in stage.blamed:
                 if (known := self._suspects.get((kind, who))) is not None:
                     known.digests.pop(digest, None)
@@ -161,7 +166,7 @@ class Setbacks:
         if requests:
             return
         stage = self._stages.setdefault(failed.stage, _Stage())
-        stage.times = [at for at in stage.times if now - at < AGAIN_S + stage.skip_s] + [now]
+        stage.times = [*stage.recent(now), now]
         stage.report = report.id
         if len(stage.times) > 1:
             stage.skipped_until = now + stage.skip_s
