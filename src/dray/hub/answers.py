@@ -452,6 +452,25 @@ class Answers:
         return job_document(job, None, [])
 
     def _listed(self, state: State, job: Job, view: View) -> Document:
+        """A line of a list; a job whose record is odd is named all the same, and hides no other."""
+        try:
+            return self._line(state, job, view)
+        except Exception as error:  # noqa: BLE001 - whatever is odd about one job, the list is of the others too
+            note = f"this job's record cannot be read ({type(error).__name__}): see `dray doctor`"
+            known = {
+                "id": job.id,
+                "name": job.name,
+                "state": job.state.value,
+                "user": job.user,
+                "queue": job.queue,
+            }
+            return known | {
+                "priority": job.priority,
+                "submitted_at": moment(job.submitted_at_ms),
+                "note": note,
+            }
+
+    def _line(self, state: State, job: Job, view: View) -> Document:
         reason = ""
         if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
             reason = headline(state, job, view)

@@ -55,7 +55,7 @@ from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.forecasts import Forecasts
 from dray.hub.front import Front
-from dray.hub.housekeeping import keep_house, watch_store
+from dray.hub.housekeeping import keep_house, tell_set_aside, watch_store
 from dray.hub.http_api import FileReport, HttpApi, HttpLimits, SocketRoute, Values
 from dray.hub.lane_feed import LaneFeed
 from dray.hub.logs import set_up_logging
@@ -207,6 +207,10 @@ async def _go_on(
     recovered = recover(store, _rules(config))
     if store.lost is not None:
         reports.file("lost turns", tell_lost(store.lost))
+    for what, error in recovered.faults:
+        reports.file(
+            "stored value", f"{what} could not be taken in at the start: it was set aside", error=error
+        )
     state, seq = recovered.state, max(recovered.seq, store.position().seq)
     policy_change = settle_at_start(state, policy_file)
     clock = HubClock(recovered.now_ms, recovered.clock_base)
@@ -219,6 +223,7 @@ async def _go_on(
     leave_out_what_is_there()
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
     hub = _wire(config, store, state, seq, clock, ground, server, tls)
+    tell_set_aside(store, reports)
     hub.writer.start()
     hub.feed.start(seq)
     _fold_epoch(hub.engine, epoch)
@@ -466,7 +471,7 @@ async def _live(
     sides = [
         asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs, hub.blobs)),
         asyncio.create_task(hub.answers.forecasts.run()),
-        asyncio.create_task(watch_store(hub.engine, hub.store)),
+        asyncio.create_task(watch_store(hub.engine, hub.store, hub.ground.setbacks.reports)),
     ]
     await announce(hub)
     waiting = asyncio.create_task(told.wait())

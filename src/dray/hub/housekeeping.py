@@ -17,6 +17,7 @@ from dray.hub.blobs import Blobs
 from dray.hub.collector import Collector
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
+from dray.hub.reports import Reports
 from dray.hub.store.base import AuditRecord, Retention, Store
 from dray.hub.store.writer import StoreWriter
 from dray.hub.turns import Decision
@@ -48,10 +49,17 @@ async def keep_house(
             logger.exception("a sweep failed; the next one tries again")
 
 
-async def watch_store(engine: Engine, store: Store) -> None:
+def tell_set_aside(store: Store, reports: Reports) -> None:
+    """File what the store could not read or write."""
+    while store.set_aside:
+        reports.file("stored value", store.set_aside.pop())
+
+
+async def watch_store(engine: Engine, store: Store, reports: Reports) -> None:
     """Notice within a second, also while nobody asks anything, that the store was taken away."""
     while True:
         await asyncio.sleep(WATCH_S)
+        tell_set_aside(store, reports)
         try:
             store.verify()
         except StoreGone as gone:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from dray.core.lifecycle.histories import Spans
-from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.records import LONGEST_S, Attempt, Job, Phase
 from dray.core.model.resources import Asks
 from dray.core.model.spec import unpack_spec
 
@@ -61,11 +61,10 @@ class Experience:
         if attempt.lane:
             # How long a place was held says nothing of how long its calls take.
             return
-        if attempt.phase is Phase.SUCCEEDED and attempt.wall_s > 0:
+        if attempt.phase is Phase.SUCCEEDED and 0 < attempt.wall_s < LONGEST_S:
             self._time(job.name, gpu_type, attempt.wall_s)
         if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
-            ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
-            self.spans.learn(kind_of_work(job), max(1, ran_ms), attempt.limit_ms)
+            self.spans.learn(kind_of_work(job), max(1, attempt.span_ms), attempt.limit_ms)
 
     def learn_calls(self, job: Job, count: int, wall_us: int) -> None:
         """Take in how long some calls of a job took together; recent ones count for more."""

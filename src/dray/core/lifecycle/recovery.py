@@ -18,15 +18,33 @@ from dray.core.model.records import Attempt, Job, Phase, Task
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.worker import Presence, Worker
 
+Faults = list[tuple[str, Exception]]
+"""What could not be taken in, and why: one odd value must not keep all the others from being loaded. Who gives no list
+wants the error itself."""
 
-def read_ledger(state: State, rows: Iterable[tuple[str, str, bytes | None]]) -> None:
+
+def _set_aside(faults: Faults | None, what: str, error: Exception) -> None:
+    if faults is None:
+        raise error
+    faults.append((what, error))
+
+
+def read_ledger(
+    state: State, rows: Iterable[tuple[str, str, bytes | None]], faults: Faults | None = None
+) -> None:
     """Fill an empty state's ledger, before the jobs that the policy has a say in."""
     for kind, key, packed in rows:
-        if packed is not None:
-            state.ledger[kind, key] = unpack_record(kind, packed)
+        try:
+            if packed is not None:
+                state.ledger[kind, key] = unpack_record(kind, packed)
+        except Exception as error:  # noqa: BLE001 - whatever is odd about a stored value, it is set aside
+            _set_aside(faults, f"the {kind} {key} of the ledger", error)
     record = state.ledger.get(("policy", ""))
-    if isinstance(record, PolicyRecord):
-        state.policy = unpack_policy(record.policy)
+    try:
+        if isinstance(record, PolicyRecord):
+            state.policy = unpack_policy(record.policy)
+    except Exception as error:  # noqa: BLE001 - as above
+        _set_aside(faults, "the policy, in place of which the default holds", error)
     state.parties.begin(state.policy)
     state.backlog.eager = state.policy.preempts
 
@@ -35,8 +53,9 @@ def load(
     state: State,
     counters: Counters,
     rows: tuple[Iterable[Job], Iterable[Task], Iterable[Attempt], Iterable[Worker]],
+    faults: Faults | None = None,
 ) -> None:
-    """Fill an empty state from rows."""
+    """Fill an empty state from rows. A job that cannot be taken in stays in its row, and nothing of it is touched."""
     job_rows, task_rows, attempt_rows, worker_rows = rows
     state.counters = counters
     for worker in worker_rows:
@@ -46,17 +65,23 @@ def load(
         state.touch_worker(worker.id)
     for job in job_rows:
         job.live = 0
-        job.shape = state.shapes.take(asks_of_packed(job.spec))
+        try:
+            asks = asks_of_packed(job.spec)
+        except Exception as error:  # noqa: BLE001 - as above
+            _set_aside(faults, f"job {job.id}", error)
+            continue
+        job.shape = state.shapes.take(asks)
         state.jobs[job.id] = job
         state.join_party(job)
         dependencies.register(state, job)
         if job.untouched:
             state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)
-    live = list(attempt_rows)
+    live = [attempt for attempt in attempt_rows if attempt.job_id in state.jobs]
     wanted = {(attempt.job_id, attempt.index) for attempt in live}
     for task in task_rows:
-        _load_task(state, task, wanted)
+        if task.job_id in state.jobs:
+            _load_task(state, task, wanted)
     for attempt in live:
         recall(state, attempt)
     receipts.recall(state)

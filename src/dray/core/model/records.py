@@ -57,6 +57,7 @@ class Phase(StrEnum):
 LIVE_PHASES = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, Phase.UNKNOWN)
 # The index of an attempt that is a lane: it belongs to no task, calls of its job go through it.
 LANE = -1
+LONGEST_S = 100 * 365 * 86400.0
 
 
 class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
@@ -229,6 +230,12 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     calls: dict[int, int] | None = None
     yielded: bool = False
     fed_ms: int = 0
+
+    @property
+    def span_ms(self) -> int:
+        """How long it ran; a worker is believed up to a century: older stores hold what nobody would take now."""
+        said_ms = round(self.wall_s * 1000) if 0 < self.wall_s < LONGEST_S else 0
+        return said_ms or self.ended_at_ms - self.started_at_ms
 
     @property
     def lane(self) -> bool:

@@ -219,6 +219,8 @@ class Store(Protocol):
     lost: Lost | None
     """What was missing when the store was opened; such a store goes on after what was known, never at numbers that
     were given out before."""
+    set_aside: list[str]
+    """Words for rows that could not be read or written and were left out; whoever tells of them empties it."""
 
     def verify(self) -> None:
         """Raise `StoreGone` unless a restart would open the very store that this one writes to; every turn asks."""

@@ -74,6 +74,7 @@ class MemoryStore:
         self.epoch = 0
         self.sweep_pending = False
         self.lost: Lost | None = None
+        self.set_aside: list[str] = []
 
     def verify(self) -> None:
         """Nobody can take a dict away."""
@@ -321,8 +322,7 @@ class MemoryStore:
             row = self.file.attempts[number]
             attempt = row.attempt
             if row.name and attempt.started and attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
-                ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
-                found.append((row.name, max(1, ran_ms), attempt.limit_ms))
+                found.append((row.name, max(1, attempt.span_ms), attempt.limit_ms))
         return found
 
     def find_attempt(self, uid: str) -> Attempt | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ _IDS = msgspec.msgpack.Decoder(tuple[str, ...])
 _LIVE_STATES = frozenset({"pending", "running"})
 _COMMON_TASK_STATES = frozenset({"pending", "running", "succeeded"})
 _END = 1 << 62
+MOST_SET_ASIDE = 100
 
 # A job that has ended may still have an attempt that is stopping: it holds its worker's resources until it is gone.
 _STOPPING = """SELECT DISTINCT job_id FROM attempts INDEXED BY attempts_live
@@ -68,11 +69,29 @@ _LIVE_ATTEMPTS = """SELECT record FROM attempts INDEXED BY attempts_live
 class Reader:
     """The questions that the loop asks of the rows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, set_aside: list[str] | None = None) -> None:
         self._connection = connect(path, read_only=True)
         self._path = path
         # Lists may be asked for from several threads, and not every build of SQLite lets two share a connection.
         self._lock = threading.Lock()
+        self._set_aside = [] if set_aside is None else set_aside
+
+    def _read(self, table: str, decoder: msgspec.msgpack.Decoder[Record], record: bytes) -> Record | None:
+        """Decode one row; one that is none is set aside with a word, and stops nobody."""
+        try:
+            return decoder.decode(record)
+        except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError, TypeError) as error:
+            if len(self._set_aside) < MOST_SET_ASIDE:
+                self._set_aside.append(
+                    f"a row of {table} cannot be read ({type(error).__name__}): it was left out"
+                )
+            return None
+
+    def _read_all(
+        self, table: str, decoder: msgspec.msgpack.Decoder[Record], records: Iterable[bytes]
+    ) -> list[Record]:
+        found = (self._read(table, decoder, record) for record in records)
+        return [record for record in found if record is not None]
 
     def close(self) -> None:
         """Let the file go."""
@@ -104,10 +123,10 @@ class Reader:
             at_ms=at_ms,
             clock_base=clock_base,
             counters=counters,
-            jobs=self._stream(_LIVE_JOBS, _JOB),
-            tasks=self._stream(_LIVE_TASKS, _TASK),
-            attempts=self._stream(_LIVE_ATTEMPTS, _ATTEMPT),
-            workers=self._stream("SELECT record FROM workers ORDER BY id", _WORKER),
+            jobs=self._stream("jobs", _LIVE_JOBS, _JOB),
+            tasks=self._stream("tasks", _LIVE_TASKS, _TASK),
+            attempts=self._stream("attempts", _LIVE_ATTEMPTS, _ATTEMPT),
+            workers=self._stream("workers", "SELECT record FROM workers ORDER BY id", _WORKER),
             ledger=self._ledger(),
         )
 
@@ -116,11 +135,12 @@ class Reader:
             for row in self._connection.execute("SELECT kind, key, record FROM ledger ORDER BY kind, key"):
                 yield LedgerRow(*row)
 
-    def _stream(self, query: str, decoder: msgspec.msgpack.Decoder[Record]) -> Iterator[Record]:
-        decode = decoder.decode
+    def _stream(self, table: str, query: str, decoder: msgspec.msgpack.Decoder[Record]) -> Iterator[Record]:
         with translated(self._path, "load"):
-            for (record,) in self._connection.execute(query):
-                yield decode(record)
+            for (packed,) in self._connection.execute(query):
+                record = self._read(table, decoder, packed)
+                if record is not None:
+                    yield record
 
     def tail(self, after_seq: int, limit: int) -> list[LogEntry]:
         """Give turns after `after_seq`, oldest first."""
@@ -136,7 +156,7 @@ class Reader:
     def find_job(self, job_id: str) -> Job | None:
         """Find a job by its id."""
         row = self._one("find a job", "SELECT record FROM jobs WHERE id = ?", (job_id,))
-        return _JOB.decode(row[0]) if row else None
+        return self._read("jobs", _JOB, row[0]) if row else None
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """List jobs newest first. Each state is asked for by itself, in order, and the answers are merged."""
@@ -145,7 +165,7 @@ class Reader:
         for state in wanted.states or (tuple(JobState) if wanted.user else ("",)):
             found.extend(self._jobs_of_state(wanted, str(state)))
         found.sort(reverse=True)
-        return [_JOB.decode(record) for _seq, record in found[: wanted.limit]]
+        return self._read_all("jobs", _JOB, (record for _seq, record in found[: wanted.limit]))
 
     def _jobs_of_state(self, wanted: JobFilter, state: str) -> list[tuple[Any, ...]]:
         terms: list[str] = ["seq < ?"]
@@ -187,14 +207,14 @@ class Reader:
             )
             found.extend(self._all("find tasks", query, (*values, limit)))
         found.sort()
-        return [_TASK.decode(record) for _index, record in found[:limit]]
+        return self._read_all("tasks", _TASK, (record for _index, record in found[:limit]))
 
     def find_task(self, job_id: str, index: int) -> Task | None:
         """Find one task."""
         row = self._one(
             "find a task", "SELECT record FROM tasks WHERE job_id = ? AND idx = ?", (job_id, index)
         )
-        return _TASK.decode(row[0]) if row else None
+        return self._read("tasks", _TASK, row[0]) if row else None
 
     def find_attempts(self, job_id: str, index: int | None, limit: int) -> list[Attempt]:
         """Give the attempts of one task, or of a whole job, in order of task and age."""
@@ -203,24 +223,24 @@ class Reader:
         if index is not None:
             query = "SELECT record FROM attempts WHERE job_id = ? AND idx = ? ORDER BY number LIMIT ?"
             values = (job_id, index, limit)
-        return [_ATTEMPT.decode(record) for (record,) in self._all("find attempts", query, values)]
+        rows = self._all("find attempts", query, values)
+        return self._read_all("attempts", _ATTEMPT, (record for (record,) in rows))
 
     def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
         """Name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
         query = "SELECT name, phase, record FROM attempts ORDER BY number DESC LIMIT ?"
         found = []
         for name, phase, record in self._all("recent runs", query, (limit,)):
-            attempt = _ATTEMPT.decode(record) if phase in ("succeeded", "failed") else None
+            attempt = self._read("attempts", _ATTEMPT, record) if phase in ("succeeded", "failed") else None
             if attempt is not None and attempt.started and name:
-                ran_ms = round(attempt.wall_s * 1000) or attempt.ended_at_ms - attempt.started_at_ms
-                found.append((name, max(1, ran_ms), attempt.limit_ms))
+                found.append((name, max(1, attempt.span_ms), attempt.limit_ms))
         return found[::-1]
 
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""
         number = attempt_number(uid)
         row = self._one("find an attempt", "SELECT record FROM attempts WHERE number = ?", (number,))
-        attempt = _ATTEMPT.decode(row[0]) if row else None
+        attempt = self._read("attempts", _ATTEMPT, row[0]) if row else None
         # The number is the part of a uid that can be guessed.
         return attempt if attempt is not None and attempt.uid == uid else None
 
@@ -229,7 +249,7 @@ class Reader:
         query = """SELECT record FROM attempts WHERE job_id = ? AND idx = ? AND worker = ?
             ORDER BY number DESC LIMIT 1"""
         row = self._one("find an attempt", query, (job_id, index, worker))
-        return _ATTEMPT.decode(row[0]) if row else None
+        return self._read("attempts", _ATTEMPT, row[0]) if row else None
 
     def find_key(self, user: str, key: str) -> KeyRow | None:
         """Find what the first request under a key made."""
@@ -261,7 +281,7 @@ class Reader:
     def tokens(self) -> list[TokenRow]:
         """Give all tokens, revoked ones too."""
         rows = self._all("read tokens", "SELECT record FROM tokens ORDER BY id", ())
-        return [_TOKEN.decode(record) for (record,) in rows]
+        return self._read_all("tokens", _TOKEN, (record for (record,) in rows))
 
     def audit(self, limit: int, before_ms: int) -> list[AuditRecord]:
         """Give audit records, newest first."""

@@ -45,7 +45,7 @@ from dray.hub.store.queries import Reader
 from dray.hub.store.reserve import Reserve, free_bytes
 from dray.hub.store.retention import Swept, sweep_step
 from dray.hub.store.schema import migrate
-from dray.hub.store.upserts import write_rows
+from dray.hub.store.upserts import ODD_VALUES, mend_rows, write_rows
 from dray.hub.store.witness import Witness, keep_aside, read_witness
 
 Answer = TypeVar("Answer")
@@ -76,6 +76,7 @@ class SqliteStore:
         self.epoch = 0
         self.sweep_pending = False
         self.lost = lost
+        self.set_aside: list[str] = []
         self._closed = False
         with contextlib.ExitStack() as stack:
             self._writer = connect_writer(path)
@@ -86,11 +87,11 @@ class SqliteStore:
             self._reserve = reserve
             if free_bytes(path.parent) >= reserve.size_bytes + START_BYTES:
                 self._reserve.take()
-            self._reader = Reader(path)
+            self._reader = Reader(path, self.set_aside)
             stack.callback(self._reader.close)
             # Lists may have to walk over many rows: on a connection of their own they can run in another thread
             # without holding up the loop's short reads.
-            self._lister = Reader(path)
+            self._lister = Reader(path, self.set_aside)
             stack.callback(self._lister.close)
             self._note_positions()
             self._witness = Witness(path)
@@ -206,12 +207,17 @@ class SqliteStore:
                 f"projection behind the rows: rows of turn {seq} after those of {self._applied_seq}"
             )
 
-        def write(connection: sqlite3.Connection) -> None:
+        def write(connection: sqlite3.Connection, rows: Projection) -> None:
             values = (seq, projection.now_ms, projection.counters, self.epoch)
             self._own(connection.execute(_MARK_APPLIED, values))
-            write_rows(connection, projection)
+            write_rows(connection, rows)
 
-        self._write("write rows", write)
+        try:
+            self._write("write rows", lambda connection: write(connection, projection))
+        except ODD_VALUES:
+            # One value that no row can hold must not keep all the others from theirs, now and at every start.
+            mended = mend_rows(projection, self.set_aside)
+            self._write("write rows", lambda connection: write(connection, mended))
         self._applied_seq = seq
 
     def save_clock(self, now_ms: int, at_ms: int, clock_base: bytes) -> None:

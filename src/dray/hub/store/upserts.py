@@ -7,8 +7,11 @@ epochs.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +24,9 @@ from dray.hub.store.base import AttemptRow, JobRow, Projection
 
 Row = TypeVar("Row")
 STEPS = (128, 32, 8, 1)
+LARGEST = (1 << 63) - 1
+ODD_VALUES = (OverflowError, ValueError, TypeError)
+"""What encoding a record, or handing its columns to SQLite, raises over a value out of range."""
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -127,6 +133,66 @@ def write_rows(connection: sqlite3.Connection, projection: Projection) -> None:
     for row in projection.ledger:
         if row.record is None:
             connection.execute("DELETE FROM ledger WHERE kind = ? AND key = ?", (row.kind, row.key))
+
+
+def mend_rows(projection: Projection, told: list[str]) -> Projection:
+    """Bring values that no column or record can hold within bounds; a row that cannot be mended is left out."""
+    keep = partial(_mend_each, told)
+    return projection._replace(
+        jobs=keep("jobs", projection.jobs, _job_values),
+        tasks=keep("tasks", projection.tasks, _task_values),
+        attempts=keep("attempts", projection.attempts, _attempt_values),
+        workers=keep("workers", projection.workers, _worker_values),
+    )
+
+
+def _mend_each(
+    told: list[str], table: str, rows: Sequence[Row], values_of: Callable[[Row], tuple[Any, ...]]
+) -> list[Row]:
+    kept = []
+    for row in rows:
+        if not _fits(values_of, row):
+            mended = _mend(row)
+            fits = _fits(values_of, mended)
+            what = "brought within bounds" if fits else "left out"
+            told.append(f"a row of {table} holds a value that cannot be written: it was {what}")
+            if not fits:
+                continue
+            row = mended
+        kept.append(row)
+    return kept
+
+
+def _fits(values_of: Callable[[Row], tuple[Any, ...]], row: Row) -> bool:
+    try:
+        values = values_of(row)
+        [value.encode() for value in values if isinstance(value, str)]
+    except ODD_VALUES:
+        return False
+    return all(-LARGEST - 1 <= value <= LARGEST for value in values if isinstance(value, int))
+
+
+def _mend(value: Any) -> Any:
+    """Clamp integers, drop what is no number, replace what is no text; through records and their parts."""
+    if isinstance(value, bool | bytes | Enum) or value is None:
+        return value
+    if isinstance(value, int):
+        return max(-LARGEST - 1, min(LARGEST, value))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else 0.0
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, msgspec.Struct):
+        fields = {name: _mend(getattr(value, name)) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **fields)
+    if isinstance(value, tuple):
+        parts = [_mend(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        return [_mend(part) for part in value]
+    if isinstance(value, dict):
+        return {_mend(key): _mend(part) for key, part in value.items()}
+    return value
 
 
 def _write(

@@ -113,6 +113,9 @@ class HubLife:
         self.began_ms = self.world.now_ms
         self.store = MemoryStore(site.file)
         recovered = recover(self.store, site.rules)
+        for _, error in recovered.faults:
+            # The product sets aside what it cannot fold; here it is a bug to be found.
+            raise error
         site.shift_ms = max(site.shift_ms, recovered.now_ms + 1 - self.world.now_ms)
         epoch = self.store.begin_epoch()
         self.state: State = recovered.state
