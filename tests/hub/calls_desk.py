@@ -168,8 +168,13 @@ class Lanes:
 
 
 @contextlib.asynccontextmanager
-async def lanes_of(hub: RunningHub, name: str = "w", slots: int = 2, **fields: Any) -> AsyncIterator[Lanes]:
-    async with hub.async_worker(name, slots=make_slots(slots), features=FEATURES, msgpack=True) as worker:
+async def lanes_of(
+    hub: RunningHub, name: str = "w", slots: int = 2, token: str = "", **fields: Any
+) -> AsyncIterator[Lanes]:
+    worker = AsyncMockWorker(
+        hub.url, token or hub.token, name, slots=make_slots(slots), features=FEATURES, msgpack=True
+    )
+    async with worker:
         await worker.register(**fields)
         await worker.ready(credits=slots)
         yield Lanes(worker)

@@ -147,9 +147,55 @@ def test_scopes(hub: RunningHub) -> None:
     assert put(hub, body, token=tokens["read"])[0] == 403
     assert put(hub, body, token=tokens["worker"])[0] == 201
     assert put(hub, body, token=tokens["submit"])[0] == 201
-    for token in tokens.values():
-        assert ask(hub, "GET", f"/blobs/{digest_of(body)}", token=token)[1] == body
+    for scope in ("read", "submit"):
+        assert ask(hub, "GET", f"/blobs/{digest_of(body)}", token=tokens[scope])[1] == body
+    assert ask(hub, "GET", f"/blobs/{digest_of(body)}", token=tokens["worker"])[0] == 404
     assert ask(hub, "GET", f"/blobs/{digest_of(body)}", token="nobody")[0] == 401
+
+
+async def test_a_blob_is_given_to_those_who_may_see_a_job_that_uses_it(hub: RunningHub) -> None:
+    """Knowing a digest opens nothing: not by reading it, not by asking for it, not by a job of one's own."""
+    body, nobodys = b"ann's own" * 20_000, "0" * 64
+    digest, job = digest_of(body), new_job()
+    ann, bob = hub.make_token("ann"), hub.make_token("bob")
+    holder, other = (hub.make_token("ops", ["worker"]) for _ in range(2))
+
+    async def look(token: str, method: str = "GET", name: str = digest) -> Any:
+        return (await asyncio.to_thread(ask, hub, method, f"/blobs/{name}", None, token))[:2]
+
+    def unknown(name: str) -> Any:
+        return {"job": new_job(), "spec": SPEC, "args": [[name, len(body)]]}
+
+    assert (await asyncio.to_thread(put, hub, body, "", ann))[0] == 201
+    async with client_of(hub, ann) as client, client_of(hub, bob) as thief:
+        await client.add(job, [[digest, len(body)]], close=True)
+        assert await look(ann) == (200, body)
+        assert await look(ann, "HEAD") == (200, b"")
+        status, refusal = await look(bob)
+        assert (status, refusal["error"]["message"].replace(digest, nobodys)) == (
+            404,
+            (await look(bob, name=nobodys))[1]["error"]["message"],
+        )
+        assert await look(bob, "HEAD") == await look(bob, "HEAD", nobodys)
+        refused = (
+            await thief.refused("calls", unknown(digest)),
+            await thief.refused("calls", unknown(nobodys)),
+        )
+        assert str(refused[0]).replace(digest, nobodys) == str(refused[1])
+        assert (await look(holder))[0] == (await look(other))[0] == 404
+        async with lanes_of(hub, "holder", token=holder) as lanes, lanes_of(hub, "other", 0, token=other):
+            await lanes.take()
+            assert await look(holder) == (200, body)
+            assert (await look(other))[0] == 404
+            await lanes.end()
+            await client.results(job, 1)
+        # Whoever knows what is in it may bring it, and have it.
+        assert (await asyncio.to_thread(put, hub, body, "", bob))[0] == 201
+        assert await look(bob) == (200, body)
+        taken = await thief.ask("calls", unknown(digest))
+        assert taken.type == wire.ANSWER
+        assert (await thief.ask("cancel", {"id": taken.payload["job"]})).type == wire.ANSWER
+    assert await look(ann) == (200, body)
 
 
 async def test_arguments_and_values_that_are_blobs(hub: RunningHub) -> None:

@@ -64,6 +64,8 @@ class Blobs:
         self._near = BlobFolder(near) if near else None
         self._threads = ThreadPoolExecutor(THREADS, "dray-blobs")
         self._connections = threading.local()
+        # Where calls run as other accounts these are let through to names that they were told, and list nothing.
+        self._modes = (0o711, 0o644) if folder.stat().st_mode & 0o001 else (0o750, 0o640)
         self._coming: dict[str, asyncio.Task[str]] = {}
         self._held: dict[str, int] = {}
         self._held_bytes = 0
@@ -75,6 +77,9 @@ class Blobs:
     def scan(self) -> None:
         """Find what an earlier agent has left, oldest first; remove what it had not finished."""
         found = []
+        for path in self.folder.glob("*"):
+            with contextlib.suppress(OSError):
+                path.chmod(self._modes[0])
         for path in self.folder.glob("*/*"):
             with contextlib.suppress(OSError):
                 if not is_digest(path.name):
@@ -139,7 +144,7 @@ class Blobs:
         return await self._persist(lambda: self._download(self.path(name), target, digest, token))
 
     def _download(self, path: str, target: str, digest: str, token: str) -> str:
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        self._make_folder(path)
         fresh = f"{path}.{secrets.token_hex(4)}"
         response = self._request("GET", target, None, 0, token)
         seen = hashlib.sha256()
@@ -150,12 +155,19 @@ class Blobs:
                     file.write(chunk)
             if digest and seen.hexdigest() != digest:
                 raise OSError(f"what came for {target} is something else")
-            os.chmod(fresh, 0o644)
+            os.chmod(fresh, self._modes[1])
             os.rename(fresh, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(fresh)
         return path
+
+    def _make_folder(self, path: str) -> None:
+        """The folder of a file; its mode is set apart from what the umask leaves of it."""
+        folder = os.path.dirname(path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+            os.chmod(folder, self._modes[0])
 
     def _keep(self, name: str, size: int) -> None:
         """Count a file in, and the oldest out."""
@@ -184,7 +196,8 @@ class Blobs:
         await self._persist(lambda: self._put(file, digest, size))
         if keep:
             target = self.path(digest)
-            os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+            self._make_folder(target)
+            os.fchmod(file.fileno(), self._modes[1])
             os.rename(path, target)
             self._keep(digest, size)
         else:

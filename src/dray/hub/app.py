@@ -29,6 +29,7 @@ from dray.descriptors import file_limit, raise_file_limit
 from dray.errors import DrayError, EpochLost, NoSpace, StoreGone
 from dray.hub.answers import Answers, Parts, find_owner
 from dray.hub.auth import Tokens, ensure_first_token, rewrite_private, write_private
+from dray.hub.blob_access import BlobAccess
 from dray.hub.blobs import Blobs
 from dray.hub.budgets import Budgets
 from dray.hub.call_answers import CallAnswers
@@ -272,13 +273,10 @@ def _wire(
     outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(the_engine, store))
     metrics = Metrics(lambda: _gauges(state, sessions, setbacks))
     questions = Questions(the_engine, metrics.snapshot)
-    limits = Limits(
-        config.frame_text_bytes, config.frame_msgpack_bytes, config.queue_messages, config.queue_bytes
-    )
     tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
     state.uid_key = tasks.derive_key(b"attempts")
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
-    sessions = Sessions(the_engine, store, outputs, questions, limits, tokens.hold, owners)
+    sessions = Sessions(the_engine, store, outputs, questions, _limits(config), tokens.hold, owners)
     blobs = _make_blobs(config, store, writer, clock, metrics)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
     runner = Runner(
@@ -301,7 +299,8 @@ def _wire(
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more, setbacks))
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     answers.checks.append(owners.examine)
-    calls = CallAnswers(engine, CallSources(answers.sources, args, blobs.missing), answers.calls, call_feed)
+    access = BlobAccess(blobs, store, lambda: state, owners.workers_of)
+    calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
     def report(kind: str, error: BaseException) -> str:
         return setbacks.reports.file(kind, f"a question of the kind {kind} failed", error=error).id
@@ -313,12 +312,18 @@ def _wire(
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
     ]
-    api = _make_api(config, answers, (tokens, owners), routes, metrics, Values(blobs, calls), report, budgets)
+    values = Values(blobs, calls, access)
+    api = _make_api(config, answers, (tokens, owners), routes, metrics, values, report, budgets)
     server = server or _make_server(config, ground, tls)
     url, pin = server.url, fingerprint(tls.cert) if tls else ""
     owners.tell_join = lambda token: join_line(_join_url(config, url), pin, token)
     sides = (sessions, channels, feed, outputs, blobs, tokens, owners, api, server, server.url, ground)
     return Hub(config, store, writer, engine, answers, *sides)
+
+
+def _limits(config: HubConfig) -> Limits:
+    frames = config.frame_text_bytes, config.frame_msgpack_bytes
+    return Limits(*frames, config.queue_messages, config.queue_bytes)
 
 
 def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:

@@ -39,11 +39,13 @@ async def put_blob(desk: Any, request: Request) -> Answer:
         # The write that was under way may still be: its file is closed under it, and gone.
         upload.discard()
         raise
+    desk.access.uploaded(request.caller, digest)
     return Answer({"digest": digest, "size": upload.size}, 201)
 
 
 async def get_blob(desk: Any, request: Request) -> FileBody:
     digest = _digest(request)
+    desk.access.check(request.caller, digest)
     if request.scope["method"] == "HEAD" and request.caller.may("submit"):
         # Who asks whether it is there is about to refer to it.
         desk.blobs.renew(digest)

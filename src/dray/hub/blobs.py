@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -37,7 +38,8 @@ class Upload:
         self.path, self.size = path, 0
         self._most, self._has_space, self._checked = most_bytes, has_space, 0
         self._hash = hashlib.sha256()
-        self._file = open(path, "xb")  # noqa: SIM115 - closed by `seal` or `discard`
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(path, flags, 0o600), "wb")  # closed by `seal` or `discard`
 
     def write(self, pieces: Sequence[bytes]) -> None:
         """Add what came; a blob that is too large or finds no room is refused as soon as that is known."""
@@ -96,9 +98,7 @@ class Blobs:
         try:
             return self.path(digest).stat().st_size
         except OSError:
-            raise NotFound(
-                f"there is no blob {digest}: it was never uploaded, or the jobs that needed it are forgotten"
-            ) from None
+            raise unknown_blob(digest) from None
 
     def missing(self, digests: Sequence[str]) -> list[str]:
         """Give those that are not there; the others are wanted from now on, though no job may refer to them yet."""
@@ -187,6 +187,13 @@ class Blobs:
                 self.note(digest, sizes[digest])
                 strays += 1
         return strays
+
+
+def unknown_blob(digest: str) -> NotFound:
+    """What one is answered who asks for a blob that is not there, or not his."""
+    return NotFound(
+        f"there is no blob {digest}: it was never uploaded, no job of yours uses it, or those that did are forgotten"
+    )
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -36,11 +36,11 @@ Finish = Callable[[State, str], Any]
 
 
 class CallSources(NamedTuple):
-    """What calls are checked against, and where their arguments wait. `missing` gives the blobs that are not there."""
+    """What calls are checked against, and where their arguments wait. `missing` gives blobs a caller has not got."""
 
     submit: Sources
     args: ArgsMemory
-    missing: Callable[[Sequence[str]], list[str]] = lambda digests: []
+    missing: Callable[[Caller, Sequence[str]], list[str]] = lambda caller, digests: []
 
 
 def read_call_spec(caller: Caller, body: Calls) -> JobSpec | None:
@@ -79,7 +79,7 @@ def add_calls(
             raise NotFound(
                 f"there is no job {body.job!r}, or it is not yours: send its spec with the first calls"
             )
-        _check_blobs(body, sources)
+        _check_blobs(caller, body, sources)
         made = Decision()
         if spec is not None:
             made = submit(caller, [spec], "", sources.submit, lambda after, ids, created: None)(state, clock)
@@ -159,11 +159,11 @@ def _check_order(body: Calls, total: int) -> None:
         )
 
 
-def _check_blobs(body: Calls, sources: CallSources) -> None:
+def _check_blobs(caller: Caller, body: Calls, sources: CallSources) -> None:
     wanted = list(digests_of(body.args) | dict.fromkeys(body.blobs))
     if not wanted:
         return
-    if missing := sources.missing(wanted):
+    if missing := sources.missing(caller, wanted):
         raise MissingBlobs(
             f"{len(missing)} of the values are not here (the first is {missing[0]}): "
             "upload them, then send the calls again",

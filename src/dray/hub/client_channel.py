@@ -78,6 +78,8 @@ class ClientChannels:
         known = wire.SUBPROTOCOL_CLIENT in offered
         await receive()
         await send({"type": "websocket.accept", "subprotocol": wire.SUBPROTOCOL_CLIENT if known else None})
+        # A unix socket has no address at its other end.
+        caller = caller._replace(local=scope.get("client") is None)
         channel = Channel(self._desk, self._limits, caller, send)
         self.open.add(channel)
         if offered and not known:

@@ -19,6 +19,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from dray.errors import DrayError, InvalidInput, NotFound, NotReady
 from dray.hub.auth import SCOPES, Tokens
+from dray.hub.blob_access import BlobAccess
 from dray.hub.blob_calls import PIECE_BYTES
 from dray.hub.blobs import Blobs
 from dray.hub.budgets import UNIT_BYTES, Budgets
@@ -77,6 +78,7 @@ class Values(NamedTuple):
 
     blobs: Blobs
     calls: CallAnswers
+    access: BlobAccess
 
 
 class HttpLimits(NamedTuple):
@@ -121,7 +123,7 @@ class HttpApi:
             self.streams,
             self._limits.batch_specs,
             describe,
-            *(values or (None, None)),
+            *(values or (None, None, None)),
         )
 
     def close(self) -> None:

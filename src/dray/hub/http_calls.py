@@ -19,6 +19,7 @@ from dray.core.model.spec import JobSpec
 from dray.core.model.spec_check import MAX_PROBLEMS, suggest
 from dray.errors import InvalidInput, NotReady, Problem, TooLarge
 from dray.hub.auth import Tokens
+from dray.hub.blob_access import BlobAccess
 from dray.hub.blob_calls import VALUE_ROUTES
 from dray.hub.blobs import Blobs
 from dray.hub.call_answers import CallAnswers
@@ -54,6 +55,7 @@ class Desk(NamedTuple):
     describe: Callable[[], bytes]
     blobs: Blobs | None = None
     calls: CallAnswers | None = None
+    access: BlobAccess | None = None
 
 
 async def submit_job(desk: Desk, request: Request) -> Answer:

@@ -130,6 +130,12 @@ class Owners:
         """The worker that a token speaks for, the last one where it is an admin's; empty where it never did."""
         return self._tokens.worker_of(token_id) or self._state().owned.get(token_id, "")
 
+    def workers_of(self, token_id: str) -> list[str]:
+        """All workers that a token speaks for."""
+        if self._tokens.is_single(token_id):
+            return [worker] if (worker := self.worker_of(token_id)) else []
+        return [worker.id for worker in self._state().workers.values() if worker.owner == token_id]
+
     def examine(self, state: State) -> dict[str, Any]:
         """For the doctor: who tried to be somebody else lately, and which tokens stand for many machines."""
         found = [*self._tell_tried(), *self._tell_shared(state)]

@@ -15,11 +15,12 @@ Document = dict[str, Any]
 
 
 class Caller(NamedTuple):
-    """Who asks: the token behind a request. `admin` includes every scope."""
+    """Who asks: the token behind a request. `admin` includes every scope. `local`: by the socket of the hub's home."""
 
     token_id: str
     user: str
     scopes: tuple[str, ...]
+    local: bool = False
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes

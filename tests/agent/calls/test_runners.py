@@ -95,6 +95,10 @@ def test_large_arguments_and_results_travel_as_blobs_and_are_fetched_once(hub: C
     assert value == b"\1" + bytes(199_999) + b"\1" + bytes(199_999)
     assert hub.call(lambda data: data[0], big)[:2] == ("succeeded", 0)
     assert len([target for target in hub.gets if "/blobs/" in target]) == 1
+    kept = list((hub.folder / "h" / "worker" / "blobs").glob("*/*"))
+    assert {(path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) for path in kept} == {
+        (0o640, 0o750)
+    }
 
 
 def test_a_result_that_the_hub_does_not_take_says_the_limit(hub: CallHub) -> None:
@@ -186,6 +190,9 @@ def test_calls_may_run_as_another_user() -> None:
         state, value, detail = hub.call(lambda data: (os.geteuid(), len(data)), bytes(100_000))
         assert state == "succeeded", detail
         assert value == (pwd.getpwnam("nobody").pw_uid, 100_000)
+        # Whoever was told the name may read; nobody may look what names there are.
+        (kept,) = (hub.shared / "blobs").glob("*/*")
+        assert kept.parent.stat().st_mode & 0o777 == 0o711
         assert hub.call(lambda: bytes(100_000))[:2] == ("succeeded", bytes(100_000))
         found = hub.call(lambda: (os.getcwd(), os.environ["USER"], os.environ["HOME"]))[1]
         assert found == ("/", "nobody", pwd.getpwnam("nobody").pw_dir)

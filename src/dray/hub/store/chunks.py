@@ -31,6 +31,11 @@ _SPENT_ARGS = """SELECT job_id FROM (SELECT DISTINCT job_id FROM call_args) JOIN
     WHERE state NOT IN ('pending', 'running') LIMIT 1"""
 _IDLE_BLOBS = """SELECT digest FROM blobs WHERE at_ms < ?
     AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest) ORDER BY at_ms LIMIT ?"""
+# Most blobs are one user's: the first of its jobs decides.
+USER_REFERS = """SELECT 1 FROM blob_refs JOIN jobs ON jobs.id = blob_refs.job_id
+    WHERE blob_refs.digest = ? AND jobs.user = ? LIMIT 1"""
+FRESH_REFS = """SELECT job_id FROM blob_refs WHERE digest = ?
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = blob_refs.job_id) LIMIT 1000"""
 FIND_ARGS = """SELECT job_id, first, calls, blob FROM call_args
     WHERE job_id = ? AND first <= ? ORDER BY first DESC LIMIT 1"""
 _RESULT = "SELECT job_id, lo, hi, worker, lane, blob, seq, at_ms FROM call_results"
@@ -86,3 +91,12 @@ def blob_queries(digests: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:
         part = digests[start : start + _STEP]
         marks = ", ".join("?" * len(part))
         yield f"SELECT digest, size, at_ms FROM blobs WHERE digest IN ({marks})", part  # noqa: S608 - marks alone
+
+
+def ref_queries(digest: str, job_ids: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:
+    """Spell the question whether one of many jobs uses a blob as a few statements."""
+    for start in range(0, len(job_ids), _STEP):
+        part = [digest, *job_ids[start : start + _STEP]]
+        marks = ",".join("?" * (len(part) - 1))
+        query = f"SELECT 1 FROM blob_refs WHERE digest = ? AND job_id IN ({marks}) LIMIT 1"  # noqa: S608 - marks alone
+        yield query, part

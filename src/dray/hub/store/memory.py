@@ -221,6 +221,24 @@ class MemoryStore:
         """Find those of the blobs that are filed."""
         return {digest: self.file.blobs[digest] for digest in digests if digest in self.file.blobs}
 
+    def is_referred(self, digest: str) -> bool:
+        """Whether any job uses a blob."""
+        return any(digest in refs for refs in self.file.blob_refs.values())
+
+    def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
+        """Whether one of these jobs uses a blob."""
+        return any(digest in self.file.blob_refs.get(job_id, ()) for job_id in job_ids)
+
+    def user_refers(self, digest: str, user: str) -> bool:
+        """Whether a job of this user, of those that have a row, uses a blob."""
+        rows = (self.find_job(job_id) for job_id, refs in self.file.blob_refs.items() if digest in refs)
+        return any(job is not None and job.user == user for job in rows)
+
+    def fresh_refs(self, digest: str) -> list[str]:
+        """Jobs that use a blob and have no row yet."""
+        using = [job_id for job_id, refs in self.file.blob_refs.items() if digest in refs]
+        return [job_id for job_id in using if self.find_job(job_id) is None]
+
     def sweep_blobs(self, before_ms: int, limit: int) -> list[str]:
         """Strike at most `limit` blobs off that no job refers to."""
         self._check_epoch()

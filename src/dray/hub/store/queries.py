@@ -29,7 +29,15 @@ from dray.hub.store.base import (
     Snapshot,
     TokenRow,
 )
-from dray.hub.store.chunks import FIND_ARGS, FIND_RESULTS, RESULTS_FROM, blob_queries
+from dray.hub.store.chunks import (
+    FIND_ARGS,
+    FIND_RESULTS,
+    FRESH_REFS,
+    RESULTS_FROM,
+    USER_REFERS,
+    blob_queries,
+    ref_queries,
+)
 from dray.hub.store.faults import translate, translated
 from dray.hub.store.opening import connect
 from dray.hub.store.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
@@ -277,6 +285,25 @@ class Reader:
         for query, part in blob_queries(digests):
             found |= {digest: BlobRow(size, at) for digest, size, at in self._all("find blobs", query, part)}
         return found
+
+    def is_referred(self, digest: str) -> bool:
+        """Whether any job uses a blob."""
+        return (
+            self._one("find a blob", "SELECT 1 FROM blob_refs WHERE digest = ? LIMIT 1", (digest,))
+            is not None
+        )
+
+    def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
+        """Whether one of these jobs uses a blob."""
+        return any(self._all("find a blob", query, part) for query, part in ref_queries(digest, job_ids))
+
+    def user_refers(self, digest: str, user: str) -> bool:
+        """Whether a job of this user, of those that have a row, uses a blob."""
+        return self._one("find a blob", USER_REFERS, (digest, user)) is not None
+
+    def fresh_refs(self, digest: str) -> list[str]:
+        """Jobs that use a blob and have no row yet."""
+        return [job_id for (job_id,) in self._all("find a blob", FRESH_REFS, (digest,))]
 
     def tokens(self) -> list[TokenRow]:
         """Give all tokens, revoked ones too."""

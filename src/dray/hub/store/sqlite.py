@@ -389,6 +389,22 @@ class SqliteStore:
         """Find those of the blobs that are filed."""
         return self._reader.find_blobs(digests)
 
+    def is_referred(self, digest: str) -> bool:
+        """Whether any job uses a blob."""
+        return self._reader.is_referred(digest)
+
+    def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
+        """Whether one of these jobs uses a blob."""
+        return self._reader.job_refers(digest, job_ids)
+
+    def user_refers(self, digest: str, user: str) -> bool:
+        """Whether a job of this user, of those that have a row, uses a blob."""
+        return self._reader.user_refers(digest, user)
+
+    def fresh_refs(self, digest: str) -> list[str]:
+        """Jobs that use a blob and have no row yet."""
+        return self._reader.fresh_refs(digest)
+
     def tokens(self) -> list[TokenRow]:
         """Give all tokens, revoked ones too."""
         return self._reader.tokens()

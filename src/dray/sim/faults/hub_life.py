@@ -245,7 +245,7 @@ class HubLife:
         except DrayError as refusal:
             done.set_exception(refusal)
             return
-        sources = call_commands.CallSources(self.sources, self.args, lambda digests: [])
+        sources = call_commands.CallSources(self.sources, self.args)
         self.post(
             call_commands.add_calls(USER, body, spec, sources, self._count_calls),
             done,
