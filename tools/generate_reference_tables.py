@@ -39,6 +39,8 @@ SETTINGS: dict[str, dict[str, str]] = {
         "batch_specs": "most jobs in one `POST /jobs:batch`",
         "log_bytes_per_attempt": "output kept per attempt; past it only the count goes on",
         "queue_messages": "messages waiting for one worker before it is cut off",
+        "max_workers": "how many workers are known; beyond, those that are gone are forgotten, the newest first",
+        "max_epoch_jump": "how many starts a worker's memory may be ahead of a hub that was restored from a backup",
         "queue_bytes": "bytes waiting for one worker before it is cut off",
         "finished_s": "how long finished jobs are kept",
         "finished_max": "how many finished jobs are kept",

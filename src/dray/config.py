@@ -75,6 +75,8 @@ class HubConfig:
     log_bytes_per_attempt: int = 64 * MIB
     queue_messages: int = 256
     queue_bytes: int = 1 * MIB
+    max_workers: int = 20_000
+    max_epoch_jump: int = 4096
 
     finished_s: float = 30 * DAY_S
     finished_max: int = 1_000_000

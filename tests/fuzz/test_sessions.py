@@ -13,7 +13,6 @@ from tools.fuzz_live import LiveRun, call
 from websockets import ConnectionClosed
 
 from dray.testing import running_hub
-from dray.wire.worker_messages import MAX_RAISED_EPOCH
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +77,45 @@ def test_text_that_is_no_utf8_costs_only_its_session(hub):
     assert "Traceback" not in (hub.home / "hub.err").read_text()
 
 
-def test_the_highest_epoch_shuts_no_worker_out():
-    with running_hub() as raised:
-        with raised.worker("high") as worker:
-            worker.register(max_epoch_seen=MAX_RAISED_EPOCH)
+def test_a_word_raises_the_epoch_a_little_and_many_words_no_further():
+    with running_hub(max_epoch_jump=100) as raised:
+        with raised.worker("restored") as worker:
+            worker.register(max_epoch_seen=101)
         epoch = call(raised, "GET", "/hub")["epoch"]
-        assert epoch > MAX_RAISED_EPOCH
+        assert epoch == 102
         with raised.worker("next") as worker:
             assert worker.register(max_epoch_seen=epoch).payload["epoch"] >= epoch
-        with raised.worker("beyond") as worker:
-            worker.send("register", worker.script.register(max_epoch_seen=(1 << 23) - 1))
-            assert "max_epoch_seen" in worker.recv("error").error
+        for beyond in (200, (1 << 23) - 1, 1 << 60):
+            with raised.worker("beyond") as worker:
+                worker.send("register", worker.script.register(max_epoch_seen=beyond))
+                assert "max_epoch_seen" in worker.recv("error").error
+        assert call(raised, "GET", "/hub")["epoch"] <= epoch + 1
+        assert "seen epoch 200" in (raised.home / "hub.err").read_text()
+
+
+def test_workers_that_are_gone_make_room_and_those_that_are_there_do_not():
+    with running_hub(max_workers=3) as small:
+        for number in range(6):
+            with small.worker(f"gone-{number}") as worker:
+                worker.register()
+        known = [line["id"] for line in call(small, "GET", "/workers")["workers"]]
+        assert len(known) <= 3
+        assert "gone-5" in known
+        with small.worker("a") as one, small.worker("b") as two, small.worker("c") as three:
+            for worker in (one, two, three):
+                worker.register()
+            with small.worker("d") as fourth:
+                fourth.send("register", fourth.script.register())
+                assert "max_workers" in fourth.recv("error").error
+        assert call(small, "GET", "/doctor")["ok"]
+
+
+def test_an_offer_has_a_size(hub):
+    cards = [{"index": index, "model": "m" * 900} for index in range(400)]
+    with hub.worker("large", msgpack=True) as worker:
+        worker.send("register", worker.script.register(devices=cards))
+        assert "what this worker offers takes" in worker.recv("error").error
+        worker.register(devices=cards[:200])
+        slots = {"batch_total": 1, "batch_in_use": 0, "service_total": 0, "service_in_use": 0}
+        worker.send("heartbeat", {"worker_id": "large", "slots": slots, "capability": {}, "devices": cards})
+        assert "what this worker offers takes" in worker.recv("error").error

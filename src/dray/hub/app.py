@@ -352,6 +352,17 @@ def _make_tokens(
     return tokens, Owners(tokens, lambda: engine().state, audit)
 
 
+def _limits(config: HubConfig) -> Limits:
+    return Limits(
+        config.frame_text_bytes,
+        config.frame_msgpack_bytes,
+        config.queue_messages,
+        config.queue_bytes,
+        config.max_workers,
+        config.max_epoch_jump,
+    )
+
+
 def _make_more(
     config: HubConfig, engine: Engine, clock: HubClock, store: Store
 ) -> tuple[SiteAnswers, Forecasts]:

@@ -28,6 +28,7 @@ from dray.core.lifecycle.events import (
     SessionOpened,
     SlotsSeen,
     WorkerChanged,
+    WorkerForgotten,
     WorkerRegistered,
     WorkerReturned,
 )
@@ -93,10 +94,30 @@ def is_outdated(state: State, epoch: int, body: Register) -> bool:
     return body.max_epoch_seen > epoch or (body.max_epoch_seen == epoch and not heard)
 
 
+def forgettable(state: State) -> list[str]:
+    """Workers that are away, hold nothing and were told nothing that must last: those that came last, first.
+
+    So whoever floods a hub with ids displaces his own.
+    """
+    away = [
+        worker
+        for worker in state.workers.values()
+        if not state.presence[worker.id].session
+        and not (state.held.get(worker.id) or worker.draining or worker.quarantined)
+    ]
+    return [worker.id for worker in sorted(away, key=lambda worker: worker.registered_at_ms)][::-1]
+
+
 def register(
-    state: State, store: Store, session: int, body: Register, owner: str
+    state: State, store: Store, session: int, body: Register, owner: str, most: int = 1 << 30
 ) -> Iterator[Event | Effect]:
-    """Let a session in under its id, then record what it said of itself. `owner` is the token it came with."""
+    """Let a session in under its id, then record what it said of itself. `owner` is the token it came with.
+
+    Of more than `most` workers some of those that are gone are forgotten; one that comes back is new.
+    """
+    if body.id not in state.workers and len(state.workers) >= most:
+        for worker_id in forgettable(state)[: 1 + most // 100]:
+            yield WorkerForgotten(worker_id)
     known = state.presence.get(body.id)
     again = known is not None and known.session == session and body.id in state.workers
     yield SessionOpened(body.id, session, body.incarnation or "")

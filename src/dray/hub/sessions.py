@@ -30,15 +30,17 @@ from dray.hub.store.base import Store
 from dray.hub.turns import Decision
 from dray.wire.codec import Codec, Envelope, message
 from dray.wire.worker_messages import (
-    MAX_RAISED_EPOCH,
+    MAX_OFFER_BYTES,
     QUESTIONS,
     SUBPROTOCOL_JSON,
     SUBPROTOCOL_MSGPACK,
     CallsResult,
+    Heartbeat,
     JobLog,
     JobResult,
     Register,
     check_message,
+    check_offer,
     worker_codec,
 )
 
@@ -55,9 +57,18 @@ logger = logging.getLogger("dray.hub.sessions")
 class Limits:
     """Sizes a connection must keep to."""
 
-    def __init__(self, text_bytes: int, binary_bytes: int, queue_messages: int, queue_bytes: int) -> None:
+    def __init__(
+        self,
+        text_bytes: int,
+        binary_bytes: int,
+        queue_messages: int,
+        queue_bytes: int,
+        workers: int = 20_000,
+        epoch_jump: int = 4096,
+    ) -> None:
         self.text_bytes, self.binary_bytes = text_bytes, binary_bytes
         self.queue_messages, self.queue_bytes = queue_messages, queue_bytes
+        self.workers, self.epoch_jump = workers, epoch_jump
 
 
 class Frames(Protocol):
@@ -207,7 +218,7 @@ class Sessions:
         self._engine, self._store, self._outputs, self._questions = engine, store, outputs, questions
         self._limits, self._hold, self._owners = limits, hold, owners
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
-        self._numbers = 0
+        self._numbers = self._first_epoch = 0
         self.open: dict[int, Session] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
@@ -319,6 +330,8 @@ class Sessions:
     def _message(self, session: Session, envelope: Envelope) -> None:
         body = session.codec.open(envelope)
         check_message(envelope.type, body)
+        if len(envelope.payload) > MAX_OFFER_BYTES and isinstance(body, (Register, Heartbeat)):
+            check_offer(envelope.type, body)
         if envelope.type in QUESTIONS:
             if not session.caller.may("read"):
                 raise InvalidInput(f"{envelope.type}: this token lacks the scope 'read'")
@@ -370,22 +383,21 @@ class Sessions:
     def _register(self, session: Session, body: Register) -> None:
         if session.worker and session.worker != body.id:
             raise InvalidInput(f"register: this session is {session.worker!r} already")
-        if body.max_epoch_seen > max(MAX_RAISED_EPOCH, self._store.epoch):
-            raise InvalidInput(
-                f"register: max_epoch_seen {body.max_epoch_seen} is further than a hub may be raised, "
-                f"{MAX_RAISED_EPOCH} - at `$.max_epoch_seen`"
-            )
+        self._check_epoch(body)
+        self._check_room(body.id)
         session.worker = body.id
         session.lists = session.codec.binary and "list" in (body.features or ())
         session.may_list = session.codec.binary or "list" in (body.features or ())
         session.calls = "calls" in (body.features or ())
         engine, number, caller, owners = self._engine(), session.number, session.caller, self._owners
+        most = self._limits.workers
 
         def decide(state: State, clock: Clock) -> Decision:
             if fault := owners.fault(state, caller, body.id):
                 return owners.refuse(state, caller, body.id, fault, number, clock)
             record = owners.claim(state, caller, body.id, clock)
-            return Decision(inbound.register(state, self._store, number, body, caller.token_id), audit=record)
+            steps = inbound.register(state, self._store, number, body, caller.token_id, most)
+            return Decision(steps, audit=record)
 
         if not owners.fault(engine.state, caller, body.id):
             for result in body.finished_unacked or ():
@@ -393,6 +405,40 @@ class Sessions:
             if inbound.is_outdated(engine.state, self._store.epoch, body):
                 engine.raise_epoch(body.max_epoch_seen + 1)
         engine.post(decide, body.id, body)
+
+    def _check_epoch(self, body: Register) -> None:
+        """Refuse a worker that would raise this hub's epoch further than any backup is old.
+
+        Counted from the epoch that this hub began with: many small steps lead no further than one.
+        """
+        if not self._first_epoch:
+            self._first_epoch = self._store.epoch
+        most = max(self._first_epoch + self._limits.epoch_jump, self._store.epoch)
+        if body.max_epoch_seen <= most:
+            return
+        logger.error(
+            "alarm: worker %s says it has seen epoch %d and this hub began with %d: refused, since a restored backup "
+            "does not explain more than %d starts (setting max_epoch_jump)",
+            *(body.id, body.max_epoch_seen, self._first_epoch, self._limits.epoch_jump),
+        )
+        raise InvalidInput(
+            f"register: max_epoch_seen {body.max_epoch_seen} is further than this hub may be raised, {most}: restore a "
+            "newer backup, or raise the hub's max_epoch_jump - at `$.max_epoch_seen`"
+        )
+
+    def _check_room(self, worker_id: str) -> None:
+        """Refuse a new id where the hub knows as many workers as it may and none of them can be forgotten."""
+        state = self._engine().state
+        if worker_id in state.workers or len(state.workers) < self._limits.workers:
+            return
+        if not inbound.forgettable(state):
+            logger.error(
+                "alarm: worker %s is refused: %d workers are known, the limit", worker_id, len(state.workers)
+            )
+            raise InvalidInput(
+                f"register: this hub knows {len(state.workers)} workers and none of them is gone for good: raise its "
+                "max_workers, or stop some"
+            )
 
     def _refuse(self, session: Session, fault: str) -> None:
         session.push(message("error", error=fault))

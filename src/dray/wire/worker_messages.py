@@ -49,9 +49,8 @@ SUBPROTOCOL_JSON = "dray.v2.json"
 MAX_NOTE = 256
 MAX_CALLS = 4096
 DIGEST_PATTERN = "^[0-9a-f]{64}$"
-# The furthest that one worker's word may raise a hub. Half of all epochs stay above it, or the worker that raised the
-# hub that far would have shut every other one out: each of them repeats the hub's epoch when it registers.
-MAX_RAISED_EPOCH = 1 << 22
+# All that a worker offers, written in msgpack: cards by the hundred and labels fit, a library does not.
+MAX_OFFER_BYTES = 256 << 10
 
 
 class ActiveTask(msgspec.Struct):
@@ -334,6 +333,18 @@ def check_message(kind: str, body: Any) -> None:
     """Raise `InvalidInput` for values that have the right type and make no sense; names the place."""
     for place, fault in _faults(body):
         raise InvalidInput(f"{kind}: {fault} - at `$.{place}`")
+
+
+def check_offer(kind: str, body: Register | Heartbeat) -> None:
+    """Raise `InvalidInput` for an offer that takes more room than any machine needs to describe itself."""
+    offer: Any = (
+        (body.capabilities, body.labels, body.resources) if isinstance(body, Register) else body.capability
+    )
+    size = len(msgspec.msgpack.encode((offer, body.devices)))
+    if size > MAX_OFFER_BYTES:
+        raise InvalidInput(
+            f"{kind}: what this worker offers takes {size} bytes, the limit is {MAX_OFFER_BYTES}"
+        )
 
 
 def _faults(body: Any) -> list[tuple[str, str]]:
