@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -128,7 +129,8 @@ class _Map:
         work = functools.partial(
             run_command, self._command, self._surroundings["env"], self._surroundings["workdir"]
         )
-        with Hub(self._session.config) as hub:
+        # What commands give is plain data: nothing that a worker sends instead is opened here.
+        with Hub(replace(self._session.config, safe_results="json")) as hub:
             known = len(self._source) if isinstance(self._source, list) else None
             results = hub.map(
                 work,

@@ -2,8 +2,8 @@
 
 A packed value is a pickle, and opening one runs what is in it. `Opener` is how a client opens results: anything, or
 plain data only (`safe_results: json`), which is what JSON can say, bytes, tuples and sets. Plain data is read by an
-unpickler that knows no names at all, so there is nothing that it could call. `describe` says what a value is without
-opening it.
+unpickler that knows no names, so there is nothing that it could call, but those of what `dray map` gives, which hold
+data and do nothing with it. `describe` says what a value is without opening it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dray.functions import commands
 from dray.functions.failures import unpack_failure
 from dray.functions.values import DamagedValue, Part, UnsafeValue, cut, unpack
+
+_HARMLESS = {kind.__name__: kind for kind in (commands.Output, commands.CommandFailed)}
 
 
 class Opener(NamedTuple):
@@ -28,6 +31,8 @@ class _PlainUnpickler(pickle.Unpickler):
     """Makes numbers, texts and what holds them. Whatever a pickle names is refused before it is looked up."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if module == commands.__name__ and name in _HARMLESS:
+            return _HARMLESS[name]
         raise UnsafeValue(
             f"the value names {module}.{name}, and only plain data is opened here (safe_results is json): let the "
             "function return numbers, texts, bytes, lists and dicts, or leave safe_results out where every worker may "
