@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,3 +31,12 @@ def ask(
         return answer.status, json.loads(raw)
     except ValueError:
         return answer.status, raw.decode()
+
+
+def wait_until(what: Callable[[], Any], within_s: float = 20.0) -> Any:
+    """Wait for a condition, with a deadline; gives what it came to."""
+    deadline = time.monotonic() + within_s
+    while not (found := what()):
+        assert time.monotonic() < deadline, "in time"
+        time.sleep(0.02)
+    return found

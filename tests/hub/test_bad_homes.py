@@ -5,14 +5,12 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.hub.asking import ask
+from tests.hub.asking import ask, wait_until
 from tests.hub.small_disk import fill_up, mounted, remount
 
 from dray.cli.main import main
@@ -38,13 +36,6 @@ def doctor(home: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """Ask the doctor, with no hub there."""
     assert main(["doctor", "--home", str(home)]) == 1
     return capsys.readouterr().out
-
-
-def wait_until(what: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_hub_killed_on_a_full_disk_starts_again(disk: Path) -> None:

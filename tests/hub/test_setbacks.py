@@ -7,13 +7,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.hub.asking import ask
+from tests.hub.asking import ask, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dray.testing.hub_process import RunningHub, _environment
@@ -64,14 +64,6 @@ def hub(tmp_path: Path) -> Iterator[FaultyHub]:
         yield hub
     finally:
         hub.stop()
-
-
-def wait_until(what: Callable[[], Any], within_s: float = 20.0) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (found := what()):
-        assert time.monotonic() < deadline, "in time"
-        time.sleep(0.02)
-    return found
 
 
 def test_a_request_that_breaks_a_turn_is_refused_reported_and_not_tried_again(hub: FaultyHub) -> None:

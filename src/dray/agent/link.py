@@ -31,6 +31,7 @@ from dray.errors import HubUnavailable, InvalidInput
 from dray.wire.codec import Envelope, message
 from dray.wire.dialling import SOCKET_NAME, Line, Trust, Way, open_line
 from dray.wire.hub_messages import hub_codec
+from dray.wire.pinned_tls import trust_alone
 from dray.wire.worker_messages import SUBPROTOCOL_MSGPACK
 
 UNANSWERED_FRAMES = 2
@@ -264,10 +265,7 @@ def make_context(url: str, pinned: str, cafile: Path | None) -> ssl.SSLContext:
         raise HubUnavailable(
             f"the hub's certificate is {seen}, expected {pinned}: this is not the hub that was joined"
         )
-    context = ssl.create_default_context(cadata=pem)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
+    return trust_alone(pem)
 
 
 async def keep_dialling(

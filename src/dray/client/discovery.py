@@ -19,6 +19,7 @@ from dray.config import ClientConfig, find_home, load_client
 from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
 from dray.presence import find_holder
 from dray.wire.dialling import SOCKET_NAME, Way
+from dray.wire.pinned_tls import trust_alone
 
 if TYPE_CHECKING:
     import ssl
@@ -101,10 +102,7 @@ def trust(target: Target) -> ssl.SSLContext | None:
             f"{target.url} shows another certificate (sha256:{seen}) than the pinned one: nothing was sent. If it was "
             "renewed on purpose, use the new fingerprint; if not, somebody may stand in between"
         )
-    context = ssl.create_default_context(cadata=pem)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
+    return trust_alone(pem)
 
 
 def check_url(url: str) -> None:

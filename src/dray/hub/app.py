@@ -37,6 +37,7 @@ from dray.hub.call_args import ArgsMemory
 from dray.hub.call_commands import CallSources
 from dray.hub.call_feed import CallFeed
 from dray.hub.call_results import Recorded
+from dray.hub.certificate_watch import CertificateWatch
 from dray.hub.certificates import (
     TlsFiles,
     check_bind,
@@ -123,6 +124,7 @@ class Ground(NamedTuple):
     local: socket.socket | None
     front: Front
     setbacks: Setbacks
+    certificate: CertificateWatch | None = None
 
 
 def run_hub(config: HubConfig) -> int:
@@ -155,10 +157,12 @@ def run_hub(config: HubConfig) -> int:
 
 async def start_hub(config: HubConfig) -> Hub:
     """Open the store, recover, listen. Everything that can go wrong does so before the first answer."""
-    check_bind(config.host, _tls_files(config) is not None)
+    tls = _tls_files(config)
+    check_bind(config.host, tls is not None)
     bound = bind(config.host, config.port)
     setbacks = Setbacks(Reports(config.home / "reports"))
-    return await _begin(config, Ground(bound, bind_local(config.home), Front(), setbacks))
+    certificate = CertificateWatch(tls) if tls is not None else None
+    return await _begin(config, Ground(bound, bind_local(config.home), Front(), setbacks, certificate))
 
 
 async def reload_hub(hub: Hub) -> Hub:
@@ -271,7 +275,7 @@ def _wire(
         return engine
 
     outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(the_engine, store))
-    metrics = Metrics(lambda: _gauges(state, sessions, setbacks))
+    metrics = Metrics(lambda: _gauges(state, sessions, ground))
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
     state.uid_key = tasks.derive_key(b"attempts")
@@ -298,7 +302,7 @@ def _wire(
     most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more, setbacks))
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
-    answers.checks.append(owners.examine)
+    answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
@@ -329,7 +333,10 @@ def _limits(config: HubConfig) -> Limits:
 def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
     cert, key = (tls.cert, tls.key) if tls else (None, None)
     frame_bytes = config.frame_msgpack_bytes + (1 << 20)
-    return HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
+    server = HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
+    if ground.certificate is not None:
+        ground.certificate.reload = server.reload_certificate
+    return server
 
 
 def _report_effect(reports: Reports, effect: str, error: BaseException) -> None:
@@ -418,7 +425,7 @@ def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:
     return publish
 
 
-def _gauges(state: State, sessions: Sessions, setbacks: Setbacks) -> Gauges:
+def _gauges(state: State, sessions: Sessions, ground: Ground) -> Gauges:
     status = {"ready": 0, "offline": 0, "draining": 0, "suspect": 0, "silent": 0, "not_ready": 0}
     for worker in state.workers.values():
         presence = state.presence[worker.id]
@@ -438,8 +445,9 @@ def _gauges(state: State, sessions: Sessions, setbacks: Setbacks) -> Gauges:
         status[kind] += 1
     waiting = {name: depth for name, depth in state.backlog.depth.items() if depth}
     depths = dict.fromkeys([DEFAULT_QUEUE, *state.policy.queues], 0) | waiting
-    reports = len(setbacks.reports.open())
-    return Gauges(depths, status, len(sessions.open), len(state.touched), reports)
+    reports = len(ground.setbacks.reports.open())
+    left_s = ground.certificate.left_s if ground.certificate is not None else None
+    return Gauges(depths, status, len(sessions.open), len(state.touched), reports, left_s)
 
 
 async def stop_hub(hub: Hub) -> None:
@@ -489,6 +497,8 @@ async def _live(
         asyncio.create_task(hub.answers.forecasts.run()),
         asyncio.create_task(watch_store(hub.engine, hub.store, hub.ground.setbacks.reports)),
     ]
+    if (certificate := hub.ground.certificate) is not None:
+        sides.append(asyncio.create_task(certificate.run(lambda: _note_address(hub))))
     await announce(hub)
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait({engine, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,8 @@
 """The hub's own certificate, the rule that nothing beyond loopback is plain, and the line by which a worker joins.
 
 Owns HOME/tls; knows nothing about the server that uses it. There is no authority behind the certificate: a worker
-trusts it by its fingerprint, which travels in the join line together with the token.
+trusts it by its fingerprint, which travels in the join line together with the token. So a certificate of the hub's own
+making is never renewed by itself, which would break every pin; whoever pins one does not look at its dates.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 VALID_DAYS = 5 * 365
 
 
+WARN_DAYS = 30
+
+
 class TlsFiles(NamedTuple):
-    """Where certificate and key lie, both PEM."""
+    """Where certificate and key lie, both PEM; `own` are those that the hub has made itself."""
 
     cert: Path
     key: Path
+    own: bool = False
 
 
 def is_loopback(host: str) -> bool:
@@ -53,7 +58,7 @@ def check_bind(host: str, tls: bool) -> None:
 
 def ensure_certificate(home: Path, names: Iterable[str], now: datetime | None = None) -> TlsFiles:
     """Give the certificate in HOME/tls, made at the first start and then kept: workers know its fingerprint."""
-    files = TlsFiles(home / "tls" / "cert.pem", home / "tls" / "key.pem")
+    files = TlsFiles(home / "tls" / "cert.pem", home / "tls" / "key.pem", own=True)
     if files.cert.exists() and files.key.exists():
         files.key.chmod(0o600)
         return files
@@ -81,6 +86,34 @@ def fingerprint(cert: Path | bytes) -> str:
     except ValueError as fault:
         raise InvalidConfig(f"the certificate cannot be read as PEM: {fault}") from None
     return f"sha256:{hashlib.sha256(der).hexdigest()}"
+
+
+def seconds_left(cert: Path, now: datetime | None = None) -> float:
+    """How long a certificate is still valid; negative once it has run out."""
+    from cryptography import x509
+
+    try:
+        until = x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as fault:
+        raise InvalidConfig(f"the certificate {cert} cannot be read: {fault}") from None
+    return (until - (now or datetime.now(UTC))).total_seconds()
+
+
+def warn_of_end(files: TlsFiles, left_s: float) -> str:
+    """Say that a certificate nears its end, and what to do; empty while there is time."""
+    if left_s > WARN_DAYS * 86400:
+        return ""
+    days = int(left_s // 86400)
+    when = f"ends in {days} days" if left_s > 0 else f"ended {-days} days ago"
+    if not files.own:
+        return (
+            f"the certificate {files.cert} {when}: put a new one in its place, with its key in {files.key}; "
+            "the hub takes it up within a minute"
+        )
+    return (
+        f"the hub's own certificate {files.cert} {when}. Whoever pins its fingerprint goes on as before; for others "
+        f"remove it and {files.key.name} and restart the hub, which makes a new one, and give the new fingerprint out"
+    )
 
 
 def join_line(url: str, fingerprint_text: str, token: str) -> str:

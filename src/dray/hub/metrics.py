@@ -30,6 +30,7 @@ class Gauges(NamedTuple):
     sessions: int = 0
     log_lag: int = 0
     reports: int = 0
+    certificate_s: float | None = None
 
 
 ReadGauges = Callable[[], Gauges]
@@ -146,3 +147,9 @@ class _GaugeReader(Collector):
         yield GaugeMetricFamily(
             "dray_reports", "Reports of faults that nobody has dealt with", value=now.reports
         )
+        certificate = GaugeMetricFamily(
+            "dray_certificate_seconds", "Time until the hub's certificate ends, with TLS"
+        )
+        if now.certificate_s is not None:
+            certificate.add_metric([], now.certificate_s)
+        yield certificate

@@ -126,6 +126,12 @@ class HttpServer:
         self._server = _QuietServer(config, local)
         self._running: asyncio.Task[None] | None = None
 
+    def reload_certificate(self) -> None:
+        """Take certificate and key up from their files, for connections from here on; raises OSError."""
+        config = self._server.config
+        if config.ssl is not None and config.ssl_certfile is not None:
+            config.ssl.load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
+
     async def start(self) -> None:
         """Answer requests from here on."""
         self._running = asyncio.ensure_future(self._server.serve(sockets=[self._bound.socket]))
