@@ -325,11 +325,6 @@ def _wire(
     return Hub(config, store, writer, engine, answers, *sides)
 
 
-def _limits(config: HubConfig) -> Limits:
-    frames = config.frame_text_bytes, config.frame_msgpack_bytes
-    return Limits(*frames, config.queue_messages, config.queue_bytes)
-
-
 def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
     cert, key = (tls.cert, tls.key) if tls else (None, None)
     frame_bytes = config.frame_msgpack_bytes + (1 << 20)
