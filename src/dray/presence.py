@@ -42,13 +42,13 @@ class Holder(NamedTuple):
         return info is not None and info.alive and info.start == self.start
 
 
-def describe_self() -> dict[str, Any]:
-    """What makes this process known again to others on this machine."""
-    return describe_process(os.getpid())
+def describe_self(home: Path) -> dict[str, Any]:
+    """What makes this process, and the home that it speaks for, known again."""
+    return {**describe_process(os.getpid()), "inode": _inode(home)}
 
 
 def describe_process(pid: int) -> dict[str, Any]:
-    """What `describe_self` says in the process of this pid; empty where there is none."""
+    """What makes the process of this pid known again to others on this machine; empty where there is none."""
     info = look_up(pid)
     return {} if info is None else {"pid": pid, "start": info.start, "boot": read_boot_id()}
 
@@ -81,7 +81,7 @@ def hold(home: Path, role: str) -> Iterator[Hold]:
         raise StoreError(f"{path} cannot be made ({fault.strerror}): the home must be writable") from None
     try:
         _lock(descriptor, home, role)
-        mark = {**describe_self(), "host": socket.gethostname(), "inode": _inode(home)}
+        mark = {**describe_self(home), "host": socket.gethostname()}
         # In place and of one size, so that it needs no room on a disk that is full by now. Where it cannot be written
         # the lock holds all the same, though nobody can be told by whom.
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ def _lock(descriptor: int, home: Path, role: str) -> None:
         except BlockingIOError:
             mark = _read_mark(descriptor)
             holder = _recognise(mark)
-            if mark.get("inode") not in (None, _inode(home)):
+            if not _speaks_for(mark, home):
                 raise Conflict(
                     f"{home} was copied by hard links, and the {role} of the other home holds the lock of both: "
                     "make a real copy (cp -a), or use another --home"
@@ -133,8 +133,7 @@ def find_holder(home: Path, role: str) -> Holder | None:
     except BlockingIOError:
         mark = _read_mark(descriptor)
         # A home copied by hard links shares the lock of another: whoever holds that is not the daemon of this one.
-        is_linked = mark.get("inode") not in (None, _inode(home))
-        return None if is_linked else _recognise(mark)
+        return _recognise(mark) if _speaks_for(mark, home) else None
     except OSError:
         return None
     finally:
@@ -165,9 +164,25 @@ def stop(holder: Holder) -> bool:
     return True
 
 
-def _inode(home: Path) -> list[int]:
-    found = home.stat()
-    return [found.st_dev, found.st_ino]
+def read_hub_note(home: Path) -> dict[str, Any]:
+    """What the hub of this home wrote when it began to listen; empty where there is none.
+
+    A copy of a home says nothing: its note is that of the original's hub.
+    """
+    try:
+        document = json.loads((home / "hub.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return document if isinstance(document, dict) and _speaks_for(document, home) else {}
+
+
+def _speaks_for(mark: dict[str, Any], home: Path) -> bool:
+    """Whether a mark was written in this folder. The number of its disk is left out: other machines have other ones."""
+    return mark.get("inode") in (None, _inode(home))
+
+
+def _inode(home: Path) -> int:
+    return home.stat().st_ino
 
 
 def _read_mark(descriptor: int) -> dict[str, Any]:

@@ -102,6 +102,9 @@ def test_down_in_a_copied_home_leaves_the_originals_hub_alone(
     subprocess.run([*copy, clean_environment, tmp_path / "copy"], check=True)
     assert main(["down", "--home", str(tmp_path / "copy")]) == 0
     assert "nothing runs here" in capfd.readouterr().out
+    # Nor does it speak to that hub, neither its user nor its agent: no hub runs here.
+    assert main(["ps", "--home", str(tmp_path / "copy")]) == 1
+    assert "no hub is running here" in capfd.readouterr().err
     assert process.poll() is None
     assert holder_pid(clean_environment, "hub") == process.pid
 
@@ -109,10 +112,11 @@ def test_down_in_a_copied_home_leaves_the_originals_hub_alone(
 def test_up_starts_a_hub_though_its_own_pid_stands_in_the_files(clean_environment, wait_until):
     """As in a container with a persistent home, whose processes get the same few pids each time."""
     script = (
-        "import json, os, sys; from dray.presence import describe_self; from dray.cli.main import main\n"
+        "import json, os, sys; from pathlib import Path\n"
+        "from dray.presence import describe_self; from dray.cli.main import main\n"
         "for name in ('hub.json', 'hub.lock', 'agent.lock'):\n"
         "    with open(os.path.join(os.environ['DRAY_HOME'], name), 'w') as file:\n"
-        "        json.dump({'url': 'http://127.0.0.1:9', **describe_self()}, file)\n"
+        "        json.dump({'url': 'http://127.0.0.1:9', **describe_self(Path(os.environ['DRAY_HOME']))}, file)\n"
         "sys.exit(main(['up', '-d', '-o', 'json', '--port', '0']))"
     )
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import logging
 import random
 import ssl
@@ -28,6 +27,7 @@ from dray.agent.effects import Tell
 from dray.agent.own_token import OwnToken, TokenRefused, refusal_text
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable, InvalidInput
+from dray.presence import read_hub_note
 from dray.wire.codec import Envelope, message
 from dray.wire.dialling import SOCKET_NAME, Line, Trust, Way, open_line
 from dray.wire.hub_messages import hub_codec
@@ -204,7 +204,7 @@ class Link:
         """Where to dial: as told, or by the hub.json of this home, read anew each time since a hub may have moved."""
         config = self._config
         try:
-            note = json.loads((config.home / "hub.json").read_text())
+            note = read_hub_note(config.home)
         except (OSError, ValueError):
             note = {}
         url = (config.hub or note.get("url", "")).rstrip("/")

@@ -9,7 +9,6 @@ that home or to this machine, where `wire/dialling.py` knows who listens.
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from dray.config import ClientConfig, find_home, load_client
 from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
-from dray.presence import find_holder
+from dray.presence import find_holder, read_hub_note
 from dray.wire.dialling import SOCKET_NAME, Way
 from dray.wire.pinned_tls import trust_alone
 
@@ -124,14 +123,12 @@ def check_url(url: str) -> None:
 
 def read_hub_file(home: Path) -> dict[str, Any]:
     """What the hub of this home wrote when it began to listen; empty where there is none."""
-    path = home / "hub.json"
     try:
-        document = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return read_hub_note(home)
     except (OSError, ValueError) as fault:
-        raise NoHub(f"{path} cannot be read ({fault}): restart the hub, or set DRAY_HUB") from None
-    return document if isinstance(document, dict) else {}
+        raise NoHub(
+            f"{home / 'hub.json'} cannot be read ({fault}): restart the hub, or set DRAY_HUB"
+        ) from None
 
 
 def find_silent(home: Path) -> str | None:

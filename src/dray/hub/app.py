@@ -520,7 +520,7 @@ def _may_go_on(hub: Hub, failure: BaseException) -> bool:
 
 async def _note_address(hub: Hub) -> None:
     """Say where the hub is, to programs on this machine."""
-    document: dict[str, Any] = {"url": hub.url, **describe_self(), "epoch": hub.store.epoch}
+    document: dict[str, Any] = {"url": hub.url, **describe_self(hub.config.home), "epoch": hub.store.epoch}
     tls = _tls_files(hub.config)
     if tls is not None:
         document["fingerprint"] = fingerprint(tls.cert)

@@ -99,10 +99,11 @@ async def test_a_second_agent_is_refused_while_the_first_lives(make_rig):
 
 async def test_a_supervisor_leaves_with_its_home(tmp_path, make_rig):
     rig = make_rig(tmp_path / "h")
-    rig.options = ["--idle-exit-s", "0.1"]  # which an agent that is there keeps from happening
+    rig.options = ["--idle-exit-s", "1"]  # which an agent that is there keeps from happening
     await rig.open()
     shutil.rmtree(rig.home)
     await rig.wait_until(lambda: not rig.is_alive(rig.pid), "it left")
+    rig.options = []
     await rig.open()
 
 
