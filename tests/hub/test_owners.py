@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -172,6 +174,22 @@ def test_nothing_is_taken_for_an_attempt_of_another_worker(hub: RunningHub, wait
         wait_until(lambda: call(hub, "GET", f"/jobs/{job}")[1]["state"] == "succeeded")
         follower.thread.join(20)
         assert follower.read == b"mine"
+
+
+def test_a_hub_that_was_put_back_draws_no_uid_again(tmp_path: Path, wait_until: WaitUntil) -> None:
+    """Its counters stand where they stood, and what it handed out since may still run somewhere."""
+    with running_hub(tmp_path / "now"):
+        pass
+    shutil.copytree(tmp_path / "now", tmp_path / "back", ignore=shutil.ignore_patterns("*.sock"))
+    uids = []
+    for home in ("now", "back"):
+        with (
+            running_hub(tmp_path / home) as hub,
+            MockWorker(hub.url, hub.token, "w", features=FEATURES) as worker,
+        ):
+            uids.append(run_on(hub, worker, wait_until)[1].attempt)
+    assert uids[0] != uids[1]
+    assert uids[0].rpartition("-")[0] == uids[1].rpartition("-")[0]
 
 
 def print_on(worker: MockWorker, task: Any, offset: int, data: bytes) -> None:

@@ -12,6 +12,7 @@ import getpass
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -278,7 +279,8 @@ def _wire(
     metrics = Metrics(lambda: _gauges(state, sessions, ground))
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
-    state.uid_key = tasks.derive_key(b"attempts")
+    # Drawn anew: a hub that was put back to an earlier time counts again what it counted then, for other work.
+    state.uid_key = secrets.token_bytes(32)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
     sessions = Sessions(the_engine, store, outputs, questions, _limits(config), tokens.hold, owners)
     blobs = _make_blobs(config, store, writer, clock, metrics)

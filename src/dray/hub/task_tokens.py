@@ -61,10 +61,6 @@ class TaskTokens:
             "" if job is not None and not job.state.final else f"job {job_id}, whose token this is, has ended"
         )
 
-    def derive_key(self, purpose: bytes) -> bytes:
-        """Another secret of this hub, for another purpose: neither tells anything of the other."""
-        return hashlib.blake2b(key=self._secret, person=purpose, digest_size=32).digest()
-
     def _sign(self, named: bytes) -> bytes:
         return hmac.new(self._secret, named, hashlib.sha256).digest()
 

@@ -119,7 +119,7 @@ class HubLife:
         site.shift_ms = max(site.shift_ms, recovered.now_ms + 1 - self.world.now_ms)
         epoch = self.store.begin_epoch()
         self.state: State = recovered.state
-        self.state.uid_key = b"of every hub here"
+        self.state.uid_key = f"hub {number}".encode()
         wake_up(self.state, self.clock())
         self.conductor = Conductor(self.state, recovered.seq)
         self.sessions = SimSessions()
