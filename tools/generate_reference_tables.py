@@ -51,6 +51,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "reserve_bytes": "disk held back, so that results can be recorded on a full disk",
         "min_free_bytes": "below this much free disk submits are refused",
         "max_blob_bytes": "the largest argument or result of a call",
+        "max_user_blob_bytes": "what the large values of one user may take together; those no job uses go first",
         "blob_idle_s": "how long an uploaded value is kept that no job refers to",
         "heartbeat_s": "how often a worker says that it lives",
         "suspect_s": "silence after which a worker gets no new work",

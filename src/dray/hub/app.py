@@ -305,7 +305,7 @@ def _wire(
     answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more, setbacks))
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]
-    access = BlobAccess(blobs, store, lambda: state, owners.workers_of)
+    access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
     def report(kind: str, error: BaseException) -> str:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from dray.core.lifecycle.state import State
+from dray.hub.blob_shares import BlobShares
 from dray.hub.blobs import Blobs, unknown_blob
 from dray.hub.service import Caller
 from dray.hub.store.base import Store
@@ -24,13 +25,27 @@ WorkersOf = Callable[[str], Iterable[str]]
 class BlobAccess:
     """The rule for one hub. `workers_of` gives the workers that a token speaks for."""
 
-    def __init__(self, blobs: Blobs, store: Store, state: Callable[[], State], workers_of: WorkersOf) -> None:
+    def __init__(
+        self,
+        blobs: Blobs,
+        store: Store,
+        state: Callable[[], State],
+        workers_of: WorkersOf,
+        most_bytes: int = 1 << 60,
+    ) -> None:
+        self._shares = BlobShares(blobs, store, most_bytes)
         self._blobs, self._store, self._state, self._workers_of = blobs, store, state, workers_of
         self._uploads: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def uploaded(self, caller: Caller, digest: str) -> None:
+    async def make_room(self, caller: Caller, size: int) -> None:
+        """Refuse an upload of so many bytes where a user has too much here; what a worker brings is its job's."""
+        if caller.may("submit"):
+            await self._shares.make_room(caller.user, size)
+
+    def uploaded(self, caller: Caller, digest: str, size: int) -> None:
         """Note who has brought a blob: he has shown that he knows what is in it."""
         if caller.may("submit"):
+            self._shares.add(caller.user, digest, size)
             self._uploads.pop((digest, caller.user), None)
             self._uploads[digest, caller.user] = None
             if len(self._uploads) > REMEMBERED:

@@ -27,7 +27,9 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 async def put_blob(desk: Any, request: Request) -> Answer:
     digest = _digest(request)
     length = request.headers.get(b"content-length", b"")
-    upload = desk.blobs.begin(int(length) if length.isdigit() else 0)
+    expected = int(length) if length.isdigit() else 0
+    await desk.access.make_room(request.caller, expected)
+    upload = desk.blobs.begin(expected)
     try:
         async for pieces, last in _pieces(request.receive):
             # The end of it is written, sealed and put into place in one go: most blobs are no longer than that.
@@ -39,7 +41,7 @@ async def put_blob(desk: Any, request: Request) -> Answer:
         # The write that was under way may still be: its file is closed under it, and gone.
         upload.discard()
         raise
-    desk.access.uploaded(request.caller, digest)
+    desk.access.uploaded(request.caller, digest, upload.size)
     return Answer({"digest": digest, "size": upload.size}, 201)
 
 

@@ -32,6 +32,8 @@ _SPENT_ARGS = """SELECT job_id FROM (SELECT DISTINCT job_id FROM call_args) JOIN
 _IDLE_BLOBS = """SELECT digest FROM blobs WHERE at_ms < ?
     AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest) ORDER BY at_ms LIMIT ?"""
 # Most blobs are one user's: the first of its jobs decides.
+USER_BYTES = """SELECT COALESCE(SUM(size), 0) FROM blobs WHERE digest IN
+    (SELECT digest FROM blob_refs WHERE job_id IN (SELECT id FROM jobs INDEXED BY jobs_by_user WHERE user = ?))"""
 USER_REFERS = """SELECT 1 FROM blob_refs JOIN jobs ON jobs.id = blob_refs.job_id
     WHERE blob_refs.digest = ? AND jobs.user = ? LIMIT 1"""
 FRESH_REFS = """SELECT job_id FROM blob_refs WHERE digest = ?

@@ -225,6 +225,13 @@ class MemoryStore:
         """Whether any job uses a blob."""
         return any(digest in refs for refs in self.file.blob_refs.values())
 
+    def count_user_blobs(self, user: str, digests: Sequence[str]) -> tuple[int, list[str]]:
+        """How many bytes of blobs the jobs of a user use, and which of these any job uses."""
+        owned = ((self.find_job(job_id), refs) for job_id, refs in self.file.blob_refs.items())
+        used = {digest for job, refs in owned if job is not None and job.user == user for digest in refs}
+        size = sum(row.size for row in self.find_blobs(list(used)).values())
+        return size, [digest for digest in digests if self.is_referred(digest)]
+
     def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
         """Whether one of these jobs uses a blob."""
         return any(digest in self.file.blob_refs.get(job_id, ()) for job_id in job_ids)

@@ -34,6 +34,7 @@ from dray.hub.store.chunks import (
     FIND_RESULTS,
     FRESH_REFS,
     RESULTS_FROM,
+    USER_BYTES,
     USER_REFERS,
     blob_queries,
     ref_queries,
@@ -292,6 +293,11 @@ class Reader:
             self._one("find a blob", "SELECT 1 FROM blob_refs WHERE digest = ? LIMIT 1", (digest,))
             is not None
         )
+
+    def count_user_blobs(self, user: str, digests: Sequence[str]) -> tuple[int, list[str]]:
+        """How many bytes of blobs the jobs of a user use; and which of these blobs any job uses."""
+        row = self._one("count blobs", USER_BYTES, (user,))
+        return int(row[0]) if row else 0, [digest for digest in digests if self.is_referred(digest)]
 
     def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
         """Whether one of these jobs uses a blob."""

@@ -393,6 +393,10 @@ class SqliteStore:
         """Whether any job uses a blob."""
         return self._reader.is_referred(digest)
 
+    def count_user_blobs(self, user: str, digests: Sequence[str]) -> tuple[int, list[str]]:
+        """How many bytes of blobs the jobs of a user use, and which of these any job uses; use a thread."""
+        return self._lister.count_user_blobs(user, digests)
+
     def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
         """Whether one of these jobs uses a blob."""
         return self._reader.job_refers(digest, job_ids)
