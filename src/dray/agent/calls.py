@@ -333,6 +333,11 @@ class Calls(LaneService):
         record = self.pool.records.get(uid)
         return [self.pool.retire(record, "broken")] if record is not None and record.phase != "ending" else []
 
+    def runner_littered(self, uid: str, now_ms: int) -> list[Effect]:
+        """A call has left a process behind that outlives it: its runner, with which that ends, serves nobody else."""
+        record = self.pool.records.get(uid)
+        return [] if record is None else self.pool.replace(record) + self.settle(now_ms)
+
     def runner_exited(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
         """A runner process has ended; `item["now"]` is the call that it was in."""
         uid = item["uid"]

@@ -133,6 +133,8 @@ class Machine(TaskTalk):
             return self._all_exited(event["items"], now_ms)
         if kind == "refused":
             return self._refused(event, now_ms)
+        if kind == "littered":
+            return self.calls.runner_littered(event["uid"], now_ms)
         if kind == "pong":
             self.readiness.answered()
             return self._trouble(event["refusal"], now_ms) if event.get("refusal") else []

@@ -106,7 +106,13 @@ class RunnerPool:
     def wear(self, record: RunnerRecord, calls: int, growth_bytes: int = 0) -> list[Effect]:
         """Count what a runner has done; one that has done enough gets a successor before it goes."""
         record.calls += calls
-        if self.stopped or record.worn or (record.calls < RECYCLE_CALLS and growth_bytes < GROWTH_BYTES):
+        if record.calls < RECYCLE_CALLS and growth_bytes < GROWTH_BYTES:
+            return []
+        return self.replace(record)
+
+    def replace(self, record: RunnerRecord) -> list[Effect]:
+        """Let a runner go as soon as another stands ready in its place."""
+        if self.stopped or record.worn or record.phase == "ending":
             return []
         record.worn = True
         if record.phase == "idle":

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 KEPT_FUNCTIONS = 64
+# By which the supervisor knows the processes that it started, and what they leave behind.
+MARK = "DRAY_START"
 
 
 class Refusal(Exception):
@@ -52,8 +54,10 @@ class Jobs:
         if same:
             os.environ.update(document["own"])
             return
+        # Kept, or what a call leaves behind could not be known for this runner's.
+        kept = {name: os.environ[name] for name in (MARK,) if name in os.environ}
         os.environ.clear()
-        os.environ.update(document["env"] | document["own"])
+        os.environ.update(document["env"] | document["own"] | kept)
         self._refusal = self._enter(document["workdir"])
         if self._watch.drop_stale():
             self._functions.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +63,18 @@ def test_calls_behind_a_long_one_go_back(hub: CallHub, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     assert hub.end("j", 0)[:2] == ("succeeded", 0)
     assert [number for number, _ in runs(tmp_path)] == [0]
+
+
+def test_what_a_call_leaves_behind_ends_with_its_runner(hub: CallHub) -> None:
+    def leave() -> tuple[int, int]:
+        script = "sleep 1000 >/dev/null 2>&1 & echo $!"
+        left = subprocess.run(["setsid", "sh", "-c", script], capture_output=True, text=True, check=True)
+        return os.getpid(), int(left.stdout)
+
+    hub.start_agent(2)
+    runner, left = hub.call(leave)[1]
+    wait_for(lambda: not os.path.exists(f"/proc/{left}"), "what it left has ended")
+    wait_for(lambda: runner not in hub.runner_pids() and len(hub.runner_pids()) == 2, "another has its place")
 
 
 def test_an_agent_that_is_killed_loses_exactly_the_call_in_flight(hub: CallHub, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ class Attempt:
         "identity",
         "lease_timer",
         "limit_timer",
+        "looks",
         "max_rss_bytes",
         "open_pipes",
         "process",
@@ -86,6 +87,7 @@ class Attempt:
         self.exited = False
         # Its first process, and whether that was ended before it was let go.
         self.fresh = self.withdrawn = False
+        self.looks = 0
         self.identity: Identity | None = None
         self.group: Group | None = None
         self.stop: Stop | None = None

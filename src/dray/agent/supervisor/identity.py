@@ -49,23 +49,23 @@ def find_members(leader: int, table: dict[int, ProcessInfo]) -> list[ProcessInfo
     return [table[pid] for pid in sorted(inside) if table[pid].alive]
 
 
-def kill_exactly(victims: Iterable[ProcessInfo]) -> None:
+def kill_exactly(victims: Iterable[ProcessInfo], number: int = signal.SIGKILL) -> None:
     for victim in victims:
         try:
             if HAS_PIDFD:
-                _kill_by_pidfd(victim)
+                _signal_by_pidfd(victim, number)
             elif (now := look_up(victim.pid)) is not None and now.start == victim.start:
-                os.kill(victim.pid, signal.SIGKILL)
+                os.kill(victim.pid, number)
         except (ProcessLookupError, PermissionError):
             continue
 
 
-def _kill_by_pidfd(victim: ProcessInfo) -> None:
+def _signal_by_pidfd(victim: ProcessInfo, number: int) -> None:
     fd = os.pidfd_open(victim.pid)
     try:
         now = look_up(victim.pid)
         if now is not None and now.start == victim.start:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            signal.pidfd_send_signal(fd, signal.Signals(number))
     finally:
         os.close(fd)
 

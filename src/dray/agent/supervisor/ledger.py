@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 
 KEEP_S = 7 * 86400.0
 KEEP_RECORDS = 10_000
+# Of the processes that left their parents; most of them carry a mark as well.
+MOST_ADOPTED = 64
 
 
 class Entry:
     """One attempt that is not yet acknowledged. `starting`: it may run, but its pid is not on record (yet)."""
 
-    __slots__ = ("exit", "meta", "started", "starting", "task_id", "uid")
+    __slots__ = ("adopted", "exit", "meta", "started", "starting", "task_id", "uid")
 
     def __init__(self, uid: str, task_id: str, meta: object) -> None:
         self.uid = uid
         self.task_id = task_id
         self.meta = meta
         self.starting: Record | None = None
+        self.adopted: list[Record] = []
         self.started: Record | None = None
         self.exit: Record | None = None
 
@@ -46,6 +49,7 @@ class Entry:
             "task_id": self.task_id,
             "meta": self.meta,
             "starting": self.starting,
+            "adopted": self.adopted,
             "started": self.started,
             "exit": self.exit,
         }
@@ -69,6 +73,9 @@ class Ledger:
                 entry.starting = None
                 first = entry.started["at"] if entry.started is not None else record["at"]
                 entry.started = {**record, "first_at": first}
+        elif kind == "adopted":
+            if (entry := self.entries.get(record["uid"])) is not None and len(entry.adopted) < MOST_ADOPTED:
+                entry.adopted.append(record)
         elif kind == "exit":
             if (entry := self.entries.get(record["uid"])) is not None:
                 entry.exit = record["exit"]
@@ -80,6 +87,7 @@ class Ledger:
         elif kind == "attempt":
             entry = Entry(record["uid"], record["task_id"], record["meta"])
             entry.starting, entry.started = record.get("starting"), record["started"]
+            entry.adopted = record.get("adopted") or []
             entry.exit = record["exit"]
             self.entries[entry.uid] = entry
         elif kind == "kept":

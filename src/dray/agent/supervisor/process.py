@@ -82,6 +82,10 @@ class Process:
             self.reaped = (status, usage)
         return pid != 0
 
+    def has_ended_at_once(self) -> bool:
+        """Whether it was started at once and has ended since."""
+        return not self.barred and self.poll_exit()
+
     def reap(self) -> tuple[int, resource.struct_rusage]:
         if self.reaped is None:
             _, status, usage = os.wait4(self.pid, 0)

@@ -37,7 +37,10 @@ class Recovery:
         """Exit records for all that was left open; what still ran is dead when this returns."""
         left_open = [entry for entry in ledger.entries.values() if entry.exit is None]
         begun = [
-            record for entry in left_open for record in (entry.starting, entry.started) if record is not None
+            record
+            for entry in left_open
+            for record in (entry.starting, entry.started, *entry.adopted)
+            if record is not None
         ]
         stubborn = self.stop_orphans(begun)
         return [self._exit_record(entry, stubborn, output_directory(entry.uid)) for entry in left_open]
@@ -66,8 +69,8 @@ class Recovery:
         pending = [record for record in begun if record["boot"] == self._boot_id]
         deadline = time.monotonic() + GONE_WITHIN_S
         while pending:
-            left = self._kill_marked([record for record in pending if record["k"] == "starting"])
-            left |= {r["uid"] for r in pending if r["k"] == "started" and self._kill_left(r)}
+            left = self._kill_marked([_as_start(record) for record in pending if "token" in record])
+            left |= {r["uid"] for r in pending if r["k"] != "starting" and self._kill_left(r)}
             pending = [record for record in pending if record["uid"] in left]
             if not pending or time.monotonic() > deadline:
                 break
@@ -90,3 +93,8 @@ class Recovery:
         group = self._groups.open(record["group"])
         group.kill_all()
         return bool(left) or not group.remove()
+
+
+def _as_start(record: Record) -> Record:
+    """A `started` record as one of a start to come: its descendants carry the same mark."""
+    return record if record["k"] == "starting" else {"pipes": [], "ticks": record["start"], **record}

@@ -20,6 +20,7 @@ from dray.processes import HAS_PROC
 from .attempt import LATE, NO_EXIT_CODE, Attempt, Stop, judge_stopped, make_result, refuse_start
 from .identity import HAS_PIDFD, find_members, kill_exactly, snapshot_processes
 from .marks import VARIABLE
+from .orphans import Orphans, with_kin
 from .output import OutputLimits, OutputStream, pump_pipe
 from .process import Pipes
 from .spawn import Barrier, Identity, NotStarted, Spawner
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .cgroup import Group, Groups
     from .journal import Record
     from .process import Process
+    from .report import Report
     from .spec import TaskSpec
     from .timers import Timers
 
@@ -39,23 +41,7 @@ TOLD_SHARE = 0.5
 SURVIVOR_POLL_S = 0.05
 TABLE_FRESH_S = 0.03
 GROUP_REMOVAL_S = 0.2
-
-
-class Report:
-    """What the owner of a runner is told; the facts become records before anything leaves or runs."""
-
-    def start_intended(self, attempt: Attempt, pipe_inodes: list[int]) -> str:
-        """It is about to run. Answers with the mark for its environment."""
-        raise NotImplementedError
-
-    def process_started(self, attempt: Attempt, process: Process, first: bool) -> None:
-        raise NotImplementedError
-
-    def attempt_stopping(self, attempt: Attempt, stop: Stop) -> None:
-        raise NotImplementedError
-
-    def attempt_ended(self, attempt: Attempt, result: Record) -> None:
-        raise NotImplementedError
+MOST_LOOKS = 100
 
 
 class Runner:
@@ -68,6 +54,7 @@ class Runner:
         report: Report,
         attempts_directory: str,
         limits: OutputLimits,
+        orphans: Orphans,
     ) -> None:
         self._selector = selector
         self._timers = timers
@@ -82,6 +69,8 @@ class Runner:
         self._leases = 0
         self._table: dict[int, ProcessInfo] = {}
         self._table_at = float("-inf")
+        self._orphans = orphans
+        self._looked = False
         self.attempts: dict[str, Attempt] = {}
 
     @property
@@ -177,7 +166,8 @@ class Runner:
 
     def _launch(self, attempt: Attempt, barrier: Barrier) -> None:
         spec = attempt.spec
-        process = self._spawner.spawn(attempt.argv, spec.env, spec.cwd, attempt.identity, barrier)
+        env = {**spec.env, VARIABLE: self._report.mark(attempt)}
+        process = self._spawner.spawn(attempt.argv, env, spec.cwd, attempt.identity, barrier)
         if attempt.group is not None:
             self._join_group(attempt, attempt.group, process.pid)
         self._note_start(attempt, process)
@@ -210,18 +200,24 @@ class Runner:
         written here is copied first. Nothing is missed: readiness and exits stay readable.
         """
         launched, self._launched = self._launched, []
+        ended = {a.uid for a in launched if a.process is not None and a.process.has_ended_at_once()}
+        if ended:
+            # One look at what they left, for all of them.
+            self.watch_orphans()
+            self._looked = True
         for attempt in launched:
             process = attempt.process
             if process is None:
                 continue
             try:
-                if self._settle_at_once(attempt, process):
+                if attempt.uid in ended and self._settle_at_once(attempt, process):
                     continue
                 self._watch(attempt, process)
             except OSError as error:
                 self._lose(attempt, process, error)
                 continue
             self._arm_limit(attempt, attempt.spec)
+        self._looked = False
         if launched and not HAS_PIDFD:
             self.poll_exits()  # their SIGCHLD may have come while nobody listened
 
@@ -262,8 +258,6 @@ class Runner:
 
     def _settle_at_once(self, attempt: Attempt, process: Process) -> bool:
         """Most of what is short has ended by now, its output closed: then there is nothing to listen to."""
-        if process.barred or not process.poll_exit():
-            return False
         process.unblock()
         pipes = zip(process.pipes, attempt.streams, strict=True)
         if not all(pump_pipe(fd, stream) for fd, stream in pipes):
@@ -342,6 +336,8 @@ class Runner:
             return
         if process.reaped is None or attempt.open_pipes:
             process.signal_group(signal.SIGKILL)
+        if self._end_left(attempt):
+            return
         for fd, stream in zip(list(process.pipes), attempt.streams, strict=True):
             if fd >= 0:
                 pump_pipe(fd, stream)
@@ -351,6 +347,25 @@ class Runner:
         attempt.add_usage(usage)
         failure = self._spawner.take_failure(process.pid) if process.barred else None
         self._end_stage(attempt, status, failure)
+
+    def watch_orphans(self) -> bool:
+        """Take over what has left its parents, end what no attempt is left for; whether there is anything to watch."""
+        for orphan in self._orphans.look(self.attempts):
+            self._report.process_adopted(orphan)
+        self._orphans.end_unowned(self.attempts)
+        return bool(self._orphans.known)
+
+    def _end_left(self, attempt: Attempt) -> bool:
+        """End what an attempt leaves behind, wherever it went; True while something of it lives, for a while."""
+        inherited = bool(self._orphans.known) if self._looked else self.watch_orphans()
+        if not inherited or not (left := self._orphans.of(attempt.uid, self.attempts)):
+            return False
+        kill_exactly(with_kin(left, snapshot_processes()))
+        attempt.looks += 1
+        if attempt.looks > MOST_LOOKS:
+            return False  # it cannot be killed now: looked at from time to time from here on
+        self._settle_later(attempt)
+        return True
 
     def _await_survivors(self, attempt: Attempt, stop: Stop, process: Process) -> bool:
         """The grace is the whole group's: a shell that dies of TERM must not cut short the program it started."""
@@ -379,6 +394,9 @@ class Runner:
         """All that lives of this attempt: its session, descendants seen at any time since the stop, its group."""
         table = self._look_around()
         stop.known.update((info.pid, info) for info in find_members(process.pid, table))
+        if self.watch_orphans():
+            left = with_kin(self._orphans.of(attempt.uid, self.attempts), table)
+            stop.known.update((info.pid, info) for info in left)
         if attempt.group is not None:
             stop.known.update((pid, table[pid]) for pid in attempt.group.pids() if pid in table)
         now = {pid: table.get(pid) for pid in stop.known}
@@ -500,9 +518,11 @@ class Runner:
         if stop.term_sent or process is None or attempt.exited or attempt.stop is not stop:
             return
         stop.term_sent = True
-        self._find_members(attempt, stop, process)
+        members = self._find_members(attempt, stop, process)
         process.signal_group(signal.SIGTERM)
         process.signal_group(signal.SIGCONT)  # a stopped process would sit out its grace
+        # What has left the group is asked too, or it would sit out the whole grace unasked.
+        kill_exactly([info for info in members if info.session != process.pid], signal.SIGTERM)
 
     def heed(self, uid: str) -> None:
         """This attempt listens to its session: it is told of a stop there before TERM comes."""

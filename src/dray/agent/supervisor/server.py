@@ -27,11 +27,13 @@ from .identity import HAS_PIDFD, now_ticks
 from .journal import LAZY, SYNCED, WRITTEN, Journal
 from .ledger import KEEP_RECORDS, KEEP_S, Ledger
 from .marks import make_mark, make_token
+from .orphans import Orphan, Orphans, adopt_orphans
 from .output import OutputLimits
 from .prepared import Prepared
 from .recovery import Recovery
+from .report import Report
 from .requests import Requests, describe_stop
-from .runner import Report, Runner
+from .runner import Runner
 from .spawn import Spawner, prepare_signals
 from .timers import Timers
 
@@ -151,7 +153,8 @@ class Server(Report):
         self._listener, self._socket_path = self._home.listen()
         spawner = Spawner([self._home.lock_fd, self._listener.fileno()])
         self.runner = Runner(
-            self._selector, self._timers, spawner, self._groups, self, self._home.attempts, self._limits
+            *(self._selector, self._timers, spawner, self._groups, self, self._home.attempts, self._limits),
+            Orphans(self._token, adopt_orphans()),
         )
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         in_home = os.path.dirname(self._socket_path) == self._home.place
@@ -170,7 +173,7 @@ class Server(Report):
 
     def _settle(self, replay: Replay) -> None:
         recovery = Recovery(self.boot_id, self._home.alive_ticks, self._groups)
-        recovery.stop_orphans([r for r in replay.beyond if r.get("k") in ("starting", "started")])
+        recovery.stop_orphans([r for r in replay.beyond if r.get("k") in ("starting", "started", "adopted")])
         for record in recovery.settle(self.ledger, self._home.attempt_directory):
             self._home.log(f"{record['uid']}: {record['exit']['exit_class']}, {record['exit']['error']}")
             self.record(record)
@@ -392,7 +395,20 @@ class Server(Report):
             "pipes": pipe_inodes,
         }
         self.record(record)
+        return self.mark(attempt)
+
+    def mark(self, attempt: Attempt) -> str:
         return make_mark(self._token, attempt.uid)
+
+    def process_adopted(self, orphan: Orphan) -> None:
+        """Put on record whose it is, for a supervisor that comes after this one and inherits nothing."""
+        for uid in orphan.owners & self.runner.attempts.keys():
+            info = orphan.info
+            record = {"k": "adopted", "uid": uid, "pid": info.pid, "start": info.start, "boot": self.boot_id}
+            self.record(record, WRITTEN)
+            meta = self.runner.attempts[uid].spec.meta
+            if orphan.certain and isinstance(meta, dict) and meta.get("runner"):
+                self.outbox.others.append({"ev": "littered", "uid": uid})
 
     def process_started(self, attempt: Attempt, process: Process, first: bool) -> None:
         record: Record = {
@@ -403,6 +419,7 @@ class Server(Report):
             "boot": self.boot_id,
             "at": attempt.started_at,
             "stage": attempt.stage,
+            "token": self._token,
         }
         if attempt.group is not None:
             record["group"] = attempt.group.path
@@ -453,7 +470,8 @@ class Server(Report):
 
     def _tick(self) -> None:
         self._home.note_alive(now_ticks())
-        self._ticking = bool(self.runner.attempts)
+        watched = self.runner.watch_orphans()
+        self._ticking = bool(self.runner.attempts) or watched
         if self._ticking:
             self._timers.at(time.monotonic() + ALIVE_EVERY_S, self._tick)
 

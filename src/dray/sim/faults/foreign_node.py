@@ -6,7 +6,6 @@ runs on one dies with it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -51,9 +50,8 @@ class ForeignNode:
         self.cards = world.rng.choice([0, 0, 2])
         runs.slots[name, "batch"] = self.slots
         self.names_attempts = world.rng.random() < 0.5
-        # Some say of what they could not start that it never began.
-        chance = random.Random(f"unstarted {world.seed} {name}").random()  # a simulation's chance, no secret
-        self.says_unstarted = self.names_attempts and chance < 0.7
+        # Those say of what they could not start that it never began; the others have no word for it.
+        self.says_unstarted = self.names_attempts
         self.full = self.up = self.retired = False
         self.life = 0
         self.connection: Connection | None = None
