@@ -118,7 +118,15 @@ class Machine(TaskTalk):
         runners = [item for item in state["attempts"] if is_runner(item["uid"])]
         tried = [item["uid"] for item in state["attempts"] if is_probe(item["uid"])]
         forgotten: list[Effect] = [Supervise({"op": "acked", "uids": tried})] if tried else []
+        forgotten += [effect for attempt in before.values() for effect in self._went_with(attempt)]
         return forgotten + self.calls.attached(runners, asked, now_ms)
+
+    def _went_with(self, attempt: Running) -> list[Effect]:
+        """What was asked to stop and went with a supervisor that had not written it down: nobody else can say so."""
+        if attempt.uid in self.running or attempt.phase != "assigned" or attempt.stopping is None:
+            return []
+        self._never_start(attempt.uid)
+        return [Tell("job_result", never_started(attempt.task_id, attempt.uid))]
 
     def supervised(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         """Report what the supervisor says has happened."""
@@ -477,6 +485,8 @@ class Machine(TaskTalk):
                 request: dict[str, Any] = {"op": "cancel", "uid": attempt.uid, "reason": message.reason}
                 if message.grace_s is not None:
                     request["grace_s"] = message.grace_s
+                if attempt.phase == "assigned":
+                    attempt.stopping = Stopping(message.reason, now_ms)
                 return [Supervise(request)]
             if named:
                 return []
