@@ -167,3 +167,33 @@ def test_a_restore_on_purpose_can_be_said(hub: RunningHub) -> None:
     (hub.home / "hub.sqlite.witness").unlink()
     hub.start()
     assert ask(hub, "GET", "/doctor")[1]["ok"]
+
+
+def test_a_worker_is_a_witness_too(hub: RunningHub) -> None:
+    """The store and all that lies beside it are put back: only who was told of its last turns can say so."""
+    kept = hub.home.parent / f"{hub.home.name}-kept"
+    with hub.worker("w1") as worker:
+        worker.register()
+        worker.drop()
+    hub.stop()
+    shutil.copytree(hub.home, kept)
+    hub.start()
+    with hub.worker("w1") as worker:
+        worker.register()
+        assert submit(hub, "later") == 201
+        worker.heartbeat()
+        told = worker.recv("ack").payload
+        worker.drop()
+    hub.stop()
+    for name in ("hub.sqlite", "hub.sqlite.witness"):
+        shutil.copyfile(kept / name, hub.home / name)
+    hub.start()
+    hub.restart()
+    assert not ask(hub, "GET", "/doctor")[1]["reports"], "nothing here knows"
+    with hub.worker("w2") as worker:
+        worker.register(max_epoch_seen=1, max_turn_seen=1)
+    assert not ask(hub, "GET", "/doctor")[1]["reports"], "what it was told is there"
+    with hub.worker("w1") as worker:
+        worker.register(max_epoch_seen=told["epoch"], max_turn_seen=told["turn"] + 50)
+    (report,) = ask(hub, "GET", "/doctor")[1]["reports"]
+    assert (report["kind"], report["who"]) == ("lost turns", "w1")

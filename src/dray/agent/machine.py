@@ -75,7 +75,7 @@ class Machine(TaskTalk):
         self.accounts: list[dict[str, Any]] = []
         super().__init__(Calls(incarnation, ready, slots))
         self.journal_id = self.boot_id = self.address = ""
-        self.max_epoch = 0
+        self.max_epoch = self.max_turn = 0
         self._resend_ms = resend_ms
         self._beaten_ms: list[int] = []
         self._refused_uids: dict[str, None] = {}
@@ -314,6 +314,7 @@ class Machine(TaskTalk):
             "boot_id": self.boot_id,
             "journal_id": self.journal_id,
             "max_epoch_seen": self.max_epoch,
+            "max_turn_seen": self.max_turn,
             "finished_unacked": [
                 attempt.result for attempt in self.running.values() if attempt.result is not None
             ]
@@ -370,6 +371,7 @@ class Machine(TaskTalk):
                         f"the hub's epoch {ack.epoch} is behind {self.max_epoch}, which this worker has seen"
                     )
                 ]
+            self.max_turn = max(self.max_turn, ack.turn) if ack.epoch == self.max_epoch else ack.turn
             if ack.epoch > self.max_epoch:
                 self.max_epoch = ack.epoch
                 effects.append(Supervise({"op": "epoch", "value": ack.epoch}))

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from dray.config import HubConfig
@@ -77,7 +78,7 @@ from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
 from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers, SiteParts
-from dray.hub.store.base import AuditRecord, Lost, Store, TokenRow
+from dray.hub.store.base import AuditRecord, Lost, Position, Store, TokenRow
 from dray.hub.store.faults import tell_unusable
 from dray.hub.store.opening import Check
 from dray.hub.store.sqlite import SqliteStore
@@ -282,7 +283,8 @@ def _wire(
     # Drawn anew: a hub that was put back to an earlier time counts again what it counted then, for other work.
     state.uid_key = secrets.token_bytes(32)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
-    sessions = Sessions(the_engine, store, outputs, questions, _limits(config), tokens.hold, owners)
+    behind = partial(_report_behind, setbacks.reports)
+    sessions = Sessions(the_engine, store, outputs, questions, _limits(config), tokens.hold, owners, behind)
     blobs = _make_blobs(config, store, writer, clock, metrics)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
     runner = Runner(
@@ -334,6 +336,17 @@ def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> Htt
     if ground.certificate is not None:
         ground.certificate.reload = server.reload_certificate
     return server
+
+
+def _report_behind(reports: Reports, worker: str, known: Position, found: Position) -> None:
+    told = f"turn {known.seq}" if known.seq > found.seq else "something"
+    reports.file(
+        "lost turns",
+        f"a worker was told {told} under epoch {known.epoch}, and this hub began after turn {found.seq} with epoch "
+        f"{found.epoch}: its store is a backup or has lost turns. What the worker runs and the store does not know is "
+        "put in quarantine, never killed",
+        worker,
+    )
 
 
 def _report_effect(reports: Reports, effect: str, error: BaseException) -> None:

@@ -67,6 +67,7 @@ class Runner:
         failed: Callable[[str, BaseException], None] | None = None,
     ) -> None:
         self._failed = failed or _raise
+        self._seq = 0
         self._state, self._sessions, self._store, self._feed = state, sessions, store, feed
         self._notice, self._heartbeat_s = notice, heartbeat_s
         self._lanes = lanes or LaneFeed(state, ArgsMemory(store), lambda job: "")
@@ -96,6 +97,7 @@ class Runner:
     def run(self, effects: list[Leaving], seq: int, clock: Clock) -> None:
         """Carry out one turn's effects; calls go out at the end, what the whole turn gave to a lane together."""
         notes = []
+        self._seq = seq
         for effect in effects:
             try:
                 if isinstance(effect, Note):
@@ -196,7 +198,7 @@ class Runner:
         session = self._session(effect.worker)
         if session is None:
             return
-        payload: dict[str, Any] = {"re": effect.re, "epoch": self._state.counters.epoch}
+        payload: dict[str, Any] = {"re": effect.re, "epoch": self._state.counters.epoch, "turn": self._seq}
         if effect.results:
             payload["results"] = dict(effect.results)
         if effect.re == "register":

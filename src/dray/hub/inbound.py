@@ -40,7 +40,7 @@ from dray.core.lifecycle.workers import stop_over
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import LANE, Attempt
 from dray.hub.call_results import record
-from dray.hub.store.base import Chunk, Store
+from dray.hub.store.base import Chunk, Position, Store
 from dray.hub.turns import Leaving
 from dray.wire.worker_messages import (
     MAX_NOTE,
@@ -106,6 +106,11 @@ def forgettable(state: State) -> list[str]:
         and not (state.held.get(worker.id) or worker.draining or worker.quarantined)
     ]
     return [worker.id for worker in sorted(away, key=lambda worker: worker.registered_at_ms)][::-1]
+
+
+def is_forgotten(began: Position, body: Register) -> bool:
+    """Whether this worker was told of a turn, by an earlier hub, that is not in what this one began with."""
+    return body.max_epoch_seen < began.epoch and body.max_turn_seen > began.seq
 
 
 def register(

@@ -26,7 +26,7 @@ from dray.hub.owners import Owners
 from dray.hub.questions import Questions
 from dray.hub.service import Caller
 from dray.hub.sockets import EXTENSION
-from dray.hub.store.base import Store
+from dray.hub.store.base import Position, Store
 from dray.hub.turns import Decision
 from dray.wire.codec import Codec, Envelope, message
 from dray.wire.worker_messages import (
@@ -52,6 +52,10 @@ FRAME_SLICE = 64
 FRAME_MESSAGES, FRAME_BYTES = 256, 1 << 20
 CALLS = "calls_assign"
 logger = logging.getLogger("dray.hub.sessions")
+
+
+# Hears of a worker that knows more than this hub's store: who, what it was told, what was found at the start.
+Behind = Callable[[str, Position, Position], None]
 
 
 class Limits:
@@ -214,7 +218,9 @@ class Sessions:
         limits: Limits,
         hold: Hold,
         owners: Owners,
+        behind: Behind = lambda worker, known, found: None,
     ) -> None:
+        self._behind, self._began = behind, store.position()
         self._engine, self._store, self._outputs, self._questions = engine, store, outputs, questions
         self._limits, self._hold, self._owners = limits, hold, owners
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
@@ -402,8 +408,11 @@ class Sessions:
         if not owners.fault(engine.state, caller, body.id):
             for result in body.finished_unacked or ():
                 self._expect(body.id, result)
-            if inbound.is_outdated(engine.state, self._store.epoch, body):
+            outdated = inbound.is_outdated(engine.state, self._store.epoch, body)
+            if outdated:
                 engine.raise_epoch(body.max_epoch_seen + 1)
+            if outdated or inbound.is_forgotten(self._began, body):
+                self._behind(body.id, Position(body.max_epoch_seen, body.max_turn_seen), self._began)
         engine.post(decide, body.id, body)
 
     def _check_epoch(self, body: Register) -> None:

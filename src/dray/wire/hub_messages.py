@@ -23,6 +23,7 @@ from dray.core.model.bounds import (
     Small,
     Some,
     Step,
+    TurnNumber,
     Word,
 )
 from dray.core.model.ids import ID_PATTERN
@@ -48,6 +49,7 @@ class Ack(msgspec.Struct):
     re: Word = ""
     session: IdText = ""
     epoch: Epoch = 0
+    turn: TurnNumber = 0
     heartbeat_s: Seconds = 0
     keep: Many[IdText] = []
     stop: Many[IdText] = []

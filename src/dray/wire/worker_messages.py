@@ -36,6 +36,7 @@ from dray.core.model.bounds import (
     Step,
     Text1M,
     Text64K,
+    TurnNumber,
     Word,
 )
 from dray.core.model.capability import BACKENDS, Capability, Device, Slots
@@ -143,6 +144,7 @@ class Register(msgspec.Struct):
     boot_id: IdText | None = None
     journal_id: IdText | None = None
     max_epoch_seen: Epoch = 0
+    max_turn_seen: TurnNumber = 0
     finished_unacked: Many[JobResult] | None = None
     labels: FewNamed[Line] | None = None
     devices: Some[OfferedCard] | None = None

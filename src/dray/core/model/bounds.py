@@ -30,6 +30,7 @@ Offset = Annotated[int, Meta(ge=0, le=1 << 62)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Cards = Annotated[int, Meta(ge=0, le=65536)]
 Epoch = Annotated[int, Meta(ge=0, le=LAST_EPOCH)]
+TurnNumber = Annotated[int, Meta(ge=0, le=1 << 53)]
 ExitCode = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 32) - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SPAN_S)]
 # Of all cores together, and of all cards.
