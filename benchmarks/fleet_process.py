@@ -1,8 +1,8 @@
 """Many simulated workers in one process, steered by lines on standard input, answering with JSON lines.
 
 `python -m benchmarks.fleet_process URL TOKEN FIRST COUNT SLOTS BEAT_S`. Commands: `connect` (answers once all are
-registered), `report`, `reset` (forgets the heartbeat spans), `quit`. Workers whose connection breaks dial again by
-themselves, with the delays and the jitter of dray's own agent.
+registered), `work` (from here on tasks end at once), `report`, `reset` (forgets the heartbeat spans), `quit`. Workers
+whose connection breaks dial again by themselves, with the delays and the jitter of dray's own agent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Fleet(Listener):
         self._parts, self._token, self.beat_s = urlsplit(url), token, beat_s
         self.workers = [Worker(f"sim-{number:05d}", slots) for number in range(first, first + count)]
         self.registered = 0
-        self.new_attempts = self.cancels = self.stops = self.breaks = 0
+        self.new_attempts = self.resent = self.cancels = self.stops = self.breaks = 0
         self.spans: list[float] = []
         self.complete = asyncio.Event()
         self.complete_at_s = 0.0
@@ -76,6 +76,7 @@ class Fleet(Listener):
             "registered": self.registered,
             "held": sum(len(worker.held) for worker in self.workers),
             "new_attempts": self.new_attempts,
+            "resent": self.resent,
             "cancels": self.cancels,
             "stops": self.stops,
             "breaks": self.breaks,
@@ -103,9 +104,13 @@ class Fleet(Listener):
                 self.complete.set()
 
     def assigned(self, worker: Worker, task: str, uid: str) -> None:
-        if uid not in worker.held:
+        if uid in worker.seen:
+            self.resent += 1
+            return
+        worker.seen.add(uid)
+        self.new_attempts += 1
+        if not worker.works:
             worker.held[uid] = task
-            self.new_attempts += 1
 
     def cancelled(self, worker: Worker, payload: dict[str, Any]) -> None:
         self.cancels += 1
@@ -133,7 +138,10 @@ async def serve(fleet: Fleet) -> None:
             gc.freeze()
         elif line == "reset":
             fleet.spans.clear()
-            fleet.new_attempts = fleet.cancels = fleet.stops = fleet.breaks = 0
+            fleet.new_attempts = fleet.resent = fleet.cancels = fleet.stops = fleet.breaks = 0
+        elif line == "work":
+            for worker in fleet.workers:
+                worker.works = True
         elif line == "quit":
             return
         print(json.dumps(fleet.report()), flush=True)

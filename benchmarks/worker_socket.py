@@ -1,6 +1,7 @@
 """One simulated worker: the real protocol over a WebSocket cut down to what it takes.
 
-Speaks msgpack with the features of dray's own agent, accepts what it is given, holds it for ever and beats. Written on
+Speaks msgpack with the features of dray's own agent, accepts what it is given, holds it for ever (or, where it `works`,
+ends it at once and asks for more) and beats. Written on
 a bare asyncio protocol because ten thousand of them share a process with nobody: a client library's own cost would
 drown the hub's. Frames carry an empty mask, which the standard allows.
 """
@@ -27,6 +28,8 @@ class Worker:
     def __init__(self, name: str, slots: int) -> None:
         self.name, self.slots = name, slots
         self.held: dict[str, str] = {}
+        self.seen: set[str] = set()
+        self.works = False
         self.socket: WorkerSocket | None = None
         self.registered = False
         self.beat_sent_s = 0.0
@@ -164,7 +167,11 @@ class WorkerSocket(asyncio.Protocol):
         elif kind == "job_assign":
             task, uid = payload["spec"]["id"], payload["attempt"]["uid"]
             named = {"task_id": task, "attempt": uid}
-            self.send(("job_accepted", named), ("job_started", {**named, "pid": 1}))
+            words = [("job_accepted", named), ("job_started", {**named, "pid": 1})]
+            if worker.works:
+                words.append(("job_result", {**named, "state": "succeeded", "exit_code": 0}))
+                words.append(("ready_for_work", worker.readiness()))
+            self.send(*words)
             self._listener.assigned(worker, task, uid)
         elif kind == "job_cancel":
             self._listener.cancelled(worker, payload)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dray.core.lifecycle.rules import Rules
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
@@ -10,9 +12,10 @@ from dray.sim.faults.runs import Runs
 from dray.sim.faults.world import SMALL, World
 
 
-def start_site() -> tuple[World, HubNode]:
+def start_site(turn_work: int = 64) -> tuple[World, HubNode]:
     world = World(1, SMALL)
     hub = HubNode(world, Rules())
+    hub.turn_work = turn_work
     Checker(world, hub, Runs(world, hub))
     hub.start()
     return world, hub
@@ -47,6 +50,28 @@ def test_a_stale_hub_does_not_take_its_store_back_for_a_worker_that_saw_a_later_
     assert not stale.up
     assert hub.up
     assert hub.file.epoch == hub.now.store.epoch
+
+
+@pytest.mark.parametrize("features", [["list"], None], ids=["knows-answers", "base-only"])
+def test_a_heartbeat_is_answered_before_bulk_work_that_waits(features):
+    """Of a base-only peer it is not: it may tell answers apart by their order alone."""
+    world, hub = start_site(turn_work=4)
+    connection, heard = Connection(world, Weather(ordered=True), 7, "w"), list[str]()
+    connection.to_agent = lambda _, message: heard.append(message["type"])
+    hub.connect(connection)
+    register = {"id": "w", "capabilities": {}, "features": features}
+    connection.send_up({"type": "register", "payload": register})
+    let_pass(world, world.now_ms + 100)
+    heard.clear()
+    slots = {"batch_total": 1}
+    for _ in range(40):
+        payload = {"worker_id": "w", "slots": slots, "reason": "polling"}
+        connection.send_up({"type": "ready_for_work", "payload": payload})
+    connection.send_up({"type": "heartbeat", "payload": {"worker_id": "w", "slots": slots}})
+    let_pass(world, world.now_ms + 1000)
+    assert sorted(set(heard)) == ["ack", "no_work"]
+    assert (len(heard), heard.count("ack")) == (41, 1), "every poll and the heartbeat have one answer each"
+    assert (heard.index("ack") < 20) is (features is not None)
 
 
 def test_a_backup_stays_as_it_was():

@@ -187,7 +187,7 @@ class Answers:
     async def job(self, caller: Caller, job_id: str, wait_s: float = 0) -> Document:
         if wait_s > 0:
             await self._wait_for_end(caller, job_id, wait_s)
-        return await self._engine.read(lambda state: self._document(state, caller, job_id))
+        return await self._engine.ask(lambda state: self._document(state, caller, job_id))
 
     async def jobs(self, caller: Caller, wanted: JobFilter) -> Document:
         if not caller.may("admin"):
@@ -305,7 +305,7 @@ class Answers:
             jobs = [line for line in worker_tasks(state, worker_id) if caller.sees(line["user"])]
             return worker_document(state, worker_id) | {"jobs": jobs}
 
-        return await self._engine.read(look)
+        return await self._engine.ask(look)
 
     async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
         owners: dict[str, str] = {}
@@ -365,7 +365,7 @@ class Answers:
         return {"records": [row._asdict() | {"at": moment(row.at_ms)} for row in rows]}
 
     async def hub(self, caller: Caller) -> Document:
-        epoch = await self._engine.read(lambda state: state.counters.epoch)
+        epoch = await self._engine.ask(lambda state: state.counters.epoch)
         started = moment(self._parts.started_at_ms)
         return {
             "version": dray.__version__,

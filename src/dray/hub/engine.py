@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +17,7 @@ from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import forget_answered, next_due_ms
 from dray.errors import NotReady
 from dray.hub.clock import HubClock
+from dray.hub.inbox import Inbox
 from dray.hub.projection import Projector
 from dray.hub.setbacks import Setbacks
 from dray.hub.store.base import Chunk
@@ -75,7 +75,7 @@ class Engine:
         self._conductor = Conductor(state, seq)
         self._writer, self._clock, self._runner, self._observer = writer, clock, runner, observer
         self._projector = projector
-        self._inbox: deque[Request] = deque()
+        self._inbox = Inbox(DRAIN)
         self._taken: list[Request] = []
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -98,18 +98,24 @@ class Engine:
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
-    def post(self, decide: Decide, who: str = "", body: Any = None) -> None:
+    def post(self, decide: Decide, who: str = "", body: Any = None, presses: bool = False) -> None:
         """Queue a message that nobody awaits; one that has broken a turn before is refused."""
         request = Request(decide, None, 1, who, body)
         if self._setbacks:
             self._setbacks.refuse(request.origin)
-        self._inbox.append(request)
+        self._inbox.add(request, presses)
         self._wake.set()
         if len(self._inbox) >= MAX_INBOX:
             self._room.clear()
 
     async def change(
-        self, decide: Decide, weight: int = 1, who: str = "", body: Any = None, kind: str = ""
+        self,
+        decide: Decide,
+        weight: int = 1,
+        who: str = "",
+        body: Any = None,
+        kind: str = "",
+        presses: bool = False,
     ) -> Any:
         """Queue a request and wait for the commit that justifies its answer."""
         if self._stopping or self.failure is not None:
@@ -118,13 +124,21 @@ class Engine:
         request = Request(decide, done, weight, who, body, kind)
         if self._setbacks:
             self._setbacks.refuse(request.origin)
-        self._inbox.append(request)
+        self._inbox.add(request, presses)
         self._wake.set()
         return await done
 
     async def read(self, look: Callable[[State], T]) -> T:
-        """Read the state as of the last commit."""
+        """Read the state as of the last commit, after all that was queued before."""
         answer: T = await self.change(lambda state, clock: Decision(answer=look))
+        return answer
+
+    async def ask(self, look: Callable[[State], T]) -> T:
+        """Read the state as of the last commit, before bulk work that waits.
+
+        For whoever has nothing else under way: what it changed was answered, and so committed, before it asks.
+        """
+        answer: T = await self.change(lambda state, clock: Decision(answer=look), presses=True)
         return answer
 
     def look(
@@ -133,7 +147,7 @@ class Engine:
         then: Callable[[T], None],
         failed: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        """Read the state as of a commit and hand it on, without a task of its own."""
+        """Ask, and hand the answer on, without a task of its own."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def tell(future: asyncio.Future[Any]) -> None:
@@ -144,7 +158,7 @@ class Engine:
                 failed(error)
 
         done.add_done_callback(tell)
-        self._inbox.append(Request(lambda state, clock: Decision(answer=look), done))
+        self._inbox.add(Request(lambda state, clock: Decision(answer=look), done), presses=True)
         self._wake.set()
 
     async def settle(self) -> None:
@@ -169,6 +183,11 @@ class Engine:
     def clock_ms(self) -> int:
         """Wall time, for people."""
         return self._clock.read().at_ms
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more waits than one turn takes in."""
+        return self._inbox.is_behind
 
     @property
     def is_full(self) -> bool:
@@ -272,19 +291,13 @@ class Engine:
             raise
 
     def _drain(self) -> list[Request]:
-        """Take the next batch: bounded by work, not by number, so that large submits do not hold up heartbeats.
-
-        After a turn that failed with nobody to blame they come one by one, each after a turn without any.
+        """Take the next batch. After a turn that failed with nobody to blame they come one by one, each after a turn
+        without any.
         """
-        requests: list[Request] = []
-        left = DRAIN
-        if self._setbacks.careful:
-            self._settled = not self._settled
-            left = 0 if self._settled or not self._inbox else 1
-        while self._inbox and left > 0:
-            requests.append(self._inbox.popleft())
-            left -= requests[-1].weight
-        return requests
+        if not self._setbacks.careful:
+            return self._inbox.take()
+        self._settled = not self._settled
+        return [] if self._settled else self._inbox.take(1)
 
     async def _project(self, clock: Clock) -> None:
         if self._settlers:

@@ -65,18 +65,40 @@ from dray.wire.worker_messages import (
 )
 
 
+def is_let_in(state: State, worker: str, session: int) -> bool:
+    """Whether a session is the one under which a worker is known now."""
+    presence = state.presence.get(worker)
+    return presence is not None and presence.session == session
+
+
+def answer_beat(state: State, worker: str, session: int) -> Iterator[Event | Leaving]:
+    """Take a heartbeat for the sign of life that it is, before whatever its worker said ahead of it.
+
+    Safe to overtake that: any message is a sign of life from when it came, and the answer says no more than that it was
+    heard. What it tells of slots and of what runs (`interpret` with `answered`) keeps its place: read before a result
+    that was sent earlier, it would miss what that result ended.
+    """
+    if is_let_in(state, worker, session):
+        yield Heard(worker)
+        if state.workers[worker].silent:
+            yield WorkerReturned(worker)
+        yield Ack(worker, "heartbeat")
+
+
 def interpret(
-    state: State, worker: str, session: int, body: WorkerMessage, raw: bytes = b""
+    state: State, worker: str, session: int, body: WorkerMessage, raw: bytes = b"", answered: bool = False
 ) -> Iterator[Event | Leaving | Chunk]:
     """Yield what follows from one message of a registered session, step by step: each step sees the one before
-    folded in. `raw` is a frame of results as it came, where it may be stored so.
+    folded in. `raw` is a frame of results as it came, where it may be stored so. `answered`: of a heartbeat.
     """
-    presence = state.presence.get(worker)
-    if presence is None or presence.session != session:
+    if not is_let_in(state, worker, session):
         return
     yield Heard(worker)
     if state.workers[worker].silent:
         yield WorkerReturned(worker)
+    if answered and type(body) is Heartbeat:
+        yield from _said_by_beat(state, worker, body)
+        return
     if type(body) is CallsResult:
         yield from record(state, worker, body, raw)
         return
@@ -193,6 +215,11 @@ def outcome_of(result: JobResult) -> Outcome:
 
 
 def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | Effect]:
+    yield from _said_by_beat(state, worker, body)
+    yield Ack(worker, "heartbeat")
+
+
+def _said_by_beat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | Effect]:
     known = state.workers[worker]
     devices = known.devices if body.devices is None else read_cards(body.devices)
     capability = known.capability if body.capability is None else body.capability.read()
@@ -203,7 +230,6 @@ def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | E
         for uid in missing(state, worker, body.active):
             yield ResendDue(uid)
         yield from stop_over(state, worker, body.active)
-    yield Ack(worker, "heartbeat")
 
 
 def _ready(state: State, worker: str, body: ReadyForWork) -> Iterator[Event | Effect]:

@@ -97,7 +97,7 @@ class Session:
     ) -> None:
         self.number, self.caller, self.codec = number, caller, codec
         self.worker = ""
-        self.lists = self.calls = False
+        self.lists = self.calls = self.knows_answers = False
         # Whether frames of this peer may hold lists: in msgpack always, in JSON once it has named them.
         self.may_list = codec.binary
         self.bad_in_a_row = 0
@@ -365,6 +365,8 @@ class Sessions:
         if isinstance(body, CallsResult):
             self._check_calls(session)
             self._post(session, body, bytes(envelope.payload) if session.codec.binary else b"")
+        elif isinstance(body, Heartbeat):
+            self._beat(session, body)
         else:
             self._post(session, body)
 
@@ -380,10 +382,28 @@ class Sessions:
                 "calls_result: this session did not name the feature 'calls' when it registered"
             )
 
-    def _post(self, session: Session, body: Any, raw: bytes = b"") -> None:
+    def _beat(self, session: Session, body: Heartbeat) -> None:
+        """Answer a heartbeat before bulk work that waits.
+
+        Not that of a base-only peer, which may tell answers apart by their order alone, nor one that came before its
+        session was let in.
+        """
+        engine, worker, number = self._engine(), session.worker, session.number
+        early = engine.is_behind and session.knows_answers and inbound.is_let_in(engine.state, worker, number)
+        if early:
+            engine.post(
+                lambda state, clock: Decision(inbound.answer_beat(state, worker, number)),
+                worker,
+                presses=True,
+            )
+        self._post(session, body, answered=early)
+
+    def _post(self, session: Session, body: Any, raw: bytes = b"", answered: bool = False) -> None:
         worker, number = session.worker, session.number
         self._engine().post(
-            lambda state, clock: Decision(inbound.interpret(state, worker, number, body, raw)), worker, body
+            lambda state, clock: Decision(inbound.interpret(state, worker, number, body, raw, answered)),
+            worker,
+            body,
         )
 
     def _register(self, session: Session, body: Register) -> None:
@@ -395,6 +415,7 @@ class Sessions:
         session.lists = session.codec.binary and "list" in (body.features or ())
         session.may_list = session.codec.binary or "list" in (body.features or ())
         session.calls = "calls" in (body.features or ())
+        session.knows_answers = bool(body.features)
         engine, number, caller, owners = self._engine(), session.number, session.caller, self._owners
         most = self._limits.workers
 

@@ -87,7 +87,7 @@ class SiteAnswers:
     # --- the policy and the settings ----------------------------------------------------------------------------------
 
     async def policy(self, caller: Caller) -> Document:
-        return await self._engine.read(_policy_answer)
+        return await self._engine.ask(_policy_answer)
 
     async def apply(self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False) -> Document:
         """Replace the policy; with `dry_run` only tell what that would come to."""
@@ -131,7 +131,7 @@ class SiteAnswers:
             sight = _look_around(state, names)
             return {"queues": [self._queue(state, name, sight) for name in names]}
 
-        return await self._engine.read(look)
+        return await self._engine.ask(look)
 
     async def queue(self, caller: Caller, name: str, limit: int) -> Document:
         """One queue and the first who wait in it; of others' jobs only the places are told."""

@@ -41,6 +41,35 @@ def test_only_a_worker_that_asked_for_it_is_asked_again(cluster: Cluster) -> Non
     assert [at for at, _ in seen] == [2000, 4000, 8000]
 
 
+def test_an_assignment_is_sent_again_later_where_all_are_answered_late(cluster: Cluster) -> None:
+    """Their answers are read one by one, the last of them after six seconds: the hub is slow, and nothing was lost."""
+    names = [f"w{number}" for number in range(30)]
+    for name in names:
+        cluster.join(name, credit=1, batch=1)
+    cluster.submit("array", array={"first": 0, "last": len(names) - 1})
+    sent: list[str] = []
+    for name in names:
+        sent += assigned(cluster.advance(0.2))
+        cluster.accept_all(name)
+    assert sent == []
+
+
+def test_what_is_truly_lost_is_sent_again_though_others_were_late(cluster: Cluster) -> None:
+    cluster.join("slow", credit=1, labels={"n": "slow"})
+    cluster.join("deaf", credit=1, labels={"n": "deaf"})
+    cluster.submit("late", require=["n=slow"])
+    cluster.advance(1.9)
+    cluster.accept(cluster.current("late"))
+    cluster.submit("lost", require=["n=deaf"])
+    uid, began = cluster.current("lost"), cluster.now_ms
+    seen = [(cluster.now_ms - began) for _ in range(28) for got in assigned(cluster.advance(1)) if got == uid]
+    assert seen == [4000, 8000, 12000], "twice as late as others were, and then no sooner than that again"
+    cluster.advance(60)
+    cluster.poll("deaf", 1)
+    again = cluster.current("lost")
+    assert assigned(cluster.advance(2)) == [again], "how late they were long ago does not count"
+
+
 def test_no_second_asking_after_acceptance_or_without_a_session(cluster: Cluster) -> None:
     cluster.join("w1", credit=1)
     cluster.submit("taken")

@@ -104,6 +104,26 @@ def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None
         stop_resuming(state, attempt)
 
 
+def saw_answer(state: State, attempt: Attempt, now_ms: int) -> None:
+    """A worker says its first word about an assignment: remember how late, the slow ones of late above all."""
+    since_ms = max(attempt.assigned_ms, state.started_ms)
+    lag_ms = min(max(0, now_ms - since_ms), state.rules.accept_ms)
+    state.accept_lag_ms = max(lag_ms, state.accept_lag_ms * 7 // 8)
+    state.accept_seen_ms = now_ms
+
+
+def patience_ms(state: State, now_ms: int) -> int:
+    """How long an assignment may stay unanswered before it is taken for lost on its way.
+
+    Twice as long as others took lately: where all of them are late it is the hub, or the road, that has too much to do,
+    and whatever is sent again makes it later. Nothing gets lost on a socket that lives, so there is no hurry either.
+    """
+    first_ms = state.rules.resend_ms[0] if state.rules.resend_ms else 0
+    if now_ms - state.accept_seen_ms > state.rules.accept_ms:
+        return first_ms
+    return max(first_ms, 2 * state.accept_lag_ms)
+
+
 def stop_resuming(state: State, attempt: Attempt) -> None:
     """An attempt no longer waits to go on: it does, or it has ended."""
     if attempt.uid in state.resuming:

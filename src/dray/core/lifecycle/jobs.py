@@ -286,8 +286,9 @@ def arm_accept(state: State, attempt: Attempt, worker: Worker, clock: Clock) -> 
     waited_ms, rules = clock.now_ms - attempt.assigned_ms, state.rules
     if "resend" in worker.features:
         for delay_ms in rules.resend_ms:
-            if waited_ms < delay_ms < rules.accept_ms:
-                state.set_timer(attempt.assigned_ms + delay_ms, "resend", attempt.uid)
+            due_ms = max(delay_ms, waited_ms + attempts.patience_ms(state, clock.now_ms))
+            if waited_ms < delay_ms and due_ms < rules.accept_ms:
+                state.set_timer(attempt.assigned_ms + due_ms, "resend", attempt.uid)
                 return
     state.set_timer(attempt.assigned_ms + rules.accept_ms, "accept", attempt.uid)
 

@@ -51,6 +51,8 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
     if attempt is None:
         return [_unknown(state, event.worker, "job_accepted", event.job_id, event.index, event.uid)]
     effects: list[Effect] = [Ack(event.worker, "job_accepted")]
+    if not attempt.accepted_at_ms:
+        attempts.saw_answer(state, attempt, clock.now_ms)
     if attempt.phase is Phase.REVOKED:
         return [*effects, Cancel(event.worker, state.spell(attempt), attempt.uid, "revoked", 0)]
     moved = attempts.move(state, attempt, ACCEPT)
@@ -151,6 +153,8 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
         jobs.adopt(state, job, task, attempt, clock)
     if not attempt.phase.live:
         return ("superseded" if attempt.phase in (Phase.LOST, Phase.REVOKED) else "duplicate"), []
+    if not attempt.accepted_at_ms:
+        attempts.saw_answer(state, attempt, clock.now_ms)
     _fill(attempt, outcome, clock)
     ended_itself = outcome.state in ("succeeded", "completed", "failed")
     ran = LOST_CLASSES.get(outcome.exit_class, ended_itself or outcome.wall_s > 0)

@@ -1,11 +1,12 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, progress, polls, resuming), learnt in passing (experience) or a cache that can be derived (columns,
-backlog, needs, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
-first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
-than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened). Memory
-holds live work: ended entities leave once their rows are written.
+signal (presence, progress, polls, resuming, accept_lag_ms: how late assignments were answered of late), learnt in
+passing (experience) or a cache that can be derived (columns, backlog, needs, parties, held, live_of, requeued_of,
+dependents, task_waiters, newest, timers, reservations, first_missing: up to which rank a gang is accepted; hungry:
+lanes to be looked at, busy: lanes whose call takes longer than was thought, lingering: until when some without calls
+are kept, spent_on: on which session each was opened). Memory holds live work: ended entities leave once their rows are
+written.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ class State:
         self.started_ms = 0
         self.now_ms = 0
         self.braked = False
+        self.accept_lag_ms = self.accept_seen_ms = 0
 
     def asks(self, shape: int) -> Asks:
         """The alternatives behind a shape's number."""

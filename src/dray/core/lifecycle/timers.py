@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from dray.core.lifecycle import calls, gangs, jobs
+from dray.core.lifecycle import attempts, calls, gangs, jobs
 from dray.core.lifecycle.events import (
     ArrayExtended,
     AttemptRevoked,
@@ -48,9 +48,9 @@ def forget_answered(state: State) -> None:
     Nearly every assignment is answered long before it is to be sent again, and a shell that makes a turn for each look
     would make as many in vain as for the tasks themselves.
     """
-    timers, attempts = state.timers, state.attempts
+    timers, known = state.timers, state.attempts
     while timers and timers[0][1] in _OF_ASSIGNMENTS:
-        attempt = attempts.get(timers[0][2])
+        attempt = known.get(timers[0][2])
         if attempt is not None and unanswered(attempt):
             return
         heapq.heappop(timers)
@@ -165,6 +165,12 @@ def _limit(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event
 def _resend(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:
     attempt = state.attempts.get(uid)
     if attempt is None or not unanswered(attempt):
+        return []
+    due_ms = attempt.assigned_ms + attempts.patience_ms(state, clock.now_ms)
+    if clock.now_ms < due_ms:
+        # Others have become slower since this look was asked for.
+        over_ms = attempt.assigned_ms + state.rules.accept_ms
+        state.set_timer(min(due_ms, over_ms), "resend" if due_ms < over_ms else "accept", uid)
         return []
     jobs.arm_accept(state, attempt, state.workers[attempt.worker], clock)
     return [ResendDue(uid)] if attempt.phase is Phase.ASSIGNED else []

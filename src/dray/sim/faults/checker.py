@@ -23,7 +23,7 @@ from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Message
-from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked
+from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked, find_unstopped
 from dray.sim.faults.policy_watch import PolicyWatch
 from dray.sim.faults.room_watch import RoomWatch
 from dray.sim.faults.runs import Runs
@@ -86,6 +86,7 @@ class Checker:
         self.shared_names: dict[str, None] = {}
         self.machines: Sequence[Holder] = ()
         self._placed: dict[str, None] = {}
+        self._over_ms: dict[tuple[str, str], int] = {}
         self._lost: dict[str, None] = {}
         self._revoked: dict[str, None] = {}
         self._taken_back: dict[str, None] = {}
@@ -114,6 +115,10 @@ class Checker:
             self._asked_to_stop[payload["attempt"]] = None
             life.stop_asked_ms[payload["attempt"]] = self._world.now_ms
         elif envelope["type"] == "ack":
+            # A lease runs from the sending of the heartbeat that was answered: one answer too many renews it unheard.
+            life.beats[session.worker] -= payload["re"] == "heartbeat"
+            if life.beats[session.worker] < 0:
+                self._world.fail(f"{session.worker} was answered more heartbeats than it sent")
             for uid, verdict in payload.get("results", {}).items():
                 if verdict == "recorded":
                     self.account.recorded[uid] = None
@@ -158,6 +163,8 @@ class Checker:
         self._policy.committed(life, touched, fresh)
         self._rooms.committed(life, fresh)
         for attempt in touched:
+            if not attempt.phase.live and attempt.phase is not Phase.LOST:
+                self._over_ms.setdefault((attempt.worker, attempt.uid), self._world.now_ms)
             self._look_at(life, attempt)
             self._check_save(state, attempt)
         for key in state.touched.tasks:
@@ -312,6 +319,7 @@ class Checker:
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
         found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]
+        found += find_unstopped(life, self._over_ms)
         found += [*self._rooms.turned(life), *self._rooms.find_idle(life), *self._rooms.find_impossible(life)]
         if self._rooms.is_changed(state):
             found += find_overlooked(life)
@@ -375,6 +383,7 @@ class Checker:
     def rewind(self, account: Account) -> None:
         """The hub was restored from a backup: what came after it is excused, and nothing else."""
         self.account = account.copy()
+        self._over_ms.clear()
         self._runs.estrange()
         self.gangs.rewind()
         self._policy.rewind()

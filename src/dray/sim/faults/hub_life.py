@@ -7,6 +7,7 @@ tells it that it lost its epoch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ from dray.hub.call_args import ArgsMemory
 from dray.hub.commands import KeyMemory, Sources
 from dray.hub.effect_runner import Runner
 from dray.hub.housekeeping import note_lost_epoch
+from dray.hub.inbox import Inbox
 from dray.hub.lane_feed import LaneFeed
 from dray.hub.projection import build_projection
 from dray.hub.recovery import recover
@@ -43,7 +45,7 @@ from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver,
 from dray.sim.faults.network import Connection, Message
 from dray.sim.faults.world import World
 from dray.wire.client_messages import Calls
-from dray.wire.worker_messages import WORKER_PAYLOADS, ReadyForWork, Register
+from dray.wire.worker_messages import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register
 
 HOUSEKEEPING_MS = 60_000
 USER = Caller("sim", "sim", ("admin",))
@@ -70,6 +72,7 @@ class Site(Protocol):
     low_space: bool
     die_at_step: int
     shift_ms: int
+    turn_work: int
     witness: Witness
 
     def ended(self, life: HubLife) -> None: ...
@@ -138,13 +141,15 @@ class HubLife:
         self.heard_ms: dict[str, int] = {}
         self.heard_then: dict[str, int] = {}
         self.asked: dict[int, int] = {}
+        self.beats: Counter[str] = Counter()
+        self.named: list[tuple[int, str, int, tuple[str, ...]]] = []
         self.stop_asked_ms: dict[str, int] = {}
         self.replaced_ms = -1
         self.waits_since: dict[str, tuple[int, int]] = {}
         self.turn_ms = self.world.now_ms
         self._knocks: list[tuple[SimSession, int]] = []
         self.braked_ms = -1
-        self._inbox: list[Request] = []
+        self._inbox = Inbox(site.turn_work)
         self._first: list[Fact] = [EpochStarted(epoch)]
         self.busy = False
         self._timer_ms = -1
@@ -194,9 +199,9 @@ class HubLife:
         connection.to_hub = lambda _, message: self._received(session, message)
         connection.hub_hears_end = lambda _, code: self._closed(session, code)
 
-    def post(self, decide: Decide, done: Any = None) -> None:
+    def post(self, decide: Decide, done: Any = None, presses: bool = False) -> None:
         """Queue a request."""
-        self._inbox.append(Request(decide, done))
+        self._inbox.add(Request(decide, done), presses)
         self._schedule_turn(0)
 
     def submit(self, specs: list[dict[str, Any]], key: str, done: Any) -> None:
@@ -286,10 +291,28 @@ class HubLife:
             )
         elif session.worker:
             worker, number = session.worker, session.number
-            self.post(lambda state, clock: Decision(inbound.interpret(state, worker, number, body)))
+            if isinstance(body, Heartbeat):
+                self.beats[worker] += 1
+                self.named.append((self.world.now_ms, worker, number, tuple(body.active or ())))
+            early = isinstance(body, Heartbeat) and self._beat(session)
+            self.post(
+                lambda state, clock: Decision(inbound.interpret(state, worker, number, body, answered=early))
+            )
             if isinstance(body, ReadyForWork):
                 self.asked[number] = max(body.credits, self.asked.get(number, 0))
         self._note_sign_of_life(session, isinstance(body, Register))
+
+    def _beat(self, session: SimSession) -> bool:
+        """As the hub's sessions do: answer a heartbeat before bulk work that waits."""
+        worker, number = session.worker, session.number
+        known = self.state.workers.get(worker)
+        if not self._inbox.is_behind or known is None or known.base:
+            return False
+        if not inbound.is_let_in(self.state, worker, number):
+            return False
+        self.world.counts["heartbeat answered early"] += 1
+        self.post(lambda state, clock: Decision(inbound.answer_beat(state, worker, number)), presses=True)
+        return True
 
     def _note_sign_of_life(self, session: SimSession, registers: bool) -> None:
         """From outside: who spoke when. A registration counts once it was let in."""
@@ -333,7 +356,7 @@ class HubLife:
     def _turn(self) -> None:
         if not self.up:
             return
-        requests, self._inbox = self._inbox[:64], self._inbox[64:]
+        requests = self._inbox.take()
         knocks = {session.worker: at_ms for session, at_ms in self._knocks}
         self.turn_ms, self.heard_then = self.world.now_ms, self.heard_ms | knocks
         first, self._first = self._first, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dray.core.model.records import Attempt, Phase
 from dray.sim.faults.hub_life import HOUSEKEEPING_MS, HubLife
@@ -41,9 +41,28 @@ def find_unasked(life: HubLife) -> Iterator[str]:
             yield f"attempt {uid} is to stop on {attempt.worker}, and was not asked again for {waits_ms} ms"
 
 
+def find_unstopped(life: HubLife, over_ms: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    """A worker that names in a heartbeat what was over by then is asked to stop it; `over_ms`: since when that is.
+
+    Looked at once the heartbeat must have been read, if its session is still the one that counts. What was lost is left
+    out: it may be taken back.
+    """
+    ready = [entry for entry in life.named if entry[0] < life.turn_ms - SHORT_SLACK_MS]
+    del life.named[: len(ready)]
+    for heard_ms, worker, session, uids in ready:
+        presence = life.state.presence.get(worker)
+        if presence is None or presence.session != session:
+            continue
+        for uid in uids:
+            if over_ms.get((worker, uid), heard_ms) < heard_ms and life.stop_asked_ms.get(uid, -1) < heard_ms:
+                yield f"{worker} said at {heard_ms} that it runs {uid}, over by then, and was not asked to stop"
+
+
 def find_stale(life: HubLife) -> Iterator[str]:
-    """A hub that lost its store to another finds out, whether or not it has something to write."""
+    """A hub that lost its store to another finds out, also with nothing to write, and never gets it back."""
     stale_ms = life.world.now_ms - life.replaced_ms
+    if life.replaced_ms >= 0 and life.store.epoch == life.site.file.epoch:
+        yield f"hub {life.number} lost its store {stale_ms} ms ago and took it back"
     if life.replaced_ms >= 0 and stale_ms > HOUSEKEEPING_MS + SHORT_SLACK_MS:
         yield f"hub {life.number} lost its store {stale_ms} ms ago and goes on"
 

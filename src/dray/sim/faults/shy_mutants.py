@@ -39,9 +39,16 @@ SHY = (
     _one(
         "given-up-goes-on",
         "What was taken back is asked to stop once, whether or not its worker hears it.",
-        "dray.hub.inbound:_heartbeat",
+        "dray.hub.inbound:_said_by_beat",
         "yield from stop_over(state, worker, body.active)",
         "pass",
+    ),
+    _one(
+        "heartbeat-answered-twice",
+        "A heartbeat that was answered before bulk work is answered once more in its turn.",
+        "dray.hub.inbound:interpret",
+        "if answered and type(body) is Heartbeat:",
+        "if False:",
     ),
     _one(
         "stale-hub-takes-back",
@@ -54,10 +61,11 @@ SHY = (
 
 SHOWN_BY: dict[str, int] = {
     "served-room-kept-again": 703601,
-    "preemptor-not-expected": 712063,
+    "preemptor-not-expected": 425,
     "room-kept-where-it-is-gone": 704726,
-    "given-up-goes-on": 701607,
-    "stale-hub-takes-back": 721492,
+    "given-up-goes-on": 45,
+    "stale-hub-takes-back": 17,
+    "heartbeat-answered-twice": 39,
     "idle-stale-hub-stays": 50,
     "quarantine-kills": 40,
     "victim-frees-at-once": 29,
