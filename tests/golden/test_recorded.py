@@ -84,9 +84,9 @@ def read(name: str, place: int = 0) -> Any:
 
 
 def test_hub_messages_hold_what_was_decided() -> None:
-    assert read("ack_register") == Ack(re="register", session="1", epoch=7, heartbeat_s=10.0)
-    assert read("ack_heartbeat") == Ack(re="heartbeat", epoch=7)
-    assert read("ack_job_result") == Ack(re="job_result", epoch=7, results={"7-1": "recorded"})
+    assert read("ack_register") == Ack(re="register", session="1", epoch=7, turn=2, heartbeat_s=10.0)
+    assert read("ack_heartbeat") == Ack(re="heartbeat", epoch=7, turn=7)
+    assert read("ack_job_result") == Ack(re="job_result", epoch=7, turn=10, results={"7-1": "recorded"})
     assert read("ack_job_result_again").results == {"7-1": "duplicate"}
     assert read("no_work") == NoWork()
     assert read("job_cancel") == JobCancel("full", "7-2", "user", 5)
