@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,21 @@ from dray.processes import look_up, read_boot_id
 
 LOCKS = {"hub": "hub.lock", "agent": "agent.lock"}
 PATIENCE_S = 1.0
+# What of a home is for its owner alone: the folders, and whatever is a secret or holds one.
+_FOLDERS = (".", "worker", "log", "output", "blobs", "reports", "tls")
+_SECRETS = (
+    "token",
+    "config.toml",
+    "hub.json",
+    "hub.sqlite*",
+    "task_secret",
+    "tls/*",
+    "log/*",
+    "worker/token",
+    "worker/session.key",
+    "worker/journal*",
+    "worker/supervisor.json",
+)
 _POLL_S = 0.01
 _MARK_BYTES = 512
 
@@ -89,6 +105,36 @@ def hold(home: Path, role: str) -> Iterator[Hold]:
         yield Hold(path, descriptor)
     finally:
         os.close(descriptor)
+
+
+def keep_private(home: Path) -> list[str]:
+    """Take a home that was there before from everybody else's sight; says what it changed, and what it could not.
+
+    Only what belongs to this account, and no folder that many write to, which is no home whatever it was named.
+    """
+    said = []
+    for path, mode in _private_parts(home):
+        try:
+            status = path.lstat()
+            if not stat.S_IMODE(status.st_mode) & 0o077 or stat.S_ISLNK(status.st_mode):
+                continue
+            was = f"{path} had the mode {stat.S_IMODE(status.st_mode):04o}"
+            if status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX:
+                said.append(f"{was}, and is not this account's alone: others may read what is in it")
+                continue
+            path.chmod(mode)
+            said.append(f"{was}, which let others in: it is {mode:04o} now")
+        except FileNotFoundError:
+            continue
+        except OSError as fault:
+            said.append(f"{path} could not be made private: {fault.strerror}")
+    return said
+
+
+def _private_parts(home: Path) -> Iterator[tuple[Path, int]]:
+    yield from ((home / name, 0o700) for name in _FOLDERS)
+    for name in _SECRETS:
+        yield from ((path, 0o600) for path in sorted(home.glob(name)) if path.is_file())
 
 
 def _lock(descriptor: int, home: Path, role: str) -> None:

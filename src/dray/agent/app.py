@@ -28,7 +28,7 @@ from dray.core.model.capability import Capability
 from dray.descriptors import raise_file_limit
 from dray.errors import DrayError, StoreError
 from dray.logfile import make_handler
-from dray.presence import Hold, hold
+from dray.presence import Hold, hold, keep_private
 
 REDETECT_S = 60.0
 HOME_CHECK_S = 2.0
@@ -55,6 +55,8 @@ def run_agent(config: AgentConfig) -> int:
         uvloop.install()
     try:
         with hold(config.home, "agent") as held:
+            for text in keep_private(config.home):
+                logger.warning("%s", text)
             return asyncio.run(_serve(config, held))
     except (DrayError, SupervisorError) as fault:
         print(f"dray worker: {fault}", file=sys.stderr)

@@ -87,7 +87,7 @@ from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.task_tokens import TaskTokens, ensure_secret
 from dray.hub.turns import Decision, TurnFailed
 from dray.logfile import make_handler
-from dray.presence import describe_self, hold
+from dray.presence import describe_self, hold, keep_private
 from dray.wire.client_messages import CLIENT_PATH
 from dray.wire.dialling import SOCKET_NAME
 
@@ -140,6 +140,8 @@ def run_hub(config: HubConfig) -> int:
         return 1
     try:
         with hold(config.home, "hub"):
+            for text in keep_private(config.home):
+                logger.warning("%s", text)
             with contextlib.suppress(ImportError):
                 import uvloop
 
@@ -322,9 +324,9 @@ def _wire(
     ]
     values = Values(blobs, calls, access)
     api = _make_api(config, answers, (tokens, owners), routes, metrics, values, report, budgets)
+    answers.checks.append(api.knocks.examine)
     server = server or _make_server(config, ground, tls)
-    url, pin = server.url, fingerprint(tls.cert) if tls else ""
-    owners.tell_join = lambda token: join_line(_join_url(config, url), pin, token)
+    owners.tell_join = _join_words(config, server.url, fingerprint(tls.cert) if tls else "")
     sides = (sessions, channels, feed, outputs, blobs, tokens, owners, api, server, server.url, ground)
     return Hub(config, store, writer, engine, answers, *sides)
 
@@ -558,11 +560,11 @@ async def _announce(hub: Hub) -> None:
     print(f"join with (until {made['expires_at']}): {hub.owners.tell_join(made['token'])}", flush=True)
 
 
-def _join_url(config: HubConfig, url: str) -> str:
+def _join_words(config: HubConfig, url: str, pin: str) -> Callable[[str], str]:
     if config.host in ("0.0.0.0", "::"):
         port = url.rpartition(":")[2]
-        return f"https://{socket.gethostname()}:{port}"
-    return url
+        url = f"https://{socket.gethostname()}:{port}"
+    return lambda token: join_line(url, pin, token)
 
 
 def _tls_files(config: HubConfig) -> TlsFiles | None:

@@ -75,7 +75,7 @@ def add_calls(
 
     def decide(state: State, clock: Clock) -> Decision:
         job = find_job(state, sources.submit.store, body.job)
-        if job is None and spec is None:
+        if spec is None and (job is None or not caller.sees(job.user)):
             raise NotFound(
                 f"there is no job {body.job!r}, or it is not yours: send its spec with the first calls"
             )

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dray.errors import DrayError, Forbidden, InvalidInput, TooLarge
+from dray.errors import DrayError, Forbidden, InvalidInput, TooLarge, Unauthenticated
 from dray.hub.auth import Tokens
+from dray.hub.knocks import Knocks
 from dray.hub.service import Caller
 from dray.wire.codec import MAX_DEPTH, depth_of
 from dray.wire.packed import LIST_VALUES, Packed, check_bytes, check_values
@@ -63,8 +64,8 @@ class UnsupportedMedia(DrayError):
 class Gate:
     """`hosts` are the names this hub may be called by, besides loopback and the address that was connected to."""
 
-    def __init__(self, tokens: Tokens, hosts: Iterable[str]) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: Tokens, hosts: Iterable[str], knocks: Knocks) -> None:
+        self._tokens, self._knocks = tokens, knocks
         # "Every address" is where a hub may listen, never what it is called.
         self._hosts = frozenset(map(_name_of, (*LOOPBACK_NAMES, *hosts))) - {"", "0.0.0.0", "::"}
 
@@ -77,10 +78,15 @@ class Gate:
                 "the Origin of this request is another site: the hub answers its own pages and programs that send none"
             )
 
-    def check_caller(self, headers: Headers, scopes: Iterable[str]) -> Caller:
-        """Refuse a missing or dead token (401) and one without any of `scopes` (403)."""
+    def check_caller(self, scope: Scope, headers: Headers, scopes: Iterable[str]) -> Caller:
+        """Refuse a missing or dead token (401; 429 where there were too many) and one without any of `scopes` (403)."""
         given = headers.get(b"authorization")
-        caller = self._tokens.authenticate(None if given is None else given.decode("latin-1"))
+        try:
+            caller = self._tokens.authenticate(None if given is None else given.decode("latin-1"))
+        except Unauthenticated as fault:
+            if given is not None:
+                self._knocks.miss((scope.get("client") or ("",))[0], fault.message)
+            raise
         if not any(caller.may(scope) for scope in scopes):
             if caller.scopes == ("join",):
                 raise Forbidden(

@@ -18,6 +18,7 @@ import msgspec
 from dray import errors
 from dray.hub.gate import Headers, Receive, Send, UnsupportedMedia, WrongHost, has_body
 from dray.hub.http_routes import MethodNotAllowed
+from dray.hub.knocks import TooManyKnocks
 
 JSON = b"application/json"
 LINGER_S = 2.0
@@ -105,7 +106,9 @@ def error_headers(error: errors.DrayError) -> list[tuple[bytes, bytes]]:
     if isinstance(error, MethodNotAllowed):
         return [(b"allow", ", ".join(error.allow).encode())]
     if isinstance(error, errors.TooManyRequests):
-        return [(b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
+        later = (b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))
+        # Who guesses begins anew each time.
+        return [later, (b"connection", b"close")] if isinstance(error, TooManyKnocks) else [later]
     if isinstance(error, errors.NotReady | errors.StoreError):
         return [(b"retry-after", b"1")]
     return []

@@ -50,6 +50,7 @@ from dray.hub.http_answers import (
 from dray.hub.http_calls import ROUTES, Desk
 from dray.hub.http_routes import Request, Route, Router, read_query
 from dray.hub.http_streams import CallerGone, Stream, Streams, cut, wait_gone
+from dray.hub.knocks import Knocks
 from dray.hub.openapi import openapi_text
 from dray.hub.owners import Owners
 from dray.hub.service import Caller, HubService
@@ -110,7 +111,8 @@ class HttpApi:
         self.streams = Streams(tokens.hold)
         self._service = service
         self._limits = limits or HttpLimits()
-        self._tokens, self._gate = tokens, Gate(tokens, hosts)
+        self.knocks = Knocks()
+        self._tokens, self._gate = tokens, Gate(tokens, hosts, self.knocks)
         self._router = Router(ROUTES)
         self._sockets = {route.path.encode(): route for route in sockets}
         self._count = count_request or (lambda name, status: None)
@@ -141,7 +143,7 @@ class HttpApi:
             headers = read_headers(scope["headers"])
             self._gate.check_source(scope, headers)
             route = self._sockets.get(scope["raw_path"])
-            caller = self._gate.check_caller(headers, route.scopes if route else SCOPES)
+            caller = self._gate.check_caller(scope, headers, route.scopes if route else SCOPES)
             _vouch(scope, caller)
             if route is None:
                 raise NotFound("this version of dray has no WebSocket at this path")
@@ -264,10 +266,10 @@ class _Exchange:
             route, path = api._router.find(scope["method"], scope["raw_path"])
         except DrayError:
             # Strangers do not learn which paths are there.
-            api._gate.check_caller(headers, SCOPES)
+            api._gate.check_caller(scope, headers, SCOPES)
             raise
         self._name = route.name
-        caller = api._gate.check_caller(headers, route.scopes) if route.scopes else None
+        caller = api._gate.check_caller(scope, headers, route.scopes) if route.scopes else None
         if caller is not None:
             _vouch(scope, caller)
         if route.needs_ready:
