@@ -16,6 +16,7 @@ import pytest
 from tests.hub.asking import ask, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from dray.cli.main import main
 from dray.testing.hub_process import RunningHub, _environment
 
 SCRIPT = Path(__file__).with_name("faulty_hub.py")
@@ -66,7 +67,9 @@ def hub(tmp_path: Path) -> Iterator[FaultyHub]:
         hub.stop()
 
 
-def test_a_request_that_breaks_a_turn_is_refused_reported_and_not_tried_again(hub: FaultyHub) -> None:
+def test_a_request_that_breaks_a_turn_is_refused_reported_and_not_tried_again(
+    hub: FaultyHub, capsys: pytest.CaptureFixture[str]
+) -> None:
     pid = hub.pid
     _, before = hub.submit("good")
     with hub.worker("w1") as worker:
@@ -94,6 +97,10 @@ def test_a_request_that_breaks_a_turn_is_refused_reported_and_not_tried_again(hu
     assert "secret" not in json.dumps(report)
     assert hub.pid == pid
     hub.kill()
+    assert main(["doctor", "--home", str(hub.home)]) == 1
+    shown = capsys.readouterr().out
+    assert report["id"] in shown
+    assert "ZeroDivisionError" in shown
     hub.start()
     assert hub.submit("poison", key="k1")[0] == 500
     assert hub.call("GET", "/hub")[1]["epoch"] == epoch + 1

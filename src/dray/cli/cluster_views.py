@@ -211,8 +211,28 @@ def draw_checks(answer: Document) -> str:
     facts = [
         (_name_fact(name), _tell_fact(name, value)) for name, value in (answer.get("facts") or {}).items()
     ]
-    table = draw_table(columns, rows, terminal_width(), has_colour())
-    return f"{table}\n\n{draw_pairs(facts)}" if facts else table
+    blocks = [draw_table(columns, rows, terminal_width(), has_colour())]
+    if answer.get("reports"):
+        blocks.append(_draw_reports(answer["reports"]))
+    if facts:
+        blocks.append(draw_pairs(facts))
+    return "\n\n".join(blocks)
+
+
+def _draw_reports(reports: list[Document]) -> str:
+    columns = (Column("REPORT"), Column("LAST"), Column("TIMES"), Column("KIND"), Column("WHO"))
+    rows = [
+        [
+            str(report.get("id", "")),
+            local_time(report.get("last_at")) or "-",
+            str(report.get("count", 1)),
+            clean(str(report.get("kind", ""))),
+            clean(str(report.get("who") or "-")),
+            clean(": ".join(filter(None, (str(report.get("what", "")), str(report.get("error") or ""))))),
+        ]
+        for report in reports
+    ]
+    return draw_table((*columns, Column("WHAT", least=20)), rows, terminal_width(), has_colour())
 
 
 def _name_fact(name: str) -> str:

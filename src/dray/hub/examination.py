@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from dray.core.model.units import format_bytes
 from dray.errors import DrayError
 from dray.hub.reports import read_reports
@@ -31,16 +33,15 @@ def examine_home(home: Path) -> dict[str, Any]:
     """Give checks and facts in the shape of the hub's own doctor."""
     checks = [*_look_at_folder(home)]
     facts: dict[str, Any] = {}
+    reports: list[Any] = []
     if checks[0]["ok"] or home.is_dir():
         checks += _look_at_store(home / STORE, facts)
         found = read_reports(home / "reports")
-        told = (
-            f"{len(found)} in {home / 'reports'}, the newest {found[-1].id}: {found[-1].what}"
-            if found
-            else ""
-        )
+        told = f"{len(found)} in {home / 'reports'}: remove a report once it is dealt with" if found else ""
         checks.append(_check("reports", not found, told))
-    return {"ok": all(check["ok"] for check in checks), "checks": checks, "facts": facts}
+        reports = [msgspec.to_builtins(report) for report in reversed(found)]
+    sound = all(check["ok"] for check in checks)
+    return {"ok": sound, "checks": checks, "facts": facts, "reports": reports}
 
 
 def _check(name: str, ok: bool, detail: str = "") -> dict[str, Any]:

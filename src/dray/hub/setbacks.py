@@ -196,10 +196,7 @@ class Setbacks:
         left_out, reports = self.complaints(), self.reports.open()
         told = ""
         if reports:
-            told = (
-                f"{len(reports)} in {self.reports.folder}, the newest {reports[0].id}: {reports[0].what}; "
-                "remove a report once it is dealt with"
-            )
+            told = f"{len(reports)} in {self.reports.folder}: remove a report once it is dealt with"
         return [
             {"name": "turns", "ok": not left_out, "detail": "; ".join(left_out)},
             {"name": "reports", "ok": not reports, "detail": told},
