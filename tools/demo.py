@@ -256,7 +256,7 @@ def _list_processes(folder: Path) -> Iterator[Any]:
 def raise_curtain(stage: Stage) -> None:
     stage.voice.announce("A hub and two workers start on this machine, in a temporary home.")
     stage.start_hub()
-    token = stage.call(["token", "create", "--scope", "worker", "-o", "json"])
+    token = stage.call(["token", "create", "--scope", "join", "-o", "json"])
     stage.worker_env = stage.env | {
         "DRAY_HUB": f"http://127.0.0.1:{stage.port}",
         "DRAY_TOKEN": json.loads(token.text)["token"],
