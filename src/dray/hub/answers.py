@@ -24,7 +24,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState
 from dray.core.model.spec import JobSpec
 from dray.core.scheduling.explain import View, headline
-from dray.errors import Forbidden, InvalidInput, NotFound
+from dray.errors import Forbidden, InvalidInput, NotFound, NotReady
 from dray.hub import changes, commands
 from dray.hub.call_rows import CallReader, call_of
 from dray.hub.commands import KeyMemory, Sources, find_job, owned
@@ -36,6 +36,7 @@ from dray.hub.histories import job_history
 from dray.hub.log_reading import LogReader
 from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
+from dray.hub.pages import PAGE_BYTES, read_page, weigh_task
 from dray.hub.plans import make_guest, plan_steps, why_steps
 from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
 from dray.hub.setbacks import Setbacks
@@ -45,10 +46,9 @@ from dray.hub.store.base import JobFilter, Store
 
 SCANNED_CALLS = 10_000
 SCANNED_TASKS = 1_000
-# A page ends here, however few it shows: `next_cursor` says where to go on.
-PAGE_BYTES = 2 << 20
-PAGE_ROWS = 32
 VIEWED_JOBS = 128
+# Of so many new jobs the documents are made with the turn that made them; of the rest in slices behind it.
+BRIEF_JOBS = 64
 
 
 class Parts(NamedTuple):
@@ -102,17 +102,30 @@ class Answers:
     async def submit(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Submitted:
         checked = await self.read_specs(caller, specs)
 
-        def finish(state: State, ids: Sequence[str], created: bool) -> Submitted:
-            return Submitted([self._brief(state, job_id) for job_id in ids], created)
+        def finish(
+            state: State, ids: Sequence[str], created: bool
+        ) -> tuple[list[Document], Sequence[str], bool]:
+            return [self._brief(state, job_id) for job_id in ids[:BRIEF_JOBS]], ids[BRIEF_JOBS:], created
 
-        answer: Submitted = await self._engine.change(
+        shown, left, created = await self._engine.change(
             commands.submit(caller, checked, key, self.sources, finish),
             len(checked),
             caller.user,
             key or checked,
             "submit",
         )
-        return answer
+
+        def steps(state: State) -> Iterator[list[Document]]:
+            for job_id in left:
+                shown.append(self._brief(state, job_id))
+                yield shown
+
+        try:
+            return Submitted(await work_off(self._engine, steps) if left else shown, created)
+        except NotReady:
+            # The hub stops, and the jobs are recorded: nobody may be told that they are not.
+            rest = left[len(shown) - BRIEF_JOBS :]
+            return Submitted([*shown, *({"id": job_id, "state": "pending"} for job_id in rest)], created)
 
     async def read_specs(self, caller: Caller, specs: Sequence[Any]) -> list[JobSpec]:
         """Check what is to be submitted; many of them in slices."""
@@ -232,7 +245,7 @@ class Answers:
                     following = index
                     break
                 shown.append(self._task_document(state, job, index))
-                size += _weight_of(shown[-1])
+                size += weigh_task(shown[-1])
                 yield {}
             yield {"tasks": shown, "next_cursor": str(following) if following < job.total else None}
 
@@ -507,7 +520,7 @@ class Answers:
                 break
             if not states or call.task.state.value in states:
                 shown.append(task_document(job, call.number, call.task, call.attempts, state.progress))
-                size += _weight_of(shown[-1])
+                size += weigh_task(shown[-1])
             yield {}
         yield {"tasks": shown, "next_cursor": str(end) if end < job.total else None}
 
@@ -556,26 +569,6 @@ class Answers:
         uids = [*state.live_of.get(job.id, ()), *(uid for uid in state.touched.attempts)]
         found = [state.attempts[uid] for uid in uids if uid in state.attempts]
         return [attempt for attempt in found if attempt.job_id == job.id]
-
-
-def read_page(store: Store, wanted: JobFilter) -> tuple[list[Job], bool]:
-    """Read the rows of one page, a few at a time, and whether there may be more: it ends at a number or at a size."""
-    rows: list[Job] = []
-    size = 0
-    while len(rows) < wanted.limit and size <= PAGE_BYTES:
-        asked = min(PAGE_ROWS, wanted.limit - len(rows))
-        before = rows[-1].seq if rows else wanted.before_seq
-        found = store.list_jobs(msgspec.structs.replace(wanted, limit=asked, before_seq=before))
-        rows += found
-        size += sum(len(row.spec) for row in found)
-        if len(found) < asked:
-            return rows, False
-    return rows, True
-
-
-def _weight_of(document: Document) -> int:
-    """About how many bytes a task's document takes."""
-    return 1024 * (1 + len(document["attempts"])) + len(document["error"])
 
 
 def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str, int, str], Attempt | None]:

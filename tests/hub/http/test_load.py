@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from dray.hub.answers import PAGE_BYTES
+from dray.hub.answers import BRIEF_JOBS
 from dray.hub.budgets import HEAVY_AT_ONCE, HEAVY_QUEUED
+from dray.hub.pages import PAGE_BYTES
 from dray.testing.hub_process import RunningHub, running_hub
 
 JOBS, ENV_BYTES = 120, 100_000
@@ -142,3 +143,12 @@ def test_members_of_a_batch_are_named_by_their_place(hub: RunningHub) -> None:
     status, answer = ask(hub, "POST", "/api/v1/jobs:batch", many)
     assert status == 400
     assert "metadata" in answer["error"]["problems"][1]["where"]
+
+
+def test_a_batch_is_answered_job_by_job_in_its_order(hub: RunningHub) -> None:
+    """The documents of all but the first are made in slices, behind the turn that made the jobs."""
+    names = [f"n{number}" for number in range(BRIEF_JOBS + 20)]
+    body = [{"command": ["true"], "hold": True, "name": name} for name in names]
+    status, made = ask(hub, "POST", "/api/v1/jobs:batch", body)
+    assert status == 201
+    assert [job["name"] for job in made] == names
