@@ -73,6 +73,7 @@ def test_a_full_disk_beside_an_idle_worker_fails_nothing(cluster: Cluster, small
     why = cluster.call("GET", f"/jobs/{waiting}/why").json
     assert "not ready: no space left" in why["summary"], why
     assert "not ready" in cluster.dray("worker", "ls").out
+    assert "bad is not ready: no space left" in cluster.dray("doctor").out
     cluster.start_agent("good")
     assert run_all(cluster) <= JOBS + 8
     assert len(list((bad.home / "worker").glob("runners/*"))) <= 4

@@ -64,6 +64,8 @@ QUICK = (
     "yield-gives-nothing",
     "resumed-without-room",
     "lane-rows-shared",
+    "refusal-charged",
+    "handed-back-too-early",
 )
 
 

@@ -200,7 +200,8 @@ class Machine(TaskTalk):
     def _exited(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
         if is_probe(item["uid"]):
             acked: list[Effect] = [Supervise({"op": "acked", "uids": [item["uid"]]})]
-            return acked + self._probed(item["error"] if item.get("host") else "", now_ms)
+            fault = item["error"] if item.get("host") else ""
+            return acked + (self._probed(fault, now_ms) if self._is_newest(item["uid"]) else [])
         attempt = self.running.get(item["uid"])
         if attempt is None and item["uid"] in self._refused_uids:
             # The hub has long heard of its end.
@@ -225,7 +226,7 @@ class Machine(TaskTalk):
     def _refused(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         uid, error, host = event.get("uid") or "", event["error"], bool(event.get("host"))
         if is_probe(uid):
-            return self._probed(error, now_ms)
+            return self._probed(error, now_ms) if self._is_newest(uid) else []
         if is_runner(uid):
             trouble = self._trouble(error, now_ms) if host else []
             return trouble + self.calls.runner_exited(event, now_ms)
@@ -255,6 +256,9 @@ class Machine(TaskTalk):
         news = self.readiness.probed(fault, now_ms)
         barred = bool(self.readiness.reason)
         return [*self._tell_readiness(now_ms, news), *self.calls.bar(barred, now_ms)]
+
+    def _is_newest(self, uid: str) -> bool:
+        return uid == f"{PROBE_PREFIX}{self.incarnation}-{self.readiness.count}"
 
     def probe_failed(self, fault: str, now_ms: int) -> list[Effect]:
         """A trial start could not even be asked for."""

@@ -19,7 +19,10 @@ NO_ANSWER = "its supervisor does not answer"
 
 
 class Readiness:
-    """`reason`: why nothing can be started, empty while something can. `trial`: it is not yet known whether it can."""
+    """`reason`: why nothing can be started, empty while something can. `trial`: it is not yet known whether it can.
+
+    `count` is the number of the newest trial start: what became of earlier ones is no news.
+    """
 
     def __init__(self, within_ms: int) -> None:
         self.within_ms = within_ms
@@ -35,7 +38,7 @@ class Readiness:
         self._told_ms = 0
         self._again = False
         self._ticked_ms = 0
-        self._count = 0
+        self.count = 0
 
     @property
     def credits(self) -> int:
@@ -116,8 +119,8 @@ class Readiness:
         if self._probed_ms or not due:
             return 0
         self._probed_ms = now_ms
-        self._count += 1
-        return self._count
+        self.count += 1
+        return self.count
 
     def repeats(self, now_ms: int) -> bool:
         """Whether the hub is to be told once more how it stands: the first word may be lost, and work waits for it."""

@@ -54,6 +54,7 @@ from dray.hub.client_channel import Desk as ChannelDesk
 from dray.hub.clock import HubClock
 from dray.hub.collector import leave_out_what_is_there, take_over_collector
 from dray.hub.connections import streams_most
+from dray.hub.documents import check_readiness
 from dray.hub.effect_runner import Publish, Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
@@ -240,6 +241,7 @@ async def _go_on(
         hub.engine.post(policy_change)
     if server is None:
         await hub.server.start()
+    hub.answers.checks.append(check_readiness)
     hub.answers.ready = True
     ground.front.app = hub.api
     return hub

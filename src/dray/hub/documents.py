@@ -217,6 +217,16 @@ def worker_line(state: State, worker_id: str) -> Document:
     }
 
 
+def check_readiness(state: State) -> Document:
+    """Whether every worker that is there can start work, as a check of the doctor's."""
+    unable = [
+        f"{worker_id} is not ready: {why}"
+        for worker_id, presence in state.presence.items()
+        if presence.session and worker_id in state.workers and (why := why_not_ready(presence, state.now_ms))
+    ]
+    return {"name": "workers ready", "ok": not unable, "detail": "; ".join(unable[:20])}
+
+
 def worker_tasks(state: State, worker_id: str) -> list[Document]:
     """What runs on a worker, in the words of `worker_show_response`."""
     lines = []

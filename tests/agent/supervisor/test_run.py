@@ -16,10 +16,6 @@ from dray.processes import read_boot_id
 WAYS = ["at once", "behind a barrier"]
 
 
-def is_barred(rig, uid):
-    return not any(record["k"] == "starting" and record["uid"] == uid for record in rig.records())
-
-
 async def test_success_goes_through_all_phases(rig):
     result = await rig.result("a-1", "true", meta={"fence": 7})
     assert (result["state"], result["exit_code"], result["signal"], result["exit_class"]) == (
