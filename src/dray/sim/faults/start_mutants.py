@@ -21,6 +21,11 @@ STARTS = (
         ),
     ),
     Mutant(
+        "refusals-unpunished",
+        "A worker that starts nothing of what it is given is given the next task at once.",
+        (Edit(_REFUSALS + "refused", "if attempt.cancel or", "if True or"),),
+    ),
+    Mutant(
         "pause-never-ends",
         "A worker that was paused once gets no work any more.",
         (Edit(_REFUSALS + "resume", "presence.paused, presence", "_, presence"),),
