@@ -94,7 +94,7 @@ GANGS = (
     _one(
         "ended-member-not-recalled",
         "A hub that starts does not find the members that ended before their gang did.",
-        "dray.hub.recovery:recover",
+        "dray.hub.recovery:_recover",
         "(task.queued or task.current)",
         "task.queued",
     ),
@@ -139,7 +139,7 @@ GANGS = (
         "start-not-waited-for",
         "An agent starts a member of a gang as soon as it has it.",
         "dray.agent.machine:Machine.assigned",
-        "lease_s, message.gang)",
-        "lease_s, None)",
+        "lease_s, message.gang, start_by_ms)",
+        "lease_s, None, start_by_ms)",
     ),
 )

@@ -13,7 +13,7 @@ from dray.sim.faults.start_mutants import STARTS
 
 _TURN = "dray.hub.turns:Conductor.turn"
 _PASS = "dray.hub.turns:Conductor._pass"
-_RECOVER = "dray.hub.recovery:recover"
+_RECOVER = "dray.hub.recovery:_recover"
 _BUILD = "dray.hub.projection:build_projection"
 _INBOUND = "dray.hub.inbound:"
 _COMMANDS = "dray.hub.commands:"
@@ -128,9 +128,9 @@ TURNS = (
     _one(
         "stale-session-heard",
         "Messages of a session that was replaced still count.",
-        _INBOUND + "interpret",
-        "presence is None or presence.session != session",
-        "presence is None",
+        _INBOUND + "is_let_in",
+        "presence is not None and presence.session == session",
+        "presence is not None",
     ),
 )
 
@@ -325,8 +325,8 @@ WORKERS = (
         "credit-added",
         "Readiness adds to the credit instead of setting it.",
         _WORKERS + "credit_set",
-        "= event.credits, event.slots",
-        "= presence.credit + event.credits, event.slots",
+        "= event.credits, event.credits,",
+        "= presence.credit + event.credits, event.credits,",
     ),
     _one(
         "flapping-tolerated",
