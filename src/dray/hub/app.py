@@ -328,7 +328,7 @@ def _wire(
     api = _make_api(config, answers, (tokens, owners), routes, metrics, values, report, budgets)
     answers.checks.append(api.knocks.examine)
     server = server or _make_server(config, ground, tls)
-    owners.tell_join = _join_words(config, server.url, fingerprint(tls.cert) if tls else "")
+    owners.tell_join = _join_words(config, server.url, tls)
     sides = (sessions, channels, feed, outputs, blobs, tokens, owners, api, server, server.url, ground)
     return Hub(config, store, writer, engine, answers, *sides)
 
@@ -562,11 +562,12 @@ async def _announce(hub: Hub) -> None:
     print(f"join with (until {made['expires_at']}): {hub.owners.tell_join(made['token'])}", flush=True)
 
 
-def _join_words(config: HubConfig, url: str, pin: str) -> Callable[[str], str]:
+def _join_words(config: HubConfig, url: str, tls: TlsFiles | None) -> Callable[[str], str]:
     if config.host in ("0.0.0.0", "::"):
         port = url.rpartition(":")[2]
         url = f"https://{socket.gethostname()}:{port}"
-    return lambda token: join_line(url, pin, token)
+    # Read each time: a certificate is renewed under a running hub.
+    return lambda token: join_line(url, fingerprint(tls.cert) if tls else "", token)
 
 
 def _tls_files(config: HubConfig) -> TlsFiles | None:

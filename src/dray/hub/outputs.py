@@ -93,7 +93,8 @@ class Recording:
 
     def _write(self, pieces: bytes) -> bool:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
             with self.path.open("ab") as file:
                 if file.tell() > self.size:
                     file.truncate(self.size)
