@@ -22,7 +22,7 @@ from dray.client.watches import Watch, Watchlist
 from dray.client.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire import client_messages as wire
-from dray.wire.dialling import open_line
+from dray.wire.dialling import Line, open_line
 
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
@@ -129,7 +129,7 @@ class Channel:
         target = self._find()
         self.dials += 1
         try:
-            line = await asyncio.to_thread(open_line, target.way, OPEN_S, lambda: trust(target))
+            line = await _open(target)
             return await dial(_address(target), line, OPEN_S)
         except HandshakeRefused as refusal:
             raise _read_refusal(target.url, refusal.status, refusal.body) from None
@@ -280,6 +280,14 @@ class Channel:
         self._watchlist.fail(failure)
         if self._listener is not None:
             self._listener.failed(failure)
+
+
+async def _open(target: Target) -> Line:
+    try:
+        return await asyncio.to_thread(open_line, target.way, OPEN_S, lambda: trust(target))
+    except RuntimeError as fault:
+        # At the end of a program there are no threads to be had any more, and nobody to be told of it.
+        raise HubUnavailable(f"{target.url} cannot be dialled: {fault}") from None
 
 
 def _address(target: Target) -> Address:
