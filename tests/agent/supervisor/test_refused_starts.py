@@ -29,6 +29,17 @@ async def test_what_a_stopped_supervisor_finds_too_late_never_starts(rig, tmp_pa
     assert not [record for record in rig.records() if record.get("uid") == "late"]
 
 
+async def test_what_was_refused_once_is_refused_again(rig, tmp_path):
+    """An agent that died had asked too late, the next one asks anew: it hears, and passes on, the first one's refusal."""
+    rig.run(rig.task("twice", "touch", str(tmp_path / "twice"), start_by=time.monotonic() - 1))
+    rig.run(rig.task("twice", "touch", str(tmp_path / "twice"), start_by=time.monotonic() + 1000))
+    for _ in range(2):
+        refused = await rig.next("refused")
+        assert (refused["uid"], refused["host"]) == ("twice", True)
+    assert (await rig.result("other", "true"))["state"] == "succeeded"
+    assert not (tmp_path / "twice").exists()
+
+
 async def test_a_ping_is_answered_with_why_nothing_could_be_started(rig):
     rig.send({"op": "ping"})
     assert await rig.next("pong") == {"ev": "pong", "refusal": ""}

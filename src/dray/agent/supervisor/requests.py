@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 RECORDS_PER_TASK_BYTES = 1024
+REFUSED_KEPT = 1000
 
 
 def describe_stop(stop: Stop) -> Record:
@@ -35,6 +36,7 @@ class Requests:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._line_bytes = 0
+        self._refused: dict[str, tuple[str, bool]] = {}
         self._handlers = {
             "run": self._run,
             "prepare": self._prepare,
@@ -124,7 +126,13 @@ class Requests:
             try:
                 if not isinstance(raw, dict):
                     raise ValueError(f"a task is an object, not {type(raw).__name__}")
-                if self._answer_known(read_uid(raw)):
+                uid = read_uid(raw)
+                if self._answer_known(uid):
+                    continue
+                if uid in self._refused:
+                    # Two agents may ask for one attempt, the earlier one's request come late: its refusal is heard, and
+                    # believed, by both.
+                    self._refuse(raw, *self._refused[uid])
                     continue
                 spec = TaskSpec(raw)
                 if refusal or spec.is_late():
@@ -137,6 +145,10 @@ class Requests:
     def _refuse(self, raw: object, error: str, host: bool) -> None:
         """`host`: nothing could be started here now, whatever it is."""
         uid = raw.get("uid") if isinstance(raw, dict) else None
+        if isinstance(uid, str):
+            self._refused[uid] = (error, host)
+            if len(self._refused) > REFUSED_KEPT:
+                del self._refused[next(iter(self._refused))]
         self._server.outbox.others.append({"ev": "refused", "uid": uid, "error": error, "host": host})
 
     def _answer_known(self, uid: str) -> bool:

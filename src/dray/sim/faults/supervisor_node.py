@@ -68,6 +68,7 @@ class Supervisor:
         self._stalled = False
         self._unread: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.denied: set[str] = set()
+        self.refused: set[str] = set()
         self.max_epoch = 0
         self.records: dict[str, Record] = {}
         self.processes: dict[str, Process] = {}
@@ -179,7 +180,8 @@ class Supervisor:
         if known is not None:
             self._repeat(known)
             return None
-        if self.full or self._is_late(launch):
+        if self.full or self._is_late(launch) or launch.uid in self.refused:
+            self.refused.add(launch.uid)
             self.tell({"ev": "refused", "uid": launch.uid, "error": NO_SPACE, "host": True})
             return None
         if launch.uid in self.denied:
@@ -372,6 +374,7 @@ class Supervisor:
                 self._runs.end(process.execution, "killed")
         self.processes.clear()
         self.prepared.clear()
+        self.refused.clear()
         self.runners.end_all()
         for uid, record in self.records.items():
             if record.phase != "exited":

@@ -139,6 +139,8 @@ class WorkerNode:
             self.supervisor.hear = lambda uid, words: None
             self.supervisor.runners.tell = lambda what, arguments: None
             self.supervisor.runners.end_all()
+            # Its word goes with it where the hub has not heard it: then it is asked for the same attempt again.
+            self.supervisor.denied.clear()
             if self.connection is not None:
                 self.connection.break_off()
             self.connection = None
