@@ -88,6 +88,7 @@ class Checker:
         self._placed: dict[str, None] = {}
         self._over_ms: dict[tuple[str, str], int] = {}
         self._lost: dict[str, None] = {}
+        self._ever_lost: dict[str, None] = {}
         self._revoked: dict[str, None] = {}
         self._taken_back: dict[str, None] = {}
         self._asked_to_stop: dict[str, None] = {}
@@ -209,7 +210,7 @@ class Checker:
         if attempt.phase is Phase.REVOKED and attempt.uid not in self._taken_back:
             self._taken_back[attempt.uid] = self._revoked[attempt.uid] = None
         if attempt.phase is Phase.LOST and attempt.uid not in self._lost:
-            self._lost[attempt.uid] = None
+            self._lost[attempt.uid] = self._ever_lost[attempt.uid] = None
             if attempt.error.startswith("silent for"):
                 self._check_loss(life, attempt)
             elif attempt.error.startswith("its worker came back without it"):
@@ -384,6 +385,8 @@ class Checker:
         """The hub was restored from a backup: what came after it is excused, and nothing else."""
         self.account = account.copy()
         self._over_ms.clear()
+        # Taken back since, and lost again by the backup: that loss was looked at when it was decided.
+        self._lost |= self._ever_lost
         self._runs.estrange()
         self.gangs.rewind()
         self._policy.rewind()

@@ -366,6 +366,8 @@ class Supervisor:
         """Read the journal: what ran, or was about to, is stopped and lost; the rest never ran."""
         self.alive = True
         self.life += 1
+        # A host that went down took along what nobody had read.
+        self._unread.clear()
         if rebooted:
             self.boot_id += "+"
         for process in self.processes.values():
