@@ -30,7 +30,7 @@ async def test_what_a_stopped_supervisor_finds_too_late_never_starts(rig, tmp_pa
 
 
 async def test_what_was_refused_once_is_refused_again(rig, tmp_path):
-    """An agent that died had asked too late, the next one asks anew: it hears, and passes on, the first one's refusal."""
+    """A dead agent had asked too late, the next one asks anew: it hears, and passes on, the first one's refusal."""
     rig.run(rig.task("twice", "touch", str(tmp_path / "twice"), start_by=time.monotonic() - 1))
     rig.run(rig.task("twice", "touch", str(tmp_path / "twice"), start_by=time.monotonic() + 1000))
     for _ in range(2):
