@@ -50,6 +50,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "audit_s": "how long audit records are kept",
         "reserve_bytes": "disk held back, so that results can be recorded on a full disk",
         "min_free_bytes": "below this much free disk submits are refused",
+        "share_own_account": "tasks of several users may run in the hub's own account, where they can read its home",
         "max_blob_bytes": "the largest argument or result of a call",
         "max_user_blob_bytes": "what the large values of one user may take together; those no job uses go first",
         "blob_idle_s": "how long an uploaded value is kept that no job refers to",

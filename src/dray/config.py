@@ -88,6 +88,7 @@ class HubConfig:
     min_free_bytes: int = 64 * MIB
     max_blob_bytes: int = 4 * GIB
     max_user_blob_bytes: int = 100 * GIB
+    share_own_account: bool = False
     blob_idle_s: float = 3600.0
 
     heartbeat_s: float = 10.0

@@ -76,6 +76,12 @@ class Conflict(DrayError):
     code = "conflict"
 
 
+class SharedAccount(Conflict):
+    """Tasks of several users would run in one account, and nobody has said yes to that."""
+
+    code = "shared_account"
+
+
 class Closed(Conflict):
     """Further calls for a job that takes none any more."""
 

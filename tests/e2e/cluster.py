@@ -134,6 +134,8 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="dr"))
         self.home = self.folder / "h"
         self.env = {
+            # Hub and agents of a test are one account, whatever users it has.
+            "DRAY_HUB_SHARE_OWN_ACCOUNT": "1",
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "LANG": "C.UTF-8",

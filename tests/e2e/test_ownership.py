@@ -24,7 +24,9 @@ class Users(NamedTuple):
 @pytest.fixture(scope="module")
 def users(site: Cluster) -> Users:
     def make(name: str) -> str:
-        answer = site.call("POST", "/tokens", {"user": name, "scopes": ["submit", "read"]})
+        answer = site.call(
+            "POST", "/tokens", {"user": name, "scopes": ["submit", "read"], "shared_account": True}
+        )
         return str(answer.json["token"])
 
     return Users(make("ada"), make("bob"))

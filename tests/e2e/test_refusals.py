@@ -116,7 +116,9 @@ def test_wrong_tokens_and_scopes(site: Cluster) -> None:
     assert site.call("GET", "/jobs", token="dray_00000000_wrong").status == 401
     tokens = {}
     for scope in ("read", "submit", "worker"):
-        tokens[scope] = site.call("POST", "/tokens", {"scopes": [scope], "user": "eve"}).json["token"]
+        tokens[scope] = site.call(
+            "POST", "/tokens", {"scopes": [scope], "user": "eve", "shared_account": True}
+        ).json["token"]
     spec = {"command": ["true"]}
     assert site.call("POST", "/jobs", spec, tokens["read"]).status == 403
     assert site.call("POST", "/jobs", spec, tokens["worker"]).status == 403

@@ -76,6 +76,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
+        self.notes: list[str] = []
 
     def push(self, envelope: dict[str, Any]) -> None:
         self.got.append(envelope)

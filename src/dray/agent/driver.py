@@ -273,6 +273,8 @@ class Driver:
                 self._shipper.received(body.log_offsets)
                 self._release_shipped()
             if body.re == "register":
+                for note in body.notes:
+                    logger.warning("%s (task_users of [worker] gives each user an account)", note)
                 # What was read while no session could carry it is read again.
                 self._shipper.rewind()
                 self._shipper.retain(known_to_hub(body) | self._unshipped)

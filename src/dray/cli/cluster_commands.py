@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from dray.cli.connection import worker_path
+from dray.cli.connection import HubRefusal, worker_path
 from dray.cli.session import HubCommand, LazyGroup, Session, pass_session
 from dray.client.discovery import read_hub_file
-from dray.errors import DrayError, HubUnavailable
+from dray.errors import DrayError, HubUnavailable, SharedAccount
 
 _HERE = "dray.cli.cluster_commands"
 _DAEMONS = "dray.cli.daemon_commands"
@@ -123,9 +123,19 @@ def token() -> None:
 @click.option(
     "--worker", metavar="ID", help="For this worker alone; the token that it had so far is revoked."
 )
+@click.option(
+    "--shared-account",
+    is_flag=True,
+    help="Yes to workers that run tasks of several users in one account, where they can read and stop each other's.",
+)
 @pass_session
 def token_create(
-    session: Session, user: str | None, scopes: tuple[str, ...], expires: str | None, worker: str | None
+    session: Session,
+    user: str | None,
+    scopes: tuple[str, ...],
+    expires: str | None,
+    worker: str | None,
+    shared_account: bool,
 ) -> None:
     """Make a token and print it: the hub keeps only its hash and cannot show it again.
 
@@ -141,7 +151,16 @@ def token_create(
         body["user"] = user
     if expires:
         body["expires_s"] = parse_seconds(expires)
-    document = session.hub.call("POST", "/tokens", body=body)
+    if shared_account:
+        body["shared_account"] = True
+    try:
+        document = session.hub.call("POST", "/tokens", body=body)
+    except HubRefusal as fault:
+        asked = sys.stdin.isatty() and sys.stderr.isatty() and not session.json
+        if fault.code != SharedAccount.code or not asked:
+            raise
+        click.confirm(f"{fault.message}\nMake it?", abort=True, err=True)
+        document = session.hub.call("POST", "/tokens", body={**body, "shared_account": True})
     if session.json:
         session.print_json(document)
         return

@@ -285,6 +285,9 @@ def _report_up(
     elif not died:
         print(f"worker  {name} is still starting: `dray worker ls` tells")
     print(f"logs    {log_path(session.home, 'hub').parent}")
+    with contextlib.suppress(DrayError):
+        for line in Hub(ClientConfig(home=session.home)).get("/hub").get("shared_accounts") or []:
+            print(f"note    {line}")
     if died:
         say(f"the worker ended at once, the hub goes on{read_tail(session.home, 'agent')}")
     return int(died)

@@ -83,6 +83,8 @@ class Answers:
         )
         self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        # Where tasks of several users share an account, in words.
+        self.shared_accounts: Callable[[], list[str]] = list
         self.listeners: list[Callable[[Note], None]] = [parts.site.hear, parts.forecasts.hear]
         self.checks: list[Callable[[State], Document]] = []
         self.ready = False
@@ -352,6 +354,8 @@ class Answers:
                 else ""
             )
             checks.append({"name": "quarantine", "ok": not strange, "detail": detail})
+            # Somebody has said yes to it: told, and no failure.
+            checks.append({"name": "accounts", "ok": True, "detail": "; ".join(self.shared_accounts())})
             checks += self._parts.setbacks.checks()
             checks += [check(state) for check in self.checks]
             facts = {
@@ -386,6 +390,7 @@ class Answers:
             "started_at": started,
             "ready": self.ready,
             "reports": len(self._parts.setbacks.reports.open()),
+            "shared_accounts": self.shared_accounts() if caller.may("admin") else [],
         }
 
     def metrics_text(self) -> bytes:

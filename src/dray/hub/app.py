@@ -288,7 +288,7 @@ def _wire(
     state.uid_key = secrets.token_bytes(32)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
     behind = partial(_report_behind, setbacks.reports)
-    sessions = Sessions(the_engine, store, outputs, questions, _limits(config), tokens.hold, owners, behind)
+    sessions = Sessions(the_engine, store, outputs, questions, _limits(config), tokens, owners, behind)
     blobs = _make_blobs(config, store, writer, clock, metrics)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
     runner = Runner(
@@ -404,6 +404,8 @@ def _make_api(
 ) -> HttpApi:
     limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
     hosts = (*config.hosts, config.host, socket.gethostname())
+    who[0].accounts.own_allowed = config.share_own_account
+    answers.shared_accounts = who[0].tell_shared
     return HttpApi(answers, *who, hosts, limits, routes, metrics.count_request, values, report, budgets)
 
 

@@ -29,6 +29,7 @@ from dray.errors import Conflict, InvalidInput, NotFound, Problem, Unauthenticat
 from dray.hub.leases import End, Leases
 from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, TokenRow
+from dray.hub.task_accounts import TaskAccounts
 from dray.hub.task_tokens import TaskTokens, is_task_id, is_task_token, task_token_id
 
 SCOPES = ("admin", "submit", "read", "worker", "join")
@@ -77,8 +78,11 @@ class Tokens:
         tasks: TaskTokens | None = None,
     ) -> None:
         self._clock_ms = clock_ms
+        self.accounts = TaskAccounts()
         self._save, self._tasks = save, tasks
         self._entries = {row.id: _Entry(row) for row in rows}
+        # Those of whom work is run, apart from the many of workers.
+        self._submitters = [entry for entry in self._entries.values() if _may_run(entry.row.scopes)]
         self._leases = Leases(self.fault_of, self._left_s)
         self._made_for = {
             entry.row.worker: entry.row.id for entry in self._entries.values() if entry.row.worker
@@ -160,6 +164,19 @@ class Tokens:
         ordered = sorted(self._entries.values(), key=lambda entry: (-entry.row.created_at_ms, entry.row.id))
         return {"tokens": [_document(entry) for entry in ordered]}
 
+    def users(self) -> dict[str, bool]:
+        """Everybody who may have work run by now, and whether they are admins."""
+        now_ms = self._clock_ms()
+        found: dict[str, bool] = {}
+        for row in (entry.row for entry in self._submitters):
+            if _is_live(row, now_ms):
+                found[row.user] = found.get(row.user, False) or "admin" in row.scopes
+        return found
+
+    def tell_shared(self) -> list[str]:
+        """Where tasks of several of these users share an account, in words."""
+        return self.accounts.tell_shared(self.users())
+
     async def create(
         self,
         by: Caller,
@@ -167,12 +184,16 @@ class Tokens:
         scopes: Sequence[str],
         expires_s: float | None = None,
         worker: str = "",
+        shared_account: bool = False,
     ) -> dict[str, Any]:
         """Make a token; its text is in this answer and nowhere else. One for a `worker` takes that id for itself."""
         now_ms = self._clock_ms()
         _check_request(user, scopes, expires_s)
         if expires_s is None and "join" in scopes:
             expires_s = JOIN_S
+        users = self.users()
+        if _may_run(scopes) and user not in users:
+            self.accounts.check({**users, user: "admin" in scopes}, shared_account)
         expires_at_ms = now_ms + round(expires_s * 1000) if expires_s else 0
         text, row = make_token(user, scopes, now_ms, expires_at_ms, worker)
         detail = f"user {user}, scopes {' '.join(row.scopes)}" + (f", worker {worker}" if worker else "")
@@ -190,6 +211,7 @@ class Tokens:
                 self._made_for[worker] = before
             raise
         self._entries[row.id] = _Entry(row)
+        self._submitters += [self._entries[row.id]] if _may_run(row.scopes) else []
         return {**_document(self._entries[row.id]), "token": text}
 
     def made_for(self, worker_id: str) -> str:
@@ -302,6 +324,10 @@ def stamp(at_ms: int) -> str | None:
 def _id_of(text: str) -> str:
     parts = text.split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] in ("dray", JOIN_PREFIX) else ""
+
+
+def _may_run(scopes: Sequence[str]) -> bool:
+    return "submit" in scopes or "admin" in scopes
 
 
 def _is_live(row: TokenRow, now_ms: int) -> bool:

@@ -208,6 +208,8 @@ class Runner:
                 "keep": list(effect.keep),
                 "stop": list(effect.stop),
             }
+            if session.notes:
+                payload["notes"] = session.notes
             if wanted := self._find_wanted(effect):
                 payload["log_offsets"] = wanted
         session.push(message("ack", payload))

@@ -18,9 +18,9 @@ from dray.core.lifecycle.state import State
 from dray.core.model.ids import split_task_id
 from dray.errors import InternalFault, InvalidInput
 from dray.hub import inbound
+from dray.hub.auth import Tokens
 from dray.hub.engine import Engine
 from dray.hub.gate import Receive, Scope, Send
-from dray.hub.leases import Hold
 from dray.hub.outputs import Outputs
 from dray.hub.owners import Owners
 from dray.hub.questions import Questions
@@ -98,6 +98,8 @@ class Session:
         self.number, self.caller, self.codec = number, caller, codec
         self.worker = ""
         self.lists = self.calls = self.knows_answers = False
+        # What the owner of its worker should know, told when it has registered.
+        self.notes: list[str] = []
         # Whether frames of this peer may hold lists: in msgpack always, in JSON once it has named them.
         self.may_list = codec.binary
         self.bad_in_a_row = 0
@@ -216,13 +218,14 @@ class Sessions:
         outputs: Outputs,
         questions: Questions,
         limits: Limits,
-        hold: Hold,
+        tokens: Tokens,
         owners: Owners,
         behind: Behind = lambda worker, known, found: None,
     ) -> None:
         self._behind, self._began = behind, store.position()
         self._engine, self._store, self._outputs, self._questions = engine, store, outputs, questions
-        self._limits, self._hold, self._owners = limits, hold, owners
+        self._limits, self._hold, self._owners = limits, tokens.hold, owners
+        self._accounts, self._users = tokens.accounts, tokens.users
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
         self._numbers = self._first_epoch = 0
         self.open: dict[int, Session] = {}
@@ -411,6 +414,11 @@ class Sessions:
             raise InvalidInput(f"register: this session is {session.worker!r} already")
         self._check_epoch(body)
         self._check_room(body.id)
+        said, users = self._accounts.read(body), self._users()
+        if refused := self._accounts.refusal(said, users):
+            raise InvalidInput(f"register: {refused}")
+        self._accounts.note(session.number, said)
+        session.notes = self._accounts.tell_worker(said, users)
         session.worker = body.id
         session.lists = session.codec.binary and "list" in (body.features or ())
         session.may_list = session.codec.binary or "list" in (body.features or ())
@@ -478,6 +486,7 @@ class Sessions:
 
     def _ended(self, session: Session, pump: asyncio.Task[None]) -> None:
         self.open.pop(session.number, None)
+        self._accounts.forget(session.number)
         if not pump.done():
             pump.cancel()
 

@@ -98,7 +98,7 @@ class RunningHub:
 
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=START_S)
         try:
-            body = json.dumps({"user": user, "scopes": list(scopes)})
+            body = json.dumps({"user": user, "scopes": list(scopes), "shared_account": True})
             headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
             connection.request("POST", "/api/v1/tokens", body, headers)
             answer = json.loads(connection.getresponse().read())

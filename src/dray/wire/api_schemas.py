@@ -279,12 +279,16 @@ class RequeueRequest(msgspec.Struct):
 
 
 class TokenRequest(msgspec.Struct):
-    """A token to be made; without `user` for the caller. With `worker` for that worker alone: its token so far ends."""
+    """A token to be made; without `user` for the caller. With `worker` for that worker alone: its token so far ends.
+
+    `shared_account` is a yes to tasks of several users in one account.
+    """
 
     scopes: Annotated[list[TokenScope], Meta(min_length=1, max_length=5)]
     user: Id | None = None
     expires_s: Annotated[float, Meta(gt=0, le=100 * 365 * 86400)] | None = None
     worker: Id | None = None
+    shared_account: bool = False
 
 
 class TokenDocument(msgspec.Struct):
@@ -378,6 +382,7 @@ class HubDocument(msgspec.Struct):
     started_at: Time | None = None
     home: str | None = None
     reports: int = 0
+    shared_accounts: list[str] = []
 
 
 class Health(msgspec.Struct):

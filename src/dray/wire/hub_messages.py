@@ -11,6 +11,7 @@ import msgspec
 
 from dray.core.model.bounds import (
     Epoch,
+    Few,
     FewNamed,
     IdText,
     Line,
@@ -54,6 +55,7 @@ class Ack(msgspec.Struct):
     keep: Many[IdText] = []
     stop: Many[IdText] = []
     results: ManyNamed[Word] = {}
+    notes: Few[Line] = []
     log_offsets: ManyNamed[FewNamed[Offset]] = {}
 
 

@@ -133,6 +133,14 @@ def read_cards(cards: list[OfferedCard]) -> tuple[Device, ...]:
     return tuple(Device(*msgspec.structs.astuple(card)) for card in cards)
 
 
+class TaskAccount(msgspec.Struct):
+    """As whom tasks of a user run, `*` being all that are not named."""
+
+    user: IdText
+    name: IdText = ""
+    uid: Annotated[int, Meta(ge=-1, le=(1 << 32) - 1)] = -1
+
+
 class Register(msgspec.Struct):
     """First message of a session. `features` absent or empty marks a base-only peer."""
 
@@ -151,6 +159,7 @@ class Register(msgspec.Struct):
     address: Line | None = None
     features: Few[Word] | None = None
     resources: FewNamed[Annotated[int, Meta(ge=0, le=2**53)]] | None = None
+    accounts: Some[TaskAccount] | None = None
 
 
 class Heartbeat(msgspec.Struct):

@@ -83,6 +83,7 @@ class SimSession:
 
     def __init__(self, life: HubLife, connection: Connection) -> None:
         self.number, self.connection, self.worker = connection.number, connection, ""
+        self.notes: list[str] = []
         self._life = life
 
     def push(self, envelope: Message) -> None:
