@@ -168,3 +168,29 @@ def test_the_facade_knows_its_names_and_no_others() -> None:
         assert getattr(dray, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         dray.nonsense  # noqa: B018 - looking is the test
+
+
+def test_a_program_that_ends_while_its_hub_is_away_says_nothing_of_it() -> None:
+    script = """
+import atexit, time
+import dray
+from dray.testing import running_hub
+
+with running_hub() as hub:
+    client = dray.connect(hub.url, hub.token, home=hub.home)
+    client.ping()
+    hub.kill()
+    inner = client._opened()[1]._channel
+    # Called last of all: by then there are no threads to dial in, and it has been tried.
+    tries = inner.dials
+    def wait():
+        deadline = time.monotonic() + 30
+        while inner.dials < tries + 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    atexit.register(wait)
+"""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DRAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False, env=env
+    )
+    assert (done.returncode, done.stderr) == (0, "")
