@@ -165,3 +165,26 @@ def test_a_move_is_given_up_where_the_other_worker_became_too_small(cluster: Clu
     cluster.register("w2", active=[cluster.active(cluster.current("b"))], cpus=2)
     cluster.poll("w2", 100)
     assert not cluster.state.moves
+
+
+def test_a_preemptor_leaves_what_a_move_waits_for(cluster: Cluster) -> None:
+    """`light` moves to where `heavy` leaves: nobody else may reckon with the cores that it has yet to get there."""
+    bands = Queue(order="priority", ageing_s=0, protect_after_s=0)
+    cluster.rule(
+        queues={"default": bands},
+        preemption=PreemptionPolicy(min_run_s=0, moves=10),
+        placement=PlacementPolicy(strategy="spread"),
+    )
+    cluster.join("w1", credit=100, cpus=4, gpus=1)
+    heavy = run(cluster, "heavy", cpu_milli=4000, priority=1)
+    small = run(cluster, "small", gpu_count=1, priority=0)
+    cluster.join("w2", credit=100, cpus=4, batch=1)
+    light = run(cluster, "light", cpu_milli=2000, priority=1)
+    cluster.submit("last", cpu_milli=1000, priority=1)
+    moved = {key[0]: move.worker for key, move in cluster.state.moves.items()}
+    assert moved == {"heavy": "w2", "light": "w1"}
+    cluster.submit("preemptor", cpu_milli=3000, gpu_count=1, priority=5)
+    assert cluster.attempt(small).cancel == "", "three cores beside last and light are not to be had"
+    for uid in (heavy, light):
+        cluster.end(uid, "preempted")
+    assert {cluster.attempt(cluster.current(name)).worker for name in ("light", "last")} == {"w1"}

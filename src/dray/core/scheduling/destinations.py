@@ -5,6 +5,8 @@ Claimed before anything else is: to everybody, keepers included, it looks as tak
 
 from __future__ import annotations
 
+import msgspec
+
 from dray.core.lifecycle.moves import is_under_way
 from dray.core.lifecycle.state import State, TaskKey
 from dray.core.model.resources import Ask
@@ -42,6 +44,18 @@ def drop_over(state: State) -> None:
             columns.roomier[row] = None
 
 
+def _rest(ask: Ask, part: Ask) -> Ask:
+    """What of an ask a part does not hold; the slot is with the part."""
+    had = dict(part.resources)
+    return msgspec.structs.replace(
+        ask,
+        pool="",
+        cpu_milli=ask.cpu_milli - part.cpu_milli,
+        memory_bytes=ask.memory_bytes - part.memory_bytes,
+        resources=tuple((name, amount - had.get(name, 0)) for name, amount in ask.resources),
+    )
+
+
 def claim_moves(state: State, rooms: Rooms) -> dict[TaskKey, Spot]:
     """Claim what is kept and there; gives where each task would start now."""
     found: dict[TaskKey, Spot] = {}
@@ -61,5 +75,9 @@ def claim_moves(state: State, rooms: Rooms) -> dict[TaskKey, Spot]:
             found[key] = Spot(row, move.variant, devices)
         elif rooms.left(row).credit > 0:
             # Others leave that place for it, or a slot is missing for a moment: what is there of it is kept.
-            rooms.claim(row, *rooms.clip(row, ask, move.devices))
+            part, cards = rooms.clip(row, ask, move.devices)
+            rooms.claim(row, part, cards)
+            rooms.owe(row, _rest(ask, part), tuple(index for index in move.devices if index not in cards))
+        else:
+            rooms.owe(row, ask, move.devices)
     return found

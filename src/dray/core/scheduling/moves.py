@@ -213,7 +213,8 @@ class Aside:
         ]
 
     def _spare(self, row: int, ask: Ask, leaving: Sequence[Attempt]) -> Spare:
-        spare = Spare(self._state, self._rooms.room(row, ask.pool), ask.pool, leaving)
+        owed = self._rooms.owed.get(row, ())
+        spare = Spare(self._state, self._rooms.room(row, ask.pool), ask.pool, leaving, owed)
         spare.slots = min(spare.slots, self._rooms.left(row).credit)
         return spare
 
@@ -252,7 +253,8 @@ def _is_lighter(ask: Ask, than: Ask) -> bool:
 
 def _beside(state: State, rooms: Rooms, claim: Claim) -> Spare:
     """What stays idle on a worker beside a claim once those have left it who are to."""
-    spare = Spare(state, rooms.room(claim.row, claim.ask.pool), claim.ask.pool, claim.victims)
+    room, owed = rooms.room(claim.row, claim.ask.pool), rooms.owed.get(claim.row, ())
+    spare = Spare(state, room, claim.ask.pool, claim.victims, owed)
     spare.take(claim.ask, claim.devices)
     spare.slots = min(spare.slots, rooms.left(claim.row).credit)
     return spare

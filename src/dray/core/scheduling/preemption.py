@@ -317,7 +317,7 @@ class Search:
             room = self._rooms.room(row, ask.pool)
             if not fits(ask, room, CLASS_FILTERS):
                 continue
-            spare = Spare(self._state, room, ask.pool)
+            spare = Spare(self._state, room, ask.pool, (), self._rooms.owed.get(row, ()))
             if (keepers := self._watch.of_row.get(row)) is not None:
                 keepers.withhold(spare, job.id)
             taken: list[Blow] = []

@@ -41,7 +41,14 @@ class Window:
 class Spare:
     """What one worker has free at some moment, as attempts end one after another."""
 
-    def __init__(self, state: State, room: Room, pool: str, leaving: Iterable[Attempt] = ()) -> None:
+    def __init__(
+        self,
+        state: State,
+        room: Room,
+        pool: str,
+        leaving: Iterable[Attempt] = (),
+        owed: Iterable[tuple[Ask, Devices]] = (),
+    ) -> None:
         self.cpu, self.memory, self.slots = room.free_cpu, room.free_mem, room.slots_free
         self.cards: tuple[Device, ...] = room.cards
         self.used = dict(room.card_used)
@@ -49,6 +56,8 @@ class Spare:
         self.pool, self._state = pool, state
         for attempt in leaving:
             self.give_back(attempt)
+        for ask, devices in owed:
+            self.take(ask, devices)
 
     def give_back(self, attempt: Attempt, sign: int = 1) -> None:
         """An attempt has ended (sign 1), or has not after all (sign -1)."""
@@ -245,7 +254,8 @@ class Watch:
         gone: tuple[Attempt, ...],
         until_ms: int = 0,
     ) -> None:
-        spare = Spare(self._state, self._rooms.room(row, ask.pool), ask.pool, gone)
+        owed = self._rooms.owed.get(row, ())
+        spare = Spare(self._state, self._rooms.room(row, ask.pool), ask.pool, gone, owed)
         spare.take(ask, devices)
         keeper = Keeper(job_id, start_ms, ask, devices, spare, self._window)
         keeper.gone, keeper.until_ms = gone, until_ms
@@ -288,7 +298,7 @@ def row_start(state: State, rooms: Rooms, row: int, ask: Ask, variant: int) -> S
     room = rooms.room(row, ask.pool)
     if not room.present or room.draining or not fits(ask, room, CLASS_FILTERS):
         return None
-    spare = Spare(state, room, ask.pool)
+    spare = Spare(state, room, ask.pool, (), rooms.owed.get(row, ()))
     devices = spare.cards_for(ask)
     if devices is not None:
         return Start(state.now_ms, row, variant, devices)

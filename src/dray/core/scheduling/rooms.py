@@ -91,7 +91,7 @@ class Rooms:
     """The offer side of one pass.
 
     `claimed` lists rows in the order of claims, `spent` those of them that have no slot or credit left: a walk
-    remembers how far it has read.
+    remembers how far it has read. `owed`: what is to be taken of room that is not there yet.
     """
 
     def __init__(self, state: State) -> None:
@@ -101,6 +101,7 @@ class Rooms:
         self.claimed: list[int] = []
         self.spent: list[int] = []
         self.lefts: dict[int, Left] = {}
+        self.owed: dict[int, list[tuple[Ask, Devices]]] = {}
         self._usable: dict[str, Mask] = {}
         self._free: dict[str, Numbers] = {}
 
@@ -210,6 +211,13 @@ class Rooms:
         self.claimed.append(row)
         if not left.credit or not (left.batch if ask.pool == "batch" else left.service):
             self.spent.append(row)
+
+    def owe(self, row: int, ask: Ask, devices: Devices) -> None:
+        """Note what somebody will take on a worker as soon as others leave it, on top of what is claimed.
+
+        It counts for whoever reckons with their leaving too.
+        """
+        self.owed.setdefault(row, []).append((ask, devices))
 
     def _named(self, row: int, left: Left) -> dict[str, int]:
         if left.named is not None:
