@@ -327,8 +327,15 @@ MOVERS = (
         "The room that a task moves to is anybody's.",
         (
             Edit(_CLAIMS, "rooms.claim(row, ask, devices)", "pass"),
-            Edit(_CLAIMS, "rooms.claim(row, *rooms.clip(row, ask, move.devices))", "pass"),
+            Edit(_CLAIMS, "rooms.claim(row, part, cards)", "pass"),
         ),
+    ),
+    _one(
+        "moved-room-reckoned-with",
+        "Whoever looks for victims counts on room that a task which moves has yet to get.",
+        "dray.core.scheduling.rooms:Rooms.owe",
+        "self.owed.setdefault(row, []).append((ask, devices))",
+        "pass",
     ),
     _one(
         "moved-into-the-room-it-makes",

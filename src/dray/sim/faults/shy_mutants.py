@@ -60,6 +60,7 @@ SHY = (
 )
 
 SHOWN_BY: dict[str, int] = {
+    "moved-room-reckoned-with": 3400155,
     "served-room-kept-again": 703601,
     "preemptor-not-expected": 425,
     "room-kept-where-it-is-gone": 704726,
