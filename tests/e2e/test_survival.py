@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 
@@ -103,9 +104,10 @@ def test_retries_count_failures_only(cluster: Cluster) -> None:
 
 def test_two_machines_under_one_name_are_refused_loudly(cluster: Cluster) -> None:
     first = cluster.start_agent("w1")
+    # As by a disk image: with its token, too.
     home = cluster.folder / "twin"
-    home.mkdir()
-    (home / "token").write_text(cluster.token)
+    (home / "worker").mkdir(parents=True)
+    shutil.copy(first.home / "worker" / "token", home / "worker" / "token")
     command = [str(home) if word == str(first.home) else word for word in first.command]
     log = cluster.folder / "twin.log"
     twin = cluster.spawn(command, log)

@@ -182,14 +182,16 @@ def test_the_agent_of_the_hubs_home_has_a_workers_token(cluster: Cluster) -> Non
     assert sorted(token["revoked"] for token in tokens) == [False, True]
 
 
-def test_an_agent_whose_name_is_taken_says_so(cluster: Cluster) -> None:
+@pytest.mark.parametrize("by", ["a join token", "the admin's token in its home"])
+def test_an_agent_whose_name_is_taken_says_so(cluster: Cluster, by: str) -> None:
     cluster.start_agent("w1")
-    text = cluster.call("POST", "/tokens", {"scopes": ["join"]}).json["token"]
-    env = {
-        "DRAY_WORKER_TOKEN": text,
-        "DRAY_WORKER_HUB": cluster.url,
-        "DRAY_HOME": str(cluster.folder / "two"),
-    }
+    home = cluster.folder / "two"
+    env = {"DRAY_WORKER_HUB": cluster.url, "DRAY_HOME": str(home)}
+    if by == "a join token":
+        env["DRAY_WORKER_TOKEN"] = cluster.call("POST", "/tokens", {"scopes": ["join"]}).json["token"]
+    else:
+        home.mkdir(mode=0o700)
+        (home / "token").write_text(cluster.token)
     log = cluster.folder / "two.log"
     cluster.spawn([*DRAY, "worker", "start", "--name", "w1", "--backend", "cpu"], log, env)
     wait_for(lambda: "ERROR" in log.read_text(), "it says so")

@@ -210,7 +210,8 @@ async def create_token(desk: Desk, request: Request) -> Answer:
         if asked.scopes != ["worker"]:
             what = "goes with the scope worker and no other"
             raise InvalidInput(f"no token was made: worker: {what}", [Problem("worker", what)])
-        return Answer(await desk.owners.issue(request.caller, asked.worker, user, asked.expires_s), 201)
+        made = await desk.owners.issue(request.caller, asked.worker, user, asked.expires_s, on_purpose=True)
+        return Answer(made, 201)
     made = await desk.tokens.create(
         request.caller, user, asked.scopes, asked.expires_s, shared_account=asked.shared_account
     )

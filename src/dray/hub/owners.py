@@ -83,12 +83,22 @@ class Owners:
         return (AuditRecord(clock.at_ms, caller.user, caller.token_id, "worker.bind", worker_id, detail),)
 
     async def issue(
-        self, by: Caller, worker_id: str, user: str = "", expires_s: float | None = None
+        self,
+        by: Caller,
+        worker_id: str,
+        user: str = "",
+        expires_s: float | None = None,
+        *,
+        on_purpose: bool = False,
     ) -> dict[str, Any]:
-        """Make a worker a token of its own. For an admin this is how an id changes hands: its token so far ends."""
+        """Make a worker a token of its own. For an admin this is how an id changes hands: its token so far ends.
+
+        An agent asks by itself, with the admin's token where it finds that: while another machine of its name is
+        connected, only a person may want that one to go (`on_purpose`).
+        """
         state = self._state()
         holder = self.holder(state, worker_id)
-        if holder and not by.may("admin"):
+        if holder and not (by.may("admin") and (on_purpose or not _is_here(state, worker_id))):
             record, text = self._note(state, by, worker_id, "asked for its token", self._tokens.clock_ms())
             if record is not None:
                 logger.error("alarm: %s", text)
@@ -159,3 +169,8 @@ class Owners:
                     f"token {token_id} is shared by {len(names)} workers ({', '.join(sorted(names)[:3])}…), each of "
                     "which could pose as the others: give each a token of its own"
                 )
+
+
+def _is_here(state: State, worker_id: str) -> bool:
+    presence = state.presence.get(worker_id)
+    return presence is not None and bool(presence.session)
