@@ -343,13 +343,16 @@ def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> Htt
 
 
 def _report_behind(reports: Reports, worker: str, known: Position, found: Position) -> None:
+    """One report, however many workers say so: one that lies must not bury the others."""
     told = f"turn {known.seq}" if known.seq > found.seq else "something"
+    logger.warning(
+        "worker %s was told %s under epoch %d, which this store does not have", worker, told, known.epoch
+    )
     reports.file(
         "lost turns",
-        f"a worker was told {told} under epoch {known.epoch}, and this hub began after turn {found.seq} with epoch "
-        f"{found.epoch}: its store is a backup or has lost turns. What the worker runs and the store does not know is "
-        "put in quarantine, never killed",
-        worker,
+        f"workers were told more than this hub began with (turn {found.seq}, epoch {found.epoch}; the log names them): "
+        "its store is a backup or has lost turns. What they run and the store does not know is put in quarantine, "
+        "never killed",
     )
 
 
