@@ -56,6 +56,8 @@ class Calls(LaneService):
     def __init__(self, incarnation: str, ready: int, kept: int) -> None:
         super().__init__(incarnation, ready, kept)
         self._old: dict[str, dict[str, Any] | None] = {}
+        # Runners that are gone, with the call that each was in: the supervisor keeps them until the hub has its end.
+        self.kept: dict[str, dict[str, Any]] = {}
         # What is known to keep runners from starting on this worker, in words.
         self.obstacle = ""
 
@@ -341,17 +343,45 @@ class Calls(LaneService):
     def runner_exited(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
         """A runner process has ended; `item["now"]` is the call that it was in."""
         uid = item["uid"]
-        effects: list[Effect] = [Supervise({"op": "acked", "uids": [uid]})]
+        if uid in self.kept:
+            return []
         if uid in self._old:
-            return effects + self._lose(uid, item)
+            now = self._old.pop(uid)
+            self._lose(now)
+            return self._part(uid, now)
         record = self.pool.gone(uid, now_ms)
         if record is None:
-            return effects
+            return self._part(uid, None)
+        effects: list[Effect] = []
         lane = self.lanes.get(record.lane)
         if lane is not None and lane.runner == uid:
             effects += self._bereave(lane, record, item, now_ms)
         effects += self._give_up_starts(record, item, now_ms)
+        now = item.get("now")
+        named = self.lanes.get(now["lane"]) if now is not None else None
+        effects += self._part(uid, now if named is not None and named.careful else None)
         return effects + self.settle(now_ms)
+
+    def _part(self, uid: str, now: dict[str, Any] | None) -> list[Effect]:
+        """Let the supervisor forget a runner, once the hub has the end of the call that it was in: this agent may die
+        before it is told, and the next one, which is sent that call again, knows from nobody else that it has begun.
+        """
+        if now is not None and self._is_untold(now):
+            self.kept[uid] = now
+            return []
+        return [Supervise({"op": "acked", "uids": [uid]})]
+
+    def _is_untold(self, now: dict[str, Any]) -> bool:
+        lane, index = self.lanes.get(now["lane"]), now["index"]
+        if lane is None or index < 0:
+            return False
+        return lane.stopping is not None or index in lane.landing or lane.done.get(index, 0) >= now["no"]
+
+    def _part_with_told(self) -> list[Effect]:
+        told = [uid for uid, now in self.kept.items() if not self._is_untold(now)]
+        for uid in told:
+            del self.kept[uid]
+        return [Supervise({"op": "acked", "uids": told})] if told else []
 
     def _bereave(self, lane: Lane, record: RunnerRecord, item: dict[str, Any], now_ms: int) -> list[Effect]:
         """A lane's runner is gone: the call it was in has ended, the others are run by the next one."""
@@ -409,6 +439,8 @@ class Calls(LaneService):
         for uid in [uid for uid in self.pool.records if uid not in held and uid not in asked]:
             effects += self.runner_exited({"uid": uid, "error": "the supervisor does not have it"}, now_ms)
         for uid, item in held.items():
+            if uid in self.kept:
+                continue
             ours = uid in self.pool.records
             if not ours and uid not in self._old:
                 self._inherit(uid, item.get("now"))
@@ -433,16 +465,14 @@ class Calls(LaneService):
             # A lane may have had several processes, one after the other: each was in a call of its own.
             lane.done[now["index"]] = max(now["no"], lane.done.get(now["index"], 0))
 
-    def _lose(self, uid: str, item: dict[str, Any]) -> list[Effect]:
+    def _lose(self, now: dict[str, Any] | None) -> None:
         """A process of an earlier agent is confirmed gone: the call it was in is lost, and that one only."""
-        now = self._old.pop(uid)
         lane = self.lanes.get(now["lane"]) if now is not None else None
         if now is None or lane is None or now["index"] < 0:
-            return []
+            return
         columns = self.results.columns(lane.uid, lane.job)
         append_end(columns, now["index"], now["no"], "lost", None, 0)
         columns.details[now["index"]] = ("lost", "its agent was restarted while it ran")
-        return []
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -492,6 +522,7 @@ class Calls(LaneService):
         """Send again what was not acked in time."""
         self.results.repeat_late(now_ms, RESEND_MS)
         due = self.settle(now_ms) if self.pool.holds_back else []
+        due += self._part_with_told() if self.kept else []
         late = [lane for lane in self.lanes.values() if lane.result is not None]
         return due + [self._tell_result(lane, now_ms) for lane in late if now_ms - lane.sent_ms >= RESEND_MS]
 

@@ -224,8 +224,9 @@ class Runners:
             self._carrier.follow_call(lane, index, task_id, self.home.live(uid), ended=True)
 
     def _remove_later(self, uid: str) -> None:
-        """Its folder goes once nothing in it is on its way any more."""
-        if uid in self._landings.values() or self._carrier.ships_from(self.home.folder(uid)):
+        """Its folder goes once nothing in it is on its way any more, and no later agent may have to read its notes."""
+        landing, kept = uid in self._landings.values(), uid in self._machine.calls.kept
+        if landing or kept or self._carrier.ships_from(self.home.folder(uid)):
             asyncio.get_running_loop().call_later(1.0, self._remove_later, uid)
         else:
             self.home.remove([uid])

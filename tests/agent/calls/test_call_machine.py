@@ -399,6 +399,42 @@ def test_runners_of_an_earlier_agent_are_ended_and_their_call_is_lost() -> None:
     assert (told.payload["index"], told.payload["no"], told.payload["state"]) == ([4], [2], "lost")
 
 
+def test_a_runner_is_kept_until_the_hub_has_the_end_of_the_call_it_was_in() -> None:
+    now = {"lane": "1-1", "job": "j", "index": 4, "no": 2}
+    gone = {
+        "uid": "runner-old-1",
+        "task_id": "runner-old-1",
+        "phase": "exited",
+        "now": now,
+        "state": "failed",
+    }
+    state = {"journal_id": "x", "boot_id": "b", "max_epoch": 1, "attempts": [gone]}
+    machine = Machine("w", "new", 1, 0, (1000,), {}, 0)
+    assert machine.attached(state, 0) == [], "or nobody could tell the next agent that the call has begun"
+    machine.acked(Ack(re="register", epoch=1), 0)
+    (told,) = machine.pull(0)
+    assert (told.payload["index"], told.payload["no"], told.payload["state"]) == ([4], [2], "lost")
+    machine.greeting(())
+    assert machine.attached(state, 0) == [], "another supervisor says it again"
+    assert machine.pull(0) == []
+    assert [effect for effect in machine.resend(0) if "acked" in str(effect)] == []
+    machine.calls_acked(CallsAck([told.payload["seq"]]), 0)
+    assert Supervise({"op": "acked", "uids": ["runner-old-1"]}) in machine.resend(0)
+    assert [effect for effect in machine.resend(0) if "acked" in str(effect)] == []
+
+
+@pytest.mark.parametrize(("careful", "kept"), [(True, True), (False, False)])
+def test_of_a_call_that_must_not_run_twice_the_dead_runner_is_kept(careful: bool, kept: bool) -> None:
+    bench = Bench()
+    (uid,) = bench.start()
+    bench.assign(1, at_most_once=careful)
+    bench.exit(uid, {"lane": "1-1", "job": "j", "index": 0, "no": 1}, signal=9)
+    acked = Supervise({"op": "acked", "uids": [uid]})
+    assert (acked not in bench.effects) == kept
+    assert bench.pull()[0][0] == "failed"
+    assert (acked in bench.machine.resend(bench.now)) == kept
+
+
 def test_a_lane_whose_call_waits_gives_the_others_back_and_is_not_fed() -> None:
     bench = Bench()
     (uid,) = bench.start()
