@@ -115,6 +115,12 @@ class Supervisor:
         else:
             call(*arguments)
 
+    def change_hands(self) -> None:
+        """Another agent has connected: what the one before asked and nobody has read goes with its connection, and
+        nothing is done that the state does not tell which the new one is given.
+        """
+        self._unread.clear()
+
     def ping(self) -> None:
         if self.alive:
             self.tell({"ev": "pong", "refusal": NO_SPACE if self.full else ""})

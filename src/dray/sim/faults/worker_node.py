@@ -92,6 +92,7 @@ class WorkerNode:
     def _attach(self) -> None:
         assert self.machine is not None
         life = self.life
+        self.supervisor.change_hands()
         self.supervisor.runners.tell = lambda what, arguments: self._later_called(life, what, arguments)
         self._carry_out(self.machine.attached(self.supervisor.state(), self.world.now_ms))
         self.supervisor.tell = lambda event: self._later_supervised(life, event)
