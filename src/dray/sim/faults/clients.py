@@ -167,9 +167,11 @@ class Clients:
             self._hub.now.cancel(job_id, index, Pending(heard))
 
     def rewind(self) -> None:
-        """The hub was restored from a backup: arrays that it still has may be open there once more."""
-        for job_id in self._checker.account.acknowledged:
-            if job_id in self._arrays and job_id not in self.still_open:
+        """The hub was restored from a backup: arrays that it still has may be open there once more. It may have one
+        whose submit was answered only later; of one that it has not it will say so.
+        """
+        for job_id in self._arrays:
+            if job_id not in self.still_open:
                 self.still_open[job_id] = None
                 self._world.at(1000, self._extend, job_id, 0)
 

@@ -219,7 +219,7 @@ class ForeignNode:
                 self._runs.hand_back(self.name)
                 self._report(refusal | {"exit_class": "lost_unstarted"})
             else:
-                self._runs.refuse(uid)
+                self._runs.refuse(self.name, spec.id)
                 self._report(refusal)
             self._ready()
             return

@@ -100,8 +100,8 @@ class Runs:
         self.of_task: dict[str, list[Execution]] = {}
         self.going: dict[str, list[Execution]] = {}
         self.slots: dict[tuple[str, str], int] = {}
-        # Attempts of which a base-only worker said that they failed though they never ran.
-        self.refused: set[str] = set()
+        # Workers, and tasks of which they said that they failed though they never ran: base-only ones.
+        self.refused: set[tuple[str, str]] = set()
         self.unstarted: dict[str, deque[int]] = {}
         # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
         self.intended: set[str] = set()
@@ -151,9 +151,9 @@ class Runs:
         execution.ended_ms, execution.outcome = self._world.now_ms, outcome
         self.going[execution.machine].remove(execution)
 
-    def refuse(self, uid: str) -> None:
+    def refuse(self, worker: str, task_id: str) -> None:
         """A base-only worker could not take a task on: a failure without a run."""
-        self.refused.add(uid)
+        self.refused.add((worker, task_id))
 
     def hand_back(self, machine: str) -> None:
         """A machine gives back what it did not start: now and then, or it would eat the queue."""

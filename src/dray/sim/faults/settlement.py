@@ -119,11 +119,13 @@ class Settlement:
     ) -> None:
         """Failures and losses are charged for what happened, each once."""
         name = f"task {task.job_id}/{task.index}"
+        task_id = f"{task.job_id}/{task.index}" if spec.numbered else task.job_id
         ran = {run.uid for run in runs} | self._runs.intended
         nameless = any(not run.names_attempt for run in runs)
         for attempt in attempts:
-            # A base-only worker has no other word for what it could not take on.
-            refused = attempt.phase is Phase.FAILED and attempt.uid in self._runs.refused
+            # A base-only worker has no other word for what it could not take on; and since it names no attempt, its
+            # word, said again to a new session, is taken for the attempt that the hub has given it by then.
+            refused = attempt.phase is Phase.FAILED and (attempt.worker, task_id) in self._runs.refused
             if attempt.started and attempt.uid not in ran and not refused and not nameless:
                 self._world.fail(f"{name}: attempt {attempt.uid} is recorded as started and never ran")
             if attempt.phase is Phase.SUCCEEDED and not attempt.started:
