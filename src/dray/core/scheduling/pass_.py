@@ -249,7 +249,10 @@ class _Pass:
         if self._ruled:
             self._gates.take(head, len(spots))
         if self._weighs:
-            cost = len(spots) * cost_of(state.policy, state.asks(head.line.shape)[0])
+            asks = state.asks(head.line.shape)
+            cost = len(spots) * cost_of(state.policy, asks[0])
+            if len(asks) > 1:  # by what each of them takes, which need not be the first alternative
+                cost = sum(cost_of(state.policy, asks[spot.variant]) for spot in spots)
             self._turns.charge(head, cost)
             self._search.give(job.user, cost)
 

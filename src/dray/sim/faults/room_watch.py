@@ -71,7 +71,10 @@ class RoomWatch:
             record = state.ledger.get((kind, key))
             if isinstance(record, Receipt) and record.id not in self._seen:
                 self._seen[record.id] = None
-                self._check_preemption(state, record, fresh)
+                if (
+                    record.now_ms == state.now_ms
+                ):  # else one of a backup's, which was judged when it was decided
+                    self._check_preemption(state, record, fresh)
 
     # --- room ---------------------------------------------------------------------------------------------------------
 
