@@ -62,10 +62,10 @@ SHY = (
 SHOWN_BY: dict[str, int] = {
     "moved-room-reckoned-with": 3400155,
     "served-room-kept-again": 703601,
-    "preemptor-not-expected": 425,
-    "room-kept-where-it-is-gone": 704726,
+    "preemptor-not-expected": 1438,
+    "room-kept-where-it-is-gone": 13,
     "given-up-goes-on": 45,
-    "stale-hub-takes-back": 17,
+    "stale-hub-takes-back": 0,
     "heartbeat-answered-twice": 39,
     "idle-stale-hub-stays": 50,
     "quarantine-kills": 40,
