@@ -89,7 +89,8 @@ class Checker:
         self._over_ms: dict[tuple[str, str], int] = {}
         self._lost: dict[str, None] = {}
         self._ever_lost: dict[str, None] = {}
-        self._revoked: dict[str, None] = {}
+        # By the hub that took it back: one that has just lost its store to that one owes its workers nothing.
+        self._revoked: dict[int, list[str]] = {}
         self._taken_back: dict[str, None] = {}
         self._asked_to_stop: dict[str, None] = {}
         self.gangs = GangWatch(world, runs)
@@ -208,7 +209,8 @@ class Checker:
             self._placed[attempt.uid] = None
             self._check_placement(life.state, attempt)
         if attempt.phase is Phase.REVOKED and attempt.uid not in self._taken_back:
-            self._taken_back[attempt.uid] = self._revoked[attempt.uid] = None
+            self._taken_back[attempt.uid] = None
+            self._revoked.setdefault(life.number, []).append(attempt.uid)
         if attempt.phase is Phase.LOST and attempt.uid not in self._lost:
             self._lost[attempt.uid] = self._ever_lost[attempt.uid] = None
             if attempt.error.startswith("silent for"):
@@ -337,9 +339,8 @@ class Checker:
 
     def _find_left_behind(self, life: HubLife) -> list[str]:
         """An assignment that is taken back is taken from its worker in the same turn, if it has a session."""
-        uids, self._revoked = self._revoked, {}
         found = []
-        for uid in uids:
+        for uid in self._revoked.pop(life.number, ()):
             attempt = life.state.attempts.get(uid)
             presence = life.state.presence.get(attempt.worker) if attempt is not None else None
             reachable = presence is not None and presence.session in life.sessions.open
@@ -390,4 +391,4 @@ class Checker:
         self._runs.estrange()
         self.gangs.rewind()
         self._policy.rewind()
-        self._rooms.rewind()
+        self._rooms.rewind(self._hub.state)

@@ -116,16 +116,21 @@ class Clients:
         self._steering.dress(key, spec)
         self.site.dress(key, spec)
         if self._hub.up:
+            asked = dict(spec)
             self._hub.now.submit(
-                [spec], key, Pending(lambda got, fault: self._answered(key, spec, got, fault))
+                [asked], key, Pending(lambda got, fault: self._answered(key, spec, asked, got, fault))
             )
         self._world.at(PATIENCE_MS, self._submit, key, spec)
 
-    def _answered(self, key: str, spec: dict[str, Any], got: Any, fault: BaseException | None) -> None:
+    def _answered(
+        self, key: str, spec: dict[str, Any], asked: dict[str, Any], got: Any, fault: BaseException | None
+    ) -> None:
+        """`asked`: the spec as it was then. Asked twice before the first answer, both answers are about that."""
         if isinstance(fault, NoSpace):
             self._world.counts["submit refused for space"] += 1
             return
-        if fault is not None and self._steering.excused(spec, fault):
+        if fault is not None and self._steering.excused(asked, fault):
+            spec.pop("after", None)
             return
         if fault is not None:
             self._world.fail(f"the submit under {key} was refused: {fault}")

@@ -45,7 +45,7 @@ from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver,
 from dray.sim.faults.network import Connection, Message
 from dray.sim.faults.world import World
 from dray.wire.client_messages import Calls
-from dray.wire.worker_messages import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register
+from dray.wire.worker_messages import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register, WorkerMessage
 
 HOUSEKEEPING_MS = 60_000
 USER = Caller("sim", "sim", ("admin",))
@@ -276,6 +276,7 @@ class HubLife:
         if not self.up:
             return
         body = msgspec.convert(message.get("payload", {}), WORKER_PAYLOADS[message["type"]])
+        at_ms = self.world.now_ms
         if isinstance(body, Register):
             session.worker = body.id
             if inbound.is_outdated(self.state, self.store.epoch, body):
@@ -285,23 +286,35 @@ class HubLife:
                     self._fall(failure)
                     return
                 self._first.append(EpochStarted(raised))
-            self.post(
-                lambda state, clock: Decision(
-                    inbound.register(state, self.store, session.number, body, body.id)
-                )
-            )
+            self.post(lambda state, clock: self._let_in(session, body, at_ms))
         elif session.worker:
             worker, number = session.worker, session.number
             if isinstance(body, Heartbeat):
                 self.beats[worker] += 1
-                self.named.append((self.world.now_ms, worker, number, tuple(body.active or ())))
+                self.named.append((at_ms, worker, number, tuple(body.active or ())))
             early = isinstance(body, Heartbeat) and self._beat(session)
-            self.post(
-                lambda state, clock: Decision(inbound.interpret(state, worker, number, body, answered=early))
-            )
+            self.post(lambda state, clock: self._interpret(session, body, early, at_ms))
             if isinstance(body, ReadyForWork):
                 self.asked[number] = max(body.credits, self.asked.get(number, 0))
-        self._note_sign_of_life(session, isinstance(body, Register))
+            presence = self.state.presence.get(worker)
+            if presence is not None and presence.session == number:
+                self.heard_ms[worker] = at_ms
+
+    def _let_in(self, session: SimSession, body: Register, at_ms: int) -> Decision:
+        """Its turn has come; that it spoke counts, from outside, once it was let in."""
+        self._knocks.append((session, at_ms))
+        self.heard_then[session.worker] = at_ms
+        return Decision(inbound.register(self.state, self.store, session.number, body, body.id))
+
+    def _interpret(self, session: SimSession, body: WorkerMessage, answered: bool, at_ms: int) -> Decision:
+        worker, number = session.worker, session.number
+        self._heed(session, at_ms)
+        return Decision(inbound.interpret(self.state, worker, number, body, answered=answered))
+
+    def _heed(self, session: SimSession, at_ms: int) -> None:
+        """The hub takes a sign of life in: what waits behind others' work it cannot go by when it judges silence."""
+        if inbound.is_let_in(self.state, session.worker, session.number):
+            self.heard_then[session.worker] = at_ms
 
     def _beat(self, session: SimSession) -> bool:
         """As the hub's sessions do: answer a heartbeat before bulk work that waits."""
@@ -312,24 +325,21 @@ class HubLife:
         if not inbound.is_let_in(self.state, worker, number):
             return False
         self.world.counts["heartbeat answered early"] += 1
-        self.post(lambda state, clock: Decision(inbound.answer_beat(state, worker, number)), presses=True)
-        return True
+        at_ms = self.world.now_ms
 
-    def _note_sign_of_life(self, session: SimSession, registers: bool) -> None:
-        """From outside: who spoke when. A registration counts once it was let in."""
-        presence = self.state.presence.get(session.worker)
-        if registers:
-            self._knocks.append((session, self.world.now_ms))
-        elif presence is not None and presence.session == session.number:
-            self.heard_ms[session.worker] = self.world.now_ms
+        def decide(state: State, clock: Clock) -> Decision:
+            self._heed(session, at_ms)
+            return Decision(inbound.answer_beat(state, worker, number))
+
+        self.post(decide, presses=True)
+        return True
 
     def _note_arrivals(self) -> None:
         for session, at_ms in self._knocks:
             presence = self.state.presence.get(session.worker)
             if presence is not None and presence.session == session.number:
                 self.heard_ms[session.worker] = max(at_ms, self.heard_ms.get(session.worker, 0))
-        # Who knocked while the turn was under way is let in by the next one.
-        self._knocks = [knock for knock in self._knocks if knock[1] >= self.turn_ms]
+        self._knocks.clear()
 
     def _closed(self, session: SimSession, code: int) -> None:
         if not self.up:
@@ -358,8 +368,7 @@ class HubLife:
         if not self.up:
             return
         requests = self._inbox.take()
-        knocks = {session.worker: at_ms for session, at_ms in self._knocks}
-        self.turn_ms, self.heard_then = self.world.now_ms, self.heard_ms | knocks
+        self.turn_ms = self.world.now_ms
         first, self._first = self._first, []
         self._go_on(self.conductor.turn(requests, first, self.clock()))
 

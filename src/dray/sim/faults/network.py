@@ -90,9 +90,10 @@ class Connection:
             self.to_agent(self, message)
 
     def undisturbed(self, for_ms: int) -> bool:
-        """Whether everything got through here for so long."""
+        """Whether everything got through here for so long; of a socket that waits for what was lost nothing does."""
         since = max(self.began_ms, self._weather.rough_ms)
-        return self.alive and self._weather.calm and self._world.now_ms - since > for_ms
+        flows = self.alive and not any(self._stalled.values())
+        return flows and self._weather.calm and self._world.now_ms - since > for_ms
 
     def break_off(self, code: int = 1006) -> None:
         """The socket dies; both ends hear of it some time later, much later where the network says nothing."""

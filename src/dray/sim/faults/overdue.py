@@ -19,7 +19,7 @@ def find_overdue(life: HubLife, runs: Runs) -> list[str]:
         *_losses(life),
         *_unaccepted(life),
         *_waits(life),
-        *_stops(life),
+        *_stops(life, runs),
         *_unconfirmed(life, runs),
         *_zombies(life, runs),
     ]
@@ -106,8 +106,9 @@ def _waits(life: HubLife) -> Iterator[str]:
             yield f"job {job.id} waits since {now_ms - began_ms} ms, its scheduling timeout is {job.timeout_ms}"
 
 
-def _stops(life: HubLife) -> Iterator[str]:
-    """A worker that speaks confirms in the end what it was asked to stop; one that was away has from its return on.
+def _stops(life: HubLife, runs: Runs) -> Iterator[str]:
+    """A worker that speaks confirms in the end what it was asked to stop; one that was away has from its return on,
+    one whose supervisor stood still from when that reads again.
 
     Between two storms it may be heard for a moment in which it had nothing to repeat: the calm must have lasted.
     """
@@ -119,7 +120,8 @@ def _stops(life: HubLife) -> Iterator[str]:
         asked_ms = (
             max(attempt.cancel_ms, state.started_ms) - life.site.shift_ms + round(1000 * attempt.grace_s)
         )
-        waits_ms = now_ms - max(asked_ms, session.connection.began_ms)
+        reads_ms = runs.reads_from_ms.get(session.connection.owner, 0)
+        waits_ms = now_ms - max(asked_ms, session.connection.began_ms, reads_ms)
         if waits_ms > 2 * state.rules.stop_again_ms + SLACK_MS and session.connection.undisturbed(SLACK_MS):
             yield f"attempt {uid} was asked to stop {waits_ms} ms ago, {attempt.worker} speaks and has it still"
 
@@ -128,6 +130,7 @@ def _unconfirmed(life: HubLife, runs: Runs) -> Iterator[str]:
     """A worker that is asked to stop what it does not run says so, where nothing keeps either's word away.
 
     The calm must have lasted since the request: one that fell into a storm is repeated only when the grace is over.
+    Only the supervisor knows what runs: while it stands still nobody can say so.
     """
     state, now_ms = life.state, life.world.now_ms
     for uid, asked_ms in life.stop_asked_ms.items():
@@ -137,7 +140,9 @@ def _unconfirmed(life: HubLife, runs: Runs) -> Iterator[str]:
         session = life.sessions.open.get(state.presence[attempt.worker].session)
         # What was never accepted may have gone with the worker's supervisor: the hub takes that back by its own timer.
         patience_ms = SHORT_SLACK_MS + (0 if attempt.accepted_at_ms else state.rules.accept_ms)
-        if session is None or asked_ms < session.connection.began_ms or now_ms - asked_ms < patience_ms:
+        if session is None or asked_ms < session.connection.began_ms:
+            continue
+        if now_ms - max(asked_ms, runs.reads_from_ms.get(session.connection.owner, 0)) < patience_ms:
             continue
         ends = [run.ended_ms for run in runs.of_task.get(state.spell(attempt), ()) if run.uid == uid]
         busy = any(ended_ms < 0 or now_ms - ended_ms < SHORT_SLACK_MS for ended_ms in ends)
@@ -153,6 +158,7 @@ def _zombies(life: HubLife, runs: Runs) -> Iterator[str]:
         connection = session.connection
         if presence is None or presence.session != session.number or not connection.undisturbed(ZOMBIE_MS):
             continue
+        reads_ms = runs.reads_from_ms.get(connection.owner, 0)
         for run in runs.going.get(connection.owner, ()):
             attempt = life.store.find_attempt(run.uid)
             if attempt is None or attempt.phase.live or run.uid in life.state.attempts:
@@ -161,7 +167,7 @@ def _zombies(life: HubLife, runs: Runs) -> Iterator[str]:
                 continue
             if run.given_up_ms < 0:
                 run.given_up_ms = now_ms
-            elif now_ms - max(run.given_up_ms, _grace_over_ms(life, attempt)) > ZOMBIE_MS:
+            elif now_ms - max(run.given_up_ms, reads_ms, _grace_over_ms(life, attempt)) > ZOMBIE_MS:
                 yield f"{run} goes on, the hub has it as {attempt}"
 
 

@@ -48,9 +48,12 @@ class RoomWatch:
         self._kept: frozenset[tuple[object, ...]] = frozenset()
         self._offers = OfferWatch()
 
-    def rewind(self) -> None:
-        """The hub was restored from a backup: it does not know what came after."""
-        self._seen.clear()
+    def rewind(self, state: State) -> None:
+        """The hub was restored from a backup: it does not know what came after, and draws the numbers of receipts anew.
+
+        Those it still has were judged when they were made: their victims may be long gone.
+        """
+        self._seen = {record.id: None for record in state.ledger.values() if isinstance(record, Receipt)}
         self._hits.clear()
         self._moves.clear()
         self._pairs.clear()

@@ -15,6 +15,7 @@ from dray.sim.faults.world import World
 
 # So many tasks given to a machine that starts none of them, within so long, are a storm.
 MOST_UNSTARTED, STORM_MS = 16, 10_000
+NEVER_MS = 1 << 60
 
 
 class Execution(msgspec.Struct):
@@ -103,6 +104,8 @@ class Runs:
         # Workers, and tasks of which they said that they failed though they never ran: base-only ones.
         self.refused: set[tuple[str, str]] = set()
         self.unstarted: dict[str, deque[int]] = {}
+        # By machine, since when its supervisor reads what it is asked; `NEVER_MS` while it stands still.
+        self.reads_from_ms: dict[str, int] = {}
         # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
         self.intended: set[str] = set()
         self.gangs: GangRuns | None = None

@@ -75,7 +75,6 @@ class Steering:
             for need in needs
         ):
             return False
-        del spec["after"]
         self._world.counts["waits for a forgotten job"] += 1
         return True
 

@@ -16,7 +16,7 @@ from dray.agent.effects import Probe
 from dray.agent.machine import Launch, gang_meta
 from dray.core.model.resources import WHOLE
 from dray.sim.faults.runner_node import RunnerHost
-from dray.sim.faults.runs import Behaviour, CallRuns, Execution, Runs
+from dray.sim.faults.runs import NEVER_MS, Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world import World
 
 PORT = 29_500
@@ -104,6 +104,7 @@ class Supervisor:
     @stalled.setter
     def stalled(self, stalled: bool) -> None:
         self._stalled = stalled
+        self._runs.reads_from_ms[self._machine] = NEVER_MS if stalled else self._world.now_ms
         unread, self._unread = self._unread, []
         for call, arguments in unread:
             self.ask(call, *arguments)
@@ -350,11 +351,14 @@ class Supervisor:
         self.tell({"ev": "exited", "items": [{"uid": record.uid, **exit_}]})
 
     def stop_for_hub(self, uid: str, reason: str, grace_ms: int) -> None:
-        """Stop an attempt on the hub's word; work that this hub cannot know is never its to stop."""
+        """Stop an attempt on the hub's word; work that this hub cannot know is never its to stop.
+
+        Judged when it is asked for: a supervisor that stands still may read a stop of the hub before this one.
+        """
         process = self.processes.get(uid)
         if process is not None and not process.gone and process.execution.stranger:
             self._world.fail(f"the hub stops {process.execution}, of which it never heard ({reason})")
-        self.cancel(uid, reason, grace_ms)
+        self.ask(self.cancel, uid, reason, grace_ms)
 
     def acked(self, uids: list[str]) -> None:
         self.runners.acked(uids)

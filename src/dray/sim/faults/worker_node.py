@@ -381,7 +381,7 @@ class WorkerNode:
         supervisor = self.supervisor
         if operation == "cancel":
             grace_ms = round(1000 * request.get("grace_s", 30))
-            supervisor.ask(supervisor.stop_for_hub, request["uid"], request["reason"], grace_ms)
+            supervisor.stop_for_hub(request["uid"], request["reason"], grace_ms)
         elif operation == "go":
             supervisor.ask(supervisor.go, request["uid"])
         elif operation == "ping":
