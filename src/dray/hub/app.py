@@ -345,9 +345,7 @@ def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> Htt
 def _report_behind(reports: Reports, worker: str, known: Position, found: Position) -> None:
     """One report, however many workers say so: one that lies must not bury the others."""
     told = f"turn {known.seq}" if known.seq > found.seq else "something"
-    logger.warning(
-        "worker %s was told %s under epoch %d, which this store does not have", worker, told, known.epoch
-    )
+    logger.warning("worker %s was told %s under epoch %d, not in this store", worker, told, known.epoch)
     reports.file(
         "lost turns",
         f"workers were told more than this hub began with (turn {found.seq}, epoch {found.epoch}; the log names them): "
