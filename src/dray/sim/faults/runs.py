@@ -108,10 +108,14 @@ class Runs:
         self.reads_from_ms: dict[str, int] = {}
         # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
         self.intended: set[str] = set()
+        self._restored = False
         self.gangs: GangRuns | None = None
 
     def begin(self, execution: Execution) -> None:
         """Note a start down; two current attempts never share more of a card than it has."""
+        # A call that waited in its runner while the hub was put back is as unheard of as one that ran.
+        if self._restored and execution.call[0] >= 0:
+            execution.stranger = self._is_unheard(execution)
         self.all.append(execution)
         self.of_task.setdefault(execution.task_id, []).append(execution)
         going = self.going.setdefault(execution.machine, [])
@@ -169,10 +173,12 @@ class Runs:
 
     def estrange(self) -> None:
         """A restored hub knows nothing of attempts made after its backup."""
-        state, store = self._hub.state, self._hub.store
+        self._restored = True
         for runs in self.going.values():
             for run in runs:
-                known = state.attempts.get(run.uid) or store.find_attempt(run.uid)
-                # Also a call that its lane was given after the backup: the lane is known, the call is not.
-                if known is None or (known.calls is not None and run.call[0] not in known.calls):
-                    run.stranger = True
+                run.stranger = run.stranger or self._is_unheard(run)
+
+    def _is_unheard(self, run: Execution) -> bool:
+        """Also of a call that its lane was given after the backup: the lane is known, the call is not."""
+        known = self._known(run.uid)
+        return known is None or (known.calls is not None and run.call[0] not in known.calls)
