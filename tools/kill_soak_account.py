@@ -280,14 +280,15 @@ class Account:
                     self._find("output", f"{what}: {shown[:3]} … {shown[-3:]}", task.id)
 
     def _had_no_room(self, attempt: dict[str, Any]) -> bool:
-        """A full disk under a worker costs output, and nothing else."""
+        """A full disk, the worker's or the hub's, costs output, and nothing else."""
         machine = self._killer.machine
         if machine is None:
             return False
         began, ended = (
             datetime.fromisoformat(attempt[name]).timestamp() for name in ("started_at", "ended_at")
         )
-        return machine.was("full", attempt["worker"], began - ROUND_S, ended + ROUND_S)
+        disks = (attempt["worker"], "hub")
+        return any(machine.was("full", disk, began - ROUND_S, ended + ROUND_S) for disk in disks)
 
     def _output(self, task: Task, no: int) -> list[str]:
         where = {"task": task.record["index"]} if task.id != task.job_id else {}

@@ -81,6 +81,8 @@ def test_a_request_that_breaks_a_turn_is_refused_reported_and_not_tried_again(
             worker.recv("nothing", 20)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1012
+    # Who comes while it reloads is asked to come again.
+    wait_until(lambda: hub.call("GET", "/hub")[0] == 200)
     with hub.worker("w1") as worker:
         worker.register()
         assert hub.call("GET", f"/jobs/{before['id']}")[1]["name"] == "good"
