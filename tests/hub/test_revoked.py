@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import threading
@@ -82,7 +83,7 @@ def test_a_revoked_worker_is_cut_off_and_its_results_count_no_more(
 
 
 def test_what_a_revoked_worker_goes_on_saying_is_not_taken(hub: RunningHub, wait_until: WaitUntil) -> None:
-    """It does not read its goodbye and goes on sending: the hub drops it all, and breaks the connection off."""
+    """It heeds no goodbye and goes on sending: the hub drops it all, or has broken the connection off by then."""
     made = make(hub, "worker")
     with MockWorker(hub.url, made["token"], "deaf") as worker:
         job, task = begin(hub, worker, wait_until)
@@ -91,7 +92,7 @@ def test_what_a_revoked_worker_goes_on_saying_is_not_taken(hub: RunningHub, wait
         socket.protocol.send_text(said.encode() if isinstance(said, str) else said)
         raw, late = socket.socket.dup(), b"".join(socket.protocol.data_to_send())
         assert call(hub, "DELETE", f"/tokens/{made['id']}")[0] == 200
-        with raw:
+        with raw, contextlib.suppress(ConnectionError):
             raw.sendall(late)
         wait_until(lambda: call(hub, "GET", "/workers/deaf")[1]["status"] == "offline")
     assert state_of(hub, job) == "running"
