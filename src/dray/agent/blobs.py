@@ -17,11 +17,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
+from dray.agent.aside import Aside
 from dray.errors import HubUnavailable, NoSpace, TooLarge
 from dray.wire.blob_folder import BlobFolder, check_digest, is_digest
 from dray.wire.dialling import Trust, Way
@@ -62,7 +62,7 @@ class Blobs:
     ) -> None:
         self.folder, self._cap_bytes, self._access = folder, cap_bytes, access
         self._near = BlobFolder(near) if near else None
-        self._threads = ThreadPoolExecutor(THREADS, "dray-blobs")
+        self._threads = Aside(THREADS, "dray-blobs")
         self._connections = threading.local()
         # Where calls run as other accounts these are let through to names that they were told, and list nothing.
         self._modes = (0o711, 0o644) if folder.stat().st_mode & 0o001 else (0o750, 0o640)
@@ -72,7 +72,7 @@ class Blobs:
         self._salt = secrets.token_hex(16)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def scan(self) -> None:
         """Find what an earlier agent has left, oldest first; remove what it had not finished."""
@@ -212,15 +212,14 @@ class Blobs:
 
     async def _persist(self, transfer: Callable[[], str]) -> str:
         """Try until the hub answers: it may be on its way back."""
-        loop = asyncio.get_running_loop()
         delay_s = RETRY_MIN_S
         for _ in range(TRIES):
             try:
-                return await loop.run_in_executor(self._threads, transfer)
+                return await self._threads.do(transfer)
             except (OSError, http.client.HTTPException, HubUnavailable):
                 await asyncio.sleep(delay_s)
                 delay_s = min(RETRY_MAX_S, 2 * delay_s)
-        return await loop.run_in_executor(self._threads, transfer)
+        return await self._threads.do(transfer)
 
     def _request(
         self, method: str, target: str, body: BinaryIO | None, size: int, token: str = ""

@@ -8,7 +8,6 @@ a new join token, or another hub in this home, leads to a new exchange, and a re
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -17,6 +16,7 @@ import secrets
 from typing import NamedTuple
 from urllib.parse import quote
 
+from dray.agent.aside import do_aside
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable
 from dray.wire.dialling import Trust, Way
@@ -52,7 +52,7 @@ class OwnToken:
         text, source = self._choose()
         if not source:
             return text
-        made = await asyncio.to_thread(_exchange, way, trust, text, self._config.name)
+        made = await do_aside(_exchange, way, trust, text, self._config.name)
         if not made:
             return text
         self._keep(Kept(made, self._config.name, source))
