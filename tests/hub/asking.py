@@ -13,10 +13,19 @@ from dray.testing.hub_process import RunningHub
 
 
 def ask(
-    hub: RunningHub, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    hub: RunningHub,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+    token: str = "",
 ) -> tuple[int, Any]:
-    """Ask once; 0 where nobody answers. Text that is no JSON comes as it is."""
-    sent = {"Authorization": f"Bearer {hub.token}", "Content-Type": "application/json", **(headers or {})}
+    """Ask once, with the admin's token or another; 0 where nobody answers. Text that is no JSON comes as it is."""
+    sent = {
+        "Authorization": f"Bearer {token or hub.token}",
+        "Content-Type": "application/json",
+        **(headers or {}),
+    }
     data = json.dumps(body).encode() if body is not None else None
     connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=30)
     try:

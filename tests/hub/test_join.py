@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import websockets
 from tests.e2e.cluster import DRAY, Cluster, wait_for
-from tests.hub.test_owners import audited, call, make, refusal, worker_check
+from tests.hub.asking import ask
+from tests.hub.test_owners import audited, make, refusal, worker_check
 from websockets.exceptions import ConnectionClosed
 
 from dray.testing import MockWorker, RunningHub, running_hub
@@ -23,7 +24,7 @@ def hub() -> Iterator[RunningHub]:
 
 
 def join(hub: RunningHub, token: str, name: str) -> tuple[int, Any]:
-    return call(hub, "POST", f"/workers/{name}/token", token=token)
+    return ask(hub, "POST", f"/workers/{name}/token", token=token)
 
 
 def test_a_join_token_gets_each_worker_a_token_of_its_own(hub: RunningHub) -> None:
@@ -40,7 +41,7 @@ def test_a_join_token_gets_each_worker_a_token_of_its_own(hub: RunningHub) -> No
     with MockWorker(hub.url, first, "j1") as one, MockWorker(hub.url, second, "j2") as two:
         one.register()
         two.register()
-        call(hub, "DELETE", f"/tokens/{own[0][1]['id']}")
+        ask(hub, "DELETE", f"/tokens/{own[0][1]['id']}")
         with pytest.raises(ConnectionClosed):
             one.recv("never", 20)
         two.heartbeat()
@@ -71,8 +72,8 @@ def test_a_join_token_takes_no_id_over(hub: RunningHub) -> None:
 )
 def test_a_join_token_opens_nothing_else(hub: RunningHub, method: str, path: str) -> None:
     made = make(hub, "join")
-    status, answer = call(
-        hub, method, path, {"command": ["true"]} if method == "POST" else None, made["token"]
+    status, answer = ask(
+        hub, method, path, {"command": ["true"]} if method == "POST" else None, token=made["token"]
     )
     assert status == 403
     assert "is a join token" in answer["error"]["message"]
@@ -83,8 +84,8 @@ def test_a_join_token_opens_nothing_else(hub: RunningHub, method: str, path: str
 def test_only_admins_and_join_tokens_make_workers_tokens(hub: RunningHub) -> None:
     for scope in ("worker", "submit", "read"):
         assert join(hub, make(hub, scope)["token"], "any")[0] == 403
-    assert call(hub, "POST", "/tokens", {"scopes": ["join", "submit"]})[0] == 400
-    assert call(hub, "POST", "/tokens", {"scopes": ["submit"], "worker": "w"})[0] == 400
+    assert ask(hub, "POST", "/tokens", {"scopes": ["join", "submit"]})[0] == 400
+    assert ask(hub, "POST", "/tokens", {"scopes": ["submit"], "worker": "w"})[0] == 400
 
 
 def test_an_expired_join_token_lets_nobody_in(hub: RunningHub, wait_until: Callable[..., Any]) -> None:
@@ -101,7 +102,7 @@ def test_an_admin_makes_a_workers_token_anew_and_the_old_one_ends(hub: RunningHu
             worker.recv("never", 20)
     with MockWorker(hub.url, new["token"], "again") as worker:
         worker.register()
-    listed = {token["id"]: token for token in call(hub, "GET", "/tokens")[1]["tokens"]}
+    listed = {token["id"]: token for token in ask(hub, "GET", "/tokens")[1]["tokens"]}
     assert (listed[old["id"]]["revoked"], listed[new["id"]]["worker"]) == (True, "again")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.hub.asking import ask
 from websockets.exceptions import ConnectionClosed
 
 from dray.testing import MockWorker, RunningHub, running_hub
@@ -26,21 +26,8 @@ def hub() -> Iterator[RunningHub]:
         yield made
 
 
-def call(hub: RunningHub, method: str, path: str, body: Any = None, token: str = "") -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=30)
-    headers = {"Authorization": f"Bearer {token or hub.token}", "Content-Type": "application/json"}
-    try:
-        connection.request(method, f"/api/v1{path}", json.dumps(body) if body is not None else None, headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        is_json = "json" in str(answer.getheader("content-type"))
-        return answer.status, json.loads(text) if is_json else text
-    finally:
-        connection.close()
-
-
 def make(hub: RunningHub, *scopes: str, **more: Any) -> dict[str, Any]:
-    status, made = call(hub, "POST", "/tokens", {"scopes": list(scopes), **more})
+    status, made = ask(hub, "POST", "/tokens", {"scopes": list(scopes), **more})
     assert status == 201, made
     return dict(made)
 
@@ -56,14 +43,14 @@ def refusal(worker: MockWorker) -> str:
 
 
 def audited(hub: RunningHub, action: str, target: str) -> list[str]:
-    records = call(hub, "GET", "/audit?limit=1000")[1]["records"]
+    records = ask(hub, "GET", "/audit?limit=1000")[1]["records"]
     return [
         record["token_id"] for record in records if (record["action"], record["target"]) == (action, target)
     ]
 
 
 def worker_check(hub: RunningHub) -> Any:
-    (found,) = [c for c in call(hub, "GET", "/doctor")[1]["checks"] if c["name"] == "worker tokens"]
+    (found,) = [c for c in ask(hub, "GET", "/doctor")[1]["checks"] if c["name"] == "worker tokens"]
     return found
 
 
@@ -94,7 +81,7 @@ def test_an_id_belongs_to_the_token_that_first_registered_it() -> None:
             assert "another token" in refusal(other), "it is bound for good, not for the life of a hub"
         with MockWorker(hub.url, mine["token"], "a") as owner:
             owner.register()
-            assert call(hub, "DELETE", f"/tokens/{mine['id']}")[0] == 200
+            assert ask(hub, "DELETE", f"/tokens/{mine['id']}")[0] == 200
         with MockWorker(hub.url, thief["token"], "a") as other:
             other.register()
         assert audited(hub, "worker.bind", "a") == [thief["id"], mine["id"]], "revoking frees the id"
@@ -114,7 +101,7 @@ def test_a_workers_token_speaks_for_one_worker(hub: RunningHub) -> None:
         first.recv("ack")
     with MockWorker(hub.url, made["token"], "two") as second:
         refusal(second)
-    assert call(hub, "GET", "/workers/two")[0] == 404
+    assert ask(hub, "GET", "/workers/two")[0] == 404
     with MockWorker(hub.url, made["token"], "one") as first:
         first.register()
 
@@ -129,12 +116,12 @@ def test_an_admins_token_is_every_worker_that_nobody_else_is(hub: RunningHub) ->
 
 def run_on(hub: RunningHub, worker: MockWorker, wait_until: WaitUntil) -> tuple[str, Any]:
     worker.register()
-    job = call(hub, "POST", "/jobs", {"command": ["true"]})[1]["id"]
+    job = ask(hub, "POST", "/jobs", {"command": ["true"]})[1]["id"]
     worker.ready()
     task = worker.assigned()
     worker.accept(task)
     worker.started(task)
-    wait_until(lambda: call(hub, "GET", f"/jobs/{job}")[1]["state"] == "running")
+    wait_until(lambda: ask(hub, "GET", f"/jobs/{job}")[1]["state"] == "running")
     return job, task
 
 
@@ -167,11 +154,11 @@ def test_nothing_is_taken_for_an_attempt_of_another_worker(hub: RunningHub, wait
         while thief.recv("ack").payload.get("re") != "heartbeat":
             pass
         assert all(job not in said.error for said in thief.script.held if "calls_result" in said.error)
-        shown = call(hub, "GET", f"/jobs/{job}")[1]
+        shown = ask(hub, "GET", f"/jobs/{job}")[1]
         assert (shown["state"], shown["phase"], shown.get("progress")) == ("running", "running", None)
         print_on(victim, task, 2, b"ne")
         victim.result(task, usage={"stdout_bytes": 4, "stderr_bytes": 0})
-        wait_until(lambda: call(hub, "GET", f"/jobs/{job}")[1]["state"] == "succeeded")
+        wait_until(lambda: ask(hub, "GET", f"/jobs/{job}")[1]["state"] == "succeeded")
         follower.thread.join(20)
         assert follower.read == b"mine"
 
@@ -220,15 +207,15 @@ def test_one_who_is_not_let_in_moves_neither_epoch_nor_output(hub: RunningHub, w
     thief = MockWorker(hub.url, make(hub, "worker")["token"], "vic-2", features=FEATURES, msgpack=True)
     with victim, thief:
         job, task = run_on(hub, victim, wait_until)
-        before = call(hub, "GET", "/hub")[1]["epoch"]
+        before = ask(hub, "GET", "/hub")[1]["epoch"]
         finished = {"task_id": job, "attempt": task.attempt, "state": "failed", "exit_code": 1}
         said = thief.script.register(max_epoch_seen=before + 5, finished_unacked=[finished])
         thief.send("register", said)
         with pytest.raises(ConnectionClosed):
             thief.recv("ack", 20)
-        assert call(hub, "GET", "/hub")[1]["epoch"] == before
-        assert call(hub, "GET", f"/jobs/{job}")[1]["state"] == "running"
-        call(hub, "POST", f"/jobs/{job}/cancel", {})
+        assert ask(hub, "GET", "/hub")[1]["epoch"] == before
+        assert ask(hub, "GET", f"/jobs/{job}")[1]["state"] == "running"
+        ask(hub, "POST", f"/jobs/{job}/cancel", {})
 
 
 def test_what_others_run_is_not_told_over_a_workers_socket(hub: RunningHub, wait_until: WaitUntil) -> None:
@@ -238,4 +225,4 @@ def test_what_others_run_is_not_told_over_a_workers_socket(hub: RunningHub, wait
         assert eve.recv("worker_show_response").payload["jobs"] == []
         worker.send("worker_show_request", {"worker_id": "shown"})
         assert [line["task_id"] for line in worker.recv("worker_show_response").payload["jobs"]] == [job]
-        call(hub, "POST", f"/jobs/{job}/cancel", {})
+        ask(hub, "POST", f"/jobs/{job}/cancel", {})

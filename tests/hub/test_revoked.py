@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import websockets
+from tests.hub.asking import ask
 from websockets.exceptions import ConnectionClosed
 
 from dray.testing import MockWorker, RunningHub, running_hub
@@ -25,19 +23,8 @@ def hub() -> Iterator[RunningHub]:
         yield made
 
 
-def call(hub: RunningHub, method: str, path: str, body: Any = None, token: str = "") -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=30)
-    headers = {"Authorization": f"Bearer {token or hub.token}", "Content-Type": "application/json"}
-    try:
-        connection.request(method, f"/api/v1{path}", json.dumps(body) if body is not None else None, headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"null")
-    finally:
-        connection.close()
-
-
 def make(hub: RunningHub, *scopes: str, **more: Any) -> dict[str, Any]:
-    status, made = call(hub, "POST", "/tokens", {"user": "ana", "scopes": list(scopes), **more})
+    status, made = ask(hub, "POST", "/tokens", {"user": "ana", "scopes": list(scopes), **more})
     assert status == 201, made
     return dict(made)
 
@@ -53,7 +40,7 @@ def close_of(worker: MockWorker) -> tuple[int, str]:
 def begin(hub: RunningHub, worker: MockWorker, wait_until: WaitUntil) -> tuple[str, Any]:
     """Have a job run on this worker: its id and its assignment."""
     worker.register()
-    job = call(hub, "POST", "/jobs", {"command": ["true"]})[1]["id"]
+    job = ask(hub, "POST", "/jobs", {"command": ["true"]})[1]["id"]
     worker.ready()
     task = worker.assigned()
     worker.accept(task)
@@ -62,7 +49,7 @@ def begin(hub: RunningHub, worker: MockWorker, wait_until: WaitUntil) -> tuple[s
 
 
 def state_of(hub: RunningHub, job: str) -> str:
-    return str(call(hub, "GET", f"/jobs/{job}")[1]["state"])
+    return str(ask(hub, "GET", f"/jobs/{job}")[1]["state"])
 
 
 def test_a_revoked_worker_is_cut_off_and_its_results_count_no_more(
@@ -71,15 +58,15 @@ def test_a_revoked_worker_is_cut_off_and_its_results_count_no_more(
     made = make(hub, "worker")
     with MockWorker(hub.url, made["token"], "cut") as worker:
         job, task = begin(hub, worker, wait_until)
-        assert call(hub, "DELETE", f"/tokens/{made['id']}")[0] == 200
+        assert ask(hub, "DELETE", f"/tokens/{made['id']}")[0] == 200
         assert close_of(worker) == (4401, f"token {made['id']} was revoked")
         with pytest.raises(ConnectionClosed):
             worker.result(task)
-    wait_until(lambda: call(hub, "GET", "/workers/cut")[1]["status"] == "offline")
+    wait_until(lambda: ask(hub, "GET", "/workers/cut")[1]["status"] == "offline")
     assert state_of(hub, job) == "running", "its fate is left to the timers"
     with pytest.raises(websockets.InvalidStatus, match="401"), MockWorker(hub.url, made["token"], "cut"):
         pass
-    call(hub, "POST", f"/jobs/{job}/cancel", {})
+    ask(hub, "POST", f"/jobs/{job}/cancel", {})
 
 
 def test_what_a_revoked_worker_goes_on_saying_is_not_taken(hub: RunningHub, wait_until: WaitUntil) -> None:
@@ -91,31 +78,31 @@ def test_what_a_revoked_worker_goes_on_saying_is_not_taken(hub: RunningHub, wait
         socket = worker._connection()
         socket.protocol.send_text(said.encode() if isinstance(said, str) else said)
         raw, late = socket.socket.dup(), b"".join(socket.protocol.data_to_send())
-        assert call(hub, "DELETE", f"/tokens/{made['id']}")[0] == 200
+        assert ask(hub, "DELETE", f"/tokens/{made['id']}")[0] == 200
         with raw, contextlib.suppress(ConnectionError):
             raw.sendall(late)
-        wait_until(lambda: call(hub, "GET", "/workers/deaf")[1]["status"] == "offline")
+        wait_until(lambda: ask(hub, "GET", "/workers/deaf")[1]["status"] == "offline")
     assert state_of(hub, job) == "running"
-    call(hub, "POST", f"/jobs/{job}/cancel", {})
+    ask(hub, "POST", f"/jobs/{job}/cancel", {})
 
 
 def test_a_wait_ends_with_its_token(hub: RunningHub, wait_until: WaitUntil) -> None:
     made = make(hub, "submit")
-    _, job = call(hub, "POST", "/jobs", {"command": ["true"]}, made["token"])
+    _, job = ask(hub, "POST", "/jobs", {"command": ["true"]}, token=made["token"])
     answers: list[tuple[int, Any]] = []
 
     def wait() -> None:
-        answers.append(call(hub, "GET", f"/jobs/{job['id']}?wait_s=50", token=made["token"]))
+        answers.append(ask(hub, "GET", f"/jobs/{job['id']}?wait_s=50", token=made["token"]))
 
     thread = threading.Thread(target=wait)
     thread.start()
-    wait_until(lambda: call(hub, "GET", "/tokens")[1]["tokens"][0]["last_used_at"])
-    call(hub, "DELETE", f"/tokens/{made['id']}")
+    wait_until(lambda: ask(hub, "GET", "/tokens")[1]["tokens"][0]["last_used_at"])
+    ask(hub, "DELETE", f"/tokens/{made['id']}")
     thread.join(20)
     ((status, answer),) = answers
     assert status == 401
     assert f"token {made['id']} was revoked" in answer["error"]["message"]
-    call(hub, "POST", f"/jobs/{job['id']}/cancel", {})
+    ask(hub, "POST", f"/jobs/{job['id']}/cancel", {})
 
 
 @pytest.mark.parametrize("scope", ["worker", "read"])

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hub.asking import ask
 from tests.hub.calls_desk import client_of
-from tests.hub.test_owners import call, make
+from tests.hub.test_owners import make
 
 from dray.hub.auth import make_token
 from dray.hub.http_calls import ROUTES
@@ -32,13 +33,13 @@ def hub() -> Iterator[RunningHub]:
 def test_a_flood_of_bad_tokens_is_held_back_and_told_without_them() -> None:
     with running_hub() as hub:
         guesses = [make_token("eve", ("admin",), 1)[0] for _ in range(2 * int(BURST))]
-        seen = [call(hub, "GET", "/hub", token=guess)[0] for guess in guesses]
+        seen = [ask(hub, "GET", "/hub", token=guess)[0] for guess in guesses]
         assert (seen[0], seen[-1], set(seen)) == (401, 429, {401, 429})
-        assert call(hub, "GET", "/hub")[0] == 200, "a good token from the same address is let in"
+        assert ask(hub, "GET", "/hub")[0] == 200, "a good token from the same address is let in"
         said = (hub.home / "hub.err").read_text()
         assert 1 <= said.count("a bad token from this machine") <= 3
         assert not any(guess.split("_", 2)[2] in said for guess in guesses)
-        (check,) = [c for c in call(hub, "GET", "/doctor")[1]["checks"] if c["name"] == "bad tokens"]
+        (check,) = [c for c in ask(hub, "GET", "/doctor")[1]["checks"] if c["name"] == "bad tokens"]
         assert (check["ok"], "from this machine" in check["detail"]) == (False, True)
 
 
@@ -68,22 +69,22 @@ JOB_ROUTES = [
 @pytest.mark.parametrize("route", JOB_ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_an_id_of_another_user_answers_like_an_unknown_one(hub: RunningHub, route: Any) -> None:
     eve = make(hub, "submit", "read", user="eve")["token"]
-    _, job = call(hub, "POST", "/jobs", {"command": ["true"], "name": "private"})
+    _, job = ask(hub, "POST", "/jobs", {"command": ["true"], "name": "private"})
     body: Any = {"priority": 3} if route.method == "PATCH" else None
 
-    def ask(job_id: str) -> tuple[int, str]:
-        status, answer = call(
-            hub, route.method, route.path.removeprefix("/api/v1").replace("{id}", job_id), body, eve
+    def answer_to(job_id: str) -> tuple[int, str]:
+        status, answer = ask(
+            hub, route.method, route.path.removeprefix("/api/v1").replace("{id}", job_id), body, token=eve
         )
         return status, str(answer).replace(job_id, "ID")
 
-    assert ask(job["id"]) == ask("no-such-job")
-    assert ask(job["id"])[0] == 404
+    assert answer_to(job["id"]) == answer_to("no-such-job")
+    assert answer_to(job["id"])[0] == 404
 
 
 async def test_the_same_over_the_channel_and_by_reference(hub: RunningHub) -> None:
     eve = make(hub, "submit", "read", user="eve")["token"]
-    _, job = call(hub, "POST", "/jobs", {"command": ["true"]})
+    _, job = ask(hub, "POST", "/jobs", {"command": ["true"]})
 
     def spell(reply: Any, job_id: str) -> str:
         return f"{reply.type} {reply.payload} {reply.error}".replace(job_id, "ID")
