@@ -166,6 +166,8 @@ curl -s -H "Authorization: Bearer $token" http://127.0.0.1:7373/api/v1/jobs
   the job that is there, the same key and another job answer 409.
 - `GET /api/v1/jobs/{id}?wait_s=30` answers when the job ends, or after that time.
 - `GET /api/v1/events` is a stream of server-sent events; `Last-Event-ID` resumes it.
+- Answers carry `Dray-Turn`, a word that only the hub can read. Whoever sends the last one back with what it asks
+  next helps the hub to notice a store that has lost what it said; nobody has to.
 - What belongs to somebody else answers 404, as if it were not there. Errors are [on their own page](errors.md).
 """
 

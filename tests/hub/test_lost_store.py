@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from tests.hub.asking import ask
+from tests.hub.asking import ask, wait_until
 
+from dray.cli.connection import Hub
+from dray.client.discovery import settle_config
 from dray.testing.hub_process import RunningHub
 
 FRAME = 4096 + 24
@@ -197,3 +203,79 @@ def test_a_worker_is_a_witness_too(hub: RunningHub) -> None:
         worker.register(max_epoch_seen=told["epoch"], max_turn_seen=told["turn"] + 50)
     (report,) = ask(hub, "GET", "/doctor")[1]["reports"]
     assert report["kind"] == "lost turns"
+
+
+@pytest.fixture
+def put_back(hub: RunningHub) -> Callable[[], None]:
+    """Keeps the store and all that lies beside it as they are now; gives what puts them back."""
+    kept = hub.home.parent / f"{hub.home.name}-kept"
+    hub.stop()
+    shutil.copytree(hub.home, kept)
+    hub.start()
+
+    def put() -> None:
+        hub.stop()
+        for name in ("hub.sqlite", "hub.sqlite.witness"):
+            shutil.copyfile(kept / name, hub.home / name)
+        hub.start()
+
+    return put
+
+
+def test_a_client_is_a_witness_too(hub: RunningHub, put_back: Callable[[], None]) -> None:
+    """Of a hub that counts its epochs and turns again from the same numbers as the one that is lost."""
+    with hub.connect() as client:
+        assert client.submit({"id": "later", "command": ["true"]}).id
+        before = ask(hub, "GET", "/hub")[1]["epoch"]
+        hub.restart()
+        assert client.submit({"id": "latest", "command": ["true"]}).id
+        assert not ask(hub, "GET", "/doctor")[1]["reports"], "what it was told is there"
+        put_back()
+        assert ask(hub, "GET", "/hub")[1]["epoch"] == before, "nothing here knows"
+        assert not ask(hub, "GET", "/doctor")[1]["reports"]
+        assert [job.id for job in client.jobs()] == []
+    _, doctor = ask(hub, "GET", "/doctor")
+    (report,) = doctor["reports"]
+    assert report["kind"] == "lost turns"
+    assert not doctor["ok"]
+    wait_until(lambda: ask(hub, "GET", "/hub")[1]["epoch"] > before + 1)
+
+
+def turn_told(hub: RunningHub, job_id: str) -> str:
+    """Submit a job by plain HTTP; gives what the hub says of its turns with the answer."""
+    connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=30)
+    headers = {"Authorization": f"Bearer {hub.token}", "Content-Type": "application/json"}
+    try:
+        connection.request("POST", "/api/v1/jobs", json.dumps({"id": job_id, "command": ["true"]}), headers)
+        answer = connection.getresponse()
+        assert answer.status == 201, answer.read()
+        return answer.headers["Dray-Turn"]
+    finally:
+        connection.close()
+
+
+def test_nobody_can_claim_a_turn_that_was_never_told(hub: RunningHub, put_back: Callable[[], None]) -> None:
+    early, command = turn_told(hub, "early"), Hub(settle_config(hub.home))
+    told = [turn_told(hub, f"later{number}") for number in range(20)][-1]
+    reader = {"Authorization": f"Bearer {hub.make_token('ana', ['read'])}"}
+    raw = bytearray(base64.urlsafe_b64decode(told))
+    raw[16] ^= 0x40  # the turn, by far
+    forged = [base64.urlsafe_b64encode(raw).decode(), told[:32], "~", "A" * 64, "9" * 5000, early, told]
+    for word in forged:
+        assert ask(hub, "GET", "/hub", headers={**reader, "Dray-Turn": word})[0] == 200
+    hub.restart()
+    for word in forged:
+        assert ask(hub, "GET", "/hub", headers={**reader, "Dray-Turn": word})[0] == 200
+    assert command.get("/jobs/early")["id"] == "early"
+    assert not ask(hub, "GET", "/doctor")[1]["reports"]
+    put_back()
+    hub.restart()
+    reader = {"Authorization": f"Bearer {hub.make_token('ana', ['read'])}"}
+    for word in forged[:-2]:
+        assert ask(hub, "GET", "/hub", headers={**reader, "Dray-Turn": word})[0] == 200
+    assert not ask(hub, "GET", "/doctor")[1]["reports"]
+    # Epochs are past what it was told under by now; the turn is what is missing.
+    assert command.get("/hub")["reports"] == 1
+    assert ask(hub, "GET", "/hub", headers={**reader, "Dray-Turn": told})[0] == 200
+    (report,) = ask(hub, "GET", "/doctor")[1]["reports"]
+    assert (report["kind"], report["count"]) == ("lost turns", 1)

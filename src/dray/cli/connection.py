@@ -22,7 +22,7 @@ from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem
 from dray.presence import find_holder
-from dray.wire.dialling import Stranger
+from dray.wire.dialling import TURN_HEADER, Stranger
 from dray.wire.http_line import HubConnection
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Hub:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
+        # The last turn that the hub spoke of, in its own words, for as long as this command runs.
+        self._turn = ""
 
     def call(
         self,
@@ -165,6 +167,7 @@ class Hub:
         sent = {
             "Authorization": f"Bearer {target.token}",
             "User-Agent": f"dray/{__version__}",
+            **({TURN_HEADER: self._turn} if self._turn else {}),
             **(headers or {}),
         }
         payload = None
@@ -183,6 +186,7 @@ class Hub:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise HubAway(f"the hub at {target.url} does not answer: {_reason(error)}", sent=True) from None
+        self._turn = response.headers.get(TURN_HEADER, "") or self._turn
         return connection, response
 
 

@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from dray.client.watches import Watch, Watchlist
 from dray.client.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire import client_messages as wire
-from dray.wire.dialling import Line, open_line
+from dray.wire.dialling import TURN_HEADER, Line, open_line
 
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
@@ -32,6 +33,7 @@ SAY_AFTER_S = 3.0
 NOT_READY_S = 0.2
 OPEN_S = 10.0
 logger = logging.getLogger("dray.client")
+_WORD = re.compile(r"[A-Za-z0-9_=-]{1,128}")
 _FATAL_CLOSES: dict[int, type[DrayError]] = {4400: InvalidInput, 4401: Unauthenticated, 1009: TooLarge}
 
 
@@ -68,6 +70,8 @@ class Channel:
         self._failure: DrayError | None = None
         self._listener: Listener | None = None
         self.dials = 0
+        # The last turn that the hub spoke of, in its own words: given back, a store that has lost it is found out.
+        self._turn = ""
 
     async def open(self) -> None:
         """Dial for the first time: where no hub answers, the caller hears it at once."""
@@ -130,7 +134,7 @@ class Channel:
         self.dials += 1
         try:
             line = await _open(target)
-            return await dial(_address(target), line, OPEN_S)
+            return await dial(_address(target, self._turn), line, OPEN_S)
         except HandshakeRefused as refusal:
             raise _read_refusal(target.url, refusal.status, refusal.body) from None
         except (OSError, TimeoutError) as fault:
@@ -241,6 +245,10 @@ class Channel:
             if self._listener is not None:
                 self._listener.pushed(reply.type, reply.payload)
             return
+        if reply.type == wire.TURN:
+            if _WORD.fullmatch(word := str(reply.payload)):
+                self._turn = word
+            return
         number = reply.id if isinstance(reply.id, int) else 0
         asked = self._asked.get(number)
         if asked is None or asked.answer.done():
@@ -290,11 +298,12 @@ async def _open(target: Target) -> Line:
         raise HubUnavailable(f"{target.url} cannot be dialled: {fault}") from None
 
 
-def _address(target: Target) -> Address:
+def _address(target: Target, turn: str) -> Address:
     parts = target.parts
     port = parts.port or (443 if parts.scheme == "https" else 80)
     path = parts.path.rstrip("/") + wire.CLIENT_PATH
-    return Address(parts.hostname or "", port, path, wire.SUBPROTOCOL_CLIENT, target.token)
+    told = f"{TURN_HEADER}: {turn}"
+    return Address(parts.hostname or "", port, path, wire.SUBPROTOCOL_CLIENT, target.token, (told,))
 
 
 def _read_refusal(url: str, status: int, body: bytes | bytearray | None) -> DrayError:

@@ -31,6 +31,7 @@ class Address(NamedTuple):
     path: str
     subprotocol: str
     token: str
+    more: tuple[str, ...] = ()
 
 
 class HandshakeRefused(Exception):
@@ -100,6 +101,7 @@ class WebSocket(asyncio.Protocol):
             "Sec-WebSocket-Version: 13",
             f"Sec-WebSocket-Protocol: {self._address.subprotocol}",
             f"Authorization: Bearer {self._address.token}",
+            *self._address.more,
         ]
         self._transport.write("\r\n".join([*lines, "", ""]).encode())
 

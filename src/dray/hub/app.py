@@ -79,13 +79,14 @@ from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
 from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers, SiteParts
-from dray.hub.store.base import AuditRecord, Lost, Position, Store, TokenRow
+from dray.hub.store.base import AuditRecord, Position, Store, TokenRow
 from dray.hub.store.faults import tell_unusable
 from dray.hub.store.opening import Check
 from dray.hub.store.sqlite import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.task_tokens import TaskTokens, ensure_secret
+from dray.hub.told_turns import Behind, TurnWords, report_behind, tell_lost
 from dray.hub.turns import Decision, TurnFailed
 from dray.logfile import make_handler
 from dray.presence import describe_self, hold, keep_private
@@ -247,16 +248,6 @@ async def _go_on(
     return hub
 
 
-def tell_lost(lost: Lost) -> str:
-    """Say that committed turns are missing, and what follows from it."""
-    return (
-        f"the store has lost turns that were committed: its last is {lost.found.seq} (epoch {lost.found.epoch}), "
-        f"and {lost.known.seq} (epoch {lost.known.epoch}) is known to have been answered. Jobs and results of those "
-        "turns are gone; work of theirs that still runs is put in quarantine, never killed. The log as it was found is "
-        "kept beside the store (hub.sqlite-wal.lost-*). After a restore on purpose this is what came after the backup"
-    )
-
-
 def _fold_epoch(engine: Engine, epoch: int) -> None:
     engine.post(lambda state, clock: Decision([EpochStarted(epoch)]))
 
@@ -283,11 +274,11 @@ def _wire(
     outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(the_engine, store))
     metrics = Metrics(lambda: _gauges(state, sessions, ground))
     questions = Questions(the_engine, metrics.snapshot)
-    tasks = TaskTokens(ensure_secret(config.home, write_private), state.jobs.get)
+    tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
     # Drawn anew: a hub that was put back to an earlier time counts again what it counted then, for other work.
     state.uid_key = secrets.token_bytes(32)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
-    behind = partial(_report_behind, setbacks.reports)
+    behind = partial(report_behind, setbacks.reports)
     sessions = Sessions(the_engine, store, outputs, questions, _limits(config), tokens, owners, behind)
     blobs = _make_blobs(config, store, writer, clock, metrics)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
@@ -300,25 +291,24 @@ def _wire(
         config.heartbeat_s,
         LaneFeed(state, args, tasks.make),
         _publish_to(call_feed, blobs),
-        lambda effect, error: _report_effect(setbacks.reports, effect, error),
+        partial(_report_effect, setbacks.reports),
     )
     engine = Engine(state, writer, clock, runner, metrics, Projector(writer), seq, setbacks)
 
-    def low_space() -> bool:
-        return store.low_space(config.min_free_bytes)
-
+    words = _make_words(secret, store, engine, behind)
+    is_low = partial(store.low_space, config.min_free_bytes)
     most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
-    answers = Answers(Parts(engine, store, feed, outputs, metrics, low_space, most, now_at, *more, setbacks))
+    answers = Answers(Parts(engine, store, feed, outputs, metrics, is_low, most, now_at, *more, setbacks))
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
-    def report(kind: str, error: BaseException) -> str:
-        return setbacks.reports.file(kind, f"a question of the kind {kind} failed", error=error).id
-
+    report = partial(_report_question, setbacks.reports)
     budgets = Budgets(streams_most(file_limit()))
-    desk = ChannelDesk(answers, ChannelAnswers(answers, engine, store), calls, tokens.hold, budgets, report)
+    desk = ChannelDesk(
+        answers, ChannelAnswers(answers, engine, store), calls, tokens.hold, budgets, words, report
+    )
     channels = ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
@@ -326,6 +316,7 @@ def _wire(
     ]
     values = Values(blobs, calls, access)
     api = _make_api(config, answers, (tokens, owners), routes, metrics, values, report, budgets)
+    api.words = words
     answers.checks.append(api.knocks.examine)
     server = server or _make_server(config, ground, tls)
     owners.tell_join = _join_words(config, server.url, tls)
@@ -342,16 +333,15 @@ def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> Htt
     return server
 
 
-def _report_behind(reports: Reports, worker: str, known: Position, found: Position) -> None:
-    """One report, however many workers say so: one that lies must not bury the others."""
-    told = f"turn {known.seq}" if known.seq > found.seq else "something"
-    logger.warning("worker %s was told %s under epoch %d, not in this store", worker, told, known.epoch)
-    reports.file(
-        "lost turns",
-        f"workers were told more than this hub began with (turn {found.seq}, epoch {found.epoch}; the log names them): "
-        "its store is a backup or has lost turns. What they run and the store does not know is put in quarantine, "
-        "never killed",
-    )
+def _make_words(secret: bytes, store: SqliteStore, engine: Engine, behind: Behind) -> TurnWords:
+    def now() -> Position:
+        return Position(store.epoch, engine.told)
+
+    return TurnWords(secret, store.position(), now, behind, engine.raise_epoch)
+
+
+def _report_question(reports: Reports, kind: str, error: BaseException) -> str:
+    return reports.file(kind, f"a question of the kind {kind} failed", error=error).id
 
 
 def _report_effect(reports: Reports, effect: str, error: BaseException) -> None:

@@ -29,6 +29,7 @@ from dray.hub.leases import Hold
 from dray.hub.service import Caller, Document, HubService, ReceiptFilter
 from dray.hub.sockets import EXTENSION
 from dray.hub.store.base import JobFilter
+from dray.hub.told_turns import HEADER, TurnWords
 from dray.wire import client_messages as wire
 from dray.wire.packed import Packed
 
@@ -62,6 +63,7 @@ class Desk(NamedTuple):
     calls: CallAnswers
     hold: Hold
     budgets: Budgets
+    words: TurnWords
     report: Callable[[str, BaseException], str] = lambda kind, error: ""
 
 
@@ -81,6 +83,7 @@ class ClientChannels:
         # A unix socket has no address at its other end.
         caller = caller._replace(local=scope.get("client") is None)
         channel = Channel(self._desk, self._limits, caller, send)
+        channel.hears_turns = any(name == HEADER for name, _ in scope["headers"])
         self.open.add(channel)
         if offered and not known:
             channel.close(BAD_INPUT, f"this channel speaks {wire.SUBPROTOCOL_CLIENT}, not {offered[0][:40]}")
@@ -126,6 +129,8 @@ class Channel:
         self._sending = False
         self.pump: asyncio.Task[None] | None = None
         self._bad_in_a_row = 0
+        # Whether the peer gives back what it is told of turns, and what it was told last.
+        self.hears_turns, self._word = False, b""
         self.calls = ChannelCalls(
             desk.calls, caller, self._push, lambda: self._queued_bytes, limits.results_bytes
         )
@@ -319,6 +324,10 @@ class Channel:
                 break
             count += 1
         batch, self._outbox = self._outbox[:count], self._outbox[count:]
+        if batch and self.hears_turns and (word := self._desk.words.write()) != self._word:
+            self._word = word
+            batch.append(wire.write_message(wire.TURN, None, word.decode()))
+            self._queued_bytes += len(batch[-1])
         return batch
 
     def _is_free(self) -> bool:

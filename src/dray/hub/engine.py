@@ -85,6 +85,8 @@ class Engine:
         self._settlers: list[asyncio.Future[None]] = []
         self._doom: BaseException | None = None
         self.failure: BaseException | None = None
+        # The last turn that anything which leaves may speak of.
+        self.told = seq
 
     @property
     def seq(self) -> int:
@@ -264,6 +266,7 @@ class Engine:
             elif isinstance(step, Deliver):
                 # Nothing leaves that a restart would not show: neither what was committed, nor what was only read.
                 self._writer.verify()
+                self.told = self.seq
                 self._runner.run(step.effects, self.seq, clock)
             else:
                 step.give()

@@ -26,6 +26,7 @@ from dray.hub.budgets import UNIT_BYTES, Budgets
 from dray.hub.call_answers import CallAnswers
 from dray.hub.gate import (
     Gate,
+    Headers,
     Receive,
     Scope,
     Send,
@@ -55,6 +56,7 @@ from dray.hub.openapi import openapi_text
 from dray.hub.owners import Owners
 from dray.hub.service import Caller, HubService
 from dray.hub.sockets import ADMIT
+from dray.hub.told_turns import HEADER, TurnWords
 from dray.wire.codec import MAX_DEPTH
 
 log = logging.getLogger("dray.hub.http")
@@ -112,6 +114,8 @@ class HttpApi:
         self._service = service
         self._limits = limits or HttpLimits()
         self.knocks = Knocks()
+        # What callers are told of turns, and give back; None where nobody keeps a store.
+        self.words: TurnWords | None = None
         self._tokens, self._gate = tokens, Gate(tokens, hosts, self.knocks)
         self._router = Router(ROUTES)
         self._sockets = {route.path.encode(): route for route in sockets}
@@ -148,6 +152,7 @@ class HttpApi:
             if route is None:
                 raise NotFound("this version of dray has no WebSocket at this path")
             self.check_ready()
+            self.hear_turn(headers, caller)
         except DrayError as error:
             self._count("websocket", status_of(error))
             await deny_upgrade(send, error)
@@ -162,6 +167,11 @@ class HttpApi:
             log.exception("the WebSocket %s failed", route.path)
             with contextlib.suppress(Exception):
                 await send({"type": "websocket.close", "code": 1011, "reason": "the hub failed"})
+
+    def hear_turn(self, headers: Headers, caller: Caller) -> None:
+        """Take note of the last turn that a caller was told."""
+        if self.words is not None and (word := headers.get(HEADER)):
+            self.words.hear(word, f"a client of {caller.user}")
 
     def check_ready(self) -> None:
         """Refuse work while the hub starts, stops or reloads."""
@@ -274,6 +284,8 @@ class _Exchange:
             _vouch(scope, caller)
         if route.needs_ready:
             api.check_ready()
+        if caller is not None:
+            api.hear_turn(headers, caller)
         query = read_query(scope["query_string"], route.params)
         self._token_id = caller.token_id if caller is not None else ""
         return Request(scope, self._receive, headers, caller, path, query), route
@@ -303,7 +315,10 @@ class _Exchange:
             self._answered = answer.status
             body = encode(answer.document)
             self._sent_bytes = len(body)
-            await send_whole(self._send, answer.status, body)
+            words = self._api.words if request.caller is not None else None
+            await send_whole(
+                self._send, answer.status, body, more=[(HEADER, words.write())] if words is not None else None
+            )
         elif isinstance(answer, Text):
             self._answered = answer.status
             media, more = answer.media.encode(), list(answer.headers)

@@ -27,6 +27,7 @@ from dray.hub.questions import Questions
 from dray.hub.service import Caller
 from dray.hub.sockets import EXTENSION
 from dray.hub.store.base import Position, Store
+from dray.hub.told_turns import Behind
 from dray.hub.turns import Decision
 from dray.wire.codec import Codec, Envelope, message
 from dray.wire.worker_messages import (
@@ -52,10 +53,6 @@ FRAME_SLICE = 64
 FRAME_MESSAGES, FRAME_BYTES = 256, 1 << 20
 CALLS = "calls_assign"
 logger = logging.getLogger("dray.hub.sessions")
-
-
-# Hears of a worker that knows more than this hub's store: who, what it was told, what was found at the start.
-Behind = Callable[[str, Position, Position], None]
 
 
 class Limits:
@@ -441,7 +438,9 @@ class Sessions:
             if outdated:
                 engine.raise_epoch(body.max_epoch_seen + 1)
             if outdated or inbound.is_forgotten(self._began, body):
-                self._behind(body.id, Position(body.max_epoch_seen, body.max_turn_seen), self._began)
+                self._behind(
+                    f"worker {body.id}", Position(body.max_epoch_seen, body.max_turn_seen), self._began
+                )
         engine.post(decide, body.id, body)
 
     def _check_epoch(self, body: Register) -> None:

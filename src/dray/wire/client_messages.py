@@ -210,6 +210,8 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
 ANSWER, ERROR, CHANGED = "answer", "error", "changed"
 # Pushed of a job whose calls this channel added or collected: results as they are recorded, and its end.
 RESULTS, ENDED = "results", "ended"
+# Pushed to who dialled with `TURN_HEADER`: what to give back there at the next dial.
+TURN = "turn"
 RequestId = int | Line | None
 
 
