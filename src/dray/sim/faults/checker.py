@@ -115,7 +115,10 @@ class Checker:
             self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
             self._asked_to_stop[payload["attempt"]] = None
-            life.stop_asked_ms[payload["attempt"]] = self._world.now_ms
+            attempt = life.state.attempts.get(payload["attempt"])
+            # One call of a lane may be asked to stop by itself: its lane goes on.
+            if attempt is None or payload["task_id"] == life.state.spell(attempt):
+                life.stop_asked_ms[payload["attempt"]] = self._world.now_ms
         elif envelope["type"] == "ack":
             # A lease runs from the sending of the heartbeat that was answered: one answer too many renews it unheard.
             life.beats[session.worker] -= payload["re"] == "heartbeat"
