@@ -21,6 +21,7 @@ from tools.kill_soak_load import BY_NAME, Kind, Ledger
 OPEN_PHASES = ("assigned", "accepted", "running", "stopping", "unknown")
 DEFAULT_LOSSES = 3
 POLL_S = 0.1
+CANNOT_FORK = 2  # what `sh` ends with then
 ROUND_S = 0.5  # a supervisor that met a full disk tries again after as long
 
 
@@ -243,6 +244,9 @@ class Account:
                 if task.record["state"] in ENDED:
                     self._find("stuck", f"attempt {uid} is still {phase}", task.id)
                 continue
+            if self._had_no_pids(attempt):
+                self.counts["attempts_without_pids"] += 1
+                continue
             by_code = phase == "succeeded" or (phase == "failed" and attempt["exit_class"] == "code")
             if by_code and "end" not in words:
                 self._find("result", f"attempt {uid} is recorded as {phase} and says {words}", task.id)
@@ -268,7 +272,8 @@ class Account:
         deadline = time.monotonic() + self._patience_s
         for task in self.tasks.values():
             ended = [a for a in task.attempts if a["phase"] in ("succeeded", "failed")]
-            for attempt in [a for a in ended if a["exit_class"] in ("ok", "code", "")]:
+            by_code = [a for a in ended if a["exit_class"] in ("ok", "code", "")]
+            for attempt in [a for a in by_code if not self._had_no_pids(a)]:
                 wanted = [f"{at} {attempt['uid']}" for at in range(task.kind.lines)]
                 while (shown := self._output(task, attempt["no"])) != wanted and time.monotonic() < deadline:
                     time.sleep(POLL_S)
@@ -281,14 +286,24 @@ class Account:
 
     def _had_no_room(self, attempt: dict[str, Any]) -> bool:
         """A full disk, the worker's or the hub's, costs output, and nothing else."""
+        return self._befell("full", attempt, attempt["worker"], "hub")
+
+    def _had_no_pids(self, attempt: dict[str, Any]) -> bool:
+        """A task may find no pid for a process of its own: its shell says so, and that is how it truly ended."""
+        return (
+            (attempt["phase"], attempt["exit_class"], attempt["exit_code"]) == ("failed", "code", CANNOT_FORK)
+            and self._words.get(attempt["uid"]) == ["begin"]
+            and self._befell("pids", attempt, attempt["worker"])
+        )
+
+    def _befell(self, fault: str, attempt: dict[str, Any], *places: str) -> bool:
         machine = self._killer.machine
-        if machine is None:
+        if machine is None or not attempt["started_at"]:
             return False
         began, ended = (
             datetime.fromisoformat(attempt[name]).timestamp() for name in ("started_at", "ended_at")
         )
-        disks = (attempt["worker"], "hub")
-        return any(machine.was("full", disk, began - ROUND_S, ended + ROUND_S) for disk in disks)
+        return any(machine.was(fault, place, began - ROUND_S, ended + ROUND_S) for place in places)
 
     def _output(self, task: Task, no: int) -> list[str]:
         where = {"task": task.record["index"]} if task.id != task.job_id else {}
