@@ -110,7 +110,7 @@ def deafen(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the agent pass over all that it is asked to do."""
     assert site.worker.machine is not None
     monkeypatch.setattr(site.worker.machine, "assigned", lambda message, now_ms: [])
-    monkeypatch.setattr(site.worker.machine, "cancelled", lambda message, now_ms=0: [])
+    monkeypatch.setattr(site.worker, "_stop", lambda machine, asked: [])
 
 
 def test_a_lost_request_to_stop_is_repeated():
@@ -144,6 +144,18 @@ def test_a_request_in_calm_that_nobody_answers_is_noticed(monkeypatch: pytest.Mo
     site.wait(3000)
     site.cancel()
     assert any("does not run it, and has not said so" in found for found in site.watch(90_000))
+
+
+def test_an_agent_that_says_nothing_of_what_it_does_not_have_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    (mutant,) = [one for one in MUTANTS if one.name == "unknown-stop-unanswered"]
+    site = open_site()
+    assert site.worker.machine is not None
+    monkeypatch.setattr(site.worker.machine, "assigned", lambda message, now_ms: [])
+    site.submit()
+    site.wait(1000)
+    with applied(mutant), pytest.raises(Failure, match="has it not, and said nothing"):
+        site.cancel()
+        site.wait(1000)
 
 
 def leave_with_a_stop() -> Site:

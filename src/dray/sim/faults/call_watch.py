@@ -119,17 +119,17 @@ class CallWatch:
     def _check_tries(
         self, store: MemoryStore, job: Job, index: int, task: Task | None, row: CallRow | None
     ) -> None:
-        """Failures are charged for runs, and a call that may start once has one start on record at most."""
+        """Failures are charged for runs, and a call that may start once has one run at most of which its hub heard."""
         spec, task_id = unpack_spec(job.spec), f"{job.id}/{index}" if job.numbered else job.id
         runs = self._runs.of_task.get(task_id, [])
         if task is not None and task.failures > len(runs):
             self._world.fail(f"call {task_id} is charged {task.failures} failures for {len(runs)} runs")
         if row is not None and row.state == "failed" and row.no <= spec.retries:
             self._world.fail(f"call {task_id} failed for good at try {row.no}, with {spec.retries} retries")
-        lanes = [store.find_attempt(run.uid) for run in runs if not run.stranger]
-        starts = {lane.uid for lane in lanes if lane is not None and lane.started}
+        lanes = [(run, store.find_attempt(run.uid)) for run in runs if not run.stranger]
+        starts = [run for run, lane in lanes if lane is not None and lane.started]
         if spec.at_most_once and len(starts) > 1 and not self._restored:
-            self._world.fail(f"call {task_id} is at-most-once and was started in {starts}")
+            self._world.fail(f"call {task_id} is at-most-once and was started more than once: {starts}")
 
     def _check_run(self, job: Job, row: CallRow) -> None:
         """A result is that of a run of this very try in this very lane, which ended so."""

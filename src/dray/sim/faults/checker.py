@@ -36,6 +36,8 @@ FULL_EVERY = 50
 CLOCK_SLACK_MS = 1000
 # As long as a slow store may keep one turn.
 TURN_SLACK_MS = 2000
+# Nor does a hub that is behind with its work look at a silence later than that.
+LATE_SLACK_MS = 10_000
 MARK = "EDIT"
 
 
@@ -299,6 +301,11 @@ class Checker:
                 f"attempt {attempt.uid} was given up after {silent_ms} ms of silence of {attempt.worker}, "
                 f"{age_ms} ms after the hub's start"
             )
+        late_ms = min(silent_ms - patience_ms, age_ms - rules.start_grace_ms)
+        # While the brake is on a hub looks now and then whether it still must be.
+        braked = life.braked_ms >= 0 and now_ms - life.braked_ms < rules.suspect_ms + LATE_SLACK_MS
+        if late_ms > LATE_SLACK_MS and not braked and attempt.worker not in self.shared_names:
+            self._world.fail(f"attempt {attempt.uid} was given up {late_ms} ms after it could have been")
         if spec.overlap == "fenced" and attempt.worker not in self.shared_names:
             self._check_lease(life.state.spell(attempt), attempt.uid)
         present = [w for w in life.state.workers.values() if not (w.left or w.draining)]

@@ -98,13 +98,6 @@ TURNS = (
         "",
     ),
     _one(
-        "uid-taken-for-anothers",
-        "A restored hub takes one worker's unknown work for another's ended attempt.",
-        _INBOUND + "_activity",
-        "(known.worker, known.job_id) != (worker, job_id) or known.index not in named",
-        "False",
-    ),
-    _one(
         "equal-epoch-trusted",
         "A restored hub that counts up to an epoch its workers know draws the same uids again.",
         _INBOUND + "is_outdated",

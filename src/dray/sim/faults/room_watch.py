@@ -46,6 +46,7 @@ class RoomWatch:
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
         self._promises: dict[Promise, Reservation] = {}
         self._kept: frozenset[tuple[object, ...]] = frozenset()
+        self._standing: dict[tuple[int, str], Reservation] = {}
         self._offers = OfferWatch()
 
     def rewind(self, state: State) -> None:
@@ -68,6 +69,7 @@ class RoomWatch:
             self._check_receipts(state, attempt)
             self._check_moves(state, attempt)
             self._check_victims_first(state, attempt)
+        self._check_served(life, fresh)
         for job_id, index in state.touched.tasks:
             self._check_place(state, job_id, index)
         for kind, key in state.touched.ledger:
@@ -106,6 +108,18 @@ class RoomWatch:
                     others = _expected(state, worker, kept.start_ms, job.id)
                     part = state.asks(job.shape)[variant], devices
                     self._check_beside(state, attempt, lasting, part, others, kept)
+
+    def _check_served(self, life: HubLife, fresh: list[Attempt]) -> None:
+        """A promise is kept once: of a job that started, what it was promised before is not kept any longer."""
+        served = {attempt.job_id for attempt in fresh}
+        for slot, kept in life.state.reservations.items():
+            before = self._standing.get((life.number, slot))
+            if before is None or kept.job_id not in served:
+                continue
+            if (before.job_id, before.since_ms) == (kept.job_id, kept.since_ms):
+                self._world.fail(
+                    f"{kept.job_id} was given what was kept for it, and it is kept still: {kept}"
+                )
 
     def _check_receipts(self, state: State, attempt: Attempt) -> None:
         """Room that victims leave is their preemptor's."""
@@ -358,6 +372,7 @@ class RoomWatch:
             promises[key] = kept
         # One that was let go for no good reason may not come back later than it was.
         mine = {key: kept for key, kept in self._promises.items() if key[:2] == (life.number, regime)}
+        self._standing = {(life.number, slot): kept for slot, kept in state.reservations.items()}
         self._promises = promises | {
             key: kept
             for key, kept in mine.items()

@@ -14,12 +14,12 @@ from dray.sim.faults.foreign_node import ForeignNode
 from dray.sim.faults.hub_node import Backup, HubNode
 from dray.sim.faults.runs import Runs
 from dray.sim.faults.settlement import Settlement
-from dray.sim.faults.troubles import ABSENCES, DISABILITIES, FAULTS, HUB_ENDS, WEIGHTS
+from dray.sim.faults.troubles import ABSENCES, BY_NAME, DISABILITIES, FAULTS, HUB_ENDS, RESTARTS, WEIGHTS
 from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
-DISABLED_SHARE = 0.4
+DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
 
 
 class Outcome(NamedTuple):
@@ -75,6 +75,7 @@ class History:
             if number not in skipped:
                 self.world.at(when, self._fault, number, kind, draw)
         self._plan_disabilities(skipped)
+        self._plan_restart(skipped, kinds)
 
     def _plan_disabilities(self, skipped: frozenset[int]) -> None:
         size, chance = self.world.size, random.Random(f"disabilities {self.world.seed}")  # no secret
@@ -84,6 +85,14 @@ class History:
             draw = chance.getrandbits(40)
             if number not in skipped:
                 self.world.at(when, self._fault, number, kind, draw)
+
+    def _plan_restart(self, skipped: frozenset[int], kinds: list[str]) -> None:
+        size, chance = self.world.size, random.Random(f"restart {self.world.seed}")  # no secret
+        number = 2 * size.faults
+        drawn = chance.random() < RESTARTED_SHARE
+        if drawn and not set(kinds) & set(HUB_ENDS) and number not in skipped:
+            when, (kind,) = chance.randint(20_000, size.span_ms // 3), RESTARTS
+            self.world.at(when, self._fault, number, kind, chance.getrandbits(40))
 
     def _draw_kinds(self) -> list[str]:
         """Not everything goes wrong in every world: a hub that dies all the time never gives a worker up."""
@@ -101,7 +110,7 @@ class History:
         worker = self.workers[draw % len(self.workers)]
         self.world.counts[kind] += 1
         self.world.tell(f"fault {number}: {kind} ({worker.machine_name})")
-        (FAULTS.get(kind) or DISABILITIES[kind])(self, worker, draw >> 8)
+        BY_NAME[kind](self, worker, draw >> 8)
 
     # --- troubles that need the whole world ---------------------------------------------------------------------------
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dray.core.model.records import Phase
 from dray.sim.faults.worker_node import WorkerNode
+
+AWAY_MS = 180_000
 
 if TYPE_CHECKING:
     from dray.sim.faults.foreign_node import ForeignNode
@@ -82,6 +85,22 @@ def _restore(history: History, draw: int) -> None:
         history.restore(history.backups[draw % len(history.backups)])
 
 
+def _lose_touch(history: History, node: Node, draw: int) -> None:
+    """The hub is started anew, and a machine that runs a service stays away until the start grace is long over."""
+    world, hub = history.world, history.hub
+    state = hub.state
+    serving = {
+        attempt.worker
+        for attempt in state.attempts.values()
+        if attempt.phase is Phase.RUNNING and state.jobs[attempt.job_id].lost_after_ms < hub.rules.lost_ms
+    }
+    if hub.up and (found := [one for one in history.workers if one.name in serving]):
+        hub.die("killed")
+        _cut(history, found[draw % len(found)], AWAY_MS)
+    elif world.now_ms + AWAY_MS < world.size.span_ms:
+        world.at(1000, _lose_touch, history, node, draw)
+
+
 def _span(draw: int) -> int:
     """Mostly short, sometimes past every timer."""
     return 500 + draw % 20_000 if draw % 3 else 30_000 + draw % 170_000
@@ -122,6 +141,9 @@ DISABILITIES: dict[str, Fault] = {
     "worker cannot fork": lambda history, node, draw: _disable(history, node, "childless", draw),
     "supervisor stopped": lambda history, node, draw: _disable(history, node, "stalled", draw),
 }
+# One of these in some worlds whose hub hardly ever ends otherwise: elsewhere none lives for long enough.
+RESTARTS: dict[str, Fault] = {"hub restarted without a worker": _lose_touch}
+BY_NAME = FAULTS | DISABILITIES | RESTARTS
 # The rare ones end much of what goes on: as common as the rest they would leave nothing to go wrong.
 WEIGHTS = {"hub restored from a backup": 0.35, "hub cut off from all": 0.3, "twin under one name": 0.5}
 HUB_ENDS = (

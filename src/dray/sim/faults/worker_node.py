@@ -21,7 +21,7 @@ from dray.sim.faults.network import Connection, Message, Weather
 from dray.sim.faults.runs import Behaviour, CallRuns, Execution, NoCalls, Runs
 from dray.sim.faults.supervisor_node import Supervisor
 from dray.sim.faults.world import World
-from dray.wire.hub_messages import HUB_PAYLOADS
+from dray.wire.hub_messages import HUB_PAYLOADS, JobCancel
 
 RESEND_MS = (1000, 2000, 4000, 8000, 16000, 30000)
 HEARTBEAT_MS = 10_000
@@ -267,13 +267,21 @@ class WorkerNode:
         elif kind == "job_go":
             self._carry_out(self.machine.go(body, self.world.now_ms))
         elif kind == "job_cancel":
-            self._carry_out(self.machine.cancelled(body, self.world.now_ms))
+            self._carry_out(self._stop(self.machine, body))
         elif kind == "calls_assign":
             self._carry_out(self.machine.calls_assigned(body, self.world.now_ms))
         elif kind == "calls_ack":
             self._carry_out(self.machine.calls_acked(body, self.world.now_ms))
         elif kind == "job_resume":
             self._carry_out(self.machine.resumed(body, self.world.now_ms))
+
+    def _stop(self, machine: Machine, asked: JobCancel) -> list[Effect]:
+        """Who is asked to stop what it does not have says so: until then its hub keeps the place for nothing."""
+        here = asked.attempt in machine.running or asked.attempt in machine.calls.lanes
+        effects = machine.cancelled(asked, self.world.now_ms)
+        if asked.attempt and not here and not any(isinstance(effect, Tell) for effect in effects):
+            self.world.fail(f"{self.name} was asked to stop {asked.attempt}, has it not, and said nothing")
+        return effects
 
     def _beat(self, life: int) -> None:
         if self.up and life == self.life and self.machine is not None:

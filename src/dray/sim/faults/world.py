@@ -25,6 +25,8 @@ class Size(NamedTuple):
 SMALL = Size(workers=4, jobs=20, faults=60, span_ms=300_000, most_tasks=4)
 LARGE = Size(workers=12, jobs=50, faults=300, span_ms=900_000, most_tasks=6)
 CALM_MS = 4 * 3600 * 1000
+# In some worlds time goes in steps: what a busy hub does within one millisecond by chance happens all the time there.
+COARSE, STEP_MS = 0.1, 50
 
 
 class Failure(AssertionError):
@@ -38,6 +40,9 @@ class World:
         self.seed, self.size = seed, size
         self.rng = random.Random(seed)
         self.now_ms = 0
+        # Drawn apart: the other worlds stay as they were.
+        coarse = random.Random(f"coarse time {seed}").random() < COARSE  # chance, no secret
+        self._step_ms = STEP_MS if coarse else 1
         self.wall_shift_ms = 1_700_000_000_000
         self.steps = 0
         self.faulty = True
@@ -49,7 +54,9 @@ class World:
     def at(self, delay_ms: int, call: Callable[..., None], *arguments: Any) -> None:
         """Let something happen later."""
         self._order += 1
-        heapq.heappush(self._heap, (self.now_ms + max(0, delay_ms), self._order, call, arguments))
+        when = self.now_ms + max(0, delay_ms)
+        when += -when % self._step_ms
+        heapq.heappush(self._heap, (when, self._order, call, arguments))
 
     def step(self) -> bool:
         """Let the next thing happen; False when nothing is left."""
