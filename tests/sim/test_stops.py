@@ -153,8 +153,8 @@ def test_an_agent_that_says_nothing_of_what_it_does_not_have_is_noticed(monkeypa
     monkeypatch.setattr(site.worker.machine, "assigned", lambda message, now_ms: [])
     site.submit()
     site.wait(1000)
+    site.cancel()
     with applied(mutant), pytest.raises(Failure, match="has it not, and said nothing"):
-        site.cancel()
         site.wait(1000)
 
 
