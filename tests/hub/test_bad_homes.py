@@ -78,6 +78,63 @@ def test_a_hub_killed_on_a_full_disk_starts_again(disk: Path) -> None:
         hub.stop()
 
 
+def overfill(hub: RunningHub, disk: Path) -> list[str]:
+    """Edit jobs, which is never refused over room, until a commit finds none; gives those whose edit was answered."""
+    jobs = [f"j{number}" for number in range(200)]
+    assert ask(hub, "POST", "/jobs:batch", [{"id": job_id, "command": ["true"]} for job_id in jobs])[0] == 201
+    fill_up(disk / "stranger")
+    for number, job_id in enumerate(jobs):
+        if not edit(hub, job_id):
+            fill_up(disk / "stranger")
+            wait_until(lambda: waits(hub), 60)
+            return jobs[:number]
+    raise AssertionError("the test has left room that it meant to take")
+
+
+def edit(hub: RunningHub, job_id: str) -> bool:
+    command = [job_id, *["x" * 1000] * 200]
+    return ask(hub, "PATCH", f"/jobs/{job_id}", {"command": command})[0] == 200
+
+
+def waits(hub: RunningHub) -> bool:
+    status, answer = ask(hub, "GET", "/jobs")
+    return status == 503 and "the hub waits: " in answer["error"]["message"]
+
+
+def test_a_hub_whose_commit_finds_no_room_waits_and_goes_on(disk: Path) -> None:
+    hub = RunningHub(disk / "home", {"reserve_bytes": 4096, "min_free_bytes": 1})
+    hub.home.mkdir()
+    hub.start()
+    try:
+        edited, process = overfill(hub, disk), hub._process
+        assert edited
+        (disk / "stranger").unlink()
+        wait_until(lambda: edit(hub, "j199"), 60)
+        assert process is not None
+        assert process.poll() is None, "the same process goes on"
+        for _ in range(2):
+            for job_id in (*edited, "j199"):
+                assert ask(hub, "GET", f"/jobs/{job_id}")[1]["spec"]["command"][0] == job_id
+            hub.kill()
+            hub.start()
+    finally:
+        hub.stop()
+
+
+def test_a_hub_that_waits_for_room_can_be_stopped(disk: Path) -> None:
+    hub = RunningHub(disk / "home", {"reserve_bytes": 4096, "min_free_bytes": 1})
+    hub.home.mkdir()
+    hub.start()
+    try:
+        overfill(hub, disk)
+        process = hub._process
+        assert process is not None
+        process.terminate()
+        assert process.wait(30) == 1
+    finally:
+        hub.stop()
+
+
 def test_a_read_only_home_is_told(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = disk / "home"
     remount(disk, "ro")

@@ -171,8 +171,8 @@ async def start_hub(config: HubConfig) -> Hub:
     return await _begin(config, Ground(bound, bind_local(config.home), Front(), setbacks, certificate))
 
 
-async def reload_hub(hub: Hub) -> Hub:
-    """Let a memory go that is not to be used again, and come back from disk at the same address."""
+async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
+    """Let a memory go that is not to be used again, and come back from disk at the same address; unless `told` to stop."""
     why = "the hub reloads: ask again in a second"
     hub.ground.front.withdraw(why)
     hub.answers.ready = False
@@ -190,7 +190,14 @@ async def reload_hub(hub: Hub) -> Hub:
             # Whoever frees space need not start the hub as well.
             hub.ground.front.withdraw(f"the hub waits: {full.message}")
             logger.error("the hub cannot reload yet: %s", full.message)
-            await asyncio.sleep(NO_SPACE_S)
+            if await _is_told(told, NO_SPACE_S):
+                raise
+
+
+async def _is_told(told: asyncio.Event, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(told.wait(), within_s)
+    return told.is_set()
 
 
 async def _begin(config: HubConfig, ground: Ground, server: HttpServer | None = None) -> Hub:
@@ -477,7 +484,7 @@ async def _serve(config: HubConfig) -> int:
     try:
         failure = await _live(hub, told, _announce)
         while failure is not None and _may_go_on(hub, failure):
-            hub = await reload_hub(hub)
+            hub = await reload_hub(hub, told)
             failure = await _live(hub, told, _note_address)
     finally:
         for name in ("hub.json", SOCKET_NAME):
