@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.cluster import Cluster, wait_dead, wait_for
 
 JOBS = 40
 MAP = "import dray; print(list(dray.connect().map(abs, [-1, -2])))"
@@ -82,6 +82,63 @@ def test_a_full_disk_beside_an_idle_worker_fails_nothing(cluster: Cluster, small
     wait_for(lambda: "ready again" in bad.text(), "its log says so too")
     for job_id in (*first, waiting):
         assert cluster.wait_state(job_id)["state"] == "succeeded"
+
+
+@pytest.fixture
+def failing_disk(cluster: Cluster) -> Iterator[Path]:
+    """A disk at the home of an agent to come, of a kind that the kernel makes read-only over a fault."""
+    image, directory = cluster.folder / "image", cluster.folder / "bad"
+    directory.mkdir()
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    mount = ["mount", "-o", "loop,errors=remount-ro", str(image), str(directory)]
+    try:
+        done = os.geteuid() == 0 and all(
+            subprocess.run(command, check=False, capture_output=True).returncode == 0
+            for command in (["mkfs.ext4", "-q", "-O", "^has_journal", str(image)], mount)
+        )
+    except FileNotFoundError:
+        done = False
+    if not done:
+        pytest.skip("a disk that can fail needs root, mkfs.ext4 and a loop device")
+    yield directory
+    cluster.close()
+    subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def fail_disk(directory: Path) -> None:
+    """Let the kernel find a fault in a file system: what is open for writing is read-only from then on, too."""
+    number = directory.stat().st_dev
+    device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve().name
+    trigger = Path(f"/sys/fs/ext4/{device}/trigger_fs_error")
+    if not trigger.exists():
+        pytest.skip("this kernel lets nobody fail a file system on purpose")
+    trigger.write_text("1")
+    with pytest.raises(OSError, match="Read-only file system"):
+        (directory / "probe").touch()
+
+
+def test_a_home_that_became_read_only_refuses_before_the_start(cluster: Cluster, failing_disk: Path) -> None:
+    bad = cluster.start_agent("bad", env=QUICK)
+    assert cluster.wait_state(cluster.submit("true"))["state"] == "succeeded"
+    fail_disk(failing_disk)
+    mark = cluster.folder / "ran"
+    held = cluster.submit("sh", "-c", f"echo ran >> {mark}", retries=0, losses=0)
+    wait_not_ready(cluster, "bad", "Read-only file system")
+    assert not mark.exists()
+    cluster.start_agent("good")
+    assert cluster.wait_state(held)["state"] == "succeeded"
+    assert run_all(cluster) <= JOBS + 8
+    assert mark.read_text() == "ran\n", "it was started once"
+    # No kernel takes such a fault back: the disk is mounted anew, and with it come a new agent and supervisor.
+    supervisor = bad.supervisor_pid
+    bad.kill()
+    os.kill(supervisor, signal.SIGKILL)
+    wait_dead([supervisor])
+    subprocess.run(["umount", "-l", str(failing_disk)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(cluster.folder / "image"), str(failing_disk)], check=True)
+    cluster.start_agent("bad", env=QUICK)
+    assert cluster.call("GET", "/workers/bad").json["state_detail"] == ""
 
 
 def test_a_stopped_supervisor_is_noticed_and_what_it_had_runs_elsewhere_once(cluster: Cluster) -> None:

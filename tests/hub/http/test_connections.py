@@ -18,6 +18,7 @@ import pytest
 
 from dray.errors import Overloaded
 from dray.hub.connections import SLOW_READER_BYTES, SLOW_READER_S, Connections, ReaderWatch
+from dray.testing import MockWorker
 
 FILES = 256
 
@@ -148,15 +149,22 @@ class SmallHub:
             assert time.monotonic() < deadline
             assert self._process.poll() is None
             time.sleep(0.01)
-        url = json.loads((home / "hub.json").read_text())["url"]
+        self.url = url = json.loads((home / "hub.json").read_text())["url"]
         self.token = (home / "token").read_text().strip()
         self.address = ("127.0.0.1", int(url.rpartition(":")[2]))
 
-    def ask(self, path: str) -> Any:
-        connection = http.client.HTTPConnection(*self.address, timeout=10)
-        connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
+    def ask(self, path: str, body: Any = None) -> Any:
+        return json.loads(self.read(path, body))
+
+    def read(self, path: str, body: Any = None) -> bytes:
+        connection = http.client.HTTPConnection(*self.address, timeout=30)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         with contextlib.closing(connection):
-            return json.load(connection.getresponse())
+            if body is None:
+                connection.request("GET", path, headers=headers)
+            else:
+                connection.request("POST", path, json.dumps(body), headers)
+            return connection.getresponse().read()
 
     def files(self) -> int:
         return len(os.listdir(f"/proc/{self._process.pid}/fd"))
@@ -173,13 +181,42 @@ def small_hub(tmp_path: Path) -> Iterator[SmallHub]:
     hub.stop()
 
 
+def crowd(hub: SmallHub, stack: contextlib.ExitStack) -> None:
+    """Open many connections that say next to nothing, and hold them."""
+    for _ in range(1100):
+        with contextlib.suppress(OSError):
+            stranger = stack.enter_context(socket.create_connection(hub.address, timeout=5))
+            stranger.sendall(b"G")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_thousand_connections_of_one_byte_lock_nobody_out(small_hub: SmallHub) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(1100):
-            with contextlib.suppress(OSError):
-                connection = stack.enter_context(socket.create_connection(small_hub.address, timeout=5))
-                connection.sendall(b"G")
+        crowd(small_hub, stack)
         # The one behind all of them in the backlog is served; every other one was accepted by then.
         assert small_hub.ask("/api/v1/hub")["ready"] is True
         assert small_hub.files() < FILES - 64, "no room is left for output"
+
+
+def test_output_arrives_while_strangers_hold_what_they_can(small_hub: SmallHub) -> None:
+    """Each piece opens its file anew: without a reserve it is dropped the moment descriptors have run out."""
+    pieces = [f"line {number}\n".encode() for number in range(100)]
+    with contextlib.ExitStack() as stack:
+        worker = stack.enter_context(MockWorker(small_hub.url, small_hub.token, "w1", msgpack=True))
+        worker.register()
+        job_id = small_hub.ask("/api/v1/jobs", {"command": ["true"]})["id"]
+        worker.ready()
+        task = worker.assigned()
+        worker.accept(task)
+        worker.started(task)
+        said = 0
+        for number, piece in enumerate(pieces):
+            if number == len(pieces) // 4:
+                crowd(small_hub, stack)
+            log = {"task_id": task.task_id, "attempt": task.attempt, "stream": "stdout", "offset": said}
+            worker.send("job_log", log | {"data": piece})
+            said += len(piece)
+        worker.result(task)
+        while worker.recv("ack", 30).payload.get("re") != "job_result":
+            pass
+        assert small_hub.read(f"/api/v1/jobs/{job_id}/logs") == b"".join(pieces)
