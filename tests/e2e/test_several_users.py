@@ -61,6 +61,19 @@ def test_a_shared_account_needs_a_yes_and_is_told_of(cluster: Cluster) -> None:
     wait_for(lambda: told in agent.log.read_text(), "whoever runs the worker is told as well")
 
 
+def test_up_tells_of_a_shared_account(cluster: Cluster) -> None:
+    cluster.start_hub()
+    cluster.start_agent("w1", near=True)
+    up = ("up", "--detach", "--name", "w1")
+    alone = cluster.dray(*up)
+    assert (alone.code, "was running already" in alone.out, "note " in alone.out) == (0, True, False)
+    assert cluster.dray(*CREATE, "--shared-account").code == 0
+    told = cluster.dray(*up).out.splitlines()
+    (note,) = [line for line in told if line.startswith("note ")]
+    assert "worker w1 runs tasks of" in note
+    assert "they can read and stop each other's" in note
+
+
 @pytest.mark.parametrize(("answer", "made"), [("y", True), ("n", False)])
 def test_who_sits_at_a_terminal_is_asked(cluster: Cluster, answer: str, made: bool) -> None:
     cluster.start_hub()
