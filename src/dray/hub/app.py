@@ -172,7 +172,7 @@ async def start_hub(config: HubConfig) -> Hub:
 
 
 async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
-    """Let a memory go that is not to be used again, and come back from disk at the same address, unless told to stop."""
+    """Let a memory go that is not to be used again, and come back from disk at the same address; not if told to end."""
     why = "the hub reloads: ask again in a second"
     hub.ground.front.withdraw(why)
     hub.answers.ready = False
