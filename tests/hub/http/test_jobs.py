@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from dray.errors import NotFound
-from dray.hub.answers import Answers
+from dray.config import load_hub
+from dray.hub.app import start_hub, stop_hub
 from dray.hub.blob_calls import VALUE_ROUTES
 from dray.hub.http_calls import ROUTES
-from dray.hub.service import Caller
 from dray.hub.store.base import JobFilter
 
 
@@ -278,15 +279,32 @@ def test_metrics_and_openapi_need_a_token_and_no_readiness(site):
     assert site.ask("GET", "/openapi.json", token="worker").json["openapi"] == "3.1.0"
 
 
-async def test_a_wait_is_as_long_as_it_was_asked_for(monkeypatch):
-    """The parameter is read up to 300 s; nothing behind it may cut it short."""
-    asked = []
+async def test_a_wait_is_as_long_as_it_was_asked_for(tmp_path, monkeypatch):
+    """The parameter is read up to 300 s, and so late the hub looks at the clock again: nothing cuts it short."""
+    hub = await start_hub(load_hub(tmp_path, {"port": 0}))
+    engine, loop = asyncio.create_task(hub.engine.run()), asyncio.get_running_loop()
+    set_alarm, armed = loop.call_at, asyncio.Event()
 
-    async def wait(self, caller, job_id, wait_s):
-        asked.append(wait_s)
-        raise NotFound("enough")
+    def note_alarm(when, *rest, **more):
+        if 250 < when - loop.time() <= 300:
+            armed.set()
+        return set_alarm(when, *rest, **more)
 
-    monkeypatch.setattr(Answers, "_wait_for_end", wait)
-    with pytest.raises(NotFound):
-        await Answers.job(object.__new__(Answers), Caller("t", "u", ("read",)), "j", 300.0)
-    assert asked == [300.0]
+    token, body = (tmp_path / "token").read_text().strip(), '{"id": "j", "command": ["true"]}'
+    head = f"Host: {urlsplit(hub.url).netloc}\r\nAuthorization: Bearer {token}\r\n"
+    size = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(hub.url).port)
+    try:
+        async with asyncio.timeout(30):
+            writer.write(f"POST /api/v1/jobs HTTP/1.1\r\n{head}{size}\r\n{body}".encode())
+            assert (await reader.readline()).split()[1] == b"201"
+            monkeypatch.setattr(loop, "call_at", note_alarm)
+            writer.write(f"GET /api/v1/jobs/j?wait_s=300 HTTP/1.1\r\n{head}\r\n".encode())
+            await armed.wait()
+            assert list(hub.answers._waiters) == ["j"]
+    finally:
+        writer.close()
+        await stop_hub(hub)
+        await engine
+        await hub.writer.close()
+        hub.store.close(clean=True)
