@@ -286,8 +286,12 @@ def test_no_upgrade_for_a_foreign_origin(lab) -> None:
 
 def test_lists_in_json_are_for_those_who_named_them_and_never_empty(lab) -> None:
     worker = lab.worker(register=False)
-    base = {"id": lab.name(), "capabilities": CAPABILITY, "slots": SLOTS, "features": ["list"]}
+    base = {"id": lab.name(), "capabilities": CAPABILITY, "slots": SLOTS}
     worker.send("register", base)
+    worker.expect("ack")
+    worker.socket.send('[{"type": "metrics_request"}]')
+    assert "name the feature 'list'" in worker.expect("error")["error"]
+    worker.send("register", base | {"features": ["list"]})
     worker.expect("ack")
     worker.socket.send("[]")
     assert "empty list" in worker.expect("error")["error"]
