@@ -20,7 +20,9 @@ from typing import Any
 
 import msgspec
 
+from dray.sim.faults import shy_mutants
 from dray.sim.faults.mutant_table import MUTANTS
+from dray.sim.faults.shy_mutants import SHOWN_BY
 from dray.sim.faults.soaking import (
     LAST_LINES,
     Tally,
@@ -35,6 +37,8 @@ from dray.sim.faults.soaking import (
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "tests" / "scenarios"
 PROGRESS_S = 10.0
+# A bug that as many worlds in a row do not show is shy: a seed that does is kept.
+SHY_SEEDS = 8
 OTHERS = {"--kill": "tools.kill_soak", "--calls": "tools.call_soak", "--fuzz": "tools.fuzz"}
 
 
@@ -55,6 +59,7 @@ def read_arguments() -> argparse.Namespace:
         "--mutants", nargs="*", metavar="NAME", help="plant these bugs (default: all), one by one"
     )
     parser.add_argument("--most", type=int, default=2000, metavar="N", help="seeds that a bug may survive")
+    parser.add_argument("--renew", action="store_true", help="keep the seeds that show shy bugs now")
     parser.add_argument(
         "--cores", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
     )
@@ -178,20 +183,54 @@ def soak_mutants(options: argparse.Namespace) -> int:
     if strange := [name for name in options.mutants if name not in known]:
         print(f"there is no bug named {', '.join(strange)}; known are: {', '.join(known)}", file=sys.stderr)
         return 2
-    tasks = [(name, options.first or 0, options.most) for name in options.mutants or known]
+    first = options.first or 0
+    tasks = [(name, first, options.most) for name in options.mutants or known]
     caught: dict[str, dict[str, Any]] = {}
     with multiprocessing.Pool(options.cores, quieten) as pool:
         for name, verdict in pool.imap_unordered(hunt_one, tasks, chunksize=1):
             problem = verdict.problem[:200] if verdict else ""
             seed = verdict.seed if verdict else None
-            caught[name] = {"sentence": known[name].sentence, "caught_by_seed": seed, "problem": problem}
+            caught[name] = {
+                "sentence": known[name].sentence,
+                "caught_by_seed": seed,
+                "seeds_needed": None if seed is None else count_seeds(name, seed, first),
+                "problem": problem,
+            }
             word = f"caught by seed {seed}" if verdict else f"SURVIVES {options.most} seeds"
             print(f"{name:28} {word}  {problem[:110]}", flush=True)
     survivors = [name for name, fate in caught.items() if fate["caught_by_seed"] is None]
     print(f"{len(caught) - len(survivors)} of {len(caught)} bugs caught")
     if options.json:
-        options.json.write_text(json.dumps(caught, indent=2) + "\n")
-    return 1 if survivors else 0
+        in_order = {name: caught[name] for name in known if name in caught}
+        options.json.write_text(json.dumps(in_order, indent=2) + "\n")
+    stale = [name for name in caught if caught[name]["caught_by_seed"] != SHOWN_BY.get(name, -1)]
+    stale = [name for name in stale if name in SHOWN_BY]
+    if options.renew:
+        keep_seeds({name: fate for name, fate in caught.items() if name not in survivors})
+    elif stale:
+        print(f"other seeds than those that are kept show: {', '.join(stale)} (--renew keeps them)")
+    return 1 if survivors or (stale and not options.renew) else 0
+
+
+def count_seeds(name: str, seed: int, first: int) -> int:
+    """How many worlds were looked at until one showed a bug: the one that is kept for it comes first."""
+    if seed == SHOWN_BY.get(name, -1):
+        return 1
+    return seed - first + 1 + (name in SHOWN_BY)
+
+
+def keep_seeds(caught: dict[str, dict[str, Any]]) -> None:
+    """Write down which seeds show shy bugs: those that are kept and still do, and others for the rest."""
+    seeds = SHOWN_BY | {
+        name: fate["caught_by_seed"]
+        for name, fate in caught.items()
+        if name in SHOWN_BY or fate["seeds_needed"] > SHY_SEEDS
+    }
+    path = Path(shy_mutants.__file__)
+    head, opening, _ = path.read_text().partition("SHOWN_BY: dict[str, int] = {\n")
+    lines = [f'    "{mutant.name}": {seeds[mutant.name]},\n' for mutant in MUTANTS if mutant.name in seeds]
+    path.write_text(f"{head}{opening}{''.join(lines)}}}\n")
+    print(f"{len(lines)} seeds are kept in {path.name}")
 
 
 def quieten() -> None:

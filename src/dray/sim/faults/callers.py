@@ -21,8 +21,9 @@ from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import World
 from dray.wire.client_messages import Calls, pack_row
 
-SHARE = 0.5
+SHARE, DOUBTING = 0.5, 0.1
 PATIENCE_MS = 3000
+DOUBT_MS = 100
 
 
 class Caller:
@@ -51,14 +52,21 @@ class Callers:
         checker.calls = self.watch
         if not self.on:
             return
+        # Drawn apart: the other worlds stay as they were.
+        self._doubts = random.Random(f"doubts {world.seed}")  # chance, no secret
+        self._doubting = self._doubts.random() < DOUBTING
+        if self._doubting:
+            world.at(DOUBT_MS, self._doubt)
         for number in range(self._rng.randint(1, max(1, world.size.jobs // 5))):
             caller = self._draw(number)
             self._callers.append(caller)
             world.at(self._rng.randint(0, world.size.span_ms // 2), self._send, caller)
 
     def trouble(self, workers: list[WorkerNode]) -> None:
-        """Draw when runners die."""
+        """Draw when runners die; where people doubt much comes twice, too."""
         if self.on:
+            for node in workers if self._doubting else ():
+                node.weather.doubled = True
             for _ in range(self._rng.randint(0, 8)):
                 when, draw = self._rng.randint(0, self._world.size.span_ms), self._rng.getrandbits(20)
                 self._world.at(when, self._kill_runner, workers[draw % len(workers)], draw >> 4)
@@ -67,6 +75,24 @@ class Callers:
         if self._world.faulty and node.up:
             self._world.counts["runner killed"] += 1
             node.kill_runner(draw)
+
+    def _doubt(self) -> None:
+        """Somebody cancels a call that is tried again: what its first try said may be under way still, or twice."""
+        if not self._world.faulty:
+            return
+        state = self._hub.state
+        again = [
+            (lane.job_id, index)
+            for lane in state.attempts.values()
+            for index, number in (lane.calls or {}).items()
+            if number > 1 and state.jobs[lane.job_id].numbered
+        ]
+        if again and self._hub.up and self._doubts.random() < 0.3:
+            job_id, index = self._doubts.choice(again)
+            self._world.counts["cancel"] += 1
+            self._checker.cancel_asked[job_id] = None
+            self._hub.now.cancel(job_id, index, Pending(lambda did, fault: None))
+        self._world.at(DOUBT_MS, self._doubt)
 
     @property
     def unanswered(self) -> int:

@@ -310,8 +310,12 @@ class Checker:
             self._check_lease(life.state.spell(attempt), attempt.uid)
         present = [w for w in life.state.workers.values() if not (w.left or w.draining)]
         # Heard is what has come in; with a slow store the hub takes it in, and counts from there, a turn later.
-        gone = [ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms + TURN_SLACK_MS]
-        fresh = [ms for ms in gone if ms < rules.unknown_ms + rules.brake_window_ms]
+        gone = {
+            w.id: ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms + TURN_SLACK_MS
+        }
+        # Of two machines under one name the one that was refused has spoken too, and that does not count.
+        known = [ms for worker, ms in gone.items() if worker not in self.shared_names]
+        fresh = [ms for ms in known if ms < rules.unknown_ms + rules.brake_window_ms]
         if len(gone) >= rules.brake_min and len(fresh) > rules.brake_share * len(present):
             self._world.fail(
                 f"attempt {attempt.uid} was given up while {len(fresh)} of {len(present)} fell silent"

@@ -197,6 +197,7 @@ class HubLife:
         """Take a new socket."""
         session = SimSession(self, connection)
         self.sessions.open[session.number] = session
+        connection.hub = self.number
         connection.to_hub = lambda _, message: self._received(session, message)
         connection.hub_hears_end = lambda _, code: self._closed(session, code)
 

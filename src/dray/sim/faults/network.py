@@ -36,11 +36,11 @@ class Weather:
 
 
 class Connection:
-    """One socket. Each end hears of the break by itself, late; a one-way loss is heard of by nobody."""
+    """One socket to one `hub`. Each end hears of the break by itself, late; a one-way loss is heard of by nobody."""
 
     def __init__(self, world: World, weather: Weather, number: int, owner: str) -> None:
         self._world, self._weather = world, weather
-        self.number, self.owner = number, owner
+        self.number, self.owner, self.hub = number, owner, 0
         self.began_ms = world.now_ms
         self.alive = True
         self.to_hub: Callable[[Connection, Message], None] = _nobody

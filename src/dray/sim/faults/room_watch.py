@@ -46,7 +46,6 @@ class RoomWatch:
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
         self._promises: dict[Promise, Reservation] = {}
         self._kept: frozenset[tuple[object, ...]] = frozenset()
-        self._standing: dict[tuple[int, str], Reservation] = {}
         self._offers = OfferWatch()
 
     def rewind(self, state: State) -> None:
@@ -69,7 +68,7 @@ class RoomWatch:
             self._check_receipts(state, attempt)
             self._check_moves(state, attempt)
             self._check_victims_first(state, attempt)
-        self._check_served(life, fresh)
+        self._check_served(state, fresh)
         for job_id, index in state.touched.tasks:
             self._check_place(state, job_id, index)
         for kind, key in state.touched.ledger:
@@ -109,17 +108,12 @@ class RoomWatch:
                     part = state.asks(job.shape)[variant], devices
                     self._check_beside(state, attempt, lasting, part, others, kept)
 
-    def _check_served(self, life: HubLife, fresh: list[Attempt]) -> None:
-        """A promise is kept once: of a job that started, what it was promised before is not kept any longer."""
+    def _check_served(self, state: State, fresh: list[Attempt]) -> None:
+        """A promise is kept once: nothing is kept any longer for a job that was given a place in this turn."""
         served = {attempt.job_id for attempt in fresh}
-        for slot, kept in life.state.reservations.items():
-            before = self._standing.get((life.number, slot))
-            if before is None or kept.job_id not in served:
-                continue
-            if (before.job_id, before.since_ms) == (kept.job_id, kept.since_ms):
-                self._world.fail(
-                    f"{kept.job_id} was given what was kept for it, and it is kept still: {kept}"
-                )
+        for kept in state.reservations.values():
+            if kept.job_id in served:
+                self._world.fail(f"{kept.job_id} has just been given a place, and room is kept still: {kept}")
 
     def _check_receipts(self, state: State, attempt: Attempt) -> None:
         """Room that victims leave is their preemptor's."""
@@ -372,7 +366,6 @@ class RoomWatch:
             promises[key] = kept
         # One that was let go for no good reason may not come back later than it was.
         mine = {key: kept for key, kept in self._promises.items() if key[:2] == (life.number, regime)}
-        self._standing = {(life.number, slot): kept for slot, kept in state.reservations.items()}
         self._promises = promises | {
             key: kept
             for key, kept in mine.items()

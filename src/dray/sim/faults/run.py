@@ -135,6 +135,9 @@ class History:
         """Set up another machine under a name that is taken."""
         self._twins += 1
         self.checker.shared_names[node.name] = None
+        for other in self.workers:
+            if isinstance(other, WorkerNode) and other.name == node.name:
+                other.shared = True
         twin = WorkerNode(
             self.world,
             self.hub,

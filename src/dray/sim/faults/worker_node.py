@@ -54,6 +54,9 @@ class WorkerNode:
         runs.slots[self.machine_name, "batch"] = self.slots
         runs.slots[self.machine_name, "service"] = self.service_slots
         self.up = self.retired = False
+        # Whether another machine goes by its name: what one of the two heard its hub takes for heard by both.
+        self.shared = bool(twin)
+        self._hub_of: dict[int, int] = {}
         self.life = 0
         self.connection: Connection | None = None
         self.machine: Machine | None = None
@@ -79,6 +82,7 @@ class WorkerNode:
             self.name, incarnation, self.slots, self.service_slots, RESEND_MS, {}, self._ready_runners
         )
         self._young.clear()
+        self._hub_of.clear()
         self.machine.capability = capability_with(self.cards)
         self.machine.resources = {"licence": self.licences}
         self.machine.devices = tuple(
@@ -261,6 +265,7 @@ class WorkerNode:
         kind = message["type"]
         body = msgspec.convert(message.get("payload", {}), HUB_PAYLOADS[kind])
         if kind == "ack":
+            self._note_epoch(connection, body.epoch)
             self._carry_out(self.machine.acked(body, self.world.now_ms))
         elif kind == "job_assign":
             self._carry_out(self.machine.assigned(body, self.world.now_ms))
@@ -274,6 +279,14 @@ class WorkerNode:
             self._carry_out(self.machine.calls_acked(body, self.world.now_ms))
         elif kind == "job_resume":
             self._carry_out(self.machine.resumed(body, self.world.now_ms))
+
+    def _note_epoch(self, connection: Connection, epoch: int) -> None:
+        """No two hubs speak to an agent under one epoch: fences would repeat, and nobody could tell them apart."""
+        if not epoch or self.shared:
+            return
+        known = self._hub_of.setdefault(epoch, connection.hub)
+        if known != connection.hub:
+            self.world.fail(f"hubs {known} and {connection.hub} both have epoch {epoch} for {self.name}")
 
     def _stop(self, machine: Machine, asked: JobCancel) -> list[Effect]:
         """Who is asked to stop what it does not have says so: until then its hub keeps the place for nothing."""
