@@ -39,7 +39,6 @@ RULES = (
         "dray.agent.machine",
         PURE_STDLIB
         | {"msgspec", "dray.core", "dray.errors", "dray.wire", "dray.agent.machine"}
-        | {"dray.agent.rendezvous", "dray.agent.task_talk", "dray.agent.attempts", "dray.agent.readiness"}
         | {"dray.agent.calls", "dray.agent.effects", "dray.agent.lanes", "dray.agent.yields"},
         pure=True,
     ),
@@ -67,7 +66,6 @@ RULES = (
         )
         for name in ("calls", "call_results", "effects", "lane_service", "lanes", "runner_pool", "yields")
     ),
-    Rule("dray.agent.rendezvous", PURE_STDLIB | {"dray.wire"}, pure=True),
     Rule("dray.agent.task_words", PURE_STDLIB | {"msgspec", "dray.core", "dray.wire"}, pure=True),
     # Started beside every task and kept for its whole life: nothing but the interpreter may be able to break it.
     Rule(

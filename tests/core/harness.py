@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.attempts import adoptable
 from dray.core.lifecycle.effects import Assign, Cancel, Effect, FeedCalls, NoWork
 from dray.core.lifecycle.events import (
     Activity,
@@ -43,7 +44,6 @@ from dray.core.lifecycle.events import (
 )
 from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.lanes import outstanding
-from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due, forget_answered, next_due_ms

@@ -35,11 +35,11 @@ from dray.core.lifecycle.state import State
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
 from dray.hub.call_results import AckCalls
+from dray.hub.caller import Caller
 from dray.hub.effect_runner import Runner
 from dray.hub.engine import Engine
 from dray.hub.feed import Feed
 from dray.hub.questions import Questions
-from dray.hub.service import Caller
 from dray.hub.sessions import Sessions
 from dray.hub.store.base import ArgsChunk, Turn
 from dray.hub.store.memory import MemoryStore

@@ -9,7 +9,7 @@ import pytest
 
 from dray.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from dray.hub.auth import Tokens, ensure_first_token, hash_token, make_token, stamp, write_private
-from dray.hub.service import Caller
+from dray.hub.caller import Caller
 
 NOW_MS = 1_800_000_000_000
 ADMIN = Caller("a", "root", ("admin",))

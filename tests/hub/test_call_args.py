@@ -11,8 +11,8 @@ import pytest
 
 from dray.core.lifecycle.effects import Note
 from dray.hub.call_args import ArgsMemory, pack_args, size_of
+from dray.hub.caller import Caller
 from dray.hub.lane_feed import MESSAGE_BYTES, _portions
-from dray.hub.service import Caller
 from dray.hub.sessions import FRAME_BYTES, Limits, Session
 from dray.hub.store.base import Turn
 from dray.hub.store.memory import MemoryStore

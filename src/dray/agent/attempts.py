@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from dray.agent.lanes import Stopping
 from dray.agent.task_words import Said
 from dray.core.model.spec import JobSpec
-from dray.wire.hub_messages import Ack, GangPlace
+from dray.wire.hub_messages import Ack, GangPlace, Peer
 
 PROBE_PREFIX = "probe-"
 NOT_HERE = "this worker does not have this attempt"
@@ -101,3 +102,27 @@ def never_started(task_id: str, uid: str, error: str = NOT_HERE) -> dict[str, An
     """Answer for an attempt that is not here: the hub may be sure that it does not run."""
     named = {"task_id": task_id, "attempt": uid, "state": "killed"}
     return {**named, "exit_class": "lost_unstarted", "error": error}
+
+
+def name_peers(place: GangPlace, peers: Sequence[Peer]) -> dict[str, str]:
+    """What one member of a gang finds in its environment: all meet at the first port of rank 0.
+
+    Spelled as torchrun and JAX read it. One process per node: what a member starts on its own cards is its own affair.
+    """
+    first = min(peers, key=lambda peer: peer.rank)
+    host, port = first.address, str(first.ports[0] if first.ports else 0)
+    rank, size = str(place.rank), str(place.size)
+    return {
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "NODE_RANK": rank,
+        "GROUP_RANK": rank,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "JAX_COORDINATOR_ADDRESS": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "JAX_NUM_PROCESSES": size,
+        "JAX_PROCESS_ID": rank,
+        "DRAY_GANG_GENERATION": str(place.generation),
+    }

@@ -18,6 +18,7 @@ from dray.agent.attempts import (
     is_careful,
     is_probe,
     known_to_hub,
+    name_peers,
     never_started,
     result_of,
     unstarted,
@@ -26,7 +27,6 @@ from dray.agent.calls import Calls, is_runner
 from dray.agent.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
 from dray.agent.lanes import Stopping
 from dray.agent.readiness import NO_ANSWER, Readiness
-from dray.agent.rendezvous import name_peers
 from dray.agent.task_talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.spec import FOREVER_NS, TIERS

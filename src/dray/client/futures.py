@@ -16,7 +16,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dray.client.pausing import Waiters, is_in_task, pause_until, pausing
 from dray.client.status import Status
@@ -24,10 +24,7 @@ from dray.core.model.records import JobState
 from dray.functions.values import Part, Pledge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dray.client.calls import CallDesk
-    from dray.client.streams import Stream
+    from collections.abc import Iterator, Mapping
 
 T = TypeVar("T")
 _PENDING, _CANCELLED, _NOTIFIED, _FINISHED = (
@@ -278,10 +275,32 @@ class PackedResult:
         return self._open(self.data)
 
 
+class Place(Protocol):
+    """The array that a call went into."""
+
+    name: str
+    job: str
+    numbered: bool
+    recorded: int
+    closed: bool
+    answers: set[asyncio.Future[Any]]
+
+
+class Desk(Protocol):
+    """Whom a future asks about its call."""
+
+    def await_recorded(self, future: CallFuture[Any]) -> None: ...
+    def ask_state(self, future: CallFuture[Any]) -> JobState: ...
+    def ask_status(self, future: CallFuture[Any]) -> Status: ...
+    def ask_why(self, future: CallFuture[Any]) -> dict[str, Any]: ...
+    def read_logs(self, task_id: str, follow: bool, wanted: Mapping[str, Any]) -> Iterator[bytes]: ...
+    def ask_cancel(self, future: CallFuture[Any]) -> bool: ...
+
+
 class CallFuture(LazyFuture[T], Pledge):
     """One call of a function. As an argument of another call it stands for its result."""
 
-    def __init__(self, desk: CallDesk, stream: Stream, index: int) -> None:
+    def __init__(self, desk: Desk, stream: Place, index: int) -> None:
         super().__init__()
         self._desk, self._stream, self._index = desk, stream, index
         self.lease: object = None

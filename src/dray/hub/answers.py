@@ -27,10 +27,11 @@ from dray.core.scheduling.explain import View, headline
 from dray.errors import Forbidden, InvalidInput, NotFound, NotReady
 from dray.hub import changes, commands
 from dray.hub.call_rows import CallReader, call_of
+from dray.hub.caller import Caller
 from dray.hub.commands import KeyMemory, Sources, find_job, owned
 from dray.hub.documents import Document, job_document, moment, task_document, worker_document, worker_tasks
 from dray.hub.engine import Engine
-from dray.hub.feed import Feed
+from dray.hub.feed import Feed, FeedEvent
 from dray.hub.forecasts import Forecasts
 from dray.hub.histories import job_history
 from dray.hub.log_reading import LogReader
@@ -38,7 +39,7 @@ from dray.hub.metrics import Metrics
 from dray.hub.outputs import Outputs
 from dray.hub.pages import PAGE_BYTES, read_page, weigh_task
 from dray.hub.plans import make_guest, plan_steps, why_steps
-from dray.hub.service import Caller, FeedEvent, LogRequest, Submitted
+from dray.hub.service import LogRequest, Submitted
 from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers
 from dray.hub.slices import spread, work_off

@@ -39,6 +39,7 @@ from dray.hub.call_args import ArgsMemory
 from dray.hub.call_commands import CallSources
 from dray.hub.call_feed import CallFeed
 from dray.hub.call_results import Recorded
+from dray.hub.caller import Caller
 from dray.hub.certificate_watch import CertificateWatch
 from dray.hub.certificates import (
     TlsFiles,
@@ -75,7 +76,6 @@ from dray.hub.queue_statistics import QueueStatistics
 from dray.hub.recovery import recover
 from dray.hub.reports import Reports
 from dray.hub.server import Bound, HttpServer, bind, bind_local
-from dray.hub.service import Caller
 from dray.hub.sessions import GOING_AWAY, Limits, Sessions
 from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers, SiteParts

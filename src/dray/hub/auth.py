@@ -26,8 +26,8 @@ from dray.core.lifecycle.effects import Note
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.spec_check import suggest
 from dray.errors import Conflict, InvalidInput, NotFound, Problem, Unauthenticated
+from dray.hub.caller import Caller
 from dray.hub.leases import End, Leases
-from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, TokenRow
 from dray.hub.task_accounts import TaskAccounts
 from dray.hub.task_tokens import TaskTokens, is_task_id, is_task_token, task_token_id

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dray.core.lifecycle.state import State
 from dray.hub.blob_shares import BlobShares
 from dray.hub.blobs import Blobs, unknown_blob
-from dray.hub.service import Caller
+from dray.hub.caller import Caller
 from dray.hub.store.base import Store
 
 # So many uploads are remembered that no job refers to yet; they leave by age, as the blobs themselves do.

@@ -14,9 +14,10 @@ from dray.errors import Conflict, NotFound
 from dray.hub.call_commands import CallSources, add_calls, read_call_spec
 from dray.hub.call_feed import CallFeed, Listener
 from dray.hub.call_rows import CallReader, End
+from dray.hub.caller import Caller
 from dray.hub.commands import find_job, owned, works_for
 from dray.hub.engine import Engine
-from dray.hub.service import Caller, Document
+from dray.hub.service import Document
 from dray.wire.client_messages import Calls, Collect
 from dray.wire.worker_messages import PackedValue
 

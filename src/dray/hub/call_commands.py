@@ -26,8 +26,8 @@ from dray.errors import (
 )
 from dray.hub.call_args import ArgsMemory, pack_args
 from dray.hub.call_results import digests_of
+from dray.hub.caller import Caller
 from dray.hub.commands import Sources, find_job, owned, read_specs, submit
-from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, BlobRef, Chunk
 from dray.hub.turns import Decision
 from dray.wire.client_messages import Calls, open_document

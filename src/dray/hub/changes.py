@@ -20,9 +20,9 @@ from dray.core.model.spec_check import check_spec
 from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
 from dray.hub.call_rows import CallReader
+from dray.hub.caller import Caller
 from dray.hub.needs import Fresh, resolve_edit
 from dray.hub.policy_changes import check_queue
-from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, Store
 from dray.hub.turns import Decision
 

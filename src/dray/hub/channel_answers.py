@@ -15,10 +15,10 @@ from dray.core.model.records import Attempt, Job
 from dray.core.model.spec import JobSpec
 from dray.errors import NotFound
 from dray.hub.answers import Answers
+from dray.hub.caller import Caller
 from dray.hub.commands import find_job, owned
 from dray.hub.documents import Document
 from dray.hub.engine import Engine
-from dray.hub.service import Caller
 from dray.hub.slices import work_off
 from dray.hub.store.base import Store
 from dray.hub.watches import Watcher, Watches

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dray.hub.call_answers import CallAnswers
-from dray.hub.service import Caller, Document
+from dray.hub.caller import Caller
+from dray.hub.service import Document
 from dray.wire.client_messages import Calls, Collect
 
 

@@ -21,12 +21,14 @@ from dray.core.model.records import JobState
 from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
 from dray.hub.budgets import UNIT_BYTES, Budgets
 from dray.hub.call_answers import CallAnswers
+from dray.hub.caller import Caller
 from dray.hub.channel_answers import ChannelAnswers
 from dray.hub.channel_calls import ChannelCalls
 from dray.hub.gate import Receive, Scope, Send
-from dray.hub.http_answers import error_document, internal_error
 from dray.hub.leases import Hold
-from dray.hub.service import Caller, Document, HubService, ReceiptFilter
+from dray.hub.receipt_documents import ReceiptFilter
+from dray.hub.refusals import error_document, internal_error
+from dray.hub.service import Document, HubService
 from dray.hub.sockets import EXTENSION
 from dray.hub.store.base import JobFilter
 from dray.hub.told_turns import HEADER, TurnWords

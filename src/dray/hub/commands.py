@@ -20,10 +20,10 @@ from dray.core.model.records import Job
 from dray.core.model.spec import JobSpec, pack_spec, unpack_spec
 from dray.core.model.spec_check import MAX_PROBLEMS, check_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
+from dray.hub.caller import Caller
 from dray.hub.changes import check_deadlines
 from dray.hub.needs import Open, resolve
 from dray.hub.policy_changes import check_queue
-from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Store
 from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.turns import Decision

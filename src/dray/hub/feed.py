@@ -9,20 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dray.core.lifecycle.effects import Note
 from dray.errors import InvalidInput
 from dray.hub.documents import moment
-from dray.hub.service import FeedEvent
 from dray.hub.store.base import Store
 
 KEEP = 1024
 KEEP_ALIVE_S = 15.0
 _decode = msgspec.msgpack.Decoder(list[tuple[str, str, str, str, dict[str, Any]]]).decode
 Position = tuple[int, int]
+
+
+class FeedEvent(NamedTuple):
+    """One line of the public feed. `id` is `SEQ.N`, by which a reader resumes."""
+
+    id: str
+    type: str
+    data: dict[str, Any]
 
 
 class Feed:

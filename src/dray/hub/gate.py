@@ -19,8 +19,8 @@ import msgspec
 
 from dray.errors import DrayError, Forbidden, InvalidInput, TooLarge, Unauthenticated
 from dray.hub.auth import Tokens
+from dray.hub.caller import Caller
 from dray.hub.knocks import Knocks
-from dray.hub.service import Caller
 from dray.wire.codec import MAX_DEPTH, depth_of
 from dray.wire.packed import LIST_VALUES, Packed, check_bytes, check_values
 

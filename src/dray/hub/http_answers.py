@@ -19,6 +19,7 @@ from dray import errors
 from dray.hub.gate import Headers, Receive, Send, UnsupportedMedia, WrongHost, has_body
 from dray.hub.http_routes import MethodNotAllowed
 from dray.hub.knocks import TooManyKnocks
+from dray.hub.refusals import error_document
 
 JSON = b"application/json"
 LINGER_S = 2.0
@@ -74,24 +75,6 @@ class FileBody(NamedTuple):
 def status_of(error: errors.DrayError) -> int:
     """Find the status of an error by its class or the nearest one above it."""
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-
-
-def error_document(error: errors.DrayError) -> dict[str, Any]:
-    """Spell an error in the documented shape."""
-    problems = [{"where": problem.where, "what": problem.what} for problem in error.problems]
-    body: dict[str, Any] = {"code": error.code, "message": error.message, "problems": problems}
-    if isinstance(error, errors.TooManyRequests):
-        # The client channel has no headers to say it in.
-        body["retry_after_s"] = round(error.retry_after_s, 3)
-    return {"error": body}
-
-
-def internal_error(report_id: str = "") -> errors.InternalFault:
-    """What a caller learns of a fault that nobody foresaw."""
-    where = (
-        f"`dray doctor` shows the report {report_id} to an admin" if report_id else "its log has the details"
-    )
-    return errors.InternalFault(f"the hub failed on this request; {where}, and nothing was promised")
 
 
 def encode(document: Any) -> bytes:

@@ -24,6 +24,7 @@ from dray.hub.blob_calls import PIECE_BYTES
 from dray.hub.blobs import Blobs
 from dray.hub.budgets import UNIT_BYTES, Budgets
 from dray.hub.call_answers import CallAnswers
+from dray.hub.caller import Caller
 from dray.hub.gate import (
     Gate,
     Headers,
@@ -42,7 +43,6 @@ from dray.hub.http_answers import (
     Text,
     deny_upgrade,
     encode,
-    internal_error,
     send_error,
     send_head,
     send_whole,
@@ -54,7 +54,8 @@ from dray.hub.http_streams import CallerGone, Stream, Streams, cut, wait_gone
 from dray.hub.knocks import Knocks
 from dray.hub.openapi import openapi_text
 from dray.hub.owners import Owners
-from dray.hub.service import Caller, HubService
+from dray.hub.refusals import internal_error
+from dray.hub.service import HubService
 from dray.hub.sockets import ADMIT
 from dray.hub.told_turns import HEADER, TurnWords
 from dray.wire.codec import MAX_DEPTH

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from dray.errors import Unauthenticated
+from dray.hub.feed import FeedEvent
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.http_answers import encode, send_start, send_whole
 from dray.hub.leases import Hold
-from dray.hub.service import FeedEvent
 
 KEEP_ALIVE_S = 15.0
 SLOW_READER_S = 30.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dray.core.lifecycle.attempts import adoptable
 from dray.core.lifecycle.checkpoints import is_news
 from dray.core.lifecycle.effects import Ack, Effect, LookUp, Refuse, Resume
 from dray.core.lifecycle.events import (
@@ -33,7 +34,6 @@ from dray.core.lifecycle.events import (
     WorkerReturned,
 )
 from dray.core.lifecycle.lanes import missing
-from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.workers import stop_over

@@ -14,10 +14,11 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job
 from dray.errors import InvalidInput, NotFound
 from dray.hub.call_rows import is_call
+from dray.hub.caller import Caller
 from dray.hub.commands import find_job, owned
 from dray.hub.engine import Engine
 from dray.hub.outputs import Outputs
-from dray.hub.service import Caller, LogRequest
+from dray.hub.service import LogRequest
 from dray.hub.store.base import Store
 from dray.wire.worker_messages import STREAMS
 

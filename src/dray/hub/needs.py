@@ -16,7 +16,7 @@ from dray.core.model.records import Job, JobState
 from dray.core.model.spec import JobSpec
 from dray.errors import InvalidSpec, Problem
 from dray.hub.call_rows import CallReader
-from dray.hub.service import Caller
+from dray.hub.caller import Caller
 from dray.hub.store.base import Chunk, Store
 
 Fresh = Callable[[], Sequence[Chunk]]

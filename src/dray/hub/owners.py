@@ -18,7 +18,7 @@ from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
 from dray.errors import Conflict
 from dray.hub.auth import Tokens
-from dray.hub.service import Caller
+from dray.hub.caller import Caller
 from dray.hub.store.base import AuditRecord
 from dray.hub.turns import Decision
 

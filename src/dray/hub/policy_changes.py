@@ -18,9 +18,9 @@ from dray.core.model.policy_spelling import compare_policies
 from dray.core.model.resources import WHOLE
 from dray.core.model.spec_check import suggest
 from dray.errors import Conflict, Problem
+from dray.hub.caller import Caller
 from dray.hub.holdings import Holding, find_holdings, quotas_in_force
 from dray.hub.policy_file import FILE_NAME, PolicyFile
-from dray.hub.service import Caller
 from dray.hub.store.base import AuditRecord
 from dray.hub.turns import Decision
 

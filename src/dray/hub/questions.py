@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dray.core.lifecycle.state import State
+from dray.hub.caller import Caller
 from dray.hub.documents import worker_line, worker_tasks
 from dray.hub.engine import Engine
-from dray.hub.service import Caller
 from dray.wire.codec import message
 from dray.wire.worker_messages import WorkerListRequest, WorkerShowRequest
 

@@ -20,12 +20,22 @@ from dray.core.model.records import Attempt, Phase, Task
 from dray.core.scheduling.reservations import MOST_ROWS, earliest
 from dray.core.scheduling.rooms import Rooms
 from dray.errors import NotFound
+from dray.hub.caller import Caller
 from dray.hub.documents import Document, moment
-from dray.hub.service import Caller, ReceiptFilter
 from dray.hub.store.base import Store
 
 TOP_USERS = 10
 STOPPING, WAITING, STARTING, RUNNING, GONE = "stopping", "waiting", "starting", "running", "gone"
+
+
+class ReceiptFilter(NamedTuple):
+    """Which receipts of preemptions are wanted; `before` is the number of the last one that was seen (0: none)."""
+
+    job: str = ""
+    user: str = ""
+    limit: int = 50
+    before: int = 0
+    window_s: float = 86400
 
 
 class ReceiptSight(NamedTuple):

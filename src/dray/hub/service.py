@@ -9,25 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from dray.hub.caller import Caller
+from dray.hub.feed import FeedEvent
+from dray.hub.receipt_documents import ReceiptFilter
 from dray.hub.store.base import JobFilter
 
 Document = dict[str, Any]
-
-
-class Caller(NamedTuple):
-    """Who asks: the token behind a request. `admin` includes every scope. `local`: by the socket of the hub's home."""
-
-    token_id: str
-    user: str
-    scopes: tuple[str, ...]
-    local: bool = False
-
-    def may(self, scope: str) -> bool:
-        return scope in self.scopes or "admin" in self.scopes
-
-    def sees(self, user: str) -> bool:
-        """Whether something of `user` may be shown to this caller at all."""
-        return user == self.user or "admin" in self.scopes
 
 
 class Submitted(NamedTuple):
@@ -47,24 +34,6 @@ class LogRequest(NamedTuple):
     follow: bool = False
     tail: int | None = None
     skip: int = 0
-
-
-class ReceiptFilter(NamedTuple):
-    """Which receipts of preemptions are wanted; `before` is the number of the last one that was seen (0: none)."""
-
-    job: str = ""
-    user: str = ""
-    limit: int = 50
-    before: int = 0
-    window_s: float = 86400
-
-
-class FeedEvent(NamedTuple):
-    """One line of the public feed. `id` is `SEQ.N`, by which a reader resumes."""
-
-    id: str
-    type: str
-    data: Document
 
 
 class SiteService(Protocol):

@@ -19,12 +19,12 @@ from dray.core.model.ids import split_task_id
 from dray.errors import InternalFault, InvalidInput
 from dray.hub import inbound
 from dray.hub.auth import Tokens
+from dray.hub.caller import Caller
 from dray.hub.engine import Engine
 from dray.hub.gate import Receive, Scope, Send
 from dray.hub.outputs import Outputs
 from dray.hub.owners import Owners
 from dray.hub.questions import Questions
-from dray.hub.service import Caller
 from dray.hub.sockets import EXTENSION
 from dray.hub.store.base import Position, Store
 from dray.hub.told_turns import Behind

@@ -23,6 +23,7 @@ from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE
 from dray.core.scheduling.ordering import waiting_in_order
 from dray.errors import Forbidden, NotFound
+from dray.hub.caller import Caller
 from dray.hub.clock import HubClock
 from dray.hub.documents import Document, moment
 from dray.hub.engine import Engine
@@ -38,8 +39,7 @@ from dray.hub.holdings import (
 )
 from dray.hub.policy_changes import APPLIED, DEFAULT, Change, apply_policy, examine, policy_record
 from dray.hub.queue_statistics import QueueStatistics
-from dray.hub.receipt_documents import ReceiptSight, find_document, list_document
-from dray.hub.service import Caller, ReceiptFilter
+from dray.hub.receipt_documents import ReceiptFilter, ReceiptSight, find_document, list_document
 from dray.hub.store.base import Store
 from dray.hub.submit_pacing import SubmitPacing
 

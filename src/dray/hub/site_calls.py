@@ -13,7 +13,8 @@ from dray.core.model.policy import DAY_S, Policy
 from dray.errors import InvalidInput
 from dray.hub.http_answers import Answer
 from dray.hub.http_routes import ADMIN, API, READ, Param, Request, Route
-from dray.hub.service import HubService, ReceiptFilter
+from dray.hub.receipt_documents import ReceiptFilter
+from dray.hub.service import HubService
 from dray.wire import site_schemas as shapes
 
 MAX_LINE = 1000

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dray.core.model.records import Job
 from dray.errors import Unauthenticated
-from dray.hub.service import Caller
+from dray.hub.caller import Caller
 
 PREFIX = "dray_task_"
 SECRET_FILE = "task_secret"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from dray.errors import NotFound
-from dray.hub.service import FeedEvent, LogRequest
+from dray.hub.feed import FeedEvent
+from dray.hub.service import LogRequest
 
 
 def open_stream(site, path, token="admin", **headers):

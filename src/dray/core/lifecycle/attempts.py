@@ -206,3 +206,10 @@ def change_party(state: State, job: Job) -> None:
                 gate.hold(sign, gpus_of(ask), attempt.assigned_ms, state.now_ms)
     for gate in before.gates:
         state.backlog.open(gate.key)
+
+
+def adoptable(state: State, attempt: Attempt) -> bool:
+    """A lost attempt may still be adopted while its task waits and no newer one was made."""
+    task = state.tasks.get((attempt.job_id, attempt.index))
+    waits = task is not None and task.queued and task.last_uid == attempt.uid
+    return attempt.phase is Phase.LOST and waits and not state.jobs[attempt.job_id].gang

@@ -151,7 +151,7 @@ def release(
         attempt = state.attempts.get(uid)
         if attempt is None or gangs.is_member(state, attempt):
             continue
-        if not attempt.phase.live and not adoptable(state, attempt):
+        if not attempt.phase.live and not attempts.adoptable(state, attempt):
             del state.attempts[uid]
             place = (attempt.worker, attempt.job_id, attempt.index)
             if state.newest.get(place) == uid:
@@ -170,13 +170,6 @@ def release(
         job = state.jobs.get(job_id)
         if job is not None and job.state.final and job_id not in state.live_of:
             _release_job(state, job)
-
-
-def adoptable(state: State, attempt: Attempt) -> bool:
-    """A lost attempt may still be adopted while its task waits and no newer one was made."""
-    task = state.tasks.get((attempt.job_id, attempt.index))
-    waits = task is not None and task.queued and task.last_uid == attempt.uid
-    return attempt.phase is Phase.LOST and waits and not state.jobs[attempt.job_id].gang
 
 
 def _stopping(state: State, task: Task) -> bool:

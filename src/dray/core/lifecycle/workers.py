@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dray.core.lifecycle import attempts, gangs, jobs, lanes, refusals, results
-from dray.core.lifecycle.attempts import ACCEPT, RETURN, SILENCE
+from dray.core.lifecycle.attempts import ACCEPT, RETURN, SILENCE, adoptable
 from dray.core.lifecycle.effects import (
     Ack,
     Alarm,
@@ -43,7 +43,6 @@ from dray.core.lifecycle.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.reconcile import ADOPT, KEEP, LOSE, QUARANTINE, RESEND, STOP, Reported, reconcile
-from dray.core.lifecycle.recovery import adoptable
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Phase

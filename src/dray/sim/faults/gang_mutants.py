@@ -104,7 +104,7 @@ GANGS = (
         (
             Edit(_JOBS + "adopt", "if job.gang:", "if False:"),
             Edit(_WORKERS + "_report", " and not state.jobs[attempt.job_id].gang", ""),
-            Edit("dray.core.lifecycle.recovery:adoptable", " and not state.jobs[attempt.job_id].gang", ""),
+            Edit("dray.core.lifecycle.attempts:adoptable", " and not state.jobs[attempt.job_id].gang", ""),
         ),
     ),
     _one(

@@ -31,6 +31,7 @@ from dray.core.model.policy import Policy
 from dray.errors import DrayError, EpochLost, NotFound, StoreError
 from dray.hub import call_commands, changes, commands, inbound, policy_changes
 from dray.hub.call_args import ArgsMemory
+from dray.hub.caller import Caller
 from dray.hub.commands import KeyMemory, Sources
 from dray.hub.effect_runner import Runner
 from dray.hub.housekeeping import note_lost_epoch
@@ -38,7 +39,6 @@ from dray.hub.inbox import Inbox
 from dray.hub.lane_feed import LaneFeed
 from dray.hub.projection import build_projection
 from dray.hub.recovery import recover
-from dray.hub.service import Caller
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step

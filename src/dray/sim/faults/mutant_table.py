@@ -273,7 +273,11 @@ JOBS = (
         "Memory lets go of attempts that still run.",
         (
             Edit(_RECOVERY + "release", "or gangs.is_member(state, attempt)", ""),
-            Edit(_RECOVERY + "release", "not attempt.phase.live and not adoptable", "not adoptable"),
+            Edit(
+                _RECOVERY + "release",
+                "not attempt.phase.live and not attempts.adoptable",
+                "not attempts.adoptable",
+            ),
         ),
     ),
     _one(
