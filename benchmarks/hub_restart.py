@@ -21,7 +21,7 @@ from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
 from dray.hub.projection import build_projection
 from dray.hub.recovery import recover
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.turns import Commit, Conductor, Decide, Decision, Request
 
 BATCH = 2_000

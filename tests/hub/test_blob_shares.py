@@ -16,7 +16,7 @@ from dray.errors import NoSpace
 from dray.hub.blob_shares import SWEEP_S, BlobShares
 from dray.hub.blobs import RECENT_MS, Blobs
 from dray.hub.store.base import BlobRow, Store
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.testing.hub_process import RunningHub, running_hub
 from dray.wire.api_schemas import TokenRequest

@@ -23,7 +23,7 @@ from tests.hub.calls_desk import DEADLINE_S, SPEC, client_of, lanes_of, new_job
 from dray.errors import NotFound
 from dray.hub.blobs import Blobs
 from dray.hub.store.base import BlobRef, Turn
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.testing import RunningHub, running_hub
 from dray.wire import client_messages as wire

@@ -211,7 +211,7 @@ async def test_results_are_read_until_their_job_is_forgotten() -> None:
 def sweep(hub: RunningHub) -> None:
     """What housekeeping does once a minute, done now on the store of a hub that is down."""
     from dray.hub.store.base import Retention
-    from dray.hub.store.sqlite import SqliteStore
+    from dray.hub.store.sqlite.store import SqliteStore
 
     store = SqliteStore.open(hub.home / "hub.sqlite")
     store.begin_epoch()

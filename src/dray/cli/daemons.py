@@ -73,7 +73,7 @@ def make_folder(home: Path, folder: Path) -> None:
 
 
 def _unusable(home: Path, fault: OSError) -> DaemonFailed:
-    from dray.hub.store.faults import tell_unusable
+    from dray.hub.store.sqlite.errors import tell_unusable
 
     return DaemonFailed(tell_unusable(home, fault))
 

@@ -80,9 +80,9 @@ from dray.hub.sessions import GOING_AWAY, Limits, Sessions
 from dray.hub.setbacks import Setbacks
 from dray.hub.site_answers import SiteAnswers, SiteParts
 from dray.hub.store.base import AuditRecord, Position, Store, TokenRow
-from dray.hub.store.faults import tell_unusable
-from dray.hub.store.opening import Check
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.errors import tell_unusable
+from dray.hub.store.sqlite.opening import Check
+from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.hub.submit_pacing import SubmitPacing
 from dray.hub.task_tokens import TaskTokens, ensure_secret

@@ -19,10 +19,10 @@ from dray.core.model.units import format_bytes
 from dray.errors import DrayError
 from dray.hub.reports import read_reports
 from dray.hub.store.base import Position
-from dray.hub.store.faults import tell_unusable
-from dray.hub.store.opening import inspect
-from dray.hub.store.reserve import free_bytes
-from dray.hub.store.witness import read_witness
+from dray.hub.store.sqlite.errors import tell_unusable
+from dray.hub.store.sqlite.opening import inspect
+from dray.hub.store.sqlite.reserve import free_bytes
+from dray.hub.store.sqlite.witness import read_witness
 
 STORE = "hub.sqlite"
 LITTLE_BYTES = 1 << 20

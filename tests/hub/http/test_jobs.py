@@ -11,7 +11,6 @@ import pytest
 from dray.config import load_hub
 from dray.hub.app import start_hub, stop_hub
 from dray.hub.blob_calls import VALUE_ROUTES
-from dray.hub.caller import Caller
 from dray.hub.http_calls import ROUTES
 from dray.hub.store.base import JobFilter
 

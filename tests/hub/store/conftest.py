@@ -11,7 +11,7 @@ import pytest
 from dray.core.model.records import Attempt, Job, Task
 from dray.hub.store.base import AttemptRow, JobRow, Projection, Store, Turn
 from dray.hub.store.memory import MemoryFile, MemoryStore
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 
 
 class Make:

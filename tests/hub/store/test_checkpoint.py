@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from dray.hub.store.checkpoint import WalGauge, wal_path
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.checkpoint import WalGauge, wal_path
+from dray.hub.store.sqlite.store import SqliteStore
 
 Open = Callable[..., SqliteStore]
 WAL_BYTES = 1 << 20

@@ -11,9 +11,9 @@ import pytest
 
 from dray.core.model.records import JobState
 from dray.errors import BrokenInvariant, EpochLost
-from dray.hub.store import chunks
 from dray.hub.store.base import ArgsChunk, BlobRef, BlobRow, ResultsChunk, Retention, Store
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite import chunks
+from dray.hub.store.sqlite.store import SqliteStore
 
 Open = Callable[[], Store]
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 
 # Every turn also carries a key, every tenth is followed by rows; a line on stdout is the acknowledgement. The log is
 # small, so that copies of it into the database are under way when the process dies.
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from dray.core.model.records import Job
 from dray.hub.store.base import JobRow, KeyRow, Projection, Turn
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 
 store = SqliteStore.open(Path(sys.argv[1]), reserve_bytes=0, wal_bytes=1 << 17)
 store.begin_epoch()

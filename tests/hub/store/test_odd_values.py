@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dray.errors import StoreError
-from dray.hub.store.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+from dray.hub.store.sqlite.store import SqliteStore
 
 Open = Callable[..., SqliteStore]
 
@@ -75,8 +75,8 @@ def test_a_migration_that_fails_leaves_the_old_version_whole(
     fill(open_sqlite, make, clean=True)
     steps = (*MIGRATIONS, ("ALTER TABLE jobs ADD COLUMN extra TEXT", "INSERT INTO nowhere VALUES (1)"))
     with monkeypatch.context() as patch:
-        patch.setattr("dray.hub.store.schema.MIGRATIONS", steps)
-        patch.setattr("dray.hub.store.schema.SCHEMA_VERSION", len(steps))
+        patch.setattr("dray.hub.store.sqlite.schema.MIGRATIONS", steps)
+        patch.setattr("dray.hub.store.sqlite.schema.SCHEMA_VERSION", len(steps))
         with pytest.raises(StoreError, match="nowhere"):
             open_sqlite()
     store = open_sqlite()
@@ -185,7 +185,7 @@ def test_a_hub_that_was_taken_over_does_not_vouch_for_the_file(open_sqlite: Open
 def test_a_lock_held_by_another_process_is_named(
     open_sqlite: Open, path: Path, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.hub.store.opening.BUSY_S", 0.05)
+    monkeypatch.setattr("dray.hub.store.sqlite.opening.BUSY_S", 0.05)
     store = open_sqlite()
     store.begin_epoch()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -12,8 +12,8 @@ import pytest
 
 from dray.core.model.records import JobState
 from dray.hub.store.base import JobFilter, Retention
-from dray.hub.store.retention import CHILDREN_PER_JOB
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.retention import CHILDREN_PER_JOB
+from dray.hub.store.sqlite.store import SqliteStore
 
 Open = Callable[..., SqliteStore]
 

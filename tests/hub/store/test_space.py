@@ -11,8 +11,8 @@ import pytest
 from tests.hub.small_disk import fill_up, mounted
 
 from dray.errors import NoSpace, StoreError
-from dray.hub.store.reserve import Reserve
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.reserve import Reserve
+from dray.hub.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dray.errors import BrokenInvariant, NotReady
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import SLOW_COMMITS, SMALL_BYTES, SWITCH_INTERVAL_S, StoreWriter
 
 Open = Callable[..., SqliteStore]

@@ -16,7 +16,7 @@ from dray.core.model.policy_check import check_policy
 from dray.errors import InvalidInput
 from dray.hub.projection import build_projection
 from dray.hub.store.base import Turn
-from dray.hub.store.sqlite import SqliteStore
+from dray.hub.store.sqlite.store import SqliteStore
 from dray.sim.traces.failures import Failure
 from dray.sim.traces.figures import measure
 from dray.sim.traces.history import read_history

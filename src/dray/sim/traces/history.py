@@ -23,7 +23,7 @@ from dray.core.model.spec import pack_spec, unpack_spec
 from dray.core.model.worker import Worker
 from dray.errors import InvalidInput
 from dray.hub.store.base import JobFilter
-from dray.hub.store.queries import Reader
+from dray.hub.store.sqlite.queries import Reader
 from dray.sim.traces.failures import Failure
 from dray.sim.traces.readers import settle
 from dray.sim.traces.workload import EPOCH_MS, LOSSES, Node, TraceJob

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
-from dray.hub.store.opening import connect
+from dray.hub.store.sqlite.opening import connect
 
 _log = logging.getLogger(__name__)
 _HEADER_BYTES = 32

@@ -11,7 +11,7 @@ import sqlite3
 from typing import NamedTuple
 
 from dray.hub.store.base import Retention
-from dray.hub.store.chunks import delete_calls, sweep_args
+from dray.hub.store.sqlite.chunks import delete_calls, sweep_args
 
 CHILDREN_PER_JOB = 20
 """Rows of tasks, attempts and calls that one step may remove, per job that it may remove."""

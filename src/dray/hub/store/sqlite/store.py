@@ -19,7 +19,6 @@ import msgspec
 
 from dray.core.model.records import Attempt, Job, Task
 from dray.errors import BrokenInvariant, EpochLost
-from dray.hub.store import chunks
 from dray.hub.store.base import (
     ArgsChunk,
     AuditRecord,
@@ -36,17 +35,18 @@ from dray.hub.store.base import (
     TokenRow,
     Turn,
 )
-from dray.hub.store.checkpoint import Checkpointer, grow_wal, wal_path
-from dray.hub.store.chunks import write_chunks
-from dray.hub.store.faults import is_full, translate, translated
-from dray.hub.store.guard import FileGuard
-from dray.hub.store.opening import Check, connect_writer, create_file, inspect
-from dray.hub.store.queries import Reader
-from dray.hub.store.reserve import Reserve, free_bytes
-from dray.hub.store.retention import Swept, sweep_step
-from dray.hub.store.schema import migrate
-from dray.hub.store.upserts import ODD_VALUES, mend_rows, write_rows
-from dray.hub.store.witness import Witness, keep_aside, read_witness
+from dray.hub.store.sqlite import chunks
+from dray.hub.store.sqlite.checkpoint import Checkpointer, grow_wal, wal_path
+from dray.hub.store.sqlite.chunks import write_chunks
+from dray.hub.store.sqlite.errors import is_full, translate, translated
+from dray.hub.store.sqlite.file_guard import FileGuard
+from dray.hub.store.sqlite.opening import Check, connect_writer, create_file, inspect
+from dray.hub.store.sqlite.queries import Reader
+from dray.hub.store.sqlite.reserve import Reserve, free_bytes
+from dray.hub.store.sqlite.retention import Swept, sweep_step
+from dray.hub.store.sqlite.schema import migrate
+from dray.hub.store.sqlite.upserts import ODD_VALUES, mend_rows, write_rows
+from dray.hub.store.sqlite.witness import Witness, keep_aside, read_witness
 
 Answer = TypeVar("Answer")
 _log = logging.getLogger(__name__)

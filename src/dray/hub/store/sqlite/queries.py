@@ -29,7 +29,7 @@ from dray.hub.store.base import (
     Snapshot,
     TokenRow,
 )
-from dray.hub.store.chunks import (
+from dray.hub.store.sqlite.chunks import (
     FIND_ARGS,
     FIND_RESULTS,
     FRESH_REFS,
@@ -39,9 +39,9 @@ from dray.hub.store.chunks import (
     blob_queries,
     ref_queries,
 )
-from dray.hub.store.faults import translate, translated
-from dray.hub.store.opening import connect
-from dray.hub.store.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
+from dray.hub.store.sqlite.errors import translate, translated
+from dray.hub.store.sqlite.opening import connect
+from dray.hub.store.sqlite.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
 
 Record = TypeVar("Record")
 _JOB = msgspec.msgpack.Decoder(Job)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dray.errors import StoreGone
-from dray.hub.store.checkpoint import wal_path
+from dray.hub.store.sqlite.checkpoint import wal_path
 
 _ADVICE = (
     "The hub stops here: nothing it was asked since can be kept. Stop a hub (dray down) before its files are moved or "

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from dray.errors import StoreError
 from dray.hub.store.base import Position
-from dray.hub.store.faults import damage, translated
-from dray.hub.store.schema import check_version
+from dray.hub.store.sqlite.errors import damage, translated
+from dray.hub.store.sqlite.schema import check_version
 
 Check = Literal["unclean", "always", "never"]
 """When to read the whole file for damage: after an unclean stop only, at each opening, or not at all."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dray.hub.store.base import Position
-from dray.hub.store.checkpoint import wal_path
+from dray.hub.store.sqlite.checkpoint import wal_path
 
 _log = logging.getLogger(__name__)
 _WORD = struct.Struct("<8sQQ")
