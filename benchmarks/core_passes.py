@@ -13,7 +13,7 @@ from collections.abc import Callable
 from benchmarks.core_cluster import MIB, CoreCluster, pack, shapes
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.progress import tell
-from dray.hub.collector import leave_out_what_is_there, take_over_collector
+from dray.hub.engine.garbage import leave_out_what_is_there, take_over_collector
 
 GIB = 1 << 30
 COLD = 1_000

@@ -23,7 +23,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.records import Job
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.explain import View, headline
-from dray.hub.plans import plan_steps, why_steps
+from dray.hub.documents.why_and_plan import plan_steps, why_steps
 
 ASKERS = 2
 PAUSE_S = 0.1

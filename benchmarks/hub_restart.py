@@ -19,10 +19,10 @@ from dray.core.lifecycle.events import Clock, JobsSubmitted, NewJob
 from dray.core.lifecycle.state import State, Touched
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
-from dray.hub.projection import build_projection
-from dray.hub.recovery import recover
+from dray.hub.engine.projection import build_projection
+from dray.hub.engine.recovery import recover
+from dray.hub.engine.turns import Commit, Conductor, Decide, Decision, Request
 from dray.hub.store.sqlite.store import SqliteStore
-from dray.hub.turns import Commit, Conductor, Decide, Decision, Request
 
 BATCH = 2_000
 

@@ -35,7 +35,7 @@ from tools.soak_faults import Machine  # noqa: E402 - only found after the lines
 
 import dray  # noqa: E402 - after the path, with the others
 from dray.functions.values import unpack  # noqa: E402 - after the path, with the others
-from dray.hub.call_results import rows_of  # noqa: E402 - after the path, with the others
+from dray.hub.calls.results import rows_of  # noqa: E402 - after the path, with the others
 from dray.hub.store.base import ResultsChunk  # noqa: E402 - after the path, with the others
 
 RESULTS = ROOT / "benchmarks" / "results" / "call_soak.json"

@@ -23,9 +23,9 @@ from tools.fuzz_samples import NUMBERS, OTHERS, SPEC, TEXTS
 from dray.core.model import units
 from dray.core.model.spec_check import check_spec
 from dray.errors import Conflict, DrayError, InvalidInput, InvalidSpec
-from dray.hub.caller import Caller
-from dray.hub.commands import read_specs
-from dray.hub.inbound import outcome_of
+from dray.hub.access.caller import Caller
+from dray.hub.decisions.commands import read_specs
+from dray.hub.workers.inbound import outcome_of
 from dray.wire import client_messages
 from dray.wire.codec import Codec
 from dray.wire.hub_messages import hub_codec

@@ -17,9 +17,9 @@ from dray import errors
 from dray.config import TABLES
 from dray.core.model.units import format_bytes, format_seconds
 from dray.errors import DrayError
-from dray.hub.http_answers import STATUS
-from dray.hub.http_calls import ROUTES
-from dray.hub.metrics import Gauges, Metrics
+from dray.hub.answers.metrics import Gauges, Metrics
+from dray.hub.http.calls import ROUTES
+from dray.hub.http.replies import STATUS
 
 SETTINGS: dict[str, dict[str, str]] = {
     "hub": {

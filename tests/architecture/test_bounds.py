@@ -13,7 +13,7 @@ from msgspec import inspect as shapes
 
 import dray.wire
 from dray.core.model import bounds, capability
-from dray.hub.http_calls import ROUTES
+from dray.hub.http.calls import ROUTES
 from dray.wire import client_messages, codec, hub_messages, worker_messages
 
 # Where a bound is found elsewhere: the field, and why it needs none here.

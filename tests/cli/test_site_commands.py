@@ -15,7 +15,7 @@ from dray.cli.site_views import draw_queues
 from dray.core.model.policy import Policy
 from dray.core.model.policy_check import check_policy
 from dray.core.model.policy_spelling import list_values, policy_document
-from dray.hub.policy_file import read_policy_text
+from dray.hub.decisions.policy_file import read_policy_text
 
 NOW = "2026-11-15T09:10:49.123Z"
 QUEUE: dict[str, Any] = {

@@ -11,9 +11,9 @@ from tools.fuzz_codec import Tally, run_block, targets
 from dray.core.model.spec_check import MAX_CONDITIONS, MAX_PROBLEMS, check_spec
 from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_minutes, parse_seconds
 from dray.errors import InvalidInput, InvalidSpec
-from dray.hub.caller import Caller
-from dray.hub.commands import read_specs
-from dray.hub.http_calls import read_struct
+from dray.hub.access.caller import Caller
+from dray.hub.decisions.commands import read_specs
+from dray.hub.http.calls import read_struct
 from dray.wire.api_schemas import CancelRequest
 
 DIGITS = "9" * 5000

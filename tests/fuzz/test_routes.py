@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tools.fuzz_http import SchemaRun, ask_streams, fill_hub, run_schemathesis
 
-from dray.hub.http_calls import ROUTES
-from dray.hub.openapi import openapi_document
+from dray.hub.http.calls import ROUTES
+from dray.hub.http.openapi import openapi_document
 from dray.testing import running_hub
 
 

@@ -34,16 +34,16 @@ from dray.core.lifecycle.events import (
 from dray.core.lifecycle.state import State
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
-from dray.hub.call_results import AckCalls
-from dray.hub.caller import Caller
-from dray.hub.effect_runner import Runner
-from dray.hub.engine import Engine
-from dray.hub.feed import Feed
-from dray.hub.questions import Questions
-from dray.hub.sessions import Sessions
+from dray.hub.access.caller import Caller
+from dray.hub.calls.results import AckCalls
+from dray.hub.documents.public_feed import Feed
+from dray.hub.engine.engine import Engine
+from dray.hub.engine.turns import Leaving
 from dray.hub.store.base import ArgsChunk, Turn
 from dray.hub.store.memory import MemoryStore
-from dray.hub.turns import Leaving
+from dray.hub.workers.outbound import Runner
+from dray.hub.workers.questions import Questions
+from dray.hub.workers.sessions import Sessions
 from dray.wire.codec import message
 from dray.wire.worker_messages import MetricsRequest, WorkerListRequest, WorkerShowRequest
 

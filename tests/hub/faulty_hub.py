@@ -14,7 +14,12 @@ from dray.config import load_hub
 from dray.core.lifecycle import apply, events
 from dray.core.lifecycle.state import State
 from dray.core.scheduling.pass_ import plan
-from dray.hub import answers, app, effect_runner, plans, setbacks, turns
+from dray.hub import app
+from dray.hub.answers import answers
+from dray.hub.documents import why_and_plan as plans
+from dray.hub.engine import failed_turns as setbacks
+from dray.hub.engine import turns
+from dray.hub.workers import outbound as effect_runner
 
 
 def install(home: Path) -> None:

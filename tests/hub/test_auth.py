@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dray.errors import Conflict, InvalidInput, NotFound, Unauthenticated
-from dray.hub.auth import Tokens, ensure_first_token, hash_token, make_token, stamp, write_private
-from dray.hub.caller import Caller
+from dray.hub.access.caller import Caller
+from dray.hub.access.tokens import Tokens, ensure_first_token, hash_token, make_token, stamp, write_private
 
 NOW_MS = 1_800_000_000_000
 ADMIN = Caller("a", "root", ("admin",))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dray.errors import NoSpace
-from dray.hub.blob_shares import SWEEP_S, BlobShares
-from dray.hub.blobs import RECENT_MS, Blobs
+from dray.hub.calls.blob_quotas import SWEEP_S, BlobShares
+from dray.hub.calls.blobs import RECENT_MS, Blobs
 from dray.hub.store.base import BlobRow, Store
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter

@@ -21,7 +21,7 @@ import pytest
 from tests.hub.calls_desk import DEADLINE_S, SPEC, client_of, lanes_of, new_job
 
 from dray.errors import NotFound
-from dray.hub.blobs import Blobs
+from dray.hub.calls.blobs import Blobs
 from dray.hub.store.base import BlobRef, Turn
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
@@ -225,7 +225,7 @@ async def test_arguments_and_values_that_are_blobs(hub: RunningHub) -> None:
 async def test_what_nobody_refers_to_is_swept_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.hub.blobs.LIST_S", 0.0)
+    monkeypatch.setattr("dray.hub.calls.blobs.LIST_S", 0.0)
     store = SqliteStore.open(tmp_path / "hub.sqlite", reserve_bytes=4096, wal_bytes=1 << 17)
     store.begin_epoch()
     writer, now = StoreWriter(store), [10_000]
@@ -296,7 +296,7 @@ async def listed(store: SqliteStore, digests: list[str], at_ms: int = 0) -> None
 async def test_a_blob_that_comes_back_while_it_is_swept_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.hub.blobs.LIST_S", 0.0)
+    monkeypatch.setattr("dray.hub.calls.blobs.LIST_S", 0.0)
     store = SqliteStore.open(tmp_path / "hub.sqlite", reserve_bytes=4096, wal_bytes=1 << 17)
     store.begin_epoch()
     writer, now = StoreWriter(store), [10_000]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dray.errors import Overloaded
-from dray.hub.budgets import (
+from dray.hub.access.request_budgets import (
     BURST,
     HEAVY_AT_ONCE,
     HEAVY_QUEUED,

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from dray.core.lifecycle.effects import Note
-from dray.hub.call_args import ArgsMemory, pack_args, size_of
-from dray.hub.caller import Caller
-from dray.hub.lane_feed import MESSAGE_BYTES, _portions
-from dray.hub.sessions import FRAME_BYTES, Limits, Session
+from dray.hub.access.caller import Caller
+from dray.hub.calls.arguments import ArgsMemory, pack_args, size_of
+from dray.hub.calls.assignments import MESSAGE_BYTES, _portions
 from dray.hub.store.base import Turn
 from dray.hub.store.memory import MemoryStore
+from dray.hub.workers.sessions import FRAME_BYTES, Limits, Session
 from dray.wire.codec import message
 from dray.wire.worker_messages import worker_codec
 

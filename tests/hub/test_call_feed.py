@@ -14,8 +14,8 @@ from tests.hub.calls_desk import DEADLINE_S, client_of, lanes_of, new_job, rows
 from dray.core.lifecycle.effects import CallsDone, Note
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Job, JobState
-from dray.hub.call_feed import CallFeed
-from dray.hub.call_results import Recorded
+from dray.hub.calls.results import Recorded
+from dray.hub.calls.subscriptions import CallFeed
 from dray.hub.store.base import ResultsChunk, Turn
 from dray.hub.store.memory import MemoryStore
 from dray.testing import RunningHub, running_hub

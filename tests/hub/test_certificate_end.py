@@ -14,8 +14,8 @@ from tests.hub.asking import wait_until
 import dray
 from dray.agent.link import make_context
 from dray.errors import HubUnavailable
-from dray.hub.certificate_watch import CertificateWatch
-from dray.hub.certificates import TlsFiles, ensure_certificate, fingerprint
+from dray.hub.access.certificate_watch import CertificateWatch
+from dray.hub.access.certificates import TlsFiles, ensure_certificate, fingerprint
 from dray.testing import RunningHub, running_hub
 
 
@@ -44,7 +44,7 @@ def test_the_end_is_told_and_a_new_one_is_taken_up(tmp_path: Path, monkeypatch: 
     authority = trustme.CA()
     files = issue(tmp_path, authority, datetime.now(UTC) + timedelta(days=10))
     script = tmp_path / "sitecustomize.py"
-    script.write_text("import dray.hub.certificate_watch as watch\nwatch.LOOK_S = 0.1\n")
+    script.write_text("import dray.hub.access.certificate_watch as watch\nwatch.LOOK_S = 0.1\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running_hub(tmp_path / "hub", tls_cert=files.cert, tls_key=files.key) as hub:
         assert "ends in 9 days" in ask_tls(hub, "/api/v1/doctor", authority)

@@ -11,7 +11,7 @@ import trustme
 from cryptography import x509
 
 from dray.errors import InvalidConfig
-from dray.hub.certificates import check_bind, ensure_certificate, fingerprint, is_loopback, join_line
+from dray.hub.access.certificates import check_bind, ensure_certificate, fingerprint, is_loopback, join_line
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 

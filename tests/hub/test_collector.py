@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dray.hub import collector
-from dray.hub.collector import Collector, take_over_collector
+from dray.hub.engine import garbage as collector
+from dray.hub.engine.garbage import Collector, take_over_collector
 
 
 @pytest.fixture(autouse=True)

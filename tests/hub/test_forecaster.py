@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize("said", [b"", b"\0\0", b"\0\0\0\x09half"])
 def test_a_hub_that_goes_amid_a_scene_leaves_no_trace(said: bytes) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "dray.hub.forecaster"],
+        [sys.executable, "-m", "dray.hub.answers.estimator"],
         input=said,
         capture_output=True,
         timeout=60,

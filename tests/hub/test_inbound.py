@@ -10,9 +10,9 @@ from tests.core.harness import Cluster
 
 from dray.core.lifecycle.effects import Cancel, Effect
 from dray.core.lifecycle.events import Event
-from dray.hub.inbound import register
-from dray.hub.projection import build_projection
+from dray.hub.engine.projection import build_projection
 from dray.hub.store.memory import MemoryStore
+from dray.hub.workers.inbound import register
 from dray.wire.worker_messages import Register
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dray.hub.inbox import Inbox
-from dray.hub.turns import Decision, Request
+from dray.hub.engine.inbox import Inbox
+from dray.hub.engine.turns import Decision, Request
 
 
 def request(name: str, weight: int = 1) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dray.hub.metrics import Gauges, Metrics
+from dray.hub.answers.metrics import Gauges, Metrics
 
 
 def parse(metrics):

@@ -13,8 +13,8 @@ import jsonschema_rs
 import pytest
 import schemathesis
 
-from dray.hub.http_calls import ROUTES
-from dray.hub.openapi import openapi_document, openapi_text
+from dray.hub.http.calls import ROUTES
+from dray.hub.http.openapi import openapi_document, openapi_text
 
 
 def references(value):
@@ -50,7 +50,7 @@ def test_schemathesis_reads_it():
 
 def test_the_text_does_not_depend_on_the_hash_seed():
     def write(seed):
-        code = "from dray.hub.openapi import openapi_text; print(openapi_text(), end='')"
+        code = "from dray.hub.http.openapi import openapi_text; print(openapi_text(), end='')"
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         return subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

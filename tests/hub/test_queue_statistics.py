@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dray.hub import queue_statistics
-from dray.hub.queue_statistics import QueueStatistics, Rates
+from dray.hub.documents import queue_rates as queue_statistics
+from dray.hub.documents.queue_rates import QueueStatistics, Rates
 
 HOUR_MS = 3_600_000
 

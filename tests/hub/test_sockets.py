@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dray.hub.server import HttpServer, bind
-from dray.hub.sockets import EXTENSION
+from dray.hub.http.server import HttpServer, bind
+from dray.hub.workers.frames import EXTENSION
 
 MASK = b"\x01\x02\x03\x04"
 BINARY, TEXT, CLOSE, PING, PONG = 0x82, 0x81, 0x88, 0x89, 0x8A

@@ -14,9 +14,9 @@ from tests.hub.asking import ask
 from tests.hub.calls_desk import client_of
 from tests.hub.test_owners import make
 
-from dray.hub.auth import make_token
-from dray.hub.http_calls import ROUTES
-from dray.hub.knocks import BURST, Knocks, TooManyKnocks
+from dray.hub.access.bad_tokens import BURST, Knocks, TooManyKnocks
+from dray.hub.access.tokens import make_token
+from dray.hub.http.calls import ROUTES
 from dray.presence import keep_private
 from dray.testing import RunningHub, running_hub
 

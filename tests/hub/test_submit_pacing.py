@@ -8,8 +8,8 @@ from dray.core.lifecycle.events import Clock
 from dray.core.model.policy import Pace, Pacing, Policy
 from dray.core.model.spec import JobSpec
 from dray.errors import TooManyRequests
-from dray.hub import submit_pacing
-from dray.hub.submit_pacing import BucketKey, SubmitPacing
+from dray.hub.decisions import pacing as submit_pacing
+from dray.hub.decisions.pacing import BucketKey, SubmitPacing
 
 
 def policy(*paces: Pace) -> Policy:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from dray.errors import Conflict, SharedAccount
-from dray.hub.task_accounts import TaskAccounts
+from dray.hub.access.task_accounts import TaskAccounts
 from dray.wire.blob_folder import name_machine
 from dray.wire.worker_messages import Offered, Register, TaskAccount
 

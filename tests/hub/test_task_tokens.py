@@ -10,8 +10,8 @@ from tests.hub.calls_desk import client_of, lanes_of, new_job
 
 from dray.core.model.records import Job, JobState
 from dray.errors import Unauthenticated
-from dray.hub.auth import write_private
-from dray.hub.task_tokens import TaskTokens, ensure_secret
+from dray.hub.access.task_tokens import TaskTokens, ensure_secret
+from dray.hub.access.tokens import write_private
 from dray.testing import make_spec, running_hub
 from dray.wire import client_messages as wire
 

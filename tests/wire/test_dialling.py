@@ -111,7 +111,7 @@ def test_a_connection_that_another_account_took_is_seen_though_a_friend_listens(
 
 
 def test_a_socket_whose_path_is_too_long_for_the_system(tmp_path: Path) -> None:
-    from dray.hub.server import bind_local
+    from dray.hub.http.server import bind_local
 
     home = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 6)
     home.mkdir(parents=True)

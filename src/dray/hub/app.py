@@ -29,19 +29,9 @@ from dray.core.lifecycle.state import State
 from dray.core.model.policy import DEFAULT_QUEUE
 from dray.descriptors import file_limit, raise_file_limit
 from dray.errors import DrayError, EpochLost, NoSpace, StoreGone
-from dray.hub.answers import Answers, Parts, find_owner
-from dray.hub.auth import Tokens, ensure_first_token, rewrite_private, write_private
-from dray.hub.blob_access import BlobAccess
-from dray.hub.blobs import Blobs
-from dray.hub.budgets import Budgets
-from dray.hub.call_answers import CallAnswers
-from dray.hub.call_args import ArgsMemory
-from dray.hub.call_commands import CallSources
-from dray.hub.call_feed import CallFeed
-from dray.hub.call_results import Recorded
-from dray.hub.caller import Caller
-from dray.hub.certificate_watch import CertificateWatch
-from dray.hub.certificates import (
+from dray.hub.access.caller import Caller
+from dray.hub.access.certificate_watch import CertificateWatch
+from dray.hub.access.certificates import (
     TlsFiles,
     check_bind,
     ensure_certificate,
@@ -49,45 +39,55 @@ from dray.hub.certificates import (
     is_loopback,
     join_line,
 )
-from dray.hub.channel_answers import ChannelAnswers
-from dray.hub.client_channel import ChannelLimits, ClientChannels
-from dray.hub.client_channel import Desk as ChannelDesk
-from dray.hub.clock import HubClock
-from dray.hub.collector import leave_out_what_is_there, take_over_collector
-from dray.hub.connections import streams_most
-from dray.hub.documents import check_readiness
-from dray.hub.effect_runner import Publish, Runner
-from dray.hub.engine import Engine
-from dray.hub.feed import Feed
-from dray.hub.forecasts import Forecasts
-from dray.hub.front import Front
+from dray.hub.access.connections import streams_most
+from dray.hub.access.request_budgets import Budgets
+from dray.hub.access.task_tokens import TaskTokens, ensure_secret
+from dray.hub.access.tokens import Tokens, ensure_first_token, rewrite_private, write_private
+from dray.hub.answers.answers import Answers, Parts, find_owner
+from dray.hub.answers.calls import CallAnswers
+from dray.hub.answers.estimates import Forecasts
+from dray.hub.answers.metrics import Gauges, Metrics
+from dray.hub.answers.site import SiteAnswers, SiteParts
+from dray.hub.calls.arguments import ArgsMemory
+from dray.hub.calls.assignments import LaneFeed
+from dray.hub.calls.blob_access import BlobAccess
+from dray.hub.calls.blobs import Blobs
+from dray.hub.calls.results import Recorded
+from dray.hub.calls.subscriptions import CallFeed
+from dray.hub.channel.batches import ChannelAnswers
+from dray.hub.channel.channel import ChannelLimits, ClientChannels
+from dray.hub.channel.channel import Desk as ChannelDesk
+from dray.hub.decisions.calls import CallSources
+from dray.hub.decisions.pacing import SubmitPacing
+from dray.hub.decisions.policy import settle_at_start
+from dray.hub.decisions.policy_file import PolicyFile, find_policy_file
+from dray.hub.documents.public_feed import Feed
+from dray.hub.documents.queue_rates import QueueStatistics
+from dray.hub.documents.records import check_readiness
+from dray.hub.engine.clock import HubClock
+from dray.hub.engine.engine import Engine
+from dray.hub.engine.failed_turns import Setbacks
+from dray.hub.engine.fault_reports import Reports
+from dray.hub.engine.garbage import leave_out_what_is_there, take_over_collector
+from dray.hub.engine.projection import Projector
+from dray.hub.engine.recovery import recover
+from dray.hub.engine.told_turns import Behind, TurnWords, report_behind, tell_lost
+from dray.hub.engine.turns import Decision, TurnFailed
 from dray.hub.housekeeping import keep_house, tell_set_aside, watch_store
-from dray.hub.http_api import FileReport, HttpApi, HttpLimits, SocketRoute, Values
-from dray.hub.lane_feed import LaneFeed
+from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute, Values
+from dray.hub.http.front import Front
+from dray.hub.http.server import Bound, HttpServer, bind, bind_local
 from dray.hub.logs import set_up_logging
-from dray.hub.metrics import Gauges, Metrics
-from dray.hub.outputs import Outputs
-from dray.hub.owners import Owners
-from dray.hub.policy_changes import settle_at_start
-from dray.hub.policy_file import PolicyFile, find_policy_file
-from dray.hub.projection import Projector
-from dray.hub.questions import Questions
-from dray.hub.queue_statistics import QueueStatistics
-from dray.hub.recovery import recover
-from dray.hub.reports import Reports
-from dray.hub.server import Bound, HttpServer, bind, bind_local
-from dray.hub.sessions import GOING_AWAY, Limits, Sessions
-from dray.hub.setbacks import Setbacks
-from dray.hub.site_answers import SiteAnswers, SiteParts
 from dray.hub.store.base import AuditRecord, Position, Store, TokenRow
 from dray.hub.store.sqlite.errors import tell_unusable
 from dray.hub.store.sqlite.opening import Check
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
-from dray.hub.submit_pacing import SubmitPacing
-from dray.hub.task_tokens import TaskTokens, ensure_secret
-from dray.hub.told_turns import Behind, TurnWords, report_behind, tell_lost
-from dray.hub.turns import Decision, TurnFailed
+from dray.hub.workers.outbound import Publish, Runner
+from dray.hub.workers.outputs import Outputs
+from dray.hub.workers.owners import Owners
+from dray.hub.workers.questions import Questions
+from dray.hub.workers.sessions import GOING_AWAY, Limits, Sessions
 from dray.logfile import make_handler
 from dray.presence import describe_self, hold, keep_private
 from dray.wire.client_messages import CLIENT_PATH

@@ -17,7 +17,7 @@ import msgspec
 
 from dray.core.model.units import format_bytes
 from dray.errors import DrayError
-from dray.hub.reports import read_reports
+from dray.hub.engine.fault_reports import read_reports
 from dray.hub.store.base import Position
 from dray.hub.store.sqlite.errors import tell_unusable
 from dray.hub.store.sqlite.opening import inspect

@@ -13,14 +13,14 @@ from dray.config import HubConfig
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
 from dray.errors import EpochLost, StoreGone
-from dray.hub.blobs import Blobs
-from dray.hub.collector import Collector
-from dray.hub.engine import Engine
-from dray.hub.outputs import Outputs
-from dray.hub.reports import Reports
+from dray.hub.calls.blobs import Blobs
+from dray.hub.engine.engine import Engine
+from dray.hub.engine.fault_reports import Reports
+from dray.hub.engine.garbage import Collector
+from dray.hub.engine.turns import Decision
 from dray.hub.store.base import AuditRecord, Retention, Store
 from dray.hub.store.writer import StoreWriter
-from dray.hub.turns import Decision
+from dray.hub.workers.outputs import Outputs
 
 EVERY_S = 60.0
 WATCH_S = 1.0

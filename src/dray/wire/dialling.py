@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import ssl
 
 SOCKET_NAME = "hub.sock"
-# What the hub last said of its turns, given back to it: see `hub/told_turns.py`.
+# What the hub last said of its turns, given back to it: see `hub/engine/told_turns.py`.
 TURN_HEADER = "Dray-Turn"
 # What every system takes as the path of a socket, its closing zero included.
 PATH_BYTES = 104

@@ -15,15 +15,15 @@ import pytest
 
 from dray.core.lifecycle.state import State
 from dray.errors import NotFound
-from dray.hub.auth import Tokens, make_token
-from dray.hub.caller import Caller
-from dray.hub.feed import FeedEvent
-from dray.hub.http_api import HttpApi, HttpLimits, SocketRoute
-from dray.hub.owners import Owners
-from dray.hub.receipt_documents import ReceiptFilter
-from dray.hub.server import HttpServer, bind, new_loop
-from dray.hub.service import LogRequest, Submitted
+from dray.hub.access.caller import Caller
+from dray.hub.access.tokens import Tokens, make_token
+from dray.hub.answers.service import LogRequest, Submitted
+from dray.hub.documents.public_feed import FeedEvent
+from dray.hub.documents.receipts import ReceiptFilter
+from dray.hub.http.api import HttpApi, HttpLimits, SocketRoute
+from dray.hub.http.server import HttpServer, bind, new_loop
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
+from dray.hub.workers.owners import Owners
 
 NOW_MS = 1_800_000_000_000
 

@@ -9,8 +9,8 @@ import pytest
 
 from dray import errors
 from dray.errors import Problem
-from dray.hub.http_answers import STATUS
-from dray.hub.http_api import HttpLimits
+from dray.hub.http.api import HttpLimits
+from dray.hub.http.replies import STATUS
 
 JSON = {"Content-Type": "application/json"}
 SMALL = HttpLimits(body_bytes=1000, json_depth=64, batch_specs=3)
@@ -106,7 +106,7 @@ def test_a_body_over_the_limit_is_refused_unread(make_site):
 
 
 def test_a_chunked_body_over_the_limit_stops_being_read(make_site, monkeypatch):
-    monkeypatch.setattr("dray.hub.http_answers.LINGER_S", 0.05)
+    monkeypatch.setattr("dray.hub.http.replies.LINGER_S", 0.05)
     site = make_site(limits=SMALL)
     head = (
         "POST /api/v1/jobs HTTP/1.1\nHost: 127.0.0.1\nTransfer-Encoding: chunked\n"
@@ -119,7 +119,7 @@ def test_a_chunked_body_over_the_limit_stops_being_read(make_site, monkeypatch):
 
 
 def test_a_stranger_s_body_is_not_read(make_site, monkeypatch):
-    monkeypatch.setattr("dray.hub.http_answers.LINGER_S", 0.05)
+    monkeypatch.setattr("dray.hub.http.replies.LINGER_S", 0.05)
     site = make_site(limits=SMALL)
     head = "POST /api/v1/jobs HTTP/1.1\nHost: 127.0.0.1\nContent-Length: 900\n\n"
     assert raw_answer(site, head).startswith(b"HTTP/1.1 401")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dray.errors import Overloaded
-from dray.hub.connections import SLOW_READER_BYTES, SLOW_READER_S, Connections, ReaderWatch
+from dray.hub.access.connections import SLOW_READER_BYTES, SLOW_READER_S, Connections, ReaderWatch
 from dray.testing import MockWorker
 
 FILES = 256

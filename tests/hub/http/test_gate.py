@@ -11,8 +11,8 @@ import pytest
 import websockets.exceptions
 import websockets.sync.client
 
-from dray.hub.gate import bare_host, known_hosts
-from dray.hub.http_calls import ROUTES
+from dray.hub.access.entrance import bare_host, known_hosts
+from dray.hub.http.calls import ROUTES
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 PATHS = ["/api/v1/jobs", "/api/v1/events", "/healthz", "/metrics", "/nowhere"]

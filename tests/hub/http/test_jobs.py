@@ -10,8 +10,8 @@ import pytest
 
 from dray.config import load_hub
 from dray.hub.app import start_hub, stop_hub
-from dray.hub.blob_calls import VALUE_ROUTES
-from dray.hub.http_calls import ROUTES
+from dray.hub.http.blob_calls import VALUE_ROUTES
+from dray.hub.http.calls import ROUTES
 from dray.hub.store.base import JobFilter
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from dray.hub.answers import BRIEF_JOBS
-from dray.hub.budgets import HEAVY_AT_ONCE, HEAVY_QUEUED
-from dray.hub.pages import PAGE_BYTES
+from dray.hub.access.request_budgets import HEAVY_AT_ONCE, HEAVY_QUEUED
+from dray.hub.answers.answers import BRIEF_JOBS
+from dray.hub.answers.pages import PAGE_BYTES
 from dray.testing.hub_process import RunningHub, running_hub
 
 JOBS, ENV_BYTES = 120, 100_000

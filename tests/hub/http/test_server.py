@@ -16,8 +16,8 @@ import websockets.exceptions
 import websockets.sync.client
 
 from dray.errors import HubUnavailable, InvalidConfig
-from dray.hub.certificates import ensure_certificate, fingerprint
-from dray.hub.server import HEADER_BYTES, HttpServer, bind, make_url, new_loop
+from dray.hub.access.certificates import ensure_certificate, fingerprint
+from dray.hub.http.server import HEADER_BYTES, HttpServer, bind, make_url, new_loop
 
 
 def receive_all(connection):
@@ -125,7 +125,7 @@ def test_endless_headers_are_refused(site, piece):
 
 
 def test_headers_that_never_end_run_out_of_time(site, monkeypatch, wait_until):
-    monkeypatch.setattr("dray.hub.server.HEADER_S", 0.1)
+    monkeypatch.setattr("dray.hub.http.server.HEADER_S", 0.1)
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
         assert receive_all(connection) == b""

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dray.errors import NotFound
-from dray.hub.feed import FeedEvent
-from dray.hub.service import LogRequest
+from dray.hub.answers.service import LogRequest
+from dray.hub.documents.public_feed import FeedEvent
 
 
 def open_stream(site, path, token="admin", **headers):

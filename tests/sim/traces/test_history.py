@@ -14,7 +14,7 @@ from dray.core.lifecycle.state import Touched
 from dray.core.model.capability import Slots
 from dray.core.model.policy_check import check_policy
 from dray.errors import InvalidInput
-from dray.hub.projection import build_projection
+from dray.hub.engine.projection import build_projection
 from dray.hub.store.base import Turn
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.sim.traces.failures import Failure

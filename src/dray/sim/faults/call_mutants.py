@@ -81,7 +81,7 @@ CALLS = (
     _one(
         "frame-recorded-whole",
         "Results that do not count are kept with those that do.",
-        "dray.hub.call_results:_end",
+        "dray.hub.calls.results:_end",
         "body = _pick(_shorten(frame), found.places)",
         "body = _shorten(frame)",
     ),
@@ -95,7 +95,7 @@ CALLS = (
     _one(
         "calls-counted-by-message",
         "Calls that are sent again are added again.",
-        "dray.hub.call_commands:_grow",
+        "dray.hub.decisions.calls:_grow",
         "fresh = max(0, len(body.args) - (known - body.first))",
         "fresh = len(body.args)",
     ),
@@ -152,7 +152,7 @@ CALLS = (
     _one(
         "lane-rows-shared",
         "The row of a lane changes after it was taken.",
-        "dray.hub.projection:_attempt_row",
+        "dray.hub.engine.projection:_attempt_row",
         "dict(attempt.calls)",
         "attempt.calls",
     ),

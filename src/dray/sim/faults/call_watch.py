@@ -8,7 +8,7 @@ from dray.core.lifecycle.events import AttemptResumed, CallsEnded, CallsFed, Fac
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Job, JobState, Task
 from dray.core.model.spec import unpack_spec
-from dray.hub.call_results import CallRow, rows_of
+from dray.hub.calls.results import CallRow, rows_of
 from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.hub_life import HubLife
 from dray.sim.faults.runner_node import value_of

@@ -77,7 +77,7 @@ CONTROL = (
     _one(
         "edit-not-sent",
         "A worker gets the spec as it was before the edit.",
-        "dray.hub.effect_runner:Runner._assign",
+        "dray.hub.workers.outbound:Runner._assign",
         "unpack_spec(job.spec)",
         "unpack_spec(job.original or job.spec)",
     ),
@@ -113,7 +113,7 @@ CONTROL = (
     _one(
         "alternative-not-sent",
         "A worker gets the job without what its alternative changes.",
-        "dray.hub.effect_runner:Runner._assign",
+        "dray.hub.workers.outbound:Runner._assign",
         "with_variant(unpack_spec(job.spec), attempt.variant)",
         "unpack_spec(job.spec)",
     ),

@@ -29,19 +29,23 @@ from dray.core.lifecycle.state import State, Touched
 from dray.core.lifecycle.timers import next_due_ms
 from dray.core.model.policy import Policy
 from dray.errors import DrayError, EpochLost, NotFound, StoreError
-from dray.hub import call_commands, changes, commands, inbound, policy_changes
-from dray.hub.call_args import ArgsMemory
-from dray.hub.caller import Caller
-from dray.hub.commands import KeyMemory, Sources
-from dray.hub.effect_runner import Runner
+from dray.hub.access.caller import Caller
+from dray.hub.calls.arguments import ArgsMemory
+from dray.hub.calls.assignments import LaneFeed
+from dray.hub.decisions import calls as call_commands
+from dray.hub.decisions import commands
+from dray.hub.decisions import edits as changes
+from dray.hub.decisions import policy as policy_changes
+from dray.hub.decisions.commands import KeyMemory, Sources
+from dray.hub.engine.inbox import Inbox
+from dray.hub.engine.projection import build_projection
+from dray.hub.engine.recovery import recover
+from dray.hub.engine.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.hub.housekeeping import note_lost_epoch
-from dray.hub.inbox import Inbox
-from dray.hub.lane_feed import LaneFeed
-from dray.hub.projection import build_projection
-from dray.hub.recovery import recover
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
-from dray.hub.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
+from dray.hub.workers import inbound
+from dray.hub.workers.outbound import Runner
 from dray.sim.faults.network import Connection, Message
 from dray.sim.faults.world import World
 from dray.wire.client_messages import Calls

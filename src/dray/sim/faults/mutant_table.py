@@ -11,12 +11,12 @@ from dray.sim.faults.save_mutants import SAVES
 from dray.sim.faults.shy_mutants import SHY
 from dray.sim.faults.start_mutants import STARTS
 
-_TURN = "dray.hub.turns:Conductor.turn"
-_PASS = "dray.hub.turns:Conductor._pass"
-_RECOVER = "dray.hub.recovery:_recover"
-_BUILD = "dray.hub.projection:build_projection"
-_INBOUND = "dray.hub.inbound:"
-_COMMANDS = "dray.hub.commands:"
+_TURN = "dray.hub.engine.turns:Conductor.turn"
+_PASS = "dray.hub.engine.turns:Conductor._pass"
+_RECOVER = "dray.hub.engine.recovery:_recover"
+_BUILD = "dray.hub.engine.projection:build_projection"
+_INBOUND = "dray.hub.workers.inbound:"
+_COMMANDS = "dray.hub.decisions.commands:"
 _RESULTS = "dray.core.lifecycle.results:"
 _CANCELS = "dray.core.lifecycle.cancels:"
 _JOBS = "dray.core.lifecycle.jobs:"

@@ -12,7 +12,7 @@ SAVES = (
         "A worker may say of another's attempt that it saved its work.",
         (
             Edit(
-                "dray.hub.inbound:_progress",
+                "dray.hub.workers.inbound:_progress",
                 'find(state, worker, job_id, index, body.attempt or "")',
                 'state.attempts.get(body.attempt or "")',
             ),

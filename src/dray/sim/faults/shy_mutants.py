@@ -40,14 +40,14 @@ SHY = (
     _one(
         "given-up-goes-on",
         "What was taken back is asked to stop once, whether or not its worker hears it.",
-        "dray.hub.inbound:_said_by_beat",
+        "dray.hub.workers.inbound:_said_by_beat",
         "yield from stop_over(state, worker, body.active)",
         "pass",
     ),
     _one(
         "heartbeat-answered-twice",
         "A heartbeat that was answered before bulk work is answered once more in its turn.",
-        "dray.hub.inbound:interpret",
+        "dray.hub.workers.inbound:interpret",
         "if answered and type(body) is Heartbeat:",
         "if False:",
     ),

@@ -1,0 +1,602 @@
+"""`HubService` on the engine: what a caller may see, put together from memory and rows.
+
+Live work is read from the state as of the last commit, finished work from its rows. Memory keeps an entity until
+its row is written, so one of the two always has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+import dray
+from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.receipts import receipts_about
+from dray.core.lifecycle.results import find
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Attempt, Job, JobState
+from dray.core.model.spec import JobSpec
+from dray.core.scheduling.explain import View, headline
+from dray.errors import Forbidden, InvalidInput, NotFound, NotReady
+from dray.hub.access.caller import Caller
+from dray.hub.answers.estimates import Forecasts
+from dray.hub.answers.metrics import Metrics
+from dray.hub.answers.output import LogReader
+from dray.hub.answers.pages import PAGE_BYTES, read_page, weigh_task
+from dray.hub.answers.service import LogRequest, Submitted
+from dray.hub.answers.site import SiteAnswers
+from dray.hub.answers.slices import spread, work_off
+from dray.hub.calls.reading import CallReader, call_of
+from dray.hub.decisions import commands
+from dray.hub.decisions import edits as changes
+from dray.hub.decisions.commands import KeyMemory, Sources, find_job, owned
+from dray.hub.documents.public_feed import Feed, FeedEvent
+from dray.hub.documents.records import (
+    Document,
+    job_document,
+    moment,
+    task_document,
+    worker_document,
+    worker_tasks,
+)
+from dray.hub.documents.story import job_history
+from dray.hub.documents.why_and_plan import make_guest, plan_steps, why_steps
+from dray.hub.engine.engine import Engine
+from dray.hub.engine.failed_turns import Setbacks
+from dray.hub.store.base import JobFilter, Store
+from dray.hub.workers.outputs import Outputs
+
+SCANNED_CALLS = 10_000
+SCANNED_TASKS = 1_000
+VIEWED_JOBS = 128
+# Of so many new jobs the documents are made with the turn that made them; of the rest in slices behind it.
+BRIEF_JOBS = 64
+
+
+class Parts(NamedTuple):
+    """What the answers are made from."""
+
+    engine: Engine
+    store: Store
+    feed: Feed
+    outputs: Outputs
+    metrics: Metrics
+    low_space: Callable[[], bool]
+    batch_specs: int
+    started_at_ms: int
+    site: SiteAnswers
+    forecasts: Forecasts
+    setbacks: Setbacks
+
+
+class Answers:
+    """One hub's answers."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._engine, self._store = parts.engine, parts.store
+        self.calls = CallReader(parts.store, lambda: parts.engine.fresh)
+        self.sources = Sources(
+            parts.store,
+            KeyMemory(),
+            parts.low_space,
+            pacing=parts.site.pacing,
+            fresh=lambda: parts.engine.fresh,
+        )
+        self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        # Where tasks of several users share an account, in words.
+        self.shared_accounts: Callable[[], list[str]] = list
+        self.listeners: list[Callable[[Note], None]] = [parts.site.hear, parts.forecasts.hear]
+        self.checks: list[Callable[[State], Document]] = []
+        self.ready = False
+
+    @property
+    def forecasts(self) -> Forecasts:
+        """The start-time estimates."""
+        return self._parts.forecasts
+
+    @property
+    def site(self) -> SiteAnswers:
+        """The answers about the site's rules."""
+        return self._parts.site
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    async def submit(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Submitted:
+        checked = await self.read_specs(caller, specs)
+
+        def finish(
+            state: State, ids: Sequence[str], created: bool
+        ) -> tuple[list[Document], Sequence[str], bool]:
+            return [self._brief(state, job_id) for job_id in ids[:BRIEF_JOBS]], ids[BRIEF_JOBS:], created
+
+        shown, left, created = await self._engine.change(
+            commands.submit(caller, checked, key, self.sources, finish),
+            len(checked),
+            caller.user,
+            key or checked,
+            "submit",
+        )
+
+        def steps(state: State) -> Iterator[list[Document]]:
+            for job_id in left:
+                shown.append(self._brief(state, job_id))
+                yield shown
+
+        try:
+            return Submitted(await work_off(self._engine, steps) if left else shown, created)
+        except NotReady:
+            # The hub stops, and the jobs are recorded: nobody may be told that they are not.
+            rest = left[len(shown) - BRIEF_JOBS :]
+            return Submitted([*shown, *({"id": job_id, "state": "pending"} for job_id in rest)], created)
+
+    async def read_specs(self, caller: Caller, specs: Sequence[Any]) -> list[JobSpec]:
+        """Check what is to be submitted; many of them in slices."""
+        return await spread(commands.read_steps(caller, specs, self._parts.batch_specs))
+
+    async def submit_columns(self, caller: Caller, checked: Sequence[JobSpec], key: str = "") -> Document:
+        """Submit by the same rules what has been checked, and answer with ids and states alone."""
+
+        def finish(state: State, ids: Sequence[str], created: bool) -> Document:
+            if created:
+                states = [JobState.PENDING.value] * len(ids)
+            else:
+                states = [self._state_of(state, job_id) for job_id in ids]
+            return {"ids": ids, "states": states, "created": created}
+
+        answer: Document = await self._engine.change(
+            commands.submit(caller, checked, key, self.sources, finish),
+            len(checked),
+            caller.user,
+            key or checked,
+            "submit",
+        )
+        return answer
+
+    async def cancel(
+        self, caller: Caller, job_id: str, index: int | None = None, grace_s: float | None = None
+    ) -> Document:
+        def finish(state: State, ids: Sequence[str], done: bool) -> Document:
+            document = self._document(state, caller, job_id)
+            if not done:
+                return document | {"note": "already finished: nothing to cancel"}
+            if index is not None and state.jobs[job_id].gang:
+                return document | {"note": "cancelled whole: the tasks of a gang end together"}
+            return document
+
+        answer: Document = await self._engine.change(
+            commands.cancel(caller, job_id, index, grace_s, self._store, finish),
+            who=caller.user,
+            body=(job_id, index),
+            kind="cancel",
+        )
+        return answer
+
+    async def hold(self, caller: Caller, job_id: str, on: bool) -> Document:
+        return await self._change(caller, changes.hold, job_id, on)
+
+    async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> Document:
+        return await self._change(caller, changes.requeue, job_id, index)
+
+    async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
+        make = partial(changes.edit, fresh=self.sources.fresh)
+        return await self._change(caller, make, job_id, wanted)
+
+    async def _change(self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any) -> Document:
+        def finish(state: State, _: str, note: str) -> Document:
+            document = self._document(state, caller, job_id)
+            return document | {"note": note} if note else document
+
+        kind = getattr(make, "__name__", "edit")
+        answer: Document = await self._engine.change(
+            make(caller, job_id, what, self._store, finish), 1, caller.user, (job_id, what), kind
+        )
+        return answer
+
+    async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
+        decide = commands.drain(caller, worker_id, on, worker_document)
+        answer: Document = await self._engine.change(decide, 1, caller.user, (worker_id, on), "drain")
+        return answer
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    async def job(self, caller: Caller, job_id: str, wait_s: float = 0) -> Document:
+        if wait_s > 0:
+            await self._wait_for_end(caller, job_id, wait_s)
+        return await self._engine.ask(lambda state: self._document(state, caller, job_id))
+
+    async def jobs(self, caller: Caller, wanted: JobFilter) -> Document:
+        if not caller.may("admin"):
+            if wanted.user and wanted.user != caller.user:
+                return {"jobs": [], "next_cursor": None}
+            wanted = msgspec.structs.replace(wanted, user=caller.user)
+        await self._engine.settle()
+        # Off the loop: a name or a label may be looked for among all jobs.
+        rows, more = await asyncio.to_thread(read_page, self._store, wanted)
+
+        if any(row.state is JobState.PENDING for row in rows):
+            self.forecasts.want()
+
+        def steps(state: State) -> Iterator[list[Document]]:
+            shown: list[Document] = []
+            for first in range(0, len(rows), VIEWED_JOBS):
+                view, some = View(state), rows[first : first + VIEWED_JOBS]
+                shown += [self._listed(state, state.jobs.get(row.id, row), view) for row in some]
+                yield shown
+
+        shown = await work_off(self._engine, steps) if rows else []
+        return {"jobs": shown, "next_cursor": str(rows[-1].seq) if more else None}
+
+    async def tasks(
+        self, caller: Caller, job_id: str, states: tuple[str, ...], cursor: str, limit: int
+    ) -> Document:
+        if cursor and not cursor.isdigit():
+            raise InvalidInput(f"cursor {cursor[:40]!r} is not one that this list gave")
+        await self._engine.settle()
+        first = int(cursor) if cursor else 0
+
+        def steps(state: State) -> Iterator[Document]:
+            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            if job.calls:
+                yield from self._call_documents(state, job, states, first, limit)
+                return
+            indices, following = self._indices(job, states, first, limit)
+            shown: list[Document] = []
+            size = 0
+            for index in indices:
+                if size > PAGE_BYTES:
+                    following = index
+                    break
+                shown.append(self._task_document(state, job, index))
+                size += weigh_task(shown[-1])
+                yield {}
+            yield {"tasks": shown, "next_cursor": str(following) if following < job.total else None}
+
+        return await work_off(self._engine, steps)
+
+    async def job_events(self, caller: Caller, job_id: str) -> Document:
+        def look(state: State) -> Document:
+            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            attempts = self.attempts_of(state, job, None)
+            return {"events": job_history(job, attempts, receipts_about(state, job.id))}
+
+        return await self._engine.read(look)
+
+    async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> Document:
+        def find(state: State) -> Job:
+            return owned(caller, find_job(state, self._store, job_id), job_id)
+
+        answer = await work_off(self._engine, lambda state: why_steps(state, find, caller.sees, fix))
+        if answer["place"] is not None:
+            self.forecasts.want()
+            if eta_s:
+                await self.forecasts.wait(job_id, eta_s)
+            answer["estimate"] = self.forecasts.document(job_id)
+        return answer
+
+    async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:
+        checked = commands.read_specs(caller, [spec], 1, calls=True)[0]
+
+        def begin(state: State) -> Iterator[Document]:
+            clock = Clock(state.now_ms, self._engine.clock_ms())
+            commands.check_queues(state.policy, [checked])
+            changes.check_deadlines([checked], clock)
+            return plan_steps(state, checked, clock, caller.sees)
+
+        answer = await work_off(self._engine, begin)
+        if eta_s and not answer["starts_now"] and answer["place"] is not None:
+            at_ms = self._engine.clock_ms()
+            guest = await self._engine.read(
+                lambda state: make_guest(state, checked, Clock(state.now_ms, at_ms))
+            )
+            answer["estimate"] = await self.forecasts.foresee(guest, eta_s)
+        return answer
+
+    async def estimates(self, caller: Caller) -> Document:
+        """How good start-time estimates have been."""
+        return self.forecasts.record()
+
+    async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
+        async for piece in self._logs.read(caller, request):
+            yield piece
+
+    # --- workers, the hub itself --------------------------------------------------------------------------------------
+
+    async def workers(self, caller: Caller, backend: str = "") -> Document:
+        def steps(state: State) -> Iterator[list[Document]]:
+            shown: list[Document] = []
+            for worker_id in sorted(state.workers):
+                if worker_id in state.workers:
+                    line = worker_document(state, worker_id)
+                    shown += [line] if not backend or line["backend"] == backend else []
+                yield shown
+            yield shown
+
+        return {"workers": await work_off(self._engine, steps)}
+
+    async def worker(self, caller: Caller, worker_id: str) -> Document:
+        def look(state: State) -> Document:
+            if worker_id not in state.workers:
+                raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
+            jobs = [line for line in worker_tasks(state, worker_id) if caller.sees(line["user"])]
+            return worker_document(state, worker_id) | {"jobs": jobs}
+
+        return await self._engine.ask(look)
+
+    async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
+        owners: dict[str, str] = {}
+
+        def sees(event: FeedEvent) -> bool:
+            job_id = event.data.get("job_id", "")
+            if not job_id or caller.may("admin"):
+                return True
+            if job_id not in owners:
+                job = find_job(self._engine.state, self._store, job_id)
+                owners[job_id] = job.user if job is not None else ""
+            return caller.sees(owners[job_id])
+
+        async for event in self._parts.feed.follow(after, sees):
+            yield event
+
+    async def doctor(self, caller: Caller) -> Document:
+        def look(state: State) -> Document:
+            found = problems(state)
+            checks = [{"name": "invariants", "ok": not found, "detail": "; ".join(found[:20])}]
+            low = self._parts.low_space()
+            checks.append(
+                {"name": "disk", "ok": not low, "detail": "nearly full: submits are refused" if low else ""}
+            )
+            braked = "over half the workers fell silent at once: no loss is decided" if state.braked else ""
+            checks.append({"name": "mass-loss brake", "ok": not state.braked, "detail": braked})
+            strange = [worker.id for worker in state.workers.values() if worker.quarantined]
+            detail = (
+                f"unknown tasks run on {', '.join(sorted(strange))}: see `dray worker show`"
+                if strange
+                else ""
+            )
+            checks.append({"name": "quarantine", "ok": not strange, "detail": detail})
+            # Somebody has said yes to it: told, and no failure.
+            checks.append({"name": "accounts", "ok": True, "detail": "; ".join(self.shared_accounts())})
+            checks += self._parts.setbacks.checks()
+            checks += [check(state) for check in self.checks]
+            facts = {
+                "version": dray.__version__,
+                "epoch": state.counters.epoch,
+                "seq": self._engine.seq,
+                "jobs": len(state.jobs),
+                "tasks": len(state.tasks),
+                "attempts": len(state.attempts),
+                "workers": len(state.workers),
+                "store_bytes": self._store.size_bytes(),
+            }
+            reports = [msgspec.to_builtins(report) for report in self._parts.setbacks.reports.open()]
+            sound = all(check["ok"] for check in checks)
+            return {"ok": sound, "checks": checks, "facts": facts, "reports": reports}
+
+        return await self._engine.read(look)
+
+    async def audit(self, caller: Caller, limit: int) -> Document:
+        if not caller.may("admin"):
+            raise Forbidden("the audit log needs an admin token")
+        await self._engine.read(lambda state: None)
+        rows = self._store.audit(limit)
+        return {"records": [row._asdict() | {"at": moment(row.at_ms)} for row in rows]}
+
+    async def hub(self, caller: Caller) -> Document:
+        epoch = await self._engine.ask(lambda state: state.counters.epoch)
+        started = moment(self._parts.started_at_ms)
+        return {
+            "version": dray.__version__,
+            "epoch": epoch,
+            "started_at": started,
+            "ready": self.ready,
+            "reports": len(self._parts.setbacks.reports.open()),
+            "shared_accounts": self.shared_accounts() if caller.may("admin") else [],
+        }
+
+    def metrics_text(self) -> bytes:
+        return self._parts.metrics.text()
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def notice(self, note: Note) -> None:
+        """Hear of a committed note: those who wait for a job's end are woken."""
+        for listener in self.listeners:
+            listener(note)
+        if note.type == "job_ended":
+            for waiter in self._waiters.pop(note.job_id, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+        elif note.type == "task_started":
+            self._parts.metrics.observe_start_wait(note.data["waited_ms"] / 1000)
+        elif note.type == "task_ended":
+            self._parts.metrics.count_outcome(str(note.data["state"]))
+        elif note.type == "task_requeued":
+            self._parts.metrics.count_outcome("requeued")
+
+    async def _wait_for_end(self, caller: Caller, job_id: str, wait_s: float) -> None:
+        def join(state: State) -> asyncio.Future[None] | None:
+            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            if job.state.final:
+                return None
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.setdefault(job_id, []).append(waiter)
+            return waiter
+
+        waiter = await self._engine.read(join)
+        if waiter is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(waiter, wait_s)
+        waiting = self._waiters.get(job_id)
+        if waiting is not None and waiter in waiting:
+            waiting.remove(waiter)
+            if not waiting:
+                del self._waiters[job_id]
+
+    # --- putting documents together -----------------------------------------------------------------------------------
+
+    def _document(self, state: State, caller: Caller, job_id: str) -> Document:
+        job = owned(caller, find_job(state, self._store, job_id), job_id)
+        return self.whole(state, job)
+
+    def _state_of(self, state: State, job_id: str) -> str:
+        job = find_job(state, self._store, job_id)
+        return job.state.value if job is not None else "forgotten"
+
+    def whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None = None) -> Document:
+        """A job's whole document, for whoever has settled that it may be shown; `attempts` where they are at hand."""
+        waits = job.state is JobState.PENDING and job.waiting
+        reason = headline(state, job, View(state)) if waits else ""
+        if job.numbered:
+            return job_document(job, None, [], reason)
+        if job.calls:
+            call = self.calls.call(state, job, 0)
+            return job_document(job, call.task, call.attempts, reason, state.progress)
+        task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
+        known = self.attempts_of(state, job, 0) if attempts is None else attempts
+        return job_document(job, task, known, reason, state.progress)
+
+    def _brief(self, state: State, job_id: str) -> Document:
+        """A submit's answer: a new job has no history, so nothing is looked up for it."""
+        job = find_job(state, self._store, job_id)
+        if job is None:
+            return {
+                "id": job_id,
+                "state": "forgotten",
+                "note": "this job ended and its retention time is over",
+            }
+        if job.cursor or job.rest.final:
+            return self.whole(state, job)
+        return job_document(job, None, [])
+
+    def _listed(self, state: State, job: Job, view: View) -> Document:
+        """A line of a list; a job whose record is odd is named all the same, and hides no other."""
+        try:
+            return self._line(state, job, view)
+        except Exception as error:  # noqa: BLE001 - whatever is odd about one job, the list is of the others too
+            note = f"this job's record cannot be read ({type(error).__name__}): see `dray doctor`"
+            known = {
+                "id": job.id,
+                "name": job.name,
+                "state": job.state.value,
+                "user": job.user,
+                "queue": job.queue,
+            }
+            return known | {
+                "priority": job.priority,
+                "submitted_at": moment(job.submitted_at_ms),
+                "note": note,
+            }
+
+    def _line(self, state: State, job: Job, view: View) -> Document:
+        reason = ""
+        if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
+            reason = headline(state, job, view)
+        document = self._brief_document(state, job, reason)
+        document["estimate"] = self.forecasts.document(job.id) if reason else None
+        return document
+
+    def _brief_document(self, state: State, job: Job, reason: str) -> Document:
+        if job.numbered:
+            return job_document(job, None, [], reason)
+        untouched = not job.cursor and not job.rest.final
+        if job.calls and not untouched:
+            call = self.calls.call(state, job, 0)
+            return job_document(job, call.task, call.attempts, reason, state.progress)
+        task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
+        attempts = [] if untouched else self.attempts_of(state, job, 0)
+        return job_document(job, task, attempts, reason, state.progress)
+
+    def _task_document(self, state: State, job: Job, index: int) -> Document:
+        task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
+        attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
+        return task_document(job, index, task, attempts, state.progress)
+
+    def _call_documents(
+        self, state: State, job: Job, states: tuple[str, ...], first: int, limit: int
+    ) -> Iterator[Document]:
+        """A page of calls; one that looks for few among many ends early, with a cursor to go on from."""
+        shown: list[Document] = []
+        size = 0
+        end = min(job.total, first + max(limit, SCANNED_CALLS if states else 0))
+        for call in self.calls.calls(state, job, first, end):
+            if len(shown) == limit or size > PAGE_BYTES:
+                end = call.number
+                break
+            if not states or call.task.state.value in states:
+                shown.append(task_document(job, call.number, call.task, call.attempts, state.progress))
+                size += weigh_task(shown[-1])
+            yield {}
+        yield {"tasks": shown, "next_cursor": str(end) if end < job.total else None}
+
+    def _indices(
+        self, job: Job, states: tuple[str, ...], first: int, limit: int
+    ) -> tuple[Sequence[int], int]:
+        """The tasks of a page, and where the next one begins; one that looks for few among many ends early."""
+        if not states:
+            end = min(job.total, first + limit)
+            return range(first, end), end
+        rows = self._store.find_tasks(job.id, first - 1, limit, states)
+        found = {task.index for task in rows}
+        # Rows were looked at up to here; what lies behind is the next page's.
+        end = rows[-1].index + 1 if len(rows) == limit else job.total
+        if job.rest.value in states:
+            index, scanned = max(first, job.cursor), 0
+            while index < end and len(found) < 2 * limit and scanned < SCANNED_TASKS:
+                if self._untouched(job, index):
+                    found.add(index)
+                index, scanned = index + 1, scanned + 1
+            end = min(end, index)
+        kept = sorted(index for index in found if index < end)
+        return kept[:limit], end if len(kept) <= limit else kept[limit - 1] + 1
+
+    def _untouched(self, job: Job, index: int) -> bool:
+        return not job.holes or self._store.find_task(job.id, index) is None
+
+    def attempts_of(self, state: State, job: Job, index: int | None) -> list[Attempt]:
+        """Attempts of a job's task (None: of all its tasks), memory before rows. Those of a call are its lane's."""
+        if job.calls and index is not None:
+            return self.calls.call(state, job, index).attempts
+        task = state.tasks.get((job.id, index)) if index is not None else None
+        if task is not None and task.attempts <= 1 and task.last_uid in state.attempts:
+            # Most tasks are tried once: neither the rows nor the other attempts in memory need to be looked at.
+            return [state.attempts[task.last_uid]]
+        found = {attempt.uid: attempt for attempt in self._store.find_attempts(job.id, index)}
+        newer = (
+            [attempt for attempt in state.attempts.values() if attempt.job_id == job.id]
+            if len(state.attempts) < 512
+            else (self._live_attempts(state, job))
+        )
+        found |= {attempt.uid: attempt for attempt in newer if index is None or attempt.index == index}
+        return sorted(found.values(), key=lambda attempt: (attempt.index, attempt.no))
+
+    def _live_attempts(self, state: State, job: Job) -> list[Attempt]:
+        uids = [*state.live_of.get(job.id, ()), *(uid for uid in state.touched.attempts)]
+        found = [state.attempts[uid] for uid in uids if uid in state.attempts]
+        return [attempt for attempt in found if attempt.job_id == job.id]
+
+
+def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str, int, str], Attempt | None]:
+    """Find the attempt that a worker's message speaks of, in memory or in the rows."""
+
+    def look(worker: str, job_id: str, index: int, uid: str) -> Attempt | None:
+        lane = (engine().state.attempts.get(uid) or store.find_attempt(uid)) if uid else None
+        if lane is not None and lane.lane:
+            return call_of(lane, index) if (lane.worker, lane.job_id) == (worker, job_id) else None
+        attempt = find(engine().state, worker, job_id, index, uid)
+        if attempt is None:
+            known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
+            if known is not None and (known.worker, known.job_id) == (worker, job_id):
+                attempt = known
+        return attempt
+
+    return look

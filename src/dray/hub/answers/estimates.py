@@ -1,0 +1,247 @@
+"""Start-time estimates: asked of a side process while somebody wants to know, kept until the next ones, and judged.
+
+Packs scenes between turns, never waits for an answer in one. Owns the side process and the record of how good the
+estimates were; knows nothing about how they are made. Everything here is a cache: empty after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import statistics
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.state import State
+from dray.core.model.ids import split_task_id
+from dray.core.model.records import Job
+from dray.core.scheduling.reason import span
+from dray.core.scheduling.scenes import pack_scene
+from dray.hub.answers.estimator import Foreseen, frame
+from dray.hub.documents.records import Document
+from dray.hub.engine.clock import HubClock
+from dray.hub.engine.engine import Engine
+
+FIRST = 1_000
+WANTED_S = 120.0
+PATIENCE_S = 60.0
+KEPT = 1_000
+MOST_PREDICTED = 5_000
+logger = logging.getLogger("dray.hub.answers.estimates")
+_decode = msgspec.msgpack.Decoder(list[Foreseen]).decode
+
+
+class Estimate(NamedTuple):
+    """When a task starts, in hub time, and when that was found."""
+
+    p50_ms: int
+    p90_ms: int
+    made_ms: int
+
+
+class Forecasts:
+    """One hub's estimates. `every_s`: how often they are made anew at most; 0 makes none."""
+
+    def __init__(self, engine: Engine, clock: HubClock, every_s: float) -> None:
+        self._engine, self._clock, self._every_s = engine, clock, every_s
+        self._known: dict[str, Estimate] = {}
+        self._predicted: dict[str, Estimate] = {}
+        self._record: deque[tuple[float, float, float]] = deque(maxlen=KEPT)
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._asked_s = -WANTED_S
+        self._bell, self._news = asyncio.Event(), asyncio.Event()
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def want(self) -> None:
+        """Somebody looks at what waits: estimates are worth making for a while."""
+        if self._every_s:
+            self._asked_s = asyncio.get_running_loop().time()
+            self._bell.set()
+
+    def of(self, job_id: str) -> Estimate | None:
+        """When the next task of a job starts, as far as is known."""
+        return self._known.get(job_id)
+
+    def document(self, job_id: str) -> Document | None:
+        """The same, for people."""
+        estimate = self._known.get(job_id)
+        return None if estimate is None else estimate_document(estimate, self._clock.read().now_ms)
+
+    async def wait(self, job_id: str, wait_s: float) -> None:
+        """Wait until a job has an estimate, or the next ones are there without one for it."""
+        if not self._every_s or job_id in self._known:
+            return
+        self.want()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                for _ in range(2):
+                    await self._news.wait()
+                    if job_id in self._known:
+                        return
+
+    async def foresee(self, guest: Job, wait_s: float) -> Document | None:
+        """When a job would start that nobody has submitted."""
+        if not self._every_s:
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                now_ms, found = await self._ask((guest,))
+                mine = [task for task in found if task.job_id == guest.id and task.index == 0]
+                if mine:
+                    estimate = Estimate(now_ms + mine[0].p50_ms, now_ms + mine[0].p90_ms, now_ms)
+                    return estimate_document(estimate, now_ms)
+        return None
+
+    # --- making -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Make estimates while they are wanted, until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._bell.wait()
+                self._bell.clear()
+                while loop.time() - self._asked_s < WANTED_S:
+                    began = loop.time()
+                    await self._refresh()
+                    # One that takes long is made less often: the side process must not keep a core busy.
+                    await asyncio.sleep(max(self._every_s, 3 * (loop.time() - began)))
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the side process."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    async def _refresh(self) -> None:
+        waiting = await self._engine.read(lambda state: any(state.backlog.depth.values()))
+        if not waiting:
+            self._known.clear()
+            return
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                now_ms, found = await self._ask(())
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            logger.exception("estimates could not be made; the next try begins with a new process")
+            return
+        known: dict[str, Estimate] = {}
+        for task in found:
+            estimate = Estimate(now_ms + task.p50_ms, now_ms + task.p90_ms, now_ms)
+            known.setdefault(task.job_id, estimate)
+            self._predicted.setdefault(f"{task.job_id}/{task.index}", estimate)
+        while len(self._predicted) > MOST_PREDICTED:
+            del self._predicted[next(iter(self._predicted))]
+        self._known = known
+        self._news.set()
+        self._news.clear()
+
+    async def _ask(self, guests: Sequence[Job]) -> tuple[int, list[Foreseen]]:
+        async with self._turn:
+            process = await self._running()
+            assert process.stdin is not None  # it was started with pipes
+            assert process.stdout is not None
+            try:
+                now_ms = await self._send(process.stdin, guests)
+                length = int.from_bytes(await process.stdout.readexactly(4))
+                return now_ms, _decode(await process.stdout.readexactly(length))
+            except BaseException:
+                # Whoever asks next must not get this answer for their own.
+                self.stop()
+                raise
+
+    async def _send(self, pipe: asyncio.StreamWriter, guests: Sequence[Job]) -> int:
+        """Pack and send a scene, one piece per turn of the engine."""
+        clock = self._clock.read()
+
+        def begin(state: State) -> list[bytes]:
+            pieces.append(pack_scene(state, Clock(clock.now_ms, clock.at_ms), FIRST, guests))
+            return [*_next(pieces[0])]
+
+        pieces: list[Iterator[bytes]] = []
+        some = await self._engine.read(begin)
+        while some:
+            pipe.write(frame(some[0]))
+            await pipe.drain()
+            some = await self._engine.read(lambda state: [*_next(pieces[0])])
+        pipe.write(frame(b""))
+        await pipe.drain()
+        return clock.now_ms
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "dray.hub.answers.estimator",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+        return self._process
+
+    # --- judging ------------------------------------------------------------------------------------------------------
+
+    def hear(self, note: Note) -> None:
+        """Compare what was foreseen with what happened."""
+        if note.type == "task_started":
+            job_id, index = split_task_id(note.task_id) or (note.job_id, -1)
+            self._known.pop(job_id, None)
+            estimate = self._predicted.pop(f"{job_id}/{max(index, 0)}", None)
+            if estimate is not None:
+                real_s = (self._clock.read().now_ms - estimate.made_ms) / 1000
+                p50_s, p90_s = ((at_ms - estimate.made_ms) / 1000 for at_ms in estimate[:2])
+                self._record.append((p50_s, p90_s, real_s))
+        elif note.type == "job_ended":
+            self._known.pop(note.job_id, None)
+
+    def record(self) -> Document:
+        """How good the estimates were: the first one that a task got, against its real start."""
+        errors = sorted(abs(real_s - p50_s) for p50_s, _, real_s in self._record)
+        within = sum(real_s <= p90_s for _, p90_s, real_s in self._record)
+        later = sum(real_s > p50_s for p50_s, _, real_s in self._record)
+        count = len(self._record)
+        return {
+            "every_s": self._every_s,
+            "known": len(self._known),
+            "judged": count,
+            "error_p50_s": round(statistics.median(errors), 3) if errors else None,
+            "error_p90_s": round(errors[min(count - 1, count * 9 // 10)], 3) if errors else None,
+            "later_than_p50": round(later / count, 4) if count else None,
+            "within_p90": round(within / count, 4) if count else None,
+            "last": [
+                {"p50_s": p50_s, "p90_s": p90_s, "real_s": real_s}
+                for p50_s, p90_s, real_s in list(self._record)[-20:]
+            ],
+        }
+
+
+def estimate_document(estimate: Estimate, now_ms: int) -> Document:
+    """An estimate as it is shown: from now on, and how old it is."""
+    p50_ms, p90_ms = (max(0, at_ms - now_ms) for at_ms in estimate[:2])
+    return {
+        "p50_s": p50_ms / 1000,
+        "p90_s": p90_ms / 1000,
+        "age_s": max(0, now_ms - estimate.made_ms) / 1000,
+        "message": f"starts in ~{span(p50_ms)} (p90 {span(p90_ms)})",
+    }
+
+
+def _next(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The next piece, or nothing."""
+    for piece in pieces:
+        yield piece
+        return

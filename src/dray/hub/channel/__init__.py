@@ -1,0 +1,1 @@
+"""The client channel: many requests in flight on one socket."""

@@ -1,0 +1,164 @@
+"""Answers of the client channel that HTTP has no call for: many jobs at once, rows instead of documents, values.
+
+Reads through `Answers` and changes nothing, so that ownership is settled in one place. What is not there and what
+belongs to others comes back in `missing`: one bad id must not hide the other answers. An answer ends at a size, and
+says what it left out, because a few ids may stand for gigabytes of specs and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Attempt, Job
+from dray.core.model.spec import JobSpec
+from dray.errors import NotFound
+from dray.hub.access.caller import Caller
+from dray.hub.answers.answers import Answers
+from dray.hub.answers.slices import work_off
+from dray.hub.channel.watches import Watcher, Watches
+from dray.hub.decisions.commands import find_job, owned
+from dray.hub.documents.records import Document
+from dray.hub.engine.engine import Engine
+from dray.hub.store.base import Store
+from dray.wire.worker_messages import PackedValue
+
+ANSWER_BYTES = 4 << 20
+_DOCUMENT_BYTES = 2048
+
+
+class ChannelAnswers:
+    """One hub's answers to its channels."""
+
+    def __init__(self, answers: Answers, engine: Engine, store: Store) -> None:
+        self._answers, self._engine, self._store = answers, engine, store
+        self._watches = Watches(engine.state, lambda: engine.seq, self._last_row)
+        answers.listeners.append(self._watches.hear)
+
+    async def read_specs(self, caller: Caller, specs: Sequence[Any]) -> list[JobSpec]:
+        """Check what is to be submitted."""
+        return await self._answers.read_specs(caller, specs)
+
+    async def submit(self, caller: Caller, checked: Sequence[JobSpec], key: str) -> Document:
+        """Submit, and answer in two columns: a whole document per job would cost more than the job itself."""
+        return await self._answers.submit_columns(caller, checked, key)
+
+    async def watch(self, caller: Caller, ids: Sequence[str], watcher: Watcher) -> Document:
+        """Show the jobs as they stand, and tell the watcher of those that go on."""
+
+        def show(state: State, job: Job) -> Document:
+            if not job.state.final:
+                self._watches.add(job.id, watcher)
+            return self._watches.row(state, job)
+
+        return await self._collect(caller, ids, show)
+
+    def drop(self, ids: Sequence[str], watcher: Watcher) -> None:
+        """Tell the watcher no more of these jobs."""
+        for job_id in ids:
+            self._watches.drop(job_id, watcher)
+
+    async def documents(self, caller: Caller, ids: Sequence[str]) -> Document:
+        """Give whole documents."""
+        return await self._collect(caller, ids, self._answers.whole)
+
+    async def results(self, caller: Caller, ids: Sequence[str]) -> Document:
+        """Give documents and values of those that have ended."""
+        unfinished: list[str] = []
+
+        def show(state: State, job: Job) -> Document | None:
+            if not job.state.final:
+                unfinished.append(job.id)
+                return None
+            return {"id": job.id, "state": job.state.value, **self._last_row(state, job)}
+
+        return await self._collect(caller, ids, show) | {"unfinished": unfinished}
+
+    async def values(self, caller: Caller, job_id: str, first: int, limit: int) -> Document:
+        """Give states and values of a range of tasks in columns; None stands for a task without a value."""
+
+        def look(state: State) -> Document:
+            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            if job.calls:
+                return self._call_values(state, job, first, limit)
+            indices = range(first, min(job.total, first + limit))
+            shown: list[tuple[str, bytes | None]] = []
+            size = 0
+            for index in indices:
+                if size > ANSWER_BYTES:
+                    break
+                shown.append(self._task(state, job, index))
+                size += len(shown[-1][1] or b"")
+            end = first + len(shown)
+            return {
+                "id": job.id,
+                "total": job.total,
+                "first": first,
+                "states": [task_state for task_state, _ in shown],
+                "values": [value for _, value in shown],
+                "next": end if shown and end < job.total else None,
+            }
+
+        return await self._engine.read(look)
+
+    def _call_values(self, state: State, job: Job, first: int, limit: int) -> Document:
+        states: list[str] = []
+        values: list[PackedValue | None] = []
+        size = 0
+        for call in self._answers.calls.calls(state, job, first, first + limit):
+            if size > ANSWER_BYTES:
+                break
+            states.append(call.task.state.value)
+            values.append(call.row.value if call.row is not None else None)
+            size += len(values[-1] or b"")
+        end = first + len(states)
+        following = end if states and end < job.total else None
+        shown = {"states": states, "values": values, "next": following}
+        return {"id": job.id, "total": job.total, "first": first, **shown}
+
+    async def _collect(
+        self, caller: Caller, ids: Sequence[str], show: Callable[[State, Job], Document | None]
+    ) -> Document:
+        def steps(state: State) -> Iterator[Document]:
+            shown: list[Document] = []
+            missing: list[str] = []
+            left: list[str] = []
+            size = 0
+            for job_id in dict.fromkeys(ids):
+                yield {}
+                if size > ANSWER_BYTES:
+                    left.append(job_id)
+                    continue
+                try:
+                    job = owned(caller, find_job(state, self._store, job_id), job_id)
+                except NotFound:
+                    missing.append(job_id)
+                    continue
+                if (row := show(state, job)) is not None:
+                    shown.append(row)
+                    if "document" in row or "spec" in row:
+                        size += _DOCUMENT_BYTES + len(job.spec) + len(row.get("value", b""))
+            yield {"jobs": shown, "missing": missing, "left": left}
+
+        return await work_off(self._engine, steps)
+
+    def _last_row(self, state: State, job: Job) -> Document:
+        attempts = [] if job.numbered else self._answers.attempts_of(state, job, 0)
+        ending: Document = {"document": self._answers.whole(state, job, attempts)}
+        value: PackedValue | None = _value(attempts)
+        if job.calls and not job.numbered:
+            row = self._answers.calls.call(state, job, 0).row
+            value = row.value if row is not None else None
+        return ending | {"value": value} if value else ending
+
+    def _task(self, state: State, job: Job, index: int) -> tuple[str, bytes | None]:
+        task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
+        if task is None:
+            return job.rest.value, None
+        value = _value(self._answers.attempts_of(state, job, index)) if task.state.final else b""
+        return task.state.value, value or None
+
+
+def _value(attempts: Sequence[Attempt]) -> bytes:
+    return attempts[-1].value if attempts else b""

@@ -1,0 +1,1 @@
+"""What may be changed and by whom, settled inside a turn."""

@@ -1,0 +1,295 @@
+"""What may be changed and by whom: submit, cancel, drain. Checks, authorises, draws ids; the engine folds the
+events in.
+
+Decisions that need the state are made inside the turn, so that two requests racing for one id or key cannot both win.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dray.core.lifecycle.events import CancelRequested, Clock, JobsSubmitted, NewJob, WorkerDrained
+from dray.core.lifecycle.state import State
+from dray.core.model.policy import Policy
+from dray.core.model.records import Job
+from dray.core.model.spec import JobSpec, pack_spec, unpack_spec
+from dray.core.model.spec_check import MAX_PROBLEMS, check_spec
+from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
+from dray.hub.access.caller import Caller
+from dray.hub.decisions.edits import check_deadlines
+from dray.hub.decisions.pacing import SubmitPacing
+from dray.hub.decisions.policy import check_queue
+from dray.hub.decisions.prerequisites import Open, resolve
+from dray.hub.engine.turns import Decision
+from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Store
+from dray.wire.codec import MAX_DEPTH, depth_of
+
+ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+Finish = Callable[[State, Sequence[str], bool], Any]
+
+
+class KeyMemory:
+    """Idempotency keys of the last requests, for those that race within one turn: the store shows a key once
+    committed.
+    """
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[tuple[str, str], tuple[str, ...]] = OrderedDict()
+
+    def find(self, user: str, key: str) -> tuple[str, ...] | None:
+        return self._ids.get((user, key))
+
+    def add(self, user: str, key: str, ids: tuple[str, ...]) -> None:
+        self._ids[user, key] = ids
+        if len(self._ids) > 2048:
+            self._ids.popitem(last=False)
+
+
+def draw_ids(count: int) -> list[str]:
+    """Draw job ids that are short enough to read out and too rare to meet twice.
+
+    The bytes come in one call: one per id is a system call each, a tenth of what a job of a large batch costs.
+    """
+    drawn, size, ids = secrets.token_bytes(8 * count), len(ALPHABET), []
+    for start in range(0, len(drawn), 8):
+        number, letters = int.from_bytes(drawn[start : start + 8]), []
+        for _ in range(12):
+            number, place = divmod(number, size)
+            letters.append(ALPHABET[place])
+        ids.append("".join(letters))
+    return ids
+
+
+class Sources(NamedTuple):
+    """What a submit is checked against beside the state."""
+
+    store: Store
+    keys: KeyMemory
+    low_space: Callable[[], bool]
+    draw: Callable[[int], list[str]] = draw_ids
+    pacing: SubmitPacing | None = None
+    fresh: Callable[[], Sequence[Chunk]] = lambda: ()
+
+
+def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = False) -> list[JobSpec]:
+    """Check every spec of a request and settle whose jobs they are, in one go."""
+    *_, checked = read_steps(caller, raws, most, calls)
+    return checked
+
+
+def read_steps(
+    caller: Caller, raws: Sequence[Any], most: int, calls: bool = False
+) -> Iterator[list[JobSpec]]:
+    """Check every spec of a request and settle whose jobs they are, spec by spec; what is said last holds. All problems
+    of all specs at once, up to a number that a person may still read. A function is taken only where its arguments
+    come with it (`calls`).
+    """
+    if len(raws) > most:
+        raise TooLarge(f"a batch holds at most {most} specs, got {len(raws)}: send several")
+    specs: list[JobSpec] = []
+    problems: list[Problem] = []
+    for place, raw in enumerate(raws):
+        if len(problems) >= MAX_PROBLEMS:
+            break
+        yield specs
+        prefix = f"[{place}]." if len(raws) > 1 else ""
+        if not isinstance(raw, dict) or depth_of(raw) > MAX_DEPTH:
+            what = (
+                "must be an object" if not isinstance(raw, dict) else f"nests deeper than {MAX_DEPTH} levels"
+            )
+            problems.append(Problem(prefix.rstrip(".") or "spec", what))
+            continue
+        try:
+            specs.append(check_spec(raw))
+            if specs[-1].function and not calls:
+                what = "is submitted by `calls` over the client channel, with its arguments (hub.submit does that)"
+                problems.append(Problem(f"{prefix}function", what))
+        except InvalidSpec as fault:
+            problems += [Problem(prefix + problem.where, problem.what) for problem in fault.problems]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems)
+    for spec in specs:
+        if spec.user_id and spec.user_id != caller.user and not caller.may("admin"):
+            raise Forbidden(
+                f"only an admin token may submit for {spec.user_id!r}: this one is {caller.user!r}'s"
+            )
+    _check_ids(specs)
+    yield [msgspec.structs.replace(spec, user_id=spec.user_id or caller.user) for spec in specs]
+
+
+def _check_ids(specs: Sequence[JobSpec]) -> None:
+    seen: dict[str, int] = {}
+    for place, spec in enumerate(specs):
+        if spec.id and spec.id in seen:
+            raise Conflict(f"specs {seen[spec.id]} and {place} of the batch share the id {spec.id!r}")
+        seen[spec.id] = place
+
+
+def check_queues(policy: Policy, specs: Sequence[JobSpec]) -> None:
+    """Refuse jobs for queues that the policy does not have."""
+    faults = {queue: check_queue(policy, queue) for queue in dict.fromkeys(spec.queue for spec in specs)}
+    problems = [
+        Problem(f"[{place}].queue" if len(specs) > 1 else "queue", faults[spec.queue])
+        for place, spec in enumerate(specs)
+        if faults[spec.queue]
+    ]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems[:MAX_PROBLEMS])
+
+
+def submit(
+    caller: Caller,
+    specs: Sequence[JobSpec],
+    key: str,
+    sources: Sources,
+    finish: Finish,
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one submit: new jobs, the same ones again, or a conflict."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        known = _known_by_key(state, sources, caller, specs, key)
+        if known is None:
+            known = _known_by_ids(state, sources.store, caller, specs)
+        if known is not None:
+            ids = known
+            return Decision(answer=lambda after: finish(after, ids, False))
+        check_queues(state.policy, specs)
+        if sources.low_space():
+            raise NoSpace(
+                "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
+            )
+        check_deadlines(specs, clock)
+        needs = resolve(state, sources.store, caller, specs, sources.fresh)
+        if sources.pacing is not None:
+            # Last of all checks: what is refused for another reason has cost nothing.
+            sources.pacing.take(state.policy, specs, clock)
+        drawn = sources.draw(len(specs))
+        new = tuple(
+            _new_job(state, spec, job_id, need)
+            for spec, job_id, need in zip(specs, drawn, needs, strict=True)
+        )
+        ids = tuple(job.id for job in new)
+        keys = (KeyRow(caller.user, key, clock.at_ms, ids),) if key else ()
+        if key:
+            sources.keys.add(caller.user, key, ids)
+        record = AuditRecord(clock.at_ms, caller.user, caller.token_id, "submit", ids[0], f"{len(ids)} jobs")
+        return Decision([JobsSubmitted(new)], lambda after: finish(after, ids, True), (record,), keys)
+
+    return decide
+
+
+def _new_job(state: State, spec: JobSpec, drawn: str, need: Open) -> NewJob:
+    job_id = spec.id or drawn
+    while not spec.id and job_id in state.jobs:
+        (job_id,) = draw_ids(1)
+    packed = pack_spec(msgspec.structs.replace(spec, id=""))
+    return NewJob(job_id, spec.user_id, packed, need.after, need.broken)
+
+
+def _known_by_key(
+    state: State, sources: Sources, caller: Caller, specs: Sequence[JobSpec], key: str
+) -> tuple[str, ...] | None:
+    if not key:
+        return None
+    ids = sources.keys.find(caller.user, key)
+    if ids is None:
+        row = sources.store.find_key(caller.user, key)
+        ids = row.job_ids if row is not None else None
+    if ids is None:
+        return None
+    if len(ids) != len(specs):
+        raise Conflict(
+            f"the idempotency key {key!r} was used for {len(ids)} jobs, this request has {len(specs)}"
+        )
+    for job_id, spec in zip(ids, specs, strict=True):
+        job = find_job(state, sources.store, job_id)
+        if (spec.id and spec.id != job_id) or (job is not None and not _same(job, spec)):
+            raise Conflict(
+                f"the idempotency key {key!r} was used for another spec (job {job_id}): use a new key"
+            )
+    return ids
+
+
+def _known_by_ids(
+    state: State, store: Store, caller: Caller, specs: Sequence[JobSpec]
+) -> tuple[str, ...] | None:
+    found = [(spec, find_job(state, store, spec.id)) for spec in specs if spec.id]
+    there = [(spec, job) for spec, job in found if job is not None]
+    for spec, job in there:
+        if not caller.sees(job.user) or not _same(job, spec):
+            raise Conflict(f"there is a job {spec.id!r} already, with another spec: choose another id")
+    if not there:
+        return None
+    if len(there) < len(specs):
+        raise Conflict(
+            f"job {there[0][0].id!r} of the batch exists already while others do not: a batch is all or none"
+        )
+    return tuple(spec.id for spec in specs)
+
+
+def _same(job: Job, spec: JobSpec) -> bool:
+    """Whether a submit says what an earlier one said; what was edited since is not its business."""
+    submitted = unpack_spec(job.original or job.spec)
+    return submitted == msgspec.structs.replace(spec, id="") and job.user == spec.user_id
+
+
+def find_job(state: State, store: Store, job_id: str) -> Job | None:
+    """Find a job in memory or, once it has ended and left, in its row."""
+    return state.jobs.get(job_id) or store.find_job(job_id)
+
+
+def owned(caller: Caller, job: Job | None, job_id: str) -> Job:
+    """Give the job if the caller may see it; what belongs to others does not exist."""
+    if job is None or not caller.sees(job.user):
+        raise NotFound(f"there is no job {job_id!r}, or it is not yours")
+    return job
+
+
+def works_for(state: State, caller: Caller, user: str) -> bool:
+    """Whether the caller is a worker that holds work of this user now: it may have the values that the work needs."""
+    held = state.held.get(state.owned.get(caller.token_id, ""), ())
+    return any(state.jobs[state.attempts[uid].job_id].user == user for uid in held)
+
+
+def cancel(
+    caller: Caller, job_id: str, index: int | None, grace_s: float | None, store: Store, finish: Finish
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one cancel; a finished job is left as it is, and the answer says so."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        job = owned(caller, find_job(state, store, job_id), job_id)
+        if index is not None and not 0 <= index < job.total:
+            raise NotFound(f"job {job_id!r} has no task {index}: it has {job.total}")
+        if job.state.final or job.id not in state.jobs:
+            return Decision(answer=lambda after: finish(after, (job_id,), False))
+        wanted = -1 if index is None or not job.numbered else index
+        event = CancelRequested(job_id, wanted, caller.user, -1 if grace_s is None else grace_s)
+        target = job_id if wanted < 0 else f"{job_id}/{wanted}"
+        record = AuditRecord(clock.at_ms, caller.user, caller.token_id, "cancel", target, "")
+        return Decision([event], lambda after: finish(after, (job_id,), True), (record,))
+
+    return decide
+
+
+def drain(
+    caller: Caller, worker_id: str, on: bool, finish: Callable[[State, str], Any]
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one drain or resume."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        worker = state.workers.get(worker_id)
+        if worker is None:
+            raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
+        events = [] if worker.draining == on else [WorkerDrained(worker_id, on, caller.user)]
+        action = "drain" if on else "resume"
+        record = AuditRecord(clock.at_ms, caller.user, caller.token_id, action, worker_id, "")
+        return Decision(events, lambda after: finish(after, worker_id), (record,) if events else ())
+
+    return decide

@@ -1,0 +1,216 @@
+"""What may be changed about a job after its submit, and by whom: hold, release, edit, requeue.
+
+Decided inside the turn, like every change. An ended job is never changed: its result stands. The surprising rule: a
+submit that is repeated under its key or id is compared with the spec as it was submitted, not with what an edit has
+made of it, so that a client's retry stays safe whatever was edited meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dray.core.lifecycle.events import Clock, Event, HoldChanged, JobEdited, RequeueRequested
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Attempt, Job, JobState
+from dray.core.model.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
+from dray.core.model.spec_check import check_spec
+from dray.core.model.units import parse_moment
+from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
+from dray.hub.access.caller import Caller
+from dray.hub.calls.reading import CallReader
+from dray.hub.decisions.policy import check_queue
+from dray.hub.decisions.prerequisites import Fresh, resolve_edit
+from dray.hub.engine.turns import Decision
+from dray.hub.store.base import AuditRecord, Store
+
+# What a job is, rather than what it asks for; `array` apart from its limit goes with them.
+FIXED = ("id", "type", "user_id", "node_count", "function")
+# What may change while some of a job's tasks run or have run: none of it is part of the shape.
+ANY_TIME = frozenset(
+    "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array".split()
+)
+Finish = Callable[[State, str, str], Any]
+
+
+def hold(
+    caller: Caller, job_id: str, on: bool, store: Store, finish: Finish
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one hold or release; one that changes nothing says so."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        job = living(caller, state, store, job_id, "held" if on else "released")
+        note = ""
+        if job.held == on:
+            note = f"held already, by {job.held_by}" if on else "it was not held"
+        elif on and not job.waiting:
+            note = "nothing of it waits now: the hold is for what is queued again"
+        events: list[Event] = [] if job.held == on else [HoldChanged(job_id, on, caller.user)]
+        record = _audit(caller, clock, "hold" if on else "release", job_id)
+        return Decision(events, lambda after: finish(after, job_id, note), (record,) if events else ())
+
+    return decide
+
+
+def requeue(
+    caller: Caller, job_id: str, index: int | None, store: Store, finish: Finish
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one requeue: of all that runs of a job, or of one task."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        job = living(caller, state, store, job_id, "queued again")
+        if index is not None and not 0 <= index < job.total:
+            raise NotFound(f"job {job_id!r} has no task {index}: it has {job.total}")
+        ended = None if index is None else _task_state(state, store, job, index)
+        if ended is not None and ended.final:
+            raise Conflict(
+                f"task {index} of job {job_id} has ended ({ended}): its result never changes; submit it again"
+            )
+        if unpack_spec(job.spec).at_most_once:
+            raise Conflict(f"job {job_id} may start once only (at_most_once): cancel it and submit it again")
+        live = [state.attempts[uid] for uid in state.live_of.get(job_id, ())]
+        # A gang stops and starts as one, whichever of its members is meant.
+        chosen = None if job.gang else index
+        wanted = [item for item in live if not item.cancel and _is_of(item, chosen)]
+        note = "" if wanted else "nothing of it runs: it waits, or is stopping already"
+        events = [RequeueRequested(job_id, -1 if chosen is None else chosen, caller.user)] if wanted else []
+        target = job_id if chosen is None or not job.numbered else f"{job_id}/{chosen}"
+        record = _audit(caller, clock, "requeue", target)
+        return Decision(events, lambda after: finish(after, job_id, note), (record,) if events else ())
+
+    return decide
+
+
+def _task_state(state: State, store: Store, job: Job, index: int) -> JobState | None:
+    """How one task stands, where it has a result or a record."""
+    rows = CallReader(store, lambda: ()).rows(job.id, index, index + 1) if job.calls else {}
+    if index in rows:
+        return JobState(rows[index].state)
+    task = state.tasks.get((job.id, index)) or store.find_task(job.id, index)
+    return task.state if task is not None else None
+
+
+def edit(
+    caller: Caller, job_id: str, changes: Mapping[str, Any], store: Store, finish: Finish, fresh: Fresh
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of one edit: a new spec made of the old one and the changes, checked whole."""
+    if not changes:
+        raise InvalidInput("nothing is to be changed: give at least one field of the job")
+
+    def decide(state: State, clock: Clock) -> Decision:
+        job = living(caller, state, store, job_id, "changed")
+        before = unpack_spec(job.spec)
+        spec = revise(before, changes)
+        _check_stage(job, before, spec)
+        if spec.queue != before.queue and (fault := check_queue(state.policy, spec.queue)):
+            raise InvalidSpec(f"queue: {fault}", [Problem("queue", fault)])
+        if "deadline" in changes:
+            check_deadlines([spec], clock)
+        events: list[Event] = []
+        after = job.after
+        if spec.after != before.after:
+            after = resolve_edit(state, store, caller, job, spec.after, fresh)
+        if spec != before:
+            events.append(JobEdited(job_id, pack_spec(spec), caller.user, after))
+        if "hold" in changes and spec.hold != job.held:
+            events.append(HoldChanged(job_id, spec.hold, caller.user))
+        note = "" if events else "it was so already: nothing was changed"
+        record = _audit(caller, clock, "edit", job_id, ", ".join(sorted(changes)))
+        return Decision(events, lambda state: finish(state, job_id, note), (record,) if events else ())
+
+    return decide
+
+
+def _is_of(attempt: Attempt, index: int | None) -> bool:
+    """Whether an attempt runs a task, or any (None); a lane runs the calls that are outstanding in it."""
+    if index is None:
+        return True
+    return attempt.index == index if attempt.calls is None else attempt.calls.get(index, 0) > 0
+
+
+def living(caller: Caller, state: State, store: Store, job_id: str, what: str) -> Job:
+    """Give a job that the caller may change and that has not ended."""
+    job = state.jobs.get(job_id) or store.find_job(job_id)
+    if job is None or not caller.sees(job.user):
+        raise NotFound(f"there is no job {job_id!r}, or it is not yours")
+    if job.state.final or job_id not in state.jobs:
+        raise Conflict(
+            f"job {job_id} has ended ({job.state}) and cannot be {what}: its result never changes; "
+            f"to run it again: dray submit --from {job_id}"
+        )
+    return job
+
+
+def revise(before: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
+    """Lay changes over a spec; null takes a field back to its default. Raises `InvalidSpec` with every problem."""
+    raw = spec_document(before)
+    if "job_tier" in changes and before.priority == TIERS[before.job_tier].priority:
+        # Not there where it is the default of all.
+        raw.pop("priority", None)
+    array = changes.get("array")
+    if array is not None and before.array is None:
+        raise InvalidSpec(
+            "array: the job is no array, so it has no limit", [Problem("array", "the job is no array")]
+        )
+    if isinstance(array, Mapping) and before.array is not None:
+        changes = {**changes, "array": {**raw["array"], **array}}
+    for field, value in changes.items():
+        if value is None:
+            raw.pop(field, None)
+        else:
+            raw[field] = value
+    if changes.get("gpu_count") == 0:
+        # The cards are dropped with all that was asked of them, unless the same edit asks for it.
+        for field in ("gpu_type", "min_vram_gb", "vram_per_gpu_bytes", "gpu_milli"):
+            if not changes.get(field):
+                raw.pop(field, None)
+    spec = check_spec(raw)
+    problems = [
+        Problem(field, "is what the job was submitted as and cannot be changed: submit a new job")
+        for field in FIXED
+        if getattr(spec, field) != getattr(before, field)
+    ]
+    if _without_limit(spec) != _without_limit(before):
+        what = "the tasks of a job are fixed when it is submitted: only array.limit can be changed"
+        problems.append(Problem("array", what))
+    if changes.get("gpu_count") == 0 and spec.gpu_count:
+        problems.append(Problem("gpu_count", "is 0, but other fields still ask for a card: change them too"))
+    _refuse(problems)
+    return spec
+
+
+def check_deadlines(specs: Sequence[JobSpec], clock: Clock) -> None:
+    """Refuse deadlines that have passed before anything could start."""
+    problems = []
+    for place, spec in enumerate(specs):
+        if spec.deadline and parse_moment(spec.deadline) <= clock.at_ms:
+            prefix = f"[{place}]." if len(specs) > 1 else ""
+            problems.append(Problem(f"{prefix}deadline", f"{spec.deadline} is in the past"))
+    _refuse(problems)
+
+
+def _check_stage(job: Job, before: JobSpec, spec: JobSpec) -> None:
+    if not (job.cursor or job.live or job.requeued):
+        return
+    changed = [field for field in JobSpec.__struct_fields__ if getattr(spec, field) != getattr(before, field)]
+    what = (
+        "cannot be changed any more: a task of the job has been placed by it; what can still be changed is "
+        f"{', '.join(sorted(ANY_TIME - {'array'}))} and array.limit"
+    )
+    _refuse([Problem(field, what) for field in changed if field not in ANY_TIME])
+
+
+def _without_limit(spec: JobSpec) -> Any:
+    return None if spec.array is None else msgspec.structs.replace(spec.array, limit=0)
+
+
+def _audit(caller: Caller, clock: Clock, action: str, target: str, detail: str = "") -> AuditRecord:
+    return AuditRecord(clock.at_ms, caller.user, caller.token_id, action, target, detail)
+
+
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems)

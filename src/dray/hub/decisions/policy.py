@@ -1,0 +1,157 @@
+"""Replacing the policy: at the hub's start by the file of its home, later by whoever may; never against the state.
+
+Decides inside the turn, so that a job cannot slip into a queue that is just being removed. The surprising rule: the
+file counts only when its content has changed since it was last read; what was applied since outlives restarts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dray.core.lifecycle.events import Clock, PolicyChanged
+from dray.core.lifecycle.state import State
+from dray.core.model.ledger import PolicyRecord
+from dray.core.model.policy import DEFAULT_QUEUE, Policy, pack_policy
+from dray.core.model.policy_spelling import compare_policies
+from dray.core.model.resources import WHOLE
+from dray.core.model.spec_check import suggest
+from dray.errors import Conflict, Problem
+from dray.hub.access.caller import Caller
+from dray.hub.decisions.holdings import Holding, find_holdings, quotas_in_force
+from dray.hub.decisions.policy_file import FILE_NAME, PolicyFile
+from dray.hub.engine.turns import Decision
+from dray.hub.store.base import AuditRecord
+
+APPLIED, DEFAULT = "applied", "default"
+SHOWN_JOBS = 5
+SHOWN_CHANGES = 20
+
+
+class Change(NamedTuple):
+    """What another policy would come to: values that differ, and what stands in its way."""
+
+    changes: list[tuple[str, Any, Any]]
+    conflicts: list[Problem]
+
+
+def policy_record(state: State) -> PolicyRecord:
+    """Where the policy in force came from."""
+    record = state.ledger.get(("policy", ""))
+    return record if isinstance(record, PolicyRecord) else PolicyRecord()
+
+
+def examine(state: State, policy: Policy, force: bool = False) -> Change:
+    """Compare another policy with the one in force and with what waits and runs."""
+    conflicts = [*_removed_queues(state, policy), *([] if force else _exceeded_quotas(state, policy))]
+    return Change(compare_policies(state.policy, policy), conflicts)
+
+
+def apply_policy(
+    caller: Caller, policy: Policy, force: bool, finish: Callable[[State, Change], Any]
+) -> Callable[[State, Clock], Decision]:
+    """Make the decision of replacing the policy; the same one again changes nothing."""
+
+    def decide(state: State, clock: Clock) -> Decision:
+        change = examine(state, policy, force)
+        _refuse(change.conflicts, "the policy stays as it is")
+        if policy == state.policy:
+            return Decision(answer=lambda after: finish(after, change))
+        event = PolicyChanged(pack_policy(policy), APPLIED, caller.user, policy_record(state).digest)
+        record = AuditRecord(
+            clock.at_ms, caller.user, caller.token_id, "apply_policy", "policy", _tell(change)
+        )
+        return Decision([event], lambda after: finish(after, change), (record,))
+
+    return decide
+
+
+def settle_at_start(state: State, file: PolicyFile | None) -> Callable[[State, Clock], Decision] | None:
+    """What the file of the home changes, None where it says nothing new; raises `Conflict` where it cannot hold.
+
+    A quota below what runs holds from now on: refusing it would leave the site without a hub to stop that work with.
+    """
+    record = policy_record(state)
+    if file is None:
+        if record.origin != FILE_NAME:
+            return None
+        policy, origin, digest = Policy(), DEFAULT, ""
+    elif file.digest == record.digest:
+        return None
+    else:
+        policy, origin, digest = file.policy, FILE_NAME, file.digest
+    change = examine(state, policy, force=True)
+    _refuse(change.conflicts, f"{FILE_NAME} cannot be used as it is")
+    event = PolicyChanged(pack_policy(policy), origin, "", digest)
+
+    def decide(state: State, clock: Clock) -> Decision:
+        audit = AuditRecord(clock.at_ms, "", "", "read_policy", origin, _tell(change))
+        return Decision([event], audit=(audit,))
+
+    return decide
+
+
+def _refuse(conflicts: list[Problem], what: str) -> None:
+    if conflicts:
+        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+        first = f"{conflicts[0].where}: {conflicts[0].what}"
+        raise Conflict(f"{what}: {first}{more}", conflicts)
+
+
+def _tell(change: Change) -> str:
+    names = [name for name, _, _ in change.changes]
+    more = ", …" if len(names) > SHOWN_CHANGES else ""
+    return f"{len(names)} values: {', '.join(names[:SHOWN_CHANGES])}{more}"
+
+
+def _removed_queues(state: State, policy: Policy) -> list[Problem]:
+    """Queues that the policy no longer has, and in which jobs are."""
+    if not policy.queues:
+        return []
+    waiting: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    jobs: dict[str, list[str]] = {}
+    for job in state.jobs.values():
+        if policy.admits(job.queue) or job.state.final:
+            continue
+        waiting[job.queue] += job.waiting
+        running[job.queue] += job.live
+        shown = jobs.setdefault(job.queue, [])
+        if len(shown) <= SHOWN_JOBS:
+            shown.append(job.id)
+    return [
+        Problem(
+            f"queues.{queue}",
+            f"is not listed, but {waiting[queue]} tasks wait and {running[queue]} run in it "
+            f"({', '.join(ids[:SHOWN_JOBS])}{', …' if len(ids) > SHOWN_JOBS else ''}): keep the queue until they "
+            "have ended, or cancel them",
+        )
+        for queue, ids in sorted(jobs.items())
+    ]
+
+
+def _exceeded_quotas(state: State, policy: Policy) -> list[Problem]:
+    """Quotas below what runs already; those that were so before are no news."""
+    new = [quota for quota in policy.quotas if quota.gpus >= 0 and quota not in state.policy.quotas]
+    if not new:
+        return []
+    held = find_holdings(state)
+    problems = []
+    for (kind, name), quota in sorted(quotas_in_force(policy, held).items(), key=lambda item: item[0]):
+        holding = held[kind].get(name, Holding())
+        if quota in new and holding.gpu_milli > quota.gpus * WHOLE:
+            what = (
+                f"is {quota.gpus:g}, but {kind} {name!r} holds {holding.gpu_milli / WHOLE:g} now: wait until less "
+                "runs, or force it (what runs goes on, nothing new starts)"
+            )
+            problems.append(Problem(f"quotas[{policy.quotas.index(quota)}].gpus", what))
+    return problems
+
+
+def check_queue(policy: Policy, queue: str) -> str:
+    """What is wrong with submitting to a queue; empty where it is welcome."""
+    if policy.admits(queue):
+        return ""
+    known = list(dict.fromkeys([*policy.queues, DEFAULT_QUEUE]))
+    return f"there is no queue {queue!r}{suggest(queue, known)}; this hub has {', '.join(known)}"

@@ -1,0 +1,1 @@
+"""Records as the documents that people and programs read. Pure."""

@@ -1,0 +1,143 @@
+"""`POST /plan` and `GET /jobs/{id}/why` as work in steps: the core's answers, put into documents.
+
+Nothing here decides anything, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dray.core.lifecycle.events import Clock, NewJob
+from dray.core.lifecycle.jobs import draft_job
+from dray.core.lifecycle.state import State
+from dray.core.model.ledger import Victim
+from dray.core.model.records import Job
+from dray.core.model.resources import asks_of
+from dray.core.model.spec import JobSpec, pack_spec
+from dray.core.scheduling.explain import explain, look_ahead
+from dray.core.scheduling.reason import Reason
+from dray.core.scheduling.rehearsal import Rehearsal, rehearse
+from dray.core.scheduling.remedies import seek_change
+from dray.hub.documents.reasons import (
+    Sees,
+    blocker_document,
+    change_document,
+    holder_document,
+    place_document,
+    reason_document,
+    start_document,
+    veil,
+)
+from dray.hub.documents.records import Document
+
+# No job has this id: ids begin with a letter or a digit.
+GUEST = "?"
+
+
+def why_steps(state: State, find: Callable[[State], Job], sees: Sees, fix: bool) -> Iterator[Document]:
+    """Why a job waits; with `fix` also the smallest change that would start it."""
+    job = find(state)
+    reason, unsaid = explain(state, job), Document()
+    yield unsaid
+    job = find(state)
+    look_ahead(state, job, reason)
+    if fix and not reason.fits and reason.known:
+        for change in seek_change(state, job.id):
+            reason.change = change
+            yield unsaid
+    yield _why_document(state, find(state), reason, sees)
+
+
+def _why_document(state: State, job: Job, reason: Reason, sees: Sees) -> Document:
+    document = reason_document(state, reason, sees)
+    if job.state.final and job.error:
+        document["summary"] += f" ({job.error})"
+    return document
+
+
+def make_guest(state: State, spec: JobSpec, clock: Clock) -> Job:
+    """The job that a spec would become."""
+    new = NewJob(GUEST, spec.user_id, pack_spec(spec), after=tuple(spec.after))
+    return draft_job(state, new, clock)
+
+
+def plan_steps(state: State, spec: JobSpec, clock: Clock, sees: Sees) -> Iterator[Document]:
+    """What would become of a spec that was submitted now."""
+    job = make_guest(state, spec, clock)
+    found, unsaid = Rehearsal(job=job, tasks=job.total), Document()
+    for _ in rehearse(state, found, asks_of(spec)):
+        yield unsaid
+    assert found.reason is not None  # every rehearsal ends with one
+    yield plan_document(state, spec, found, found.reason, sees)
+
+
+def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason, sees: Sees) -> Document:
+    """The whole answer of `plan`."""
+    lost_ms = sum(victim.lost_ms for victim in found.victims)
+    return {
+        "starts_now": len(found.placed) == found.asked,
+        "tasks": found.tasks,
+        "asked": found.asked,
+        "placements": [
+            {
+                "task": place.task,
+                "worker": place.worker,
+                "variant": _variant(spec, place.variant),
+                "devices": list(place.devices),
+            }
+            for place in found.placed
+        ],
+        "candidates": [
+            {
+                "worker": each.worker,
+                "variant": _variant(spec, each.variant),
+                "score": each.score,
+                "terms": each.terms,
+                "devices": list(each.devices),
+            }
+            for each in found.ranked
+        ],
+        "candidates_total": found.fitting,
+        "rule": found.rule,
+        "victims": [
+            _victim(victim, spelled, sees)
+            for victim, spelled in zip(found.victims, found.spelled, strict=True)
+        ],
+        "lost_s": lost_ms / 1000,
+        "quotas": [use._asdict() for use in found.gates],
+        "summary": reason.summary if found.placed == [] else _tell_placed(found),
+        "ever": reason.ever,
+        "blockers": [blocker_document(state, blocker, sees) for blocker in reason.blockers],
+        "holders": [holder_document(veil(holder, sees)) for holder in reason.holders],
+        "place": place_document(reason.place),
+        "earliest": start_document(reason.start),
+        "estimate": None,
+        "fix": reason.fix,
+        "change": change_document(reason.change),
+    }
+
+
+def _tell_placed(found: Rehearsal) -> str:
+    if len(found.placed) == found.asked == found.tasks:
+        return "it would start now" if found.tasks == 1 else f"all {found.tasks:,} tasks would start now"
+    if len(found.placed) == found.asked:
+        return f"the first {found.asked:,} of {found.tasks:,} tasks were tried, and would all start now"
+    return f"{len(found.placed):,} of {found.tasks:,} tasks would start now"
+
+
+def _victim(victim: Victim, spelled: str, sees: Sees) -> Document:
+    shown = sees(victim.user)
+    return {
+        "task_id": spelled if shown else "",
+        "user": victim.user if shown else "",
+        "worker": victim.worker,
+        "priority": victim.priority,
+        "ran_s": victim.ran_ms / 1000,
+        "lost_s": victim.lost_ms / 1000,
+        "grace_s": victim.grace_s,
+        "moved_to": victim.to,
+    }
+
+
+def _variant(spec: JobSpec, number: int) -> str:
+    return (spec.variants[number].name or str(number)) if spec.variants else ""

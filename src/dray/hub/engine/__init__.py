@@ -1,0 +1,1 @@
+"""One turn after another: what comes in, what is decided, what is committed, what may leave."""

@@ -1,0 +1,1 @@
+"""The HTTP API: one table of calls, and the server around it."""

@@ -1,0 +1,380 @@
+"""The hub's HTTP face: one ASGI application in front of `HubService`.
+
+Owns the walk of a request (gate, route, parameters, body, handler, answer) and nothing of what the calls do. The
+router is our own: every call is one line of one table that also guards and documents it, and a request costs a
+dictionary walk instead of a chain of middleware and regular expressions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from uvicorn.protocols.utils import ClientDisconnected
+
+from dray.errors import DrayError, InvalidInput, NotFound, NotReady
+from dray.hub.access.bad_tokens import Knocks
+from dray.hub.access.caller import Caller
+from dray.hub.access.entrance import (
+    Gate,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    decode_json,
+    decode_list,
+    has_body,
+    read_body,
+    read_headers,
+)
+from dray.hub.access.request_budgets import UNIT_BYTES, Budgets
+from dray.hub.access.tokens import SCOPES, Tokens
+from dray.hub.answers.calls import CallAnswers
+from dray.hub.answers.refusals import internal_error
+from dray.hub.answers.service import HubService
+from dray.hub.calls.blob_access import BlobAccess
+from dray.hub.calls.blobs import Blobs
+from dray.hub.engine.told_turns import HEADER, TurnWords
+from dray.hub.http.blob_calls import PIECE_BYTES
+from dray.hub.http.calls import ROUTES, Desk
+from dray.hub.http.openapi import openapi_text
+from dray.hub.http.replies import (
+    Answer,
+    FileBody,
+    Text,
+    deny_upgrade,
+    encode,
+    send_error,
+    send_head,
+    send_whole,
+    status_of,
+)
+from dray.hub.http.routes import Request, Route, Router, read_query
+from dray.hub.http.streams import CallerGone, Stream, Streams, cut, wait_gone
+from dray.hub.workers.frames import ADMIT
+from dray.hub.workers.owners import Owners
+from dray.wire.codec import MAX_DEPTH
+
+log = logging.getLogger("dray.hub.http")
+# How metrics count a caller that hung up; nobody ever receives it.
+CLIENT_CLOSED = 499
+SocketHandler = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
+CountRequest = Callable[[str, int], None]
+# Keeps what went wrong with a kind of request, and gives the id of the report.
+FileReport = Callable[[str, BaseException], str]
+
+
+class SocketRoute(NamedTuple):
+    """A WebSocket that others serve; the gate has let its caller in before `handler` is called."""
+
+    path: str
+    scopes: tuple[str, ...]
+    handler: SocketHandler
+
+
+class Values(NamedTuple):
+    """Where values are read from."""
+
+    blobs: Blobs
+    calls: CallAnswers
+    access: BlobAccess
+
+
+class HttpLimits(NamedTuple):
+    """What a request may cost."""
+
+    body_bytes: int = 8 << 20
+    json_depth: int = MAX_DEPTH
+    batch_specs: int = 10_000
+
+
+class HttpApi:
+    """The application. `close()` ends streams and waits, after which every call is answered 503."""
+
+    def __init__(
+        self,
+        service: HubService,
+        tokens: Tokens,
+        owners: Owners,
+        hosts: Iterable[str] = (),
+        limits: HttpLimits | None = None,
+        sockets: Iterable[SocketRoute] = (),
+        count_request: CountRequest | None = None,
+        values: Values | None = None,
+        report: FileReport | None = None,
+        budgets: Budgets | None = None,
+    ) -> None:
+        self._budgets = budgets or Budgets()
+        self._report = report or (lambda name, error: "")
+        self.streams = Streams(tokens.hold)
+        self._service = service
+        self._limits = limits or HttpLimits()
+        self.knocks = Knocks()
+        # What callers are told of turns, and give back; None where nobody keeps a store.
+        self.words: TurnWords | None = None
+        self._tokens, self._gate = tokens, Gate(tokens, hosts, self.knocks)
+        self._router = Router(ROUTES)
+        self._sockets = {route.path.encode(): route for route in sockets}
+        self._count = count_request or (lambda name, status: None)
+        # Made when somebody asks: it would take a good part of every start.
+        describe = functools.cache(lambda: openapi_text().encode())
+        self._desk = Desk(
+            service,
+            tokens,
+            owners,
+            self.streams,
+            self._limits.batch_specs,
+            describe,
+            *(values or (None, None, None)),
+        )
+
+    def close(self) -> None:
+        """Let nobody wait any longer: the hub is about to stop."""
+        self.streams.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _Exchange(self, scope, receive, send).run()
+        elif scope["type"] == "websocket":
+            await self._open_socket(scope, receive, send)
+
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            headers = read_headers(scope["headers"])
+            self._gate.check_source(scope, headers)
+            route = self._sockets.get(scope["raw_path"])
+            caller = self._gate.check_caller(scope, headers, route.scopes if route else SCOPES)
+            _vouch(scope, caller)
+            if route is None:
+                raise NotFound("this version of dray has no WebSocket at this path")
+            self.check_ready()
+            self.hear_turn(headers, caller)
+        except DrayError as error:
+            self._count("websocket", status_of(error))
+            await deny_upgrade(send, error)
+            return
+        self._count("websocket", 101)
+        try:
+            await route.handler(scope, receive, send, caller)
+        except ClientDisconnected:
+            # Sending to a peer that has just left: the handler's next receive would have said so.
+            return
+        except Exception:
+            log.exception("the WebSocket %s failed", route.path)
+            with contextlib.suppress(Exception):
+                await send({"type": "websocket.close", "code": 1011, "reason": "the hub failed"})
+
+    def hear_turn(self, headers: Headers, caller: Caller) -> None:
+        """Take note of the last turn that a caller was told."""
+        if self.words is not None and (word := headers.get(HEADER)):
+            self.words.hear(word, f"a client of {caller.user}")
+
+    def check_ready(self) -> None:
+        """Refuse work while the hub starts, stops or reloads."""
+        if not self._service.ready or self.streams.closing.is_set():
+            raise NotReady("the hub is starting or stopping: ask again in a second")
+
+
+def _vouch(scope: Scope, caller: Caller) -> None:
+    """Tell the connection who is behind it: that of a stranger is the first to go."""
+    admit = (scope.get("extensions") or {}).get(ADMIT)
+    if admit is not None:
+        admit(caller.token_id)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    __slots__ = (
+        "_answered",
+        "_api",
+        "_body_read",
+        "_headers",
+        "_name",
+        "_receive",
+        "_scope",
+        "_send",
+        "_sent_bytes",
+        "_token_id",
+    )
+
+    def __init__(self, api: HttpApi, scope: Scope, receive: Receive, send: Send) -> None:
+        self._api = api
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._headers: dict[bytes, bytes] = {}
+        self._name = "none"
+        self._body_read = False
+        self._answered = 0
+        self._token_id = ""
+        self._sent_bytes = 0
+
+    async def run(self) -> None:
+        """Answer the request, whatever happens."""
+        try:
+            request, route = self._admit()
+            await self._serve(request, route)
+        except DrayError as error:
+            await self._refuse(error)
+        except CallerGone:
+            self._answered = CLIENT_CLOSED
+        except Exception as error:
+            # The route and nothing of the request: a query or a header may hold what belongs in no log.
+            log.exception("%s %s failed", self._scope["method"], self._name)
+            await self._refuse(internal_error(self._api._report(self._name, error)))
+        finally:
+            if self._answered:
+                self._api._count(self._name, self._answered)
+
+    async def _serve(self, request: Request, route: Route) -> None:
+        """Answer a request within its caller's budget; what nobody vouches for is small by nature."""
+        budgets, caller, query = self._api._budgets, request.caller, request.query
+        if caller is None or query.get("wait_s"):
+            await self._work(request, route)
+        elif route.stays:
+            budgets.open_stream(caller.token_id)
+            try:
+                await self._work(request, route)
+            finally:
+                budgets.close_stream(caller.token_id)
+        elif route.weight is not None:
+            waits = bool(query.get("eta_s"))
+            await budgets.enter(caller.token_id, waits)
+            try:
+                await self._work(request, route)
+            finally:
+                units = route.weight and route.weight + self._sent_bytes / UNIT_BYTES
+                budgets.leave(caller.token_id, units, waits)
+        elif caller.may("admin"):
+            await self._work(request, route)
+        else:
+            await budgets.enter_small(caller.token_id)
+            try:
+                await self._work(request, route)
+            finally:
+                budgets.leave_small(caller.token_id)
+
+    async def _work(self, request: Request, route: Route) -> None:
+        if route.raw_body:
+            request.receive = self._receive_piece
+        else:
+            request.body = await self._read_body(route) if has_body(self._headers) else None
+            self._body_read = True
+        await self._answer(await route.handler(self._api._desk, request), request)
+
+    def _admit(self) -> tuple[Request, Route]:
+        """Take the request through the gate; nothing is read of a body before the caller is known and has room."""
+        api, scope = self._api, self._scope
+        self._headers = headers = read_headers(scope["headers"])
+        api._gate.check_source(scope, headers)
+        try:
+            route, path = api._router.find(scope["method"], scope["raw_path"])
+        except DrayError:
+            # Strangers do not learn which paths are there.
+            api._gate.check_caller(scope, headers, SCOPES)
+            raise
+        self._name = route.name
+        caller = api._gate.check_caller(scope, headers, route.scopes) if route.scopes else None
+        if caller is not None:
+            _vouch(scope, caller)
+        if route.needs_ready:
+            api.check_ready()
+        if caller is not None:
+            api.hear_turn(headers, caller)
+        query = read_query(scope["query_string"], route.params)
+        self._token_id = caller.token_id if caller is not None else ""
+        return Request(scope, self._receive, headers, caller, path, query), route
+
+    async def _receive_piece(self) -> Mapping[str, Any]:
+        """Hand a piece of the body to a handler that reads it itself."""
+        message = await self._receive()
+        self._api._tokens.check_live(self._token_id)
+        self._body_read = not message.get("more_body", False)
+        return message
+
+    async def _read_body(self, route: Route) -> Any:
+        if route.method == "GET":
+            raise InvalidInput("this call takes no body: give parameters in the query")
+        limits = self._api._limits
+        raw = await read_body(self._receive, self._headers, limits.body_bytes)
+        self._body_read = True
+        if route.list_body:
+            return decode_list(raw, self._headers, limits.json_depth)
+        document = decode_json(raw, self._headers, limits.json_depth)
+        if route.body is None and document not in (None, {}):
+            raise InvalidInput("this call takes no body")
+        return document
+
+    async def _answer(self, answer: Answer | Text | FileBody | Stream, request: Request) -> None:
+        if isinstance(answer, Answer):
+            self._answered = answer.status
+            body = encode(answer.document)
+            self._sent_bytes = len(body)
+            words = self._api.words if request.caller is not None else None
+            await send_whole(
+                self._send, answer.status, body, more=[(HEADER, words.write())] if words is not None else None
+            )
+        elif isinstance(answer, Text):
+            self._answered = answer.status
+            media, more = answer.media.encode(), list(answer.headers)
+            await send_whole(self._send, answer.status, answer.body, media, more)
+        elif isinstance(answer, FileBody):
+            await self._send_file(answer, request.caller.token_id)
+        else:
+            await self._api.streams.run(
+                self._scope, self._receive, self._note_start, answer, request.caller.token_id
+            )
+
+    async def _send_file(self, answer: FileBody, token_id: str) -> None:
+        """Send a file; a reader that takes nothing for a while, or whose token has ended, is cut off and sees that it
+        does not have all.
+        """
+        wanted = 0 if self._scope["method"] == "HEAD" else answer.size
+        file, piece = await asyncio.to_thread(_begin_file, answer.path, min(PIECE_BYTES, wanted))
+        with file:
+            self._answered = 200
+            await send_head(self._send, answer.size, answer.headers)
+            left = wanted
+            try:
+                while left > 0:
+                    if left < wanted:
+                        piece = await asyncio.to_thread(file.read, min(PIECE_BYTES, left))
+                    left -= len(piece)
+                    async with asyncio.timeout(self._api.streams.slow_reader_s):
+                        await self._send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                    if not piece or (left and self._api._tokens.fault_of(token_id)):
+                        await cut(self._scope, wait_gone(self._receive))
+                        return
+                if not wanted:
+                    await self._send({"type": "http.response.body", "body": b""})
+            except TimeoutError:
+                await cut(self._scope, wait_gone(self._receive))
+
+    async def _note_start(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._answered = message["status"]
+        await self._send(message)
+
+    async def _refuse(self, error: DrayError) -> None:
+        if self._answered:
+            # Too late for an answer: what was sent so far must not look whole.
+            await cut(self._scope, wait_gone(self._receive))
+            return
+        self._answered = status_of(error)
+        await send_error(self._send, self._receive, self._headers, error, self._body_read)
+
+
+def _begin_file(path: Path, size: int) -> tuple[BinaryIO, bytes]:
+    """Open a file and read its first piece, in one go: most files have no other."""
+    file = path.open("rb")
+    try:
+        return file, file.read(size)
+    except BaseException:
+        file.close()
+        raise

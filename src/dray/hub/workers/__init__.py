@@ -1,0 +1,1 @@
+"""Worker sockets: what comes in by them, what goes out, what tasks print."""

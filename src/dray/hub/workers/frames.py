@@ -1,0 +1,163 @@
+"""WebSockets of the hub: uvicorn's protocol, with a short way for the frames that nearly all traffic is made of.
+
+A whole binary frame goes straight to whoever takes frames of its socket, and a written one straight to the transport:
+through the general parser, a queue and two tasks a small frame costs the loop more than what it says. Everything else
+(the handshake, text, fragments, control frames, a peer that does not read, a taker that is busy) goes the long way,
+whose parser only ever sees whole frames until the first one that is none of these; from there on it sees all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+from websockets.protocol import State
+
+from dray.hub.access.connections import Connections, ReaderWatch
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # where no compiled part is installed
+    from websockets.utils import apply_mask
+
+EXTENSION = "dray.frames"
+# What a connection is told once its caller is known.
+ADMIT = "dray.admit"
+_BINARY = 0x82
+_CONTROL = (0x88, 0x89, 0x8A)
+_MASKED = 0x80
+_MASK_BYTES = 4
+_SHORT, _TWO_BYTES, _EIGHT_BYTES = 125, 126, 127
+Take = Callable[[bytes], bool]
+
+
+class ServerConfig(uvicorn.Config):
+    """What every connection finds of its server."""
+
+    connections: Connections
+
+
+class FrameSocket(WebSocketsSansIOProtocol):
+    """One connection. An application finds it under `EXTENSION` in its scope."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.config: ServerConfig
+        self._rest = bytearray()
+        self._long_way = False
+        self._take: Take | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._reader = ReaderWatch(self.loop, transport)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader.paused()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reader.resumed()
+
+    def take_frames(self, take: Take) -> None:
+        """Offer whole binary frames to `take` first; one that it refuses comes by `receive`, as do those behind it."""
+        self._take = take
+
+    def write_frame(self, frame: bytes) -> bool:
+        """Write one binary frame now; False where it must wait or the connection is on its way out."""
+        if (
+            not self.handshake_complete
+            or self.close_sent
+            or self.disconnected
+            or self.conn.state is not State.OPEN
+            or not self.writable.is_set()
+            or self.transport.is_closing()
+        ):
+            return False
+        self.transport.write(_head(len(frame)) + frame)
+        return True
+
+    def abort_in(self, delay_s: float) -> None:
+        """Break the connection off unless it has ended by then: a peer that does not read hears no goodbye."""
+        self.loop.call_later(delay_s, self.transport.abort)
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            extensions: Any = self.scope["extensions"]
+            extensions[EXTENSION] = self
+            connections, transport = self.config.connections, self.transport
+            extensions[ADMIT] = lambda token_id: connections.admit(transport, token_id)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._reader.resumed()
+        self.config.connections.leave(self.transport)
+        # Whatever refers to itself stays in memory until everything is looked at.
+        self._take = None
+        if self.handshake_initiated and (extensions := getattr(self, "scope", {}).get("extensions")):
+            extensions.pop(EXTENSION, None)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.handshake_complete:
+            # Frames before the answer to the handshake: nobody can tell where the parser stands after them.
+            self._long_way = self._long_way or self.handshake_initiated
+        if self._long_way or not self.handshake_complete:
+            super().data_received(data)
+            return
+        rest = self._rest
+        rest += data
+        while (size := self._frame_bytes()) > 0:
+            head = rest[0]
+            frame = bytes(rest[:size])
+            del rest[:size]
+            if head == _BINARY:
+                self._deliver(frame)
+            else:
+                super().data_received(frame)
+        if size < 0:
+            self._long_way, self._rest = True, bytearray()
+            super().data_received(bytes(rest))
+
+    def _frame_bytes(self) -> int:
+        """The size of the whole frame that stands first; 0 while it is not whole, -1 where it takes the long way."""
+        rest = self._rest
+        if len(rest) < 2:
+            return 0
+        if not rest[1] & _MASKED or rest[0] not in (_BINARY, *_CONTROL):
+            return -1
+        length, head = rest[1] & ~_MASKED, 2
+        if length > _SHORT:
+            head += 2 if length == _TWO_BYTES else 8
+            if rest[0] != _BINARY:
+                return -1
+            if len(rest) < head:
+                return 0
+            length = int.from_bytes(rest[2:head], "big")
+            if length > (self.config.ws_max_size or 0):
+                return -1
+        size = head + _MASK_BYTES + length
+        return size if len(rest) >= size else 0
+
+    def _deliver(self, frame: bytes) -> None:
+        if self.conn.state is not State.OPEN or self.close_sent:
+            return
+        length = frame[1] & ~_MASKED
+        head = 2 if length <= _SHORT else 4 if length == _TWO_BYTES else 10
+        body = apply_mask(frame[head + _MASK_BYTES :], frame[head : head + _MASK_BYTES])
+        if self._take is not None and self.queue.empty() and self._take(body):
+            return
+        self.curr_msg_data_type, self.frames = "bytes", [body]
+        self.send_receive_event_to_app()
+
+
+def _head(length: int) -> bytes:
+    if length <= _SHORT:
+        return bytes((_BINARY, length))
+    if length < 1 << 16:
+        return struct.pack("!BBH", _BINARY, _TWO_BYTES, length)
+    return struct.pack("!BBQ", _BINARY, _EIGHT_BYTES, length)
