@@ -26,7 +26,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.capability import Capability, Slots
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.passes.planning import plan, settle_plan
 
 CLOCK = Clock(1_000_000, 1_700_000_000_000)
 MIB = 1 << 20

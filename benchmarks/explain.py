@@ -22,7 +22,7 @@ from benchmarks.specs import true_spec
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Job
 from dray.core.model.spec_check import check_spec
-from dray.core.scheduling.explain import View, headline
+from dray.core.scheduling.explain.explain import View, headline
 from dray.hub.documents.why_and_plan import plan_steps, why_steps
 
 ASKERS = 2

@@ -21,7 +21,7 @@ from dray.core.model.capability import Capability
 from dray.core.model.policy import pack_policy
 from dray.core.model.policy_check import check_policy
 from dray.core.model.records import Job
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.passes.planning import plan, settle_plan
 
 # Model, cards, VRAM of each in GB.
 GPU_KINDS = (("", 0, 0), ("A100", 8, 80), ("H100", 8, 80), ("V100", 4, 32))

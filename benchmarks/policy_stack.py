@@ -29,7 +29,7 @@ from dray.core.model.policy import (
     Quota,
     pack_policy,
 )
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.passes.planning import plan, settle_plan
 
 PER_JOB = 100
 # Published of Iris, in seconds: what one match and one whole tick take at these sizes.

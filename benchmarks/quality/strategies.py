@@ -9,9 +9,9 @@ import numpy as np
 
 from dray.core.lifecycle.columns import Numbers
 from dray.core.model.resources import WHOLE, Ask
-from dray.core.scheduling.placement import STRATEGIES, Placer
-from dray.core.scheduling.rooms import Devices
-from dray.core.scheduling.scorers import Sight, Wish
+from dray.core.scheduling.capacity.remaining import Devices
+from dray.core.scheduling.placement.placer import STRATEGIES, Placer
+from dray.core.scheduling.placement.scorers import Sight, Wish
 
 CPU, GPU, SHIFT = 128_000, 8_000, 1 << 20
 

@@ -53,9 +53,9 @@ from dray.core.model.policy_check import check_policy
 from dray.core.model.records import Attempt, Job, Task
 from dray.core.model.spec import pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec
-from dray.core.scheduling.explain import explain
-from dray.core.scheduling.feeding import feed, prepare
-from dray.core.scheduling.pass_ import is_due, plan, settle_plan
+from dray.core.scheduling.explain.explain import explain
+from dray.core.scheduling.passes.lane_feeding import feed, prepare
+from dray.core.scheduling.passes.planning import is_due, plan, settle_plan
 
 AGENT = ("calls", "gang", "job_started", "resend", "shared_gpu")
 WALL_MS = 1_700_000_000_000

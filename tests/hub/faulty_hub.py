@@ -13,7 +13,7 @@ from typing import Any
 from dray.config import load_hub
 from dray.core.lifecycle import apply, events
 from dray.core.lifecycle.state import State
-from dray.core.scheduling.pass_ import plan
+from dray.core.scheduling.passes.planning import plan
 from dray.hub import app
 from dray.hub.answers import answers
 from dray.hub.documents import why_and_plan as plans

@@ -14,12 +14,12 @@ from dray.core.lifecycle.jobs import draft_job
 from dray.core.model.resources import asks_of
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
-from dray.core.scheduling.explain import View, explain, headline, look_ahead
-from dray.core.scheduling.filters import rejections
-from dray.core.scheduling.rehearsal import Rehearsal, rehearse
-from dray.core.scheduling.remedies import seek_change
-from dray.core.scheduling.rooms import Rooms
-from dray.core.scheduling.survey import Scan, Survey
+from dray.core.scheduling.capacity.matching import rejections
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.capacity.survey import Scan, Survey
+from dray.core.scheduling.explain.dry_run import Rehearsal, rehearse
+from dray.core.scheduling.explain.explain import View, explain, headline, look_ahead
+from dray.core.scheduling.explain.fixes import seek_change
 
 WORKERS = st.lists(st.tuples(OFFERS, st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=4)
 JOBS = st.lists(st.tuples(SPECS, CARDS), min_size=1, max_size=5)

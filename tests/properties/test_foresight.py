@@ -13,10 +13,10 @@ from tests.properties.placed import hold_all
 from dray.core.lifecycle.events import PolicyChanged
 from dray.core.model.policy import PlacementPolicy, Policy, pack_policy
 from dray.core.model.resources import WHOLE, Ask, Asks
-from dray.core.scheduling.fillings import CORE, LENGTH, LINES, Usual, line_up
-from dray.core.scheduling.placement import make_placer
-from dray.core.scheduling.rooms import Rooms
-from dray.core.scheduling.walks import Spot
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement.candidates import Spot
+from dray.core.scheduling.placement.packing_worth import CORE, LENGTH, LINES, Usual, line_up
+from dray.core.scheduling.placement.placer import make_placer
 
 ZONES = ("a", "b")
 Kind = tuple[int, int, int, str]

@@ -14,9 +14,9 @@ from dray.core.lifecycle.events import Event, Suspected, WorkerDrained, WorkerSi
 from dray.core.model.capability import Device
 from dray.core.model.resources import WHOLE, Ask, ask_of
 from dray.core.model.spec_check import check_spec
-from dray.core.scheduling.filters import fits, rejections
-from dray.core.scheduling.placement import make_placer
-from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.capacity.matching import fits, rejections
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement.placer import make_placer
 
 SPECS = st.fixed_dictionaries(
     {},

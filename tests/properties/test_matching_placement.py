@@ -16,11 +16,12 @@ from dray.core.lifecycle.state import State
 from dray.core.model.capability import Device
 from dray.core.model.policy import PlacementPolicy, Policy, Weights, pack_policy
 from dray.core.model.resources import WHOLE, Ask, Asks
-from dray.core.scheduling import fronts, placement
-from dray.core.scheduling.filters import fits
-from dray.core.scheduling.placement import STRATEGIES, make_placer
-from dray.core.scheduling.rooms import Rooms
-from dray.core.scheduling.walks import Spot
+from dray.core.scheduling.capacity.matching import fits
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement import packed_front as fronts
+from dray.core.scheduling.placement import placer as placement
+from dray.core.scheduling.placement.candidates import Spot
+from dray.core.scheduling.placement.placer import STRATEGIES, make_placer
 
 POLICIES = [
     *(PlacementPolicy(strategy=name) for name in STRATEGIES),

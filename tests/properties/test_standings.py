@@ -12,10 +12,10 @@ from tests.core.harness import Cluster
 from dray.core.lifecycle.events import WorkerDrained, WorkerForgotten, WorkerLeft
 from dray.core.model.policy import PlacementPolicy, Provider, Weights
 from dray.core.model.resources import Ask
-from dray.core.scheduling import standings
-from dray.core.scheduling.placement import make_placer
-from dray.core.scheduling.rooms import Rooms
-from dray.core.scheduling.scorers import Wish
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement import kept_keys as standings
+from dray.core.scheduling.placement.placer import make_placer
+from dray.core.scheduling.placement.scorers import Wish
 from dray.sim.faults.standing_watch import find_misjudged
 
 POLICIES = [

@@ -55,7 +55,7 @@ from dray.core.model.policy import (
 from dray.core.model.records import Attempt, Job, Phase, Task
 from dray.core.model.spec import unpack_spec
 from dray.core.model.worker import Worker
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.passes.planning import plan, settle_plan
 
 SPECS: tuple[dict[str, Any], ...] = (
     {},

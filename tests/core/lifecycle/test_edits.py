@@ -12,7 +12,7 @@ from dray.core.model.policy import Policy, Queue, pack_policy
 from dray.core.model.records import Job, JobState
 from dray.core.model.spec import pack_spec, unpack_spec
 from dray.core.model.spec_check import check_spec
-from dray.core.scheduling.pass_ import plan
+from dray.core.scheduling.passes.planning import plan
 
 EVERYTHING: dict[str, Any] = {
     "name": "n",

@@ -6,7 +6,7 @@ from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.events import Placement, PlanDecided
 from dray.core.model.records import JobState
-from dray.core.scheduling.pass_ import plan
+from dray.core.scheduling.passes.planning import plan
 
 
 def test_a_job_submitted_with_a_hold_starts_when_it_is_released(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.core.harness import Cluster
 
 from dray.core.model.policy import Cap, Pacing, PlacementPolicy, Queue
-from dray.core.scheduling.placement import STRATEGIES
+from dray.core.scheduling.placement.placer import STRATEGIES
 
 PROTECTED = Queue(protect_after_s=10)
 

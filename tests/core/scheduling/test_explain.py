@@ -8,8 +8,9 @@ import pytest
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.state import NEVER
-from dray.core.scheduling.explain import View, explain, headline, look_ahead
-from dray.core.scheduling.reason import (
+from dray.core.scheduling.explain.explain import View, explain, headline, look_ahead
+from dray.core.scheduling.explain.fixes import seek_change
+from dray.core.scheduling.explain.reason import (
     Change,
     Reason,
     span,
@@ -19,7 +20,6 @@ from dray.core.scheduling.reason import (
     tell_start,
     tell_underway,
 )
-from dray.core.scheduling.remedies import seek_change
 
 HOUR_S = 3600
 

@@ -15,7 +15,7 @@ from dray.core.lifecycle.events import (
     WorkerDrained,
 )
 from dray.core.model.records import JobState, Phase
-from dray.core.scheduling.feeding import Supply, others_wait, target
+from dray.core.scheduling.passes.lane_feeding import Supply, others_wait, target
 
 
 def made(slots: int = 1, **offer: Any) -> Cluster:

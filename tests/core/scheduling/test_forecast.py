@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.invariants import problems
-from dray.core.scheduling.forecast import Forecast
-from dray.core.scheduling.scenes import build_scene, first_waiting, pack_scene
+from dray.core.scheduling.passes.run_forward import Forecast
+from dray.core.scheduling.passes.snapshot import build_scene, first_waiting, pack_scene
 
 HOUR_S = 3600
 

@@ -10,9 +10,9 @@ from tests.core.harness import Cluster
 from dray.core.lifecycle.events import PolicyChanged
 from dray.core.model.policy import PlacementPolicy, Policy, pack_policy
 from dray.core.model.resources import WHOLE, Ask, Asks
-from dray.core.scheduling.foresight import MOST_UNSEEN, foresight_of
-from dray.core.scheduling.placement import Placer, make_placer
-from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement.foresight import MOST_UNSEEN, foresight_of
+from dray.core.scheduling.placement.placer import Placer, make_placer
 
 ONE = Ask(gpus=1, cpu_milli=1000)
 

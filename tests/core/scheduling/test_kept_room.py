@@ -10,7 +10,7 @@ from dray.core.lifecycle.events import AttemptEnded
 from dray.core.lifecycle.receipts import receipts
 from dray.core.model.capability import Slots
 from dray.core.model.policy import PlacementPolicy, PreemptionPolicy, Queue
-from dray.core.scheduling.reservations import end_ms
+from dray.core.scheduling.claims.reservations import end_ms
 
 BANDS = Queue(order="priority", ageing_s=0, protect_after_s=10)
 

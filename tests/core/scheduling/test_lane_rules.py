@@ -10,7 +10,7 @@ from dray.core.lifecycle.events import AttemptYielded
 from dray.core.lifecycle.receipts import receipts
 from dray.core.model.policy import PreemptionPolicy, Queue
 from dray.core.model.records import Phase
-from dray.core.scheduling.explain import explain, look_ahead
+from dray.core.scheduling.explain.explain import explain, look_ahead
 
 
 @pytest.fixture

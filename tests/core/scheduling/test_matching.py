@@ -9,7 +9,7 @@ from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.events import WorkerChanged, WorkerDrained
 from dray.core.model.capability import Capability, Device, GpuInfo
-from dray.core.scheduling.explain import explain, message_of
+from dray.core.scheduling.explain.explain import explain, message_of
 
 A100: dict[str, Any] = {"gpus": 2, "vram_gb": 160, "gpu_type": "A100"}
 

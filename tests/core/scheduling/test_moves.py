@@ -11,7 +11,7 @@ from dray.core.lifecycle.moves import recall
 from dray.core.lifecycle.receipts import receipts
 from dray.core.model.ledger import Receipt
 from dray.core.model.policy import Limits, Pace, Pacing, PlacementPolicy, PreemptionPolicy, Queue, Quota
-from dray.core.scheduling.explain import explain
+from dray.core.scheduling.explain.explain import explain
 
 FIFO = Queue(protect_after_s=0)
 SRSF = Queue(order="srsf", protect_after_s=0)

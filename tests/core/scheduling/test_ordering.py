@@ -8,7 +8,7 @@ import pytest
 from tests.core.harness import Cluster
 
 from dray.core.model.policy import Budget, FairShare, Policy, Queue, Quota
-from dray.core.scheduling.ordering import waiting_in_order
+from dray.core.scheduling.turns.order import waiting_in_order
 
 
 def crowd(cluster: Cluster, queue: Queue, **more: object) -> None:

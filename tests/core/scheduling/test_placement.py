@@ -12,9 +12,9 @@ from dray.core.model.capability import Device
 from dray.core.model.policy import STRATEGIES as POLICY_STRATEGIES
 from dray.core.model.policy import PlacementPolicy, Policy, Weights, pack_policy
 from dray.core.model.resources import Ask
-from dray.core.scheduling.filters import Room
-from dray.core.scheduling.placement import STRATEGIES, Placer, Wanted, make_placer
-from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.capacity.matching import Room
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement.placer import STRATEGIES, Placer, Wanted, make_placer
 
 GPU: dict[str, Any] = {"gpus": 2, "vram_gb": 80}
 

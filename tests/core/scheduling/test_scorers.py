@@ -11,10 +11,10 @@ from dray.core.lifecycle.events import PolicyChanged
 from dray.core.lifecycle.experience import Experience
 from dray.core.model.policy import PlacementPolicy, Policy, Provider, Weights, pack_policy
 from dray.core.model.resources import Ask
-from dray.core.scheduling.fragmentation import fragmentation
-from dray.core.scheduling.placement import make_placer
-from dray.core.scheduling.rooms import Rooms
-from dray.core.scheduling.scorers import SCORERS, Sight, Wish
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement.fragmentation import fragmentation
+from dray.core.scheduling.placement.placer import make_placer
+from dray.core.scheduling.placement.scorers import SCORERS, Sight, Wish
 
 ONLY = dict.fromkeys(Weights.__struct_fields__, 0)
 

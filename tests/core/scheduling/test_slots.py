@@ -6,9 +6,9 @@ import pytest
 from tests.core.harness import Cluster
 
 from dray.core.model.policy import FairShare, Queue
-from dray.core.scheduling.holders import find_start
-from dray.core.scheduling.rooms import Rooms
-from dray.core.scheduling.slots import find_pressing
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.explain.holders import find_start
+from dray.core.scheduling.turns.reservation_rights import find_pressing
 
 FAIR = Queue(order="fair_share", protect_after_s=10)
 

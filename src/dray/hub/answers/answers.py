@@ -23,7 +23,7 @@ from dray.core.lifecycle.results import find
 from dray.core.lifecycle.state import State
 from dray.core.model.records import Attempt, Job, JobState
 from dray.core.model.spec import JobSpec
-from dray.core.scheduling.explain import View, headline
+from dray.core.scheduling.explain.explain import View, headline
 from dray.errors import Forbidden, InvalidInput, NotFound, NotReady
 from dray.hub.access.caller import Caller
 from dray.hub.answers.estimates import Forecasts

@@ -23,8 +23,8 @@ from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import Job
-from dray.core.scheduling.reason import span
-from dray.core.scheduling.scenes import pack_scene
+from dray.core.scheduling.explain.reason import span
+from dray.core.scheduling.passes.snapshot import pack_scene
 from dray.hub.answers.estimator import Foreseen, frame
 from dray.hub.documents.records import Document
 from dray.hub.engine.clock import HubClock

@@ -18,8 +18,8 @@ import msgspec
 
 from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.state import State
-from dray.core.scheduling.forecast import Forecast
-from dray.core.scheduling.scenes import TaskKey, build_scene
+from dray.core.scheduling.passes.run_forward import Forecast
+from dray.core.scheduling.passes.snapshot import TaskKey, build_scene
 
 DRAWS = 9
 LEAST_DRAWS = 3

@@ -21,7 +21,7 @@ from dray.core.model.policy_check import check_policy
 from dray.core.model.policy_spelling import list_values, policy_document
 from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE
-from dray.core.scheduling.ordering import waiting_in_order
+from dray.core.scheduling.turns.order import waiting_in_order
 from dray.errors import Forbidden, NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.holdings import (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dray.core.lifecycle.state import NEVER, State
 from dray.core.model.resources import Rejection
-from dray.core.scheduling.reason import (
+from dray.core.scheduling.explain.reason import (
     Blocker,
     Change,
     Holder,

@@ -17,8 +17,8 @@ from dray.core.lifecycle.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Phase, Task
-from dray.core.scheduling.reservations import MOST_ROWS, earliest
-from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.claims.reservations import MOST_ROWS, earliest
 from dray.errors import NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.documents.records import Document, moment

@@ -12,7 +12,7 @@ from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.spec import spec_document, unpack_spec
 from dray.core.model.worker import Progress, why_not_ready
-from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.capacity.remaining import Rooms
 
 Document = dict[str, Any]
 _NOTHING_SAID: Mapping[str, Progress] = MappingProxyType({})

@@ -14,10 +14,10 @@ from dray.core.model.ledger import Victim
 from dray.core.model.records import Job
 from dray.core.model.resources import asks_of
 from dray.core.model.spec import JobSpec, pack_spec
-from dray.core.scheduling.explain import explain, look_ahead
-from dray.core.scheduling.reason import Reason
-from dray.core.scheduling.rehearsal import Rehearsal, rehearse
-from dray.core.scheduling.remedies import seek_change
+from dray.core.scheduling.explain.dry_run import Rehearsal, rehearse
+from dray.core.scheduling.explain.explain import explain, look_ahead
+from dray.core.scheduling.explain.fixes import seek_change
+from dray.core.scheduling.explain.reason import Reason
 from dray.hub.documents.reasons import (
     Sees,
     blocker_document,

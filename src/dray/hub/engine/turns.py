@@ -18,9 +18,9 @@ from dray.core.lifecycle.effects import Alarm, Effect, Note, NoWork
 from dray.core.lifecycle.events import Clock, Event, Fact, PlanDecided, is_fact, pack_facts
 from dray.core.lifecycle.state import State
 from dray.core.lifecycle.timers import due
-from dray.core.scheduling.explain import View, headline
-from dray.core.scheduling.feeding import feed, prepare
-from dray.core.scheduling.pass_ import is_due, plan, settle_plan
+from dray.core.scheduling.explain.explain import View, headline
+from dray.core.scheduling.passes.lane_feeding import feed, prepare
+from dray.core.scheduling.passes.planning import is_due, plan, settle_plan
 from dray.errors import BrokenInvariant, DrayError
 from dray.hub.calls.results import AckCalls, Recorded
 from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Turn

@@ -6,7 +6,7 @@ from dray.sim.faults.mutants import Edit, Mutant
 
 _CALLS = "dray.core.lifecycle.calls:"
 _LANES = "dray.core.lifecycle.lanes:"
-_FEEDING = "dray.core.scheduling.feeding:"
+_FEEDING = "dray.core.scheduling.passes.lane_feeding:"
 _YIELDS = "dray.core.lifecycle.yields:"
 
 

@@ -17,7 +17,7 @@ from dray.core.lifecycle.state import State
 from dray.core.model.dependency import read_need
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec
-from dray.core.scheduling.ordering import stands
+from dray.core.scheduling.turns.order import stands
 from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.gang_watch import GangWatch
 from dray.sim.faults.hub_life import HubLife, SimSession

@@ -24,7 +24,7 @@ _WORKERS = "dray.core.lifecycle.workers:"
 _TIMERS = "dray.core.lifecycle.timers:"
 _RECOVERY = "dray.core.lifecycle.recovery:"
 _COLUMNS = "dray.core.lifecycle.columns:Columns."
-_ROOMS = "dray.core.scheduling.rooms:Rooms."
+_ROOMS = "dray.core.scheduling.capacity.remaining:Rooms."
 _MACHINE = "dray.agent.machine:Machine."
 
 
@@ -283,7 +283,7 @@ JOBS = (
     _one(
         "array-limit-ignored",
         "An array runs more tasks at once than its own limit.",
-        "dray.core.scheduling.pass_:_Pass._wanted",
+        "dray.core.scheduling.passes.planning:_Pass._wanted",
         "min(most, job.limit - job.live - self._taken.get(job.id, 0))",
         "most",
     ),
@@ -344,7 +344,7 @@ WORKERS = (
         "A drained worker gets new work.",
         (
             Edit(_COLUMNS + "set_presence", "presence.suspect or worker.draining or", "presence.suspect or"),
-            Edit("dray.core.scheduling.filters:presence", "if room.draining:", "if False:"),
+            Edit("dray.core.scheduling.capacity.matching:presence", "if room.draining:", "if False:"),
         ),
     ),
 )
@@ -360,7 +360,7 @@ ROOM = (
     _one(
         "stale-standing",
         "A kept score outlives a change of its worker's room: whoever was full stays so for that shape.",
-        "dray.core.scheduling.standings:keep_keys",
+        "dray.core.scheduling.placement.kept_keys:keep_keys",
         "for row in dict.fromkeys(changed):",
         "for row in ():",
     ),
@@ -369,7 +369,7 @@ ROOM = (
         "Free slots are what the worker last said, not what its live attempts leave.",
         (
             Edit(
-                "dray.core.scheduling.rooms:_free_slots",
+                "dray.core.scheduling.capacity.remaining:_free_slots",
                 "total - live if in_use < total else 0",
                 "total - in_use",
             ),

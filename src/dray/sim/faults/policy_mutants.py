@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dray.sim.faults.mutants import Edit, Mutant
 
-_PASS = "dray.core.scheduling.pass_:"
-_GATES = "dray.core.scheduling.gates:Gates."
+_PASS = "dray.core.scheduling.passes.planning:"
+_GATES = "dray.core.scheduling.turns.gates:Gates."
 _PARTIES = "dray.core.lifecycle.parties:"
 _ATTEMPTS = "dray.core.lifecycle.attempts:"
-_PRECEDENCE = "dray.core.scheduling.precedence:"
-_MOVES = "dray.core.scheduling.moves:"
-_CLAIMS = "dray.core.scheduling.destinations:claim_moves"
-_KEPT = "dray.core.scheduling.reservations:"
-_VICTIMS = "dray.core.scheduling.preemption:"
+_PRECEDENCE = "dray.core.scheduling.turns.victim_rules:"
+_MOVES = "dray.core.scheduling.claims.moving_aside:"
+_CLAIMS = "dray.core.scheduling.claims.moving_room:claim_moves"
+_KEPT = "dray.core.scheduling.claims.reservations:"
+_VICTIMS = "dray.core.scheduling.claims.victims:"
 _REGIME = "dray.core.lifecycle.regime:"
 _JOBS = "dray.core.lifecycle.jobs:"
 _RESULTS = "dray.core.lifecycle.results:"
@@ -162,14 +162,14 @@ KEPT = (
     _one(
         "promised-twice",
         "A job that has a reservation of its user's is given its queue's too.",
-        "dray.core.scheduling.slots:Slots.of",
+        "dray.core.scheduling.turns.reservation_rights:Slots.of",
         "if kept_for(self._state, job) is not None:",
         "if False:",
     ),
     _one(
         "promise-handed-on",
         "Whoever is due gets the reservation that another has.",
-        "dray.core.scheduling.slots:Slots.of",
+        "dray.core.scheduling.turns.reservation_rights:Slots.of",
         'return "" if slot in self._state.reservations else slot',
         "return slot",
     ),
@@ -285,7 +285,7 @@ VICTIMS = (
     _one(
         "named-resource-not-claimed",
         "One pass gives a named resource to several tasks.",
-        "dray.core.scheduling.rooms:Rooms.claim",
+        "dray.core.scheduling.capacity.remaining:Rooms.claim",
         "if ask.resources:",
         "if False:",
     ),
@@ -333,7 +333,7 @@ MOVERS = (
     _one(
         "moved-room-reckoned-with",
         "Whoever looks for victims counts on room that a task which moves has yet to get.",
-        "dray.core.scheduling.rooms:Rooms.owe",
+        "dray.core.scheduling.capacity.remaining:Rooms.owe",
         "self.owed.setdefault(row, []).append((ask, devices))",
         "pass",
     ),

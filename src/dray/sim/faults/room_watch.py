@@ -15,9 +15,9 @@ from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask, Asks
 from dray.core.model.spec import unpack_spec
 from dray.core.model.units import GB
-from dray.core.scheduling.destinations import claim_moves
-from dray.core.scheduling.gates import Gates
-from dray.core.scheduling.rooms import Rooms
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.claims.moving_room import claim_moves
+from dray.core.scheduling.turns.gates import Gates
 from dray.sim.faults.hub_life import HubLife
 from dray.sim.faults.offer_watch import OfferWatch
 from dray.sim.faults.policy_watch import gpus_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dray.sim.faults.mutants import Edit, Mutant
 
-_KEPT = "dray.core.scheduling.reservations:"
+_KEPT = "dray.core.scheduling.claims.reservations:"
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
@@ -33,7 +33,7 @@ SHY = (
     _one(
         "room-kept-where-it-is-gone",
         "Room stays kept on a worker that came back without it.",
-        "dray.core.scheduling.destinations:could_hold",
+        "dray.core.scheduling.claims.moving_room:could_hold",
         "return not any(",
         "return True or not any(",
     ),

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from dray.core.lifecycle.state import State
-from dray.core.scheduling.placement import make_placer
-from dray.core.scheduling.rooms import Rooms
-from dray.core.scheduling.scorers import Wish
-from dray.core.scheduling.standings import is_plain, keep_keys
-from dray.core.scheduling.walks import score_all
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement.candidates import score_all
+from dray.core.scheduling.placement.kept_keys import is_plain, keep_keys
+from dray.core.scheduling.placement.placer import make_placer
+from dray.core.scheduling.placement.scorers import Wish
 
 
 def find_misjudged(state: State) -> list[str]:

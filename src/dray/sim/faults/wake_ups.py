@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dray.core.lifecycle.state import State
-from dray.core.scheduling.pass_ import plan
+from dray.core.scheduling.passes.planning import plan
 from dray.sim.faults.hub_life import HubLife
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dray.core.lifecycle.state import State
 from dray.core.model.resources import WHOLE
-from dray.core.scheduling.fragmentation import fragments_of
+from dray.core.scheduling.placement.fragmentation import fragments_of
 from dray.sim.traces.workload import Node, TraceJob
 
 MOST_SHOTS = 512

@@ -37,7 +37,7 @@ from dray.core.lifecycle.rules import Rules
 from dray.core.lifecycle.state import State, Touched
 from dray.core.lifecycle.timers import due
 from dray.core.model.policy import Policy, pack_policy
-from dray.core.scheduling.pass_ import plan, settle_plan
+from dray.core.scheduling.passes.planning import plan, settle_plan
 from dray.sim.traces.failures import Failure
 from dray.sim.traces.ledger import Ledger, Shot
 from dray.sim.traces.workload import (

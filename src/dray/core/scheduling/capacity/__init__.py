@@ -1,0 +1,1 @@
+"""What is left of workers, and whether it suits."""

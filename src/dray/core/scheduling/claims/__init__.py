@@ -1,0 +1,1 @@
+"""Room that is kept for somebody, or made for somebody."""

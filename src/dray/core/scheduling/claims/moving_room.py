@@ -1,0 +1,83 @@
+"""Room that is kept for tasks which are being moved aside, seen through one pass, and whether it can be at all.
+
+Claimed before anything else is: to everybody, keepers included, it looks as taken as if the task ran there already.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dray.core.lifecycle.moves import is_under_way
+from dray.core.lifecycle.state import State, TaskKey
+from dray.core.model.resources import Ask
+from dray.core.scheduling.capacity.matching import rejections
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.placement.candidates import Spot
+
+
+def could_hold(state: State, row: int, ask: Ask) -> bool:
+    """Whether a worker that was found to have room for an ask could still have it, empty: it may have registered as
+    another than it was, with fewer slots or without its cards.
+
+    Asked of workers alone that have told of themselves since the last pass: nothing else changes what they are.
+    """
+    get = state.columns.get
+    if row not in state.columns.roomier or not (get("batch_total", row) or get("service_total", row)):
+        return True  # a base-only worker says with its first poll how many slots it has, and not when it registers
+    return not any(rejection.ever for rejection in rejections(ask, Rooms(state).room(row, ask.pool)))
+
+
+def drop_over(state: State) -> None:
+    """Let go of moves whose task started again, ended or may not start, and of those whose other worker is away or
+    can no longer hold it.
+    """
+    columns = state.columns
+    for key, move in list(state.moves.items()):
+        row = columns.row_of.get(move.worker)
+        if row is not None and columns.get("open", row) and is_under_way(state, key, move):
+            asks = state.asks(state.jobs[key[0]].shape)
+            if move.variant >= len(asks) or could_hold(state, row, asks[move.variant]):
+                continue
+        del state.moves[key]
+        if row is not None:
+            # What was kept is there for others, and nobody else will say so.
+            columns.roomier[row] = None
+
+
+def _rest(ask: Ask, part: Ask) -> Ask:
+    """What of an ask a part does not hold; the slot is with the part."""
+    had = dict(part.resources)
+    return msgspec.structs.replace(
+        ask,
+        pool="",
+        cpu_milli=ask.cpu_milli - part.cpu_milli,
+        memory_bytes=ask.memory_bytes - part.memory_bytes,
+        resources=tuple((name, amount - had.get(name, 0)) for name, amount in ask.resources),
+    )
+
+
+def claim_moves(state: State, rooms: Rooms) -> dict[TaskKey, Spot]:
+    """Claim what is kept and there; gives where each task would start now."""
+    found: dict[TaskKey, Spot] = {}
+    for key, move in state.moves.items():
+        row = state.columns.row_of.get(move.worker)
+        job = state.jobs.get(key[0])
+        asks = state.asks(job.shape) if job is not None else ()
+        if row is None or move.variant >= len(asks):
+            continue
+        # Its job may have been edited since: then the room may not suit it any more.
+        ask = asks[move.variant]
+        if not rooms.class_mask(ask)[state.columns.get("offer", row)]:
+            continue
+        devices = rooms.fit_cards(row, ask, move.devices)
+        if devices is not None:
+            rooms.claim(row, ask, devices)
+            found[key] = Spot(row, move.variant, devices)
+        elif rooms.left(row).credit > 0:
+            # Others leave that place for it, or a slot is missing for a moment: what is there of it is kept.
+            part, cards = rooms.clip(row, ask, move.devices)
+            rooms.claim(row, part, cards)
+            rooms.owe(row, _rest(ask, part), tuple(index for index in move.devices if index not in cards))
+        else:
+            rooms.owe(row, ask, move.devices)
+    return found

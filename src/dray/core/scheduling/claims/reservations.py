@@ -1,0 +1,478 @@
+"""Room that is kept for somebody: for a task that has waited too long, and for one whose victims are leaving.
+
+A protected task gets the earliest start that the time limits of what runs allow; work that ends before it may pass
+(EASY backfill), and so may work that leaves enough beside it. A preemptor's room is kept the same way from the moment
+its victims are asked to stop, for everybody but itself. Reservations are a cache: made anew from limits at any time,
+and never later than before while their worker stays, because nothing that would delay them was let in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from dray.core.lifecycle.columns import pick_cards
+from dray.core.lifecycle.events import Preemption
+from dray.core.lifecycle.state import NEVER, Reservation, State
+from dray.core.model.capability import Device
+from dray.core.model.ledger import Receipt
+from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.resources import WHOLE, Ask
+from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
+from dray.core.scheduling.capacity.remaining import Devices, Rooms
+from dray.core.scheduling.claims.moving_room import could_hold, drop_over
+from dray.core.scheduling.turns.order import Head, Turns, next_entry, rank_of
+from dray.core.scheduling.turns.reservation_rights import Slots
+
+# Beyond these an earlier start is hardly to be found, and a pass must stay short.
+MOST_ROWS = 1024
+AGAIN_MS = 30_000
+
+
+class Window:
+    """Until when the task that is being placed would run; set by the pass before it asks for room."""
+
+    def __init__(self) -> None:
+        self.until_ms = NEVER
+
+
+class Spare:
+    """What one worker has free at some moment, as attempts end one after another."""
+
+    def __init__(
+        self,
+        state: State,
+        room: Room,
+        pool: str,
+        leaving: Iterable[Attempt] = (),
+        owed: Iterable[tuple[Ask, Devices]] = (),
+    ) -> None:
+        self.cpu, self.memory, self.slots = room.free_cpu, room.free_mem, room.slots_free
+        self.cards: tuple[Device, ...] = room.cards
+        self.used = dict(room.card_used)
+        self.named = dict(room.named_free)
+        self.pool, self._state = pool, state
+        for attempt in leaving:
+            self.give_back(attempt)
+        for ask, devices in owed:
+            self.take(ask, devices)
+
+    def give_back(self, attempt: Attempt, sign: int = 1) -> None:
+        """An attempt has ended (sign 1), or has not after all (sign -1)."""
+        ask = self._state.ask(attempt)
+        if attempt.yielded:
+            ask = msgspec.structs.replace(ask, cpu_milli=0, pool="")
+        self.take(ask, attempt.devices, -sign)
+
+    def take(self, ask: Ask, devices: Devices, sign: int = 1) -> None:
+        """Somebody has taken a part (sign 1), or does not take it after all (sign -1)."""
+        self.cpu -= sign * ask.cpu_milli
+        self.memory -= sign * ask.memory_bytes
+        self.slots -= sign * (ask.pool == self.pool)
+        for index in devices:
+            self.used[index] = self.used.get(index, 0) + sign * ask.gpu_milli
+        for name, amount in ask.resources:
+            self.named[name] = self.named.get(name, 0) - sign * amount
+
+    def cards_for(self, ask: Ask) -> Devices | None:
+        """The cards a task would get; None where anything is missing."""
+        if self.slots <= 0 or self.lacks(ask):
+            return None
+        return pick_cards(ask, self.cards, self.used)
+
+    def lacks(self, ask: Ask) -> bool:
+        """Whether anything but cards and slots is missing."""
+        return (
+            0 < ask.cpu_milli > self.cpu
+            or 0 < ask.memory_bytes > self.memory
+            or any(amount > self.named.get(name, 0) for name, amount in ask.resources)
+        )
+
+    def holds(self, ask: Ask, devices: Devices) -> bool:
+        """Whether these very cards and everything else are there."""
+        cards = all(self.used.get(index, 0) + ask.gpu_milli <= WHOLE for index in devices)
+        return cards and self.slots > 0 and not self.lacks(ask)
+
+
+class Keeper:
+    """Stands before one worker on behalf of one job. `gone`: who has left by its start. `until_ms`: of a preemptor,
+    who takes its victims' place as soon as they are gone, until when it would run; 0 of anybody else.
+    """
+
+    def __init__(
+        self, job_id: str, start_ms: int, ask: Ask, devices: Devices, spare: Spare, window: Window
+    ) -> None:
+        self.job_id, self._start_ms, self._ask, self._devices = job_id, start_ms, ask, devices
+        self._spare, self._window = spare, window
+        self.gone: tuple[Attempt, ...] = ()
+        self.until_ms = 0
+        self._expected: dict[str, tuple[Keeper, list[Attempt]]] = {}
+
+    def expect(self, other: Keeper) -> None:
+        """Another has room kept here too: what a preemptor still holds by the start is not there for anybody else.
+
+        Each of the two counts on the room that the other's victims leave, and the first could not start in it.
+        """
+        if other.until_ms <= self._start_ms or other.job_id == self.job_id:
+            return
+        counted = {attempt.uid for attempt in self.gone}
+        leaving = [attempt for attempt in other.gone if attempt.uid not in counted]
+        self._expected[other.job_id] = other, leaving
+        self._count(other.job_id, 1)
+
+    def admits(self, ask: Ask, devices: Devices, owner: str) -> bool:
+        """The owner may in, and so may what ends in time or leaves the owner's part alone."""
+        if owner == self.job_id or self._window.until_ms <= self._start_ms:
+            return True
+        spare = self._spare
+        slots = spare.slots
+        self._count(owner, -1)
+        if ask.pool != self._ask.pool:
+            spare.slots = max(1, spare.slots)
+        admitted = spare.holds(ask, devices)
+        self._count(owner, 1)
+        spare.slots = slots
+        return admitted
+
+    def crowd(self, used: dict[int, int], owner: str) -> dict[int, int]:
+        """What is used of each card, the owner's part counted too for whoever outlives the start."""
+        if owner == self.job_id or self._window.until_ms <= self._start_ms:
+            return used
+        self._count(owner, -1)
+        kept = {index: max(share, used.get(index, 0)) for index, share in self._spare.used.items()}
+        self._count(owner, 1)
+        return used | kept
+
+    def took(self, ask: Ask, devices: Devices, owner: str) -> None:
+        """A task was let in: where it outlives the start it has taken from what is left beside the owner."""
+        if owner != self.job_id and self._window.until_ms > self._start_ms:
+            self._count(owner, -1)
+            self._expected.pop(owner, None)
+            self._spare.take(ask, devices)
+
+    def _count(self, owner: str, sign: int) -> None:
+        """Count what is expected of a job in (sign 1), its victims gone, or leave it out while it asks itself (-1): as
+        long as they are there it has no room here but what is idle.
+        """
+        other, leaving = self._expected.get(owner, (None, []))
+        if other is None:
+            return
+        for attempt in leaving:
+            self._spare.give_back(attempt, sign)
+        self._spare.take(other._ask, other._devices, sign)
+
+    def withhold(self, spare: Spare) -> None:
+        """Take the owner's part off what others could make of a worker."""
+        for attempt in self.gone if self.until_ms else ():
+            spare.give_back(attempt)
+        spare.take(self._ask, self._devices)
+
+
+class Keepers:
+    """All who stand before one worker: each must agree, and each is told."""
+
+    def __init__(self) -> None:
+        self._all: list[Keeper] = []
+
+    def add(self, keeper: Keeper) -> None:
+        for other in self._all:
+            other.expect(keeper)
+            keeper.expect(other)
+        self._all.append(keeper)
+
+    def admits(self, ask: Ask, room: Room, devices: Devices, owner: str) -> bool:
+        """Whether a task may take the room all the same."""
+        return all(keeper.admits(ask, devices, owner) for keeper in self._all)
+
+    def crowd(self, used: dict[int, int], owner: str) -> dict[int, int]:
+        """What is used of each card, all that is kept from this job counted too."""
+        for keeper in self._all:
+            used = keeper.crowd(used, owner)
+        return used
+
+    def took(self, ask: Ask, devices: Devices, owner: str) -> None:
+        """A task was let in."""
+        for keeper in self._all:
+            keeper.took(ask, devices, owner)
+
+    def withhold(self, spare: Spare, job_id: str) -> None:
+        """Take what is kept for other jobs off what this one could make of a worker."""
+        for keeper in self._all:
+            if keeper.job_id != job_id:
+                keeper.withhold(spare)
+
+
+class Watch:
+    """The keepers of one pass, by row."""
+
+    def __init__(self, state: State, rooms: Rooms, window: Window) -> None:
+        self._state, self._rooms, self._window = state, rooms, window
+        self.of_row: dict[int, Keepers] = {}
+
+    def stand_guard(self) -> None:
+        """Keep what is reserved now. Changes nothing else: a dry run asks for it too."""
+        state = self._state
+        for kept in state.reservations.values():
+            if _is_waiting(state, kept) and all(_is_open(state, spot[1]) for spot in kept.spots):
+                self.reserve(kept)
+        for receipt in state.receipts.values():
+            job = state.jobs.get(receipt.job_id)
+            if job is not None:
+                self.preempt(job, receipt)
+
+    def reserve(self, kept: Reservation) -> None:
+        """Keep what a protected task was promised, as of its start."""
+        state = self._state
+        asks = state.asks(state.jobs[kept.job_id].shape)
+        for _, row, variant, devices in kept.spots:
+            held = [state.attempts[uid] for uid in state.held.get(state.columns.worker_of[row], ())]
+            gone = tuple(attempt for attempt in held if end_ms(state, attempt) <= kept.start_ms)
+            self._add(row, kept.job_id, kept.start_ms, asks[variant], devices, gone)
+
+    def preempt(self, job: Job, preemption: Preemption | Receipt) -> None:
+        """Keep the room of a preemptor's victims for it, on every worker that is there."""
+        state = self._state
+        ask = state.asks(job.shape)[preemption.variant]
+        until_ms = state.now_ms + job.limit_ms if job.limit_ms else NEVER
+        victims = [one if isinstance(one, str) else one.uid for one in preemption.victims]
+        for worker, devices in zip(preemption.workers, preemption.devices, strict=True):
+            row = state.columns.row_of.get(worker)
+            if row is None or not _is_open(state, row):
+                continue
+            gone = tuple(state.attempts[uid] for uid in state.held.get(worker, ()) if uid in victims)
+            self._add(row, job.id, state.now_ms, ask, devices, gone, until_ms)
+
+    def _add(
+        self,
+        row: int,
+        job_id: str,
+        start_ms: int,
+        ask: Ask,
+        devices: Devices,
+        gone: tuple[Attempt, ...],
+        until_ms: int = 0,
+    ) -> None:
+        owed = self._rooms.owed.get(row, ())
+        spare = Spare(self._state, self._rooms.room(row, ask.pool), ask.pool, gone, owed)
+        spare.take(ask, devices)
+        keeper = Keeper(job_id, start_ms, ask, devices, spare, self._window)
+        keeper.gone, keeper.until_ms = gone, until_ms
+        self.of_row.setdefault(row, Keepers()).add(keeper)
+        self._rooms.guards[row] = self.of_row[row]
+
+
+class Start(NamedTuple):
+    """When one worker could take a task, and with which cards."""
+
+    at_ms: int
+    row: int
+    variant: int
+    devices: Devices
+
+
+def end_ms(state: State, attempt: Attempt) -> int:
+    """When an attempt is gone at the latest: by its time limit, or by the grace it was given.
+
+    Who is asked to stop has no more time than it had: its limit still holds, and may come before its grace is over.
+    """
+    limit_ms = _limit_ms(state, attempt)
+    if attempt.phase is Phase.STOPPING:
+        return min(limit_ms, attempt.cancel_ms + round(attempt.grace_s * 1000))
+    return limit_ms
+
+
+def _limit_ms(state: State, attempt: Attempt) -> int:
+    if not attempt.limit_ms:
+        return NEVER
+    if attempt.lane:
+        # While others wait it is fed for a while only; then each call that it has may take as long as any.
+        fed_ms = max(attempt.assigned_ms + state.rules.slice_ms, attempt.fed_ms)
+        return fed_ms + attempt.limit_ms * max(1, len(attempt.calls or ()))
+    return (attempt.started_ms or attempt.assigned_ms) + attempt.limit_ms
+
+
+def row_start(state: State, rooms: Rooms, row: int, ask: Ask, variant: int) -> Start | None:
+    """The earliest moment at which a worker has room for a task, as what runs there comes to its limits."""
+    room = rooms.room(row, ask.pool)
+    if not room.present or room.draining or not fits(ask, room, CLASS_FILTERS):
+        return None
+    spare = Spare(state, room, ask.pool, (), rooms.owed.get(row, ()))
+    devices = spare.cards_for(ask)
+    if devices is not None:
+        return Start(state.now_ms, row, variant, devices)
+    held = [state.attempts[uid] for uid in state.held.get(room.worker, ())]
+    for at_ms, _, attempt in sorted((end_ms(state, one), one.fence, one) for one in held):
+        if at_ms >= NEVER:
+            break
+        spare.give_back(attempt)
+        devices = spare.cards_for(ask)
+        if devices is not None:
+            return Start(max(at_ms, state.now_ms), row, variant, devices)
+    return None
+
+
+def earliest(state: State, rooms: Rooms, asks: Sequence[Ask], rows: Sequence[int]) -> list[Start]:
+    """The first start of a task (or of all members of a gang) among these workers; empty where there is none."""
+    best: list[Start] = []
+    for variant, ask in enumerate(asks):
+        starts = sorted(
+            start for row in rows if (start := row_start(state, rooms, row, ask, variant)) is not None
+        )
+        for group in _by_backend(state, ask, starts):
+            chosen = group[: ask.nodes]
+            if len(chosen) == ask.nodes and (not best or chosen[-1].at_ms < best[-1].at_ms):
+                best = chosen
+    return best
+
+
+def _by_backend(state: State, ask: Ask, starts: list[Start]) -> list[list[Start]]:
+    if ask.nodes == 1 or ask.mixed_backends:
+        return [starts]
+    groups: dict[str, list[Start]] = {}
+    for start in starts:
+        offer = state.columns.offers[state.columns.get("offer", start.row)]
+        groups.setdefault(offer.backend, []).append(start)
+    return list(groups.values())
+
+
+def drop_stale(state: State, served: Container[str] = ()) -> None:
+    """Let go of moves that are over, and of reservations whose job no longer waits, or whose worker is away or can no
+    longer hold it.
+
+    Their room is there for others. `served`: jobs that were given places just now. Those that wait on began to wait
+    anew, and may have within one millisecond: by the moment alone what they got would be kept for them once more.
+    """
+    drop_over(state)
+    for slot, kept in list(state.reservations.items()):
+        waits, rows = _is_waiting(state, kept), [spot[1] for spot in kept.spots]
+        waits = waits and kept.job_id not in served
+        if waits and all(_is_open(state, row) for row in rows) and _could_be_kept(state, kept):
+            continue
+        del state.reservations[slot]
+        state.columns.roomier.update(dict.fromkeys(rows))
+        if waits:
+            state.unprotected[kept.job_id] = None
+
+
+def renew(state: State, rooms: Rooms, roomier: Sequence[int], watch: Watch) -> None:
+    """Bring reservations in line with what has changed, make due ones, and set the keepers of their workers."""
+    if roomier:
+        for slot, kept in list(state.reservations.items()):
+            _improve(state, rooms, slot, kept, roomier)
+    if state.unprotected:
+        slots = Slots(state)
+        for job in _in_turn(state, slots):
+            _protect(state, rooms, job, slots)
+    watch.stand_guard()
+
+
+def _taken(state: State, job_id: str) -> set[int]:
+    """Rows that are kept for others: two promises on one worker could not both be held."""
+    row_of = state.columns.row_of
+    rows = {spot[1] for kept in state.reservations.values() if kept.job_id != job_id for spot in kept.spots}
+    return rows | {
+        row_of[worker]
+        for receipt in state.receipts.values()
+        if receipt.job_id != job_id
+        for worker in receipt.workers
+        if worker in row_of
+    }
+
+
+def _in_turn(state: State, slots: Slots) -> list[Job]:
+    """Who is due for a reservation that is to be had, in the order of turns; the others stay due."""
+    turns = Turns(state, ())
+    for job_id in list(state.unprotected):
+        job = state.jobs.get(job_id)
+        if job is None or not _may_start(state, job):
+            del state.unprotected[job_id]
+        elif slots.of(job):
+            line = state.line_of(job)
+            turns.push(Head(rank_of(state, line, job, next_entry(state, job)), line, job))
+    found: list[Job] = []
+    while (head := turns.pop()) is not None:
+        found.append(head.job)
+    return found
+
+
+def _protect(state: State, rooms: Rooms, job: Job, slots: Slots) -> None:
+    """Give a task that has waited too long its reservation, unless another has it by now; then it stays due."""
+    job_id, slot = job.id, slots.of(job)
+    if not slot:
+        return
+    del state.unprotected[job_id]
+    taken = _taken(state, job_id)
+    rows = [row for row in _rows(state) if row not in taken]
+    starts = earliest(state, rooms, state.asks(job.shape), rows)
+    if starts:
+        start_ms = max(start.at_ms for start in starts)
+        kept = Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, _spots(starts))
+        state.reservations[slot] = kept
+    else:
+        # Nobody may ever look at its shape again while others fill every gap: it is asked for by time.
+        watch_line(state, job, slots)
+
+
+def _improve(state: State, rooms: Rooms, slot: str, kept: Reservation, roomier: Sequence[int]) -> None:
+    """Move a reservation to where it starts earlier: to its own workers anew, or to one that gained room."""
+    asks = state.asks(state.jobs[kept.job_id].shape)
+    taken = _taken(state, kept.job_id)
+    rows = list(dict.fromkeys([*(spot[1] for spot in kept.spots), *roomier]))[:MOST_ROWS]
+    rows = [row for row in rows if _is_open(state, row) and row not in taken]
+    starts = earliest(state, rooms, asks, rows)
+    if starts and (at_ms := max(start.at_ms for start in starts)) <= kept.start_ms:
+        spots = _spots(starts)
+        state.reservations[slot] = kept._replace(start_ms=at_ms, spots=spots)
+        # A worker that is no longer kept has room for others, and nobody else will say so.
+        left = {spot[1] for spot in kept.spots} - {spot[1] for spot in spots}
+        state.columns.roomier.update(dict.fromkeys(sorted(left)))
+
+
+def _spots(starts: Sequence[Start]) -> tuple[tuple[int, int, int, Devices], ...]:
+    return tuple((start.at_ms, start.row, start.variant, start.devices) for start in starts)
+
+
+def _could_be_kept(state: State, kept: Reservation) -> bool:
+    """Whether its workers, as they registered last, can hold what was promised on them."""
+    asks = state.asks(state.jobs[kept.job_id].shape)
+    return all(could_hold(state, row, asks[variant]) for _, row, variant, _ in kept.spots)
+
+
+def _is_waiting(state: State, kept: Reservation) -> bool:
+    job = state.jobs.get(kept.job_id)
+    return job is not None and _may_start(state, job) and job.waiting_since_ms == kept.since_ms
+
+
+def _may_start(state: State, job: Job) -> bool:
+    """Whether only room keeps a job from starting: nothing is kept idle for what a rule holds back anyway."""
+    capped = job.limit and job.live >= job.limit
+    return job.waiting > 0 and not (job.barred or capped) and state.line_of(job) not in state.backlog.gated
+
+
+def _is_open(state: State, row: int) -> bool:
+    return bool(state.columns.get("open", row))
+
+
+def _rows(state: State) -> list[int]:
+    columns = state.columns
+    found = [row for row in range(columns.count) if columns.get("open", row)]
+    return found[:MOST_ROWS]
+
+
+def watch_line(state: State, job: Job, slots: Slots) -> None:
+    """Look at the first of a blocked line once it has waited long enough to be protected."""
+    if job.id in state.watched:
+        return
+    after_ms = slots.patience_ms(job)
+    if not after_ms:
+        return
+    due_ms = job.waiting_since_ms + after_ms
+    if due_ms <= state.now_ms and not slots.of(job):
+        # Another has the reservation that it could have: it is next in turn, and must not miss the moment.
+        state.unprotected[job.id] = None
+        return
+    state.watched[job.id] = after_ms
+    # One that is due already found nowhere to be protected.
+    state.set_timer(due_ms if due_ms > state.now_ms else state.now_ms + AGAIN_MS, "protect", job.id)

@@ -1,0 +1,83 @@
+"""The gates of a job in words: quotas, paces, caps, and a soft budget that puts its work behind everybody else's.
+
+Asks the gates themselves, as a pass does, and reads what they hold; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dray.core.lifecycle.parties import HOUR_MS, CapGate, Gate, PaceGate, QuotaGate
+from dray.core.lifecycle.state import State
+from dray.core.model.records import Job
+from dray.core.scheduling.explain.reason import Blocker, span
+from dray.core.scheduling.turns.gates import Gates, most_gpus
+
+
+def gate_blockers(state: State, job: Job, gates: Gates) -> list[Blocker]:
+    """Every gate that lets no task of a job through now, and every soft budget it is over."""
+    if job.party < 0 or not state.parties.all[job.party].gates:
+        return []
+    return [
+        blocker for gate in state.parties.all[job.party].gates for blocker in _ask(state, job, gates, gate)
+    ]
+
+
+def _ask(state: State, job: Job, gates: Gates, gate: Gate) -> Iterator[Blocker]:
+    if gates.room_at(gate, job) <= 0:
+        yield _WORDS[type(gate)](state, job, gate)
+    if isinstance(gate, QuotaGate) and gate.is_late(state.now_ms):
+        used, soft = _hours(gate.used_ms(state.now_ms)), _hours(gate.soft_ms)
+        text = (
+            f"{whose(gate)} is over its soft budget ({used} of {soft} GPU-hours): it goes behind all others"
+        )
+        yield Blocker("soft_budget", f"{soft} GPU-hours", f"{used} used", message=text)
+
+
+def _word_quota(state: State, job: Job, gate: Gate) -> Blocker:
+    assert isinstance(gate, QuotaGate)
+    used_ms = gate.used_ms(state.now_ms)
+    if gate.hard_ms and used_ms >= gate.hard_ms:
+        in_ms = max(0, gate.opens_ms(state.now_ms) - state.now_ms)
+        need, have = f"fewer than {_hours(gate.hard_ms)} GPU-hours", f"{_hours(used_ms)} used"
+        text = (
+            f"{whose(gate)} has used {_hours(used_ms)} of {_hours(gate.hard_ms)} GPU-hours: "
+            f"the next period begins in {span(in_ms)}"
+        )
+        return Blocker("quota", need, have, message=text, in_ms=in_ms)
+    milli = most_gpus(state, job.shape) * (job.total if job.gang else 1)
+    held, limit = _cards(gate.gpu_milli), _cards(gate.limit_milli)
+    ever = milli > gate.limit_milli
+    text = f"{whose(gate)} holds {held} of {limit} GPUs, and it asks for {_cards(milli)}"
+    return Blocker("quota", f"{_cards(milli)} GPUs", f"{held} of {limit} held", ever=ever, message=text)
+
+
+def _word_pace(state: State, job: Job, gate: Gate) -> Blocker:
+    assert isinstance(gate, PaceGate)
+    in_ms = max(0, gate.opens_ms(state.now_ms) - state.now_ms)
+    rate = f"{gate.rule.per_minute:g} starts a minute"
+    text = f"{whose(gate)} may have {rate}: the next token comes in {span(max(in_ms, 1000))}"
+    return Blocker("pace", "a token", rate, message=text, in_ms=in_ms)
+
+
+def _word_cap(state: State, job: Job, gate: Gate) -> Blocker:
+    assert isinstance(gate, CapGate)
+    text = f"{gate.live} tasks labelled {gate.rule.label} run already, the cap is {gate.rule.most}"
+    return Blocker("cap", f"fewer than {gate.rule.most}", str(gate.live), message=text)
+
+
+_WORDS = {QuotaGate: _word_quota, PaceGate: _word_pace, CapGate: _word_cap}
+
+
+def whose(gate: Gate) -> str:
+    """Whom a gate is about: its key is `rule kind name ...`."""
+    _, kind, name = gate.key.split(" ")[:3]
+    return f"{kind} {name}"
+
+
+def _hours(milli_ms: int) -> str:
+    return f"{milli_ms / (HOUR_MS * 1000):.4g}"
+
+
+def _cards(milli: int) -> str:
+    return f"{milli / 1000:g}"

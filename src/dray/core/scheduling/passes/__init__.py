@@ -1,0 +1,1 @@
+"""One pass over what waits, and the same pass run forward or tried out."""

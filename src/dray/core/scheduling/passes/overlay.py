@@ -1,0 +1,81 @@
+"""What a pass, or a dry run of one, has given out so far: claims, keepers, gates and victims over a state left alone.
+
+The one way from a job to its places: the pass goes it with everybody in turn, `plan` and `why` with a single job, and
+throw the overlay away.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle.events import Preemption
+from dray.core.lifecycle.state import NEVER, State
+from dray.core.model.records import Job
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.claims.moving_aside import Aside
+from dray.core.scheduling.claims.moving_room import claim_moves
+from dray.core.scheduling.claims.reservations import Watch, Window
+from dray.core.scheduling.claims.victims import Search
+from dray.core.scheduling.placement.candidates import Spot
+from dray.core.scheduling.placement.placer import Hints, make_placer
+from dray.core.scheduling.turns.gates import Gates
+
+
+class Overlay:
+    """Made anew for each pass and each dry run."""
+
+    def __init__(
+        self,
+        state: State,
+        rooms: Rooms,
+        window: Window,
+        watch: Watch,
+        hints: Hints | None = None,
+    ) -> None:
+        self.state, self.rooms = state, rooms
+        self.window, self.watch = window, watch
+        self.placer = make_placer(state, rooms, hints)
+        self.gates = Gates(state)
+        self.search = Search(state, rooms, watch, Aside(state, rooms, self.placer, self.gates))
+
+    def look_for(self, job: Job) -> None:
+        """Say for whom room is looked for: keepers ask until when it would run."""
+        self.window.until_ms = self.state.now_ms + job.limit_ms if job.limit_ms else NEVER
+
+    def find(self, job: Job, count: int) -> list[Spot]:
+        """Claim room for some tasks of a job, or for its whole gang; fewer means that there is no more."""
+        self.look_for(job)
+        if job.gang:
+            spots = self.placer.place_gang(job.shape, job.id, (job.blamed,)) or []
+            for spot in spots:
+                self.tell_keeper(job, spot)
+            return spots
+        if not self.watch.of_row:
+            return self.placer.place(job.shape, count, job.id)
+        # One by one: what a keeper lets in changes what it lets in next.
+        spots = []
+        while len(spots) < count and (found := self.placer.place(job.shape, 1, job.id)):
+            spots += found
+            self.tell_keeper(job, found[0])
+        return spots
+
+    def keep(self, job: Job, preemption: Preemption) -> None:
+        """Keep what victims leave for whom they leave it, and where those who are moved will go."""
+        state = self.state
+        for move in preemption.moves:
+            ask = state.asks(state.attempts[move.uid].shape)[move.variant]
+            self.rooms.claim(state.columns.row_of[move.worker], ask, move.devices)
+        self.watch.preempt(job, preemption)
+
+    def tell_keeper(self, job: Job, spot: Spot) -> None:
+        """A spot was claimed: whoever stands before its worker counts it."""
+        keepers = self.watch.of_row.get(spot.row)
+        if keepers is not None:
+            keepers.took(self.state.asks(job.shape)[spot.variant], spot.devices, job.id)
+
+
+def look_through(state: State) -> Overlay:
+    """The overlay of a dry run: what is reserved is respected, nothing is renewed or woken."""
+    rooms, window = Rooms(state), Window()
+    claim_moves(state, rooms)
+    watch = Watch(state, rooms, window)
+    watch.stand_guard()
+    return Overlay(state, rooms, window, watch)

@@ -1,0 +1,362 @@
+"""One scheduling pass: turns are taken, and whoever's turn it is starts where it fits best, or is passed by.
+
+Costs in proportion to the shapes that are awake and the tasks it places. A shape that found no room is parked; a
+worker that gained room wakes the shapes that could use it. A line that a gate holds back (quota, pace, cap) waits for
+that gate. Both are caches: a dry run leaves them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
+from dray.core.lifecycle.events import Placement, Preemption
+from dray.core.lifecycle.jobs import next_index
+from dray.core.lifecycle.parties import cost_of
+from dray.core.lifecycle.state import NEVER, State
+from dray.core.model.ids import attempt_uid
+from dray.core.model.records import Job
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.claims.moving_room import claim_moves
+from dray.core.scheduling.claims.reservations import Watch, Window, drop_stale, renew, watch_line
+from dray.core.scheduling.claims.victims import RETRY_MS, gives_up_ms, lapsed
+from dray.core.scheduling.passes.overlay import Overlay
+from dray.core.scheduling.passes.waking import note_parked, wake
+from dray.core.scheduling.placement.candidates import Spot
+from dray.core.scheduling.turns.order import Head, Turns, entry_of, next_entry, stands
+from dray.core.scheduling.turns.reservation_rights import Slots
+
+_ONLY = (0,)
+
+
+class Plan(NamedTuple):
+    """What one pass decided. `gated` names lines and the gates they wait for, `blocked` the jobs that found no room and
+    `looks` when some of them are to be looked at again; `vain`: those that looked for victims and will not find any by
+    waiting alone. `cut`: the limit of one pass was reached and the next is due at once. `owned`: lines from which room
+    that was kept was taken.
+    """
+
+    placements: tuple[Placement, ...]
+    preemptions: tuple[Preemption, ...]
+    parked: tuple[int, ...]
+    gated: tuple[tuple[BucketKey, str], ...]
+    blocked: tuple[str, ...]
+    looks: tuple[tuple[str, int], ...]
+    cut: bool
+    vain: tuple[str, ...] = ()
+    owned: tuple[BucketKey, ...] = ()
+
+
+def is_due(state: State) -> bool:
+    """Whether a pass has anything to do: somebody to look at, or somebody who asked for work."""
+    # An owner that was cancelled or held gains nobody room by itself: what was kept for it is given back first.
+    drop_stale(state)
+    return bool(state.backlog.awake or state.columns.roomier or state.polls or state.unprotected)
+
+
+def plan(state: State) -> Plan:
+    """Decide who starts where now. Reads the state; only `settle_plan` and `apply` change it."""
+    return _Pass(state).run()
+
+
+class _Pass:
+    """One pass under way: the overlay of what it has given out."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        roomier = list(state.columns.roomier)
+        drop_stale(state)
+        # Before rows that changed are forgotten: those may be what a preemption can no longer use.
+        self._preemptions = lapsed(state)
+        hints = {shape: rows for shape, rows in wake(state).items() if state.asks(shape)[0].nodes == 1}
+        rooms, window = Rooms(state), Window()
+        self._moving = claim_moves(state, rooms)
+        watch = Watch(state, rooms, window)
+        renew(state, rooms, roomier, watch)
+        self._overlay = overlay = Overlay(state, rooms, window, watch, hints)
+        self._rooms, self._placer = overlay.rooms, overlay.placer
+        self._gates, self._search = overlay.gates, overlay.search
+        self._taken: dict[str, int] = {}
+        self._next: dict[str, int] = {}
+        self._placements: list[Placement] = []
+        self._served: set[tuple[str, int]] = set()
+        self._parked: dict[int, None] = {}
+        self._gated: dict[BucketKey, str] = {}
+        self._blocked: dict[str, None] = {}
+        self._looks: dict[str, int] = {}
+        self._owned: dict[BucketKey, None] = {}
+        self._turns = Turns(state, _awake_lines(state))
+        self._ruled = bool(state.parties.gates)
+        self._weighs = not self._turns.alone or state.backlog.eager
+        self._number = state.counters.next_attempt
+
+    def run(self) -> Plan:
+        limit, placed, pop = self._state.rules.pass_placements, self._placements, self._turns.pop
+        self._serve_owners()
+        while len(placed) < limit and (head := pop()) is not None:
+            self._serve(head, limit - len(placed))
+        self._placer.forget_walks()
+        return Plan(
+            tuple(self._placements),
+            tuple(self._preemptions),
+            tuple(self._parked),
+            tuple(self._gated.items()),
+            tuple(self._blocked),
+            tuple(self._looks.items()),
+            # Not whether heads are left: the last line may be an array of which only a part was placed.
+            len(self._placements) >= limit,
+            tuple(self._search.vain),
+            tuple(self._owned),
+        )
+
+    def _serve_owners(self) -> None:
+        """Let those into their room for whom it is kept: whoever stands before them in line would be refused it."""
+        state, row_of = self._state, self._state.columns.row_of
+        for (job_id, index), spot in self._moving.items():
+            if state.tasks[job_id, index].queued:
+                self._serve_moved(state.jobs[job_id], index, spot)
+        owners = [
+            (kept.job_id, [(row, variant) for _, row, variant, _ in kept.spots])
+            for kept in state.reservations.values()
+        ]
+        owners += [
+            (
+                receipt.job_id,
+                [(row_of[worker], receipt.variant) for worker in receipt.workers if worker in row_of],
+            )
+            for receipt in state.receipts.values()
+        ]
+        for job_id, rows in owners:
+            job = state.jobs.get(job_id)
+            if job is not None and job.waiting and not job.barred and job_id not in self._taken:
+                self._serve_owner(job, rows)
+
+    def _serve_moved(self, job: Job, index: int, spot: Spot) -> None:
+        """Start a task that was moved aside where room was claimed for it."""
+        entry = entry_of(self._state, job, index)
+        head = Head((0, 0, entry), self._state.line_of(job), job)
+        room, gate = self._gates.room(head)
+        if room <= 0:
+            self._gated[head.line] = gate
+        elif wanted := self._wanted(job, entry, 1):
+            self._take(head, wanted, [spot])
+            self._owned[head.line] = None
+
+    def _serve_owner(self, job: Job, rows: list[tuple[int, int]]) -> None:
+        state = self._state
+        entry = next_entry(state, job)
+        head = Head((0, 0, entry), state.line_of(job), job)
+        asks = state.asks(job.shape)
+        spots = []
+        self._overlay.look_for(job)
+        for row, variant in rows:
+            if self._rooms.class_mask(asks[variant])[state.columns.get("offer", row)]:
+                devices = self._placer.fit(row, asks[variant], job.id)
+                if devices is not None:
+                    spots.append(Spot(row, variant, devices))
+        if len(spots) < asks[0].nodes:
+            return
+        room, gate = self._gates.room(head)
+        if room <= 0:
+            self._gated[head.line] = gate
+        elif wanted := self._wanted(job, entry, 1):
+            for spot in spots:
+                self._placer.claim(spot, asks[spot.variant], job.id)
+                # Several may have room kept on one worker: the others are to know what is gone from beside theirs.
+                self._overlay.tell_keeper(job, spot)
+            self._take(head, wanted, spots)
+            self._owned[head.line] = None
+
+    def _serve(self, head: Head, most: int) -> None:
+        """Give whoever's turn it is as much as may be: everything, or one task while others take turns with it."""
+        line, job, room = head.line, head.job, most
+        if self._ruled:
+            room, gate = self._gates.room(head)
+            if room <= 0:
+                self._gated[line] = gate
+                return
+        if line.shape in self._parked:
+            self._pass_by(head)
+            return
+        turns, entry = self._turns, head.rank[2]
+        wanted = self._wanted(job, entry, 1 if turns.is_contended(head) else min(most, room))
+        if not wanted:
+            turns.push_next(line)
+            return
+        spots = self._overlay.find(job, len(wanted))
+        if spots:
+            self._take(head, wanted, spots)
+        if len(spots) < len(wanted):
+            self._block(head, wanted[len(spots)])
+        elif wanted[-1] + 1 < job.total and entry.position == RANGE and self._has_more(job):
+            turns.push(head)
+        else:
+            turns.push_next(line)
+
+    def _pass_by(self, head: Head) -> None:
+        """Another line of its shape found no room, and it asks for the same: only victims may it find for itself."""
+        job, position = head.job, head.rank[2].position
+        if job.limit and job.live + self._taken.get(job.id, 0) >= job.limit:
+            self._turns.push_next(head.line)
+        elif job.id not in self._taken:
+            self._seek(head, next_index(self._state, job) if position == RANGE else position)
+
+    def _wanted(self, job: Job, entry: Entry, most: int) -> Sequence[int]:
+        """The tasks behind an entry in order, as many as the array's own cap allows; of a gang all or none."""
+        if job.gang:
+            return () if job.id in self._taken else range(job.total)
+        if job.total == 1 and entry.position == RANGE:
+            return () if job.id in self._taken else _ONLY
+        if job.limit:
+            most = min(most, job.limit - job.live - self._taken.get(job.id, 0))
+        if most <= 0:
+            return ()
+        if entry.position != RANGE:
+            return () if (job.id, entry.position) in self._served else (entry.position,)
+        return self._draw(job, most)
+
+    def _draw(self, job: Job, most: int) -> Sequence[int]:
+        """The next tasks of a job's range that this pass has not looked at yet."""
+        first = self._next.get(job.id)
+        if first is None:
+            first = next_index(self._state, job)
+        # Not one by one where it can be helped: there may be thousands, and room for one.
+        drawn: Sequence[int] = (
+            list(islice(_range(self._state, job, first), most))
+            if job.holes
+            else range(first, min(first + most, job.total))
+        )
+        self._next[job.id] = drawn[-1] + 1 if drawn else first
+        return drawn
+
+    def _has_more(self, job: Job) -> bool:
+        return not (job.gang or (job.limit and job.live + self._taken[job.id] >= job.limit))
+
+    def _take(self, head: Head, wanted: Sequence[int], spots: list[Spot]) -> None:
+        state, job, again = self._state, head.job, head.rank[2].position != RANGE
+        epoch, key, worker_of = state.counters.epoch, state.uid_key, state.columns.worker_of
+        job_id, number = job.id, self._number
+        for index, (row, variant, devices) in zip(wanted, spots, strict=False):
+            uid = attempt_uid(epoch, number, key)
+            number += 1
+            self._placements.append(Placement(job_id, index, uid, worker_of[row], devices, variant))
+            if again:
+                self._served.add((job_id, index))
+        self._number = number
+        self._taken[job_id] = self._taken.get(job_id, 0) + len(spots)
+        if self._ruled:
+            self._gates.take(head, len(spots))
+        if self._weighs:
+            asks = state.asks(head.line.shape)
+            cost = len(spots) * cost_of(state.policy, asks[0])
+            if len(asks) > 1:  # by what each of them takes, which need not be the first alternative
+                cost = sum(cost_of(state.policy, asks[spot.variant]) for spot in spots)
+            self._turns.charge(head, cost)
+            self._search.give(job.user, cost)
+
+    def _block(self, head: Head, index: int) -> None:
+        """It found no room: whoever else asks for the same is passed by, and victims are looked for where it may."""
+        self._parked[head.line.shape] = None
+        self._seek(head, index)
+
+    def _seek(self, head: Head, index: int) -> None:
+        job = head.job
+        self._blocked[job.id] = None
+        if not self._search.is_new(job):
+            return
+        found, look_ms = self._search.seek(job, index)
+        if found is not None:
+            self._preemptions.append(found)
+            self._overlay.keep(job, found)
+            look_ms = gives_up_ms(self._state, found)
+            # Whoever is next in its line may find others to stop.
+            self._turns.push_next(head.line)
+        if look_ms:
+            self._looks[job.id] = look_ms
+
+
+def settle_plan(state: State, decided: Plan) -> bool:
+    """Bring the caches in line once the plan was folded in: park what found no room, forget empty lines.
+
+    Gives whether another pass is due at once: this one was cut, or what it decided has left room to others.
+    """
+    for shape in decided.parked:
+        note_parked(state, shape)
+        state.backlog.park(shape, full=True)
+    for line, gate in decided.gated:
+        # Also where others stand behind it already: they may wait for an end, and this line for a moment.
+        opens_ms = state.parties.gates[gate].opens_ms(state.now_ms)
+        if opens_ms and opens_ms < state.backlog.opens.get(gate, NEVER):
+            state.backlog.opens[gate] = opens_ms
+            state.set_timer(opens_ms, "gate", gate)
+        state.backlog.shut(line, gate)
+    slots = Slots(state)
+    for job_id in decided.blocked:
+        watch_line(state, state.jobs[job_id], slots)
+    for job_id, at_ms in decided.looks:
+        _look_at(state, job_id, at_ms)
+    _remember_vain(state, decided)
+    for line in decided.owned:
+        # Perhaps none of its shape was awake: whoever comes next must not stand behind an entry that means nothing.
+        if line in state.backlog.buckets:
+            prune(state, line)
+    for shape in list(state.backlog.awake):
+        for line in list(state.backlog.of_shape.get(shape, ())):
+            prune(state, line)
+        if not decided.cut:
+            if shape in state.backlog.of_shape:
+                note_parked(state, shape)
+            state.backlog.park(shape, full=False)
+    drop_stale(state, _served(state, decided) if state.reservations else ())
+    return decided.cut or bool(state.columns.roomier)
+
+
+def _served(state: State, decided: Plan) -> set[str]:
+    return {placement.job_id for placement in decided.placements if placement.uid in state.attempts}
+
+
+def _look_at(state: State, job_id: str, at_ms: int) -> None:
+    if at_ms < state.looking.get(job_id, NEVER):
+        state.looking[job_id] = at_ms
+        state.set_timer(at_ms, "look", job_id)
+
+
+def _remember_vain(state: State, decided: Plan) -> None:
+    """Look again for those who found no victims once something has changed, and no more often than now and then."""
+    change, again_ms = state.columns.change, state.now_ms + RETRY_MS
+    if state.vain and change != state.vain_change:
+        for job_id in state.vain:
+            _look_at(state, job_id, again_ms)
+        state.vain.clear()
+    state.vain_change = change
+    for job_id in decided.vain:
+        if decided.placements:
+            # What this very pass has placed may be stopped once it runs.
+            _look_at(state, job_id, again_ms)
+        else:
+            state.vain[job_id] = None
+
+
+def prune(state: State, line: BucketKey) -> None:
+    """Drop stale entries at the head of a line, and the line when nothing is left."""
+    bucket = state.backlog.buckets[line]
+    while bucket.head < len(bucket.entries) and not stands(state, line, bucket.entries[bucket.head]):
+        bucket.drop_head()
+    if bucket.head >= len(bucket.entries):
+        state.backlog.remove_bucket(line)
+
+
+def _awake_lines(state: State) -> list[BucketKey]:
+    backlog = state.backlog
+    lines = [line for shape in backlog.awake for line in backlog.of_shape.get(shape, ())]
+    return [line for line in lines if line not in backlog.gated] if backlog.gated else lines
+
+
+def _range(state: State, job: Job, index: int) -> Iterator[int]:
+    """The tasks of a job's range from an index on, past those that ended by themselves."""
+    while index < job.total:
+        if not job.holes or (job.id, index) not in state.tasks:
+            yield index
+        index += 1

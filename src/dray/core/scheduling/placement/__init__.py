@@ -1,0 +1,1 @@
+"""Where a task goes among the workers that fit."""

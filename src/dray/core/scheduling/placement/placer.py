@@ -1,0 +1,423 @@
+"""Where tasks go among the workers that fit: one mechanism, several strategies.
+
+Every strategy gives an integer score per worker; the best wins, among equals the earlier alternative, then the smaller
+worker id. A strategy is a class in `STRATEGIES`: most replace `score` alone, one that looks at many shapes at once
+replaces `place_batch`. The surprising rule: where a worker just used can only have become better for the same shape
+(`sticky`), it is filled on without being scored again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from dray.core.lifecycle.columns import Numbers
+from dray.core.lifecycle.experience import token_of
+from dray.core.lifecycle.state import State
+from dray.core.model.policy import Weights
+from dray.core.model.records import Job
+from dray.core.model.resources import WHOLE, Ask
+from dray.core.scheduling.capacity.remaining import Devices, Rooms
+from dray.core.scheduling.placement.candidates import LAST_RANK, Candidate, Spot, Walk
+from dray.core.scheduling.placement.foresight import foresight_of
+from dray.core.scheduling.placement.fragmentation import fragmentation, fragments_of
+from dray.core.scheduling.placement.kept_keys import Stamp, is_plain
+from dray.core.scheduling.placement.packed_front import FEWEST_WORKERS, Front, PlainWalk
+from dray.core.scheduling.placement.scorers import (
+    SCORERS,
+    UNIT,
+    Floats,
+    Scorer,
+    Sight,
+    Wish,
+    asked_part,
+    hear,
+    leftover,
+    leftover_of,
+    terms,
+    to_integer,
+    to_integers,
+    weigh,
+)
+from dray.core.scheduling.placement.spreading import Spreading
+
+Hints = Mapping[int, Sequence[int]]
+MOST_WALKS = 256
+FEW_WALKS = 4
+MOST_WEIGHT = 1000.0
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """So many tasks of a shape for one job."""
+
+    shape: int
+    count: int
+    owner: str = ""
+
+
+class Placer:
+    """The placements of one pass; made anew for each by `make_placer`. Claims are made in `rooms`.
+
+    `owner` is the job that asks: guards and some scorers care. `hints` names the only workers worth a look for a shape
+    that had found all others full.
+    """
+
+    sticky = False
+    personal = False
+
+    def __init__(self, state: State, rooms: Rooms, hints: Hints | None = None) -> None:
+        self.state, self.rooms, self.hints = state, rooms, hints or {}
+        self.sight = Sight(rooms)
+        self._walks: dict[tuple[int, str], Walk] = {}
+        self._plain_walks: dict[tuple[int, str], PlainWalk] = {}
+        self._plain_spots: dict[int, Spot] = {}
+        self._inverse_rank: Numbers | None = None
+
+    # --- the face that a pass sees ------------------------------------------------------------------------------------
+
+    def place(self, shape: int, count: int, owner: str = "") -> list[Spot]:
+        """Claim room for up to `count` tasks; fewer means that there is no more room."""
+        hint = self.hints.get(shape)
+        if hint is not None and not self._hint_holds(shape, hint):
+            return []
+        walk: Walk | PlainWalk | None = None
+        if hint is None and self.sticky and not self.rooms.guards:
+            walk = self._plain_walk(shape, owner)
+        if walk is None:
+            walk = self.walk(shape, owner)
+        spots = walk.take(count, owner)
+        if not spots:
+            return spots
+        while len(spots) < count:
+            more = walk.take(count - len(spots), owner)
+            if not more:
+                break
+            spots += more
+        return spots
+
+    def place_gang(self, shape: int, owner: str = "", avoid: Sequence[str] = ()) -> list[Spot] | None:
+        """Claim one place each on as many workers as the gang has members, or on none.
+
+        Workers named in `avoid` are used only where it cannot be done without them.
+        """
+        row_of = self.state.columns.row_of
+        avoided = {row_of[worker] for worker in avoid if worker in row_of}
+        asks = self.state.asks(shape)
+        chosen = self.walk(shape, owner).muster(owner, avoided)
+        for spot in chosen or ():
+            self.claim(spot, asks[spot.variant], owner)
+        return chosen
+
+    def place_batch(self, wanted: Sequence[Wanted]) -> list[list[Spot]]:
+        """Place several shapes in their order. Optimisers that weigh them against each other replace this."""
+        return [self.place(one.shape, one.count, one.owner) for one in wanted]
+
+    def ranking(self, shape: int, owner: str = "", most: int | None = None) -> list[Candidate]:
+        """Every worker that fits now, or so many, best first, with its score: what `plan` shows. Claims nothing."""
+        return self.walk(shape, owner).ranking(owner, most)
+
+    def terms(self, shape: int, candidate: Candidate, owner: str = "") -> dict[str, float]:
+        """What each scorer says of one candidate."""
+        return {}
+
+    def forget_walks(self) -> None:
+        """Let go of all that was begun: walks and placer name each other, and would wait for the collector."""
+        self._walks.clear()
+        self._plain_walks.clear()
+
+    # --- what strategies replace --------------------------------------------------------------------------------------
+
+    def score(self, sight: Sight, wish: Wish) -> Numbers:
+        """How good each worker in sight is for an ask, as integers; more is better, none is negative."""
+        raise NotImplementedError
+
+    def stamp(self, flavour: str) -> Stamp | None:
+        """What scores hang on besides the room, make and id of a worker, the ask and the policy.
+
+        None: on too much. Scores are then made anew in each pass; else `steady` and `score_one` must be there too.
+        """
+        return None
+
+    def steady(self) -> tuple[Floats, ...]:
+        """The parts of the scores given last that do not hang on room."""
+        return ()
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        """The score of one worker for an ask without cards, as `score` would give it; `steady` as it was then."""
+        raise NotImplementedError
+
+    def front(self, pool: str) -> Front | None:
+        """The workers to look at first, where that pays and `ceiling` can tell when it is enough."""
+        return None
+
+    def ceiling(self, front: Front, reach: int, wish: Wish) -> int:
+        """The most that any worker behind the first `reach` of a front can score."""
+        raise NotImplementedError
+
+    def flavour(self, job: Job | None) -> str:
+        """What tells apart jobs of one shape that are scored differently; empty where nothing does."""
+        return ""
+
+    def fit(self, row: int, ask: Ask, owner: str) -> Devices | None:
+        """The cards a task would get on a worker; None where it does not fit."""
+        return self.rooms.fit(row, ask, owner)
+
+    def claim(self, spot: Spot, ask: Ask, owner: str, times: int = 1) -> None:
+        """Take a spot."""
+        self.rooms.claim(spot.row, ask, spot.devices, times)
+
+    def _hint_holds(self, shape: int, hint: Sequence[int]) -> bool:
+        """Whether the few workers worth a look have anything left: mostly another shape was quicker."""
+        asks, left_of = self.state.asks(shape), self.rooms.left
+        return any(left_of(row).holds(ask) for row in hint for ask in asks)
+
+    # --- machinery ----------------------------------------------------------------------------------------------------
+
+    def walk(self, shape: int, owner: str) -> Walk:
+        """The way of a shape through its candidates, begun at the first call."""
+        key = (shape, self.flavour(self.state.jobs.get(owner)) if self.personal else "")
+        walk = self._walks.get(key)
+        if walk is None:
+            if len(self._walks) >= MOST_WALKS:
+                del self._walks[next(iter(self._walks))]
+            walk = self._walks[key] = Walk(self, shape, self.state.jobs.get(owner), self.hints.get(shape))
+        return walk
+
+    def _plain_walk(self, shape: int, owner: str) -> PlainWalk | None:
+        """The same for a shape with one alternative and no cards; None where it is another kind of shape."""
+        key = (shape, self.flavour(self.state.jobs.get(owner)) if self.personal else "")
+        walk = self._plain_walks.get(key)
+        if walk is None:
+            if not is_plain(self.state.asks(shape)):
+                return None
+            if len(self._plain_walks) >= MOST_WALKS:
+                del self._plain_walks[next(iter(self._plain_walks))]
+            walk = self._plain_walks[key] = PlainWalk(self, key, self.state.jobs.get(owner))
+        return walk
+
+    def plain_spot(self, row: int) -> Spot:
+        """A place without cards on a worker; one for all shapes."""
+        spot = self._plain_spots.get(row)
+        if spot is None:
+            spot = self._plain_spots[row] = Spot(row, 0, ())
+        return spot
+
+    def inverse_rank(self) -> Numbers:
+        """A number per worker that is larger the earlier its id comes: the last part of every key."""
+        if self._inverse_rank is None:
+            columns = self.state.columns
+            columns.refresh_ranks()
+            self._inverse_rank = LAST_RANK - columns.view["rank"][: columns.count]
+        return self._inverse_rank
+
+
+class Greedy(Placer):
+    """Weighted scorers, the weights from the policy: the default."""
+
+    def __init__(self, state: State, rooms: Rooms, hints: Hints | None = None) -> None:
+        super().__init__(state, rooms, hints)
+        self._weights = weights = state.policy.placement.weights
+        self._scorers, self._unit = _weighing(weights)
+        self.sticky = not (weights.fragmentation or weights.spread)
+        self._spreadings: dict[str, Spreading] = {}
+        self._heard: dict[str, Floats] = {}
+        self._fronts: dict[str, Front] = {}
+        known = state.experience
+        self.personal = bool(
+            weights.spread or (weights.warmth and known.warm) or (weights.performance and known.runtimes)
+        )
+
+    def score(self, sight: Sight, wish: Wish) -> Numbers:
+        self._heard = hear(sight, wish, self._weights, self._scorers)
+        scores = weigh(sight, self._heard)
+        if self._weights.spread and wish.job is not None:
+            scores = scores + self._spreading(wish.job).score(sight) * self._weights.spread
+        return to_integers(scores, self._unit)
+
+    def stamp(self, flavour: str) -> Stamp | None:
+        weights, known = self._weights, self.state.experience
+        if not self.sticky or (weights.reliability and known.trouble):
+            return None
+        if weights.performance and known.runtimes:
+            return None
+        return (known.warm_version if flavour else 0,)
+
+    def steady(self) -> tuple[Floats, ...]:
+        return tuple(words for name, words in self._heard.items() if name != "leftover")
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        weight = self._weights.leftover
+        total = leftover_of(self.state.columns, row, ask) * weight if weight else 0.0
+        for words in steady:
+            total += words.item(row)
+        return to_integer(total, self._unit)
+
+    def front(self, pool: str) -> Front | None:
+        columns = self.state.columns
+        few = len(self._plain_walks) < FEW_WALKS and len(self.state.backlog.awake) < FEW_WALKS
+        if few or columns.count < FEWEST_WORKERS or not self._weights.leftover:
+            return None
+        found = self._fronts.get(pool)
+        if found is None:
+            found = self._fronts[pool] = Front(self, pool)
+        return found
+
+    def ceiling(self, front: Front, reach: int, wish: Wish) -> int:
+        # The sums of `leftover` and `weigh` in their very order: rounding must not lift a worker above its ceiling.
+        most = asked_part(wish.ask, front.steepest_cpu, front.steepest_mem)
+        most += float(front.packed_behind[reach])
+        total = 0.0
+        for name in self._heard:
+            weight = getattr(self._weights, name)
+            total += (most if name == "leftover" else 1.0) * weight
+        return int(total * self._unit + 0.5)
+
+    def flavour(self, job: Job | None) -> str:
+        if job is None:
+            return ""
+        weights, experience = self._weights, self.state.experience
+        if weights.spread:
+            return job.id
+        token = ""
+        if weights.warmth and experience.warm:
+            found = token_of(job)
+            token = found if found in experience.warm else ""
+        if weights.performance and experience.runtimes:
+            token += f" {job.name}"
+        return token
+
+    def claim(self, spot: Spot, ask: Ask, owner: str, times: int = 1) -> None:
+        super().claim(spot, ask, owner, times)
+        job = self.state.jobs.get(owner) if self._weights.spread else None
+        if job is not None:
+            spreading = self._spreading(job)
+            for _ in range(times):
+                spreading.add(spot.row)
+            if spreading.by_label:
+                self.walk(job.shape, owner).rebuild()
+
+    def terms(self, shape: int, candidate: Candidate, owner: str = "") -> dict[str, float]:
+        wish = Wish(self.state, self.state.asks(shape)[candidate.variant], self.state.jobs.get(owner))
+        sight = Sight(self.rooms, np.array([candidate.row], dtype=np.intp), claims=True)
+        found = terms(sight, wish, self._weights, self._scorers)
+        return {name: round(float(values[0]), 4) for name, values in found.items()}
+
+    def _spreading(self, job: Job) -> Spreading:
+        found = self._spreadings.get(job.id)
+        if found is None:
+            label = self.state.policy.placement.spread_label
+            found = self._spreadings[job.id] = Spreading(self.state, job.id, label)
+        return found
+
+
+@lru_cache(maxsize=8)
+def _weighing(weights: Weights) -> tuple[Mapping[str, Scorer], int]:
+    """Who is asked under these weights, and by what scores become integers: the larger their sum the smaller."""
+    scorers = dict(SCORERS)
+    if weights.fragmentation:
+        scorers["fragmentation"] = fragmentation
+    names = (*SCORERS, "fragmentation", "spread")
+    heaviest = max(1.0, sum(getattr(weights, name) for name in names) / MOST_WEIGHT)
+    # Left out once and for all: a pass for one task asks this often enough to notice.
+    heard = {name: scorer for name, scorer in scorers.items() if getattr(weights, name)}
+    return MappingProxyType(heard), round(UNIT / heaviest) or 1
+
+
+class BestFit(Placer):
+    """The worker on which the fewest cores and GPUs stay idle, measured against a large server."""
+
+    CPU, GPU, SHIFT = 128_000, 8 * WHOLE, 1 << 30
+
+    def score(self, sight: Sight, wish: Wish) -> Numbers:
+        ask = wish.ask
+        cpu = (sight.free_cpu - ask.cpu_milli) / self.CPU
+        gpu = (sight.free_milli - ask.gpus * ask.gpu_milli) / self.GPU
+        # Shifted after it was cut off: servers larger than that one score below zero, and keys must not.
+        scores: Numbers = np.trunc(100 * (1 - 0.5 * cpu - 0.5 * gpu)).astype(np.int64) + self.SHIFT
+        return scores
+
+
+class FirstFit(Placer):
+    """The first worker by id that fits."""
+
+    sticky = True
+
+    def score(self, sight: Sight, wish: Wish) -> Numbers:
+        return np.zeros(len(sight), dtype=np.int64)
+
+    def stamp(self, flavour: str) -> Stamp | None:
+        return ()
+
+    def score_one(self, row: int, ask: Ask, steady: tuple[Floats, ...]) -> int:
+        return 0
+
+
+class Spread(Placer):
+    """The worker of which the largest share stays free."""
+
+    def score(self, sight: Sight, wish: Wish) -> Numbers:
+        packed = leftover(sight, wish)
+        assert packed is not None  # leftover always has something to say
+        return to_integers(1 - packed)
+
+
+class Measure(Protocol):
+    """A measure of the whole cluster's room by which workers, and cards of one worker, are compared."""
+
+    def scores(self, sight: Sight, ask: Ask) -> Numbers:
+        """How good each worker in sight is for an ask, as integers."""
+
+    def best_card(self, sight: Sight, ask: Ask) -> int:
+        """Which card a shared ask should get on the one worker in sight."""
+
+
+class Measured(Placer):
+    """The worker that a measure likes best, and of its cards the one that it likes best."""
+
+    def measure(self) -> Measure:
+        """The measure in force."""
+        raise NotImplementedError
+
+    def score(self, sight: Sight, wish: Wish) -> Numbers:
+        return self.measure().scores(sight, wish.ask)
+
+    def fit(self, row: int, ask: Ask, owner: str) -> Devices | None:
+        devices = self.rooms.fit(row, ask, owner)
+        if devices is None or not ask.gpus or ask.gpu_milli == WHOLE or row in self.rooms.guards:
+            return devices  # a guard has agreed to these very cards
+        sight = Sight(self.rooms, np.array([row], dtype=np.intp), claims=True)
+        return (self.rooms.left(row).cards[self.measure().best_card(sight, ask)].index,)
+
+
+class FewestFragments(Measured):
+    """The worker where the placement loses the least idle GPU to the usual work (fragmentation gradient descent)."""
+
+    def measure(self) -> Measure:
+        return fragments_of(self.state)
+
+
+class Foresighted(Measured):
+    """The worker that could take the most of the usual work afterwards."""
+
+    def measure(self) -> Measure:
+        return foresight_of(self.state)
+
+
+STRATEGIES: dict[str, type[Placer]] = {
+    "greedy": Greedy,
+    "best_fit": BestFit,
+    "first_fit": FirstFit,
+    "spread": Spread,
+    "fgd": FewestFragments,
+    "foresight": Foresighted,
+}
+
+
+def make_placer(state: State, rooms: Rooms, hints: Hints | None = None) -> Placer:
+    """The placer of the policy in force, for one pass."""
+    return STRATEGIES[state.policy.placement.strategy](state, rooms, hints)
