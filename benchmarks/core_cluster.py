@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.state.events import (
     AttemptAccepted,
     AttemptEnded,
     Clock,
@@ -22,7 +22,7 @@ from dray.core.lifecycle.events import (
     SlotsSeen,
     WorkerRegistered,
 )
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.capability import Capability, Slots
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec

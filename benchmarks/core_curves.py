@@ -15,7 +15,7 @@ from benchmarks.core_cluster import CLOCK, MIB, CoreCluster, pack, shapes
 from benchmarks.figures import Figure
 from benchmarks.progress import tell
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import PolicyChanged
+from dray.core.lifecycle.state.events import PolicyChanged
 from dray.core.model.policy import STRATEGIES, PlacementPolicy, Policy, pack_policy
 
 GIB = 1 << 30

@@ -19,7 +19,7 @@ from benchmarks.fleet import running_fleet
 from benchmarks.mixed_cluster import GPU_KINDS, MixedCluster
 from benchmarks.progress import tell
 from benchmarks.specs import true_spec
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.core.model.spec_check import check_spec
 from dray.core.scheduling.explain.explain import View, headline

@@ -15,8 +15,8 @@ from benchmarks.cluster import Cluster, resident_mib, running_cluster
 from benchmarks.figures import Bar, Figure
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
-from dray.core.lifecycle.events import Clock, JobsSubmitted, NewJob
-from dray.core.lifecycle.state import State, Touched
+from dray.core.lifecycle.state.events import Clock, JobsSubmitted, NewJob
+from dray.core.lifecycle.state.state import State, Touched
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
 from dray.hub.engine.projection import build_projection

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.core_cluster import CLOCK, CoreCluster, pack
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.state.events import (
     AttemptAccepted,
     AttemptStarted,
     CreditSet,

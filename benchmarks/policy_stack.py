@@ -16,7 +16,7 @@ from benchmarks.core_cluster import CLOCK, CoreCluster, pack
 from benchmarks.figures import Bar, Figure
 from benchmarks.progress import tell
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import PlanDecided, PolicyChanged
+from dray.core.lifecycle.state.events import PlanDecided, PolicyChanged
 from dray.core.model.policy import (
     Budget,
     Cap,

@@ -25,7 +25,7 @@ from websockets import ConnectionClosed, Subprotocol
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake
 
-from dray.core.lifecycle.workers import FLAPPING
+from dray.core.lifecycle.happenings.workers import FLAPPING
 from dray.errors import HubUnavailable
 from dray.testing import RunningHub, running_hub
 from dray.wire.client_messages import SUBPROTOCOL_CLIENT

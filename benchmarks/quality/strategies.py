@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
+from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.remaining import Devices
 from dray.core.scheduling.placement.placer import STRATEGIES, Placer

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.attempts import adoptable
-from dray.core.lifecycle.effects import Assign, Cancel, Effect, FeedCalls, NoWork
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.holding.attempts import adoptable
+from dray.core.lifecycle.holding.lanes import outstanding
+from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.state.effects import Assign, Cancel, Effect, FeedCalls, NoWork
+from dray.core.lifecycle.state.events import (
     Activity,
     ArrayExtended,
     AttemptAccepted,
@@ -42,10 +44,8 @@ from dray.core.lifecycle.events import (
     WorkerReturned,
     is_fact,
 )
-from dray.core.lifecycle.invariants import problems
-from dray.core.lifecycle.lanes import outstanding
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import due, forget_answered, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.policy import Policy, pack_policy

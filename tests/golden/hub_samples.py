@@ -8,8 +8,8 @@ import msgspec
 from tests.golden.worker_samples import CAPABILITY_READ, SLOTS_READ
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Ack, LookUp, NoWork, Refuse, Resume
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.state.effects import Ack, LookUp, NoWork, Refuse, Resume
+from dray.core.lifecycle.state.events import (
     Activity,
     ArrayExtended,
     AttemptAccepted,
@@ -28,10 +28,10 @@ from dray.core.lifecycle.events import (
     SessionOpened,
     WorkerRegistered,
 )
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.state.events import (
     Feed as FeedOfCalls,
 )
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec
 from dray.hub.access.caller import Caller

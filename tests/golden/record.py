@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from tests.golden import hub_samples, stored_samples, worker_samples
 
-from dray.core.lifecycle.events import pack_facts
+from dray.core.lifecycle.state.events import pack_facts
 from dray.core.model.spec import JobSpec, pack_spec
 from dray.wire.codec import Codec, message
 from dray.wire.hub_messages import hub_codec

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.golden.worker_samples import CAPABILITY_READ, DEVICE_READ, SLOTS_READ
 
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.state.events import (
     Activity,
     ArrayExtended,
     AttemptAccepted,
@@ -44,7 +44,7 @@ from dray.core.lifecycle.events import (
     WorkerReturned,
     WorkerSilent,
 )
-from dray.core.lifecycle.state import Counters
+from dray.core.lifecycle.state.state import Counters
 from dray.core.model.ledger import Meter, PolicyRecord, Receipt, Victim
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Variant

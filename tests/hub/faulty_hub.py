@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dray.config import load_hub
-from dray.core.lifecycle import apply, events
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle import apply
+from dray.core.lifecycle.state import events
+from dray.core.lifecycle.state.state import State
 from dray.core.scheduling.passes.planning import plan
 from dray.hub import app
 from dray.hub.answers import answers

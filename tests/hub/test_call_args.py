@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.state.effects import Note
 from dray.hub.access.caller import Caller
 from dray.hub.calls.arguments import ArgsMemory, pack_args, size_of
 from dray.hub.calls.assignments import MESSAGE_BYTES, _portions

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from tests.hub.calls_desk import DEADLINE_S, client_of, lanes_of, new_job, rows
 
-from dray.core.lifecycle.effects import CallsDone, Note
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import CallsDone, Note
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job, JobState
 from dray.hub.calls.results import Recorded
 from dray.hub.calls.subscriptions import CallFeed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ledger import Meter
 from dray.core.model.policy_check import check_policy
 from dray.hub.decisions.holdings import find_holdings, known_names, quotas_in_force, used_gpu_hours

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.effects import Cancel, Effect
-from dray.core.lifecycle.events import Event
+from dray.core.lifecycle.state.effects import Cancel, Effect
+from dray.core.lifecycle.state.events import Event
 from dray.hub.engine.projection import build_projection
 from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.inbound import register

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from tests.hub.asking import ask
 
-from dray.core.lifecycle.events import AttemptEnded, Outcome, pack_facts
+from dray.core.lifecycle.state.events import AttemptEnded, Outcome, pack_facts
 from dray.core.model.records import Attempt, Job
 from dray.testing.hub_process import RunningHub
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.state.events import Clock
 from dray.core.model.policy import Pace, Pacing, Policy
 from dray.core.model.spec import JobSpec
 from dray.errors import TooManyRequests

@@ -9,8 +9,8 @@ from hypothesis import given
 from tests.core.harness import Cluster
 from tests.properties.test_matching import CARDS, OFFERS, SPECS, ask
 
-from dray.core.lifecycle.events import Event, NewJob, Suspected, WorkerDrained, WorkerSilent
-from dray.core.lifecycle.jobs import draft_job
+from dray.core.lifecycle.state.events import Event, NewJob, Suspected, WorkerDrained, WorkerSilent
+from dray.core.lifecycle.tasks.jobs import draft_job
 from dray.core.model.resources import asks_of
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec

@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.properties.world import STEPS, World, records, refold
 
-from dray.core.lifecycle.events import Fact, pack_facts
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Fact, pack_facts
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Phase
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 from hypothesis import given
 from tests.core.harness import AGENT, Cluster
 
-from dray.core.lifecycle.columns import pick_cards
-from dray.core.lifecycle.events import Event, Suspected, WorkerDrained, WorkerSilent
+from dray.core.lifecycle.state.columns import pick_cards
+from dray.core.lifecycle.state.events import Event, Suspected, WorkerDrained, WorkerSilent
 from dray.core.model.capability import Device
 from dray.core.model.resources import WHOLE, Ask, ask_of
 from dray.core.model.spec_check import check_spec

@@ -11,8 +11,8 @@ from hypothesis import given
 from tests.core.harness import Cluster
 from tests.properties.placed import hold_all
 
-from dray.core.lifecycle.events import PolicyChanged
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import PolicyChanged
+from dray.core.lifecycle.state.state import State
 from dray.core.model.capability import Device
 from dray.core.model.policy import PlacementPolicy, Policy, Weights, pack_policy
 from dray.core.model.resources import WHOLE, Ask, Asks

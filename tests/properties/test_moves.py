@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.receipts import receipts
+from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.model.ids import attempt_number
 from dray.core.model.ledger import Victim
 from dray.core.model.policy import Cap, Pacing, PlacementPolicy, Policy, PreemptionPolicy, Queue, Quota

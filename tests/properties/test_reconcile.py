@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dray.core.lifecycle.reconcile import (
+from dray.core.lifecycle.happenings.reconcile import (
     ADOPT,
     KEEP,
     LOSE,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.events import WorkerDrained, WorkerForgotten, WorkerLeft
+from dray.core.lifecycle.state.events import WorkerDrained, WorkerForgotten, WorkerLeft
 from dray.core.model.policy import PlacementPolicy, Provider, Weights
 from dray.core.model.resources import Ask
 from dray.core.scheduling.capacity.remaining import Rooms

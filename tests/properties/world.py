@@ -14,8 +14,10 @@ import msgspec
 from tests.core.harness import Cluster, registration
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Assign, Effect, FeedCalls
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.recovery import load, read_ledger, release, wake_up
+from dray.core.lifecycle.state.effects import Assign, Effect, FeedCalls
+from dray.core.lifecycle.state.events import (
     Activity,
     AttemptEnded,
     AttemptSaved,
@@ -34,10 +36,8 @@ from dray.core.lifecycle.events import (
     pack_facts,
     unpack_facts,
 )
-from dray.core.lifecycle.invariants import problems
-from dray.core.lifecycle.recovery import load, read_ledger, release, wake_up
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import Counters, State, Touched
+from dray.core.lifecycle.state.state import Counters, State, Touched
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ledger import LedgerKey, pack_record, unpack_record
 from dray.core.model.policy import (
     Budget,

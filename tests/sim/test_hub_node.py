@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state.timings import Rules
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Connection, Weather

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from dray.core.lifecycle.receipts import receipts
+from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.model.policy import ORDERS, STRATEGIES
 from dray.core.model.policy_check import check_policy
 from dray.core.model.policy_spelling import policy_document

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records import Phase
 from dray.core.model.spec import TIERS
 from dray.sim.faults.checker import Checker

@@ -21,11 +21,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dray.config import HubConfig
-from dray.core.lifecycle.effects import CallsDone
-from dray.core.lifecycle.events import EpochStarted
 from dray.core.lifecycle.recovery import wake_up
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import CallsDone
+from dray.core.lifecycle.state.events import EpochStarted
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.policy import DEFAULT_QUEUE
 from dray.descriptors import file_limit, raise_file_limit
 from dray.errors import DrayError, EpochLost, NoSpace, StoreGone

@@ -10,8 +10,8 @@ import logging
 from pathlib import Path
 
 from dray.config import HubConfig
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
 from dray.errors import EpochLost, StoreGone
 from dray.hub.calls.blobs import Blobs
 from dray.hub.engine.engine import Engine

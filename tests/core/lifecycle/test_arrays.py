@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.harness import Cluster, assigned
 
-from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records import JobState
 
 

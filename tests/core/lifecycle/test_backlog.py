@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.core.lifecycle.backlog import RANGE, Backlog, BucketKey, Entry
+from dray.core.lifecycle.state.lines import RANGE, Backlog, BucketKey, Entry
 
 
 def test_a_line_met_by_two_gates_waits_behind_the_last_one_alone() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster, assigned, cancels, only
 
-from dray.core.lifecycle.effects import Ack, Cancel
-from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.recovery import wake_up
+from dray.core.lifecycle.state.effects import Ack, Cancel
+from dray.core.lifecycle.state.events import Clock
 from dray.core.model.records import JobState, Phase
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster, only
 
-from dray.core.lifecycle.effects import Assign, Note
-from dray.core.lifecycle.events import AttemptSaved, AttemptsLost, Progressed
-from dray.core.lifecycle.receipts import lost_ms
-from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.holding.receipts import lost_ms
+from dray.core.lifecycle.state.effects import Assign, Note
+from dray.core.lifecycle.state.events import AttemptSaved, AttemptsLost, Progressed
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records import JobState, Phase
 from dray.core.model.worker import Progress
 

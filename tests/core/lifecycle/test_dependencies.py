@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster, assigned, only
 
-from dray.core.lifecycle.effects import Note
-from dray.core.lifecycle.events import CancelRequested, JobsSubmitted, NewJob
 from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.recovery import load
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Note
+from dray.core.lifecycle.state.events import CancelRequested, JobsSubmitted, NewJob
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import JobState
 from dray.core.model.spec import pack_spec
 from dray.core.model.spec_check import check_spec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.core.lifecycle.attempts import TRANSITIONS, TRIGGERS
 from dray.core.lifecycle.diagram import EVENTS, PHASES, STATES, states_page
+from dray.core.lifecycle.holding.attempts import TRANSITIONS, TRIGGERS
 from dray.core.model.records import JobState, Phase
 
 PAGE = states_page()

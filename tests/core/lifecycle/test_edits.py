@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from tests.core.harness import Cluster, assigned
 
-from dray.core.lifecycle.events import JobsSubmitted, NewJob, PolicyChanged
+from dray.core.lifecycle.state.events import JobsSubmitted, NewJob, PolicyChanged
 from dray.core.model.policy import Policy, Queue, pack_policy
 from dray.core.model.records import Job, JobState
 from dray.core.model.spec import pack_spec, unpack_spec

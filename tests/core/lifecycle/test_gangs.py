@@ -7,12 +7,12 @@ import pytest
 from tests.core.harness import Cluster, assigned, cancels, only
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Ack, Assign, Go, Note
-from dray.core.lifecycle.events import Placement, PlanDecided, RequeueRequested, WorkerDrained
 from dray.core.lifecycle.invariants import problems
-from dray.core.lifecycle.jobs import stop_attempt
 from dray.core.lifecycle.recovery import release, wake_up
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Ack, Assign, Go, Note
+from dray.core.lifecycle.state.events import Placement, PlanDecided, RequeueRequested, WorkerDrained
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.jobs import stop_attempt
 from dray.core.model.records import JobState, Phase
 
 

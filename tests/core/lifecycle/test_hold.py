@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.harness import Cluster, assigned
 
-from dray.core.lifecycle.events import Placement, PlanDecided
+from dray.core.lifecycle.state.events import Placement, PlanDecided
 from dray.core.model.records import JobState
 from dray.core.scheduling.passes.planning import plan
 

@@ -8,11 +8,11 @@ import pytest
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Ack, Assign, CallsDone, Cancel, Effect, FeedCalls, Note
-from dray.core.lifecycle.events import AttemptsLost, CallsEnded, CallsFed, CutDue, Feed, LanesClosed
-from dray.core.lifecycle.lanes import finals, missing, outstanding
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding.lanes import finals, missing, outstanding
+from dray.core.lifecycle.state.effects import Ack, Assign, CallsDone, Cancel, Effect, FeedCalls, Note
+from dray.core.lifecycle.state.events import AttemptsLost, CallsEnded, CallsFed, CutDue, Feed, LanesClosed
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records import LANE, JobState, Phase
 from dray.wire.worker_messages import LAST_TRY
 

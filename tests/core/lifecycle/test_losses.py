@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster, assigned, only
 
-from dray.core.lifecycle.effects import CloseSession
-from dray.core.lifecycle.events import Clock, WorkerForgotten
 from dray.core.lifecycle.recovery import wake_up
+from dray.core.lifecycle.state.effects import CloseSession
+from dray.core.lifecycle.state.events import Clock, WorkerForgotten
 from dray.core.model.records import JobState, Phase
 
 

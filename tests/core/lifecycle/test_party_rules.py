@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.core.lifecycle.parties import Parties
+from dray.core.lifecycle.state.parties import Parties
 from dray.core.model.policy_check import check_policy
 from dray.core.model.records import Job
 from dray.core.model.spec import pack_spec

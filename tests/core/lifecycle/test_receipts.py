@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 from tests.core.harness import Cluster, only
 
-from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import AttemptSaved
-from dray.core.lifecycle.receipts import receipts, receipts_about
+from dray.core.lifecycle.holding.receipts import receipts, receipts_about
+from dray.core.lifecycle.state.effects import Effect, Note
+from dray.core.lifecycle.state.events import AttemptSaved
 from dray.core.model.ledger import Receipt
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster, assigned, cancels, only
 
-from dray.core.lifecycle.effects import Ack, Alarm, Cancel, CloseSession
-from dray.core.lifecycle.events import Activity, Outcome, SessionClosed
+from dray.core.lifecycle.state.effects import Ack, Alarm, Cancel, CloseSession
+from dray.core.lifecycle.state.events import Activity, Outcome, SessionClosed
 from dray.core.model.records import JobState, Phase
 from dray.core.model.units import GB
 

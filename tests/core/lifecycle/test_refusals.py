@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from tests.core.harness import Cluster, assigned
 
-from dray.core.lifecycle.effects import Alarm
-from dray.core.lifecycle.events import CreditSet
+from dray.core.lifecycle.state.effects import Alarm
+from dray.core.lifecycle.state.events import CreditSet
 from dray.core.model.capability import Slots
 
 FULL = "no space left on the worker"

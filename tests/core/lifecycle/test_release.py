@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.core.harness import Cluster, assigned, only
 
-from dray.core.lifecycle.effects import LookUp
-from dray.core.lifecycle.events import AttemptEnded, WorkerForgotten
 from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.recovery import release
-from dray.core.lifecycle.state import State, Touched
+from dray.core.lifecycle.state.effects import LookUp
+from dray.core.lifecycle.state.events import AttemptEnded, WorkerForgotten
+from dray.core.lifecycle.state.state import State, Touched
 from dray.core.model.records import JobState
 
 

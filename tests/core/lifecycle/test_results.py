@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster, cancels, only
 
-from dray.core.lifecycle.effects import Cancel
+from dray.core.lifecycle.state.effects import Cancel
 from dray.core.model.records import JobState, Phase
 
 

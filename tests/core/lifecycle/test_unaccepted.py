@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.core.harness import Cluster, assigned, cancels, only
 
-from dray.core.lifecycle.effects import Ack, Assign, Cancel, Effect, StopIfOver
+from dray.core.lifecycle.happenings.workers import MOST_UNKNOWN, stop_over
+from dray.core.lifecycle.state.effects import Ack, Assign, Cancel, Effect, StopIfOver
 from dray.core.lifecycle.timers import forget_answered, unanswered
-from dray.core.lifecycle.workers import MOST_UNKNOWN, stop_over
 from dray.core.model.records import JobState, Phase
 
 

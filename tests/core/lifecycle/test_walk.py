@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster, assigned, cancels, only
 
-from dray.core.lifecycle.effects import Ack, Cancel, LookUp, Note, NoWork, Refuse
-from dray.core.lifecycle.events import AttemptAccepted, AttemptEnded, Outcome, WorkerChanged, WorkerDrained
+from dray.core.lifecycle.state.effects import Ack, Cancel, LookUp, Note, NoWork, Refuse
+from dray.core.lifecycle.state.events import (
+    AttemptAccepted,
+    AttemptEnded,
+    Outcome,
+    WorkerChanged,
+    WorkerDrained,
+)
 from dray.core.model.capability import Capability, Slots
 from dray.core.model.records import JobState, Phase
 

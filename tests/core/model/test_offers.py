@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dray.core.lifecycle.columns import offer_of, pick_cards
+from dray.core.lifecycle.state.columns import offer_of, pick_cards
 from dray.core.model.capability import Capability, Device, GpuInfo
 from dray.core.model.resources import WHOLE, Ask, ask_of
 from dray.core.model.spec_check import check_spec

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.state import NEVER
+from dray.core.lifecycle.state.state import NEVER
 from dray.core.scheduling.explain.explain import View, explain, headline, look_ahead
 from dray.core.scheduling.explain.fixes import seek_change
 from dray.core.scheduling.explain.reason import (

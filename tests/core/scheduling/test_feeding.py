@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.effects import FeedCalls, Resume
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.state.effects import FeedCalls, Resume
+from dray.core.lifecycle.state.events import (
     ArrayExtended,
     AttemptResumed,
     AttemptYielded,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.events import PolicyChanged
+from dray.core.lifecycle.state.events import PolicyChanged
 from dray.core.model.policy import PlacementPolicy, Policy, pack_policy
 from dray.core.model.resources import WHOLE, Ask, Asks
 from dray.core.scheduling.capacity.remaining import Rooms

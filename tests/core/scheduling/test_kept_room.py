@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.events import AttemptEnded
-from dray.core.lifecycle.receipts import receipts
+from dray.core.lifecycle.holding.receipts import receipts
+from dray.core.lifecycle.state.events import AttemptEnded
 from dray.core.model.capability import Slots
 from dray.core.model.policy import PlacementPolicy, PreemptionPolicy, Queue
 from dray.core.scheduling.claims.reservations import end_ms

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.effects import Cancel
-from dray.core.lifecycle.events import AttemptYielded
-from dray.core.lifecycle.receipts import receipts
+from dray.core.lifecycle.holding.receipts import receipts
+from dray.core.lifecycle.state.effects import Cancel
+from dray.core.lifecycle.state.events import AttemptYielded
 from dray.core.model.policy import PreemptionPolicy, Queue
 from dray.core.model.records import Phase
 from dray.core.scheduling.explain.explain import explain, look_ahead

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster, assigned
 
-from dray.core.lifecycle.events import WorkerChanged, WorkerDrained
+from dray.core.lifecycle.state.events import WorkerChanged, WorkerDrained
 from dray.core.model.capability import Capability, Device, GpuInfo
 from dray.core.scheduling.explain.explain import explain, message_of
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.moves import recall
-from dray.core.lifecycle.receipts import receipts
+from dray.core.lifecycle.holding.moves import recall
+from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.model.ledger import Receipt
 from dray.core.model.policy import Limits, Pace, Pacing, PlacementPolicy, PreemptionPolicy, Queue, Quota
 from dray.core.scheduling.explain.explain import explain

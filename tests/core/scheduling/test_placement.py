@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster, assigned
 
-from dray.core.lifecycle.events import PolicyChanged
+from dray.core.lifecycle.state.events import PolicyChanged
 from dray.core.model.capability import Device
 from dray.core.model.policy import STRATEGIES as POLICY_STRATEGIES
 from dray.core.model.policy import PlacementPolicy, Policy, Weights, pack_policy

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.events import HoldChanged, JobsSubmitted, NewJob
-from dray.core.lifecycle.receipts import receipts
+from dray.core.lifecycle.holding.receipts import receipts
+from dray.core.lifecycle.state.events import HoldChanged, JobsSubmitted, NewJob
 from dray.core.model.ledger import Receipt
 from dray.core.model.policy import FairShare, Limits, PreemptionPolicy, Queue
 from dray.core.model.spec import pack_spec

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.lifecycle.events import PolicyChanged
-from dray.core.lifecycle.experience import Experience
+from dray.core.lifecycle.state.events import PolicyChanged
+from dray.core.lifecycle.state.experience import Experience
 from dray.core.model.policy import PlacementPolicy, Policy, Provider, Weights, pack_policy
 from dray.core.model.resources import Ask
 from dray.core.scheduling.capacity.remaining import Rooms

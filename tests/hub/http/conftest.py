@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.errors import NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.access.tokens import Tokens, make_token

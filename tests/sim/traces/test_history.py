@@ -9,8 +9,8 @@ from tests.sim.traces.excerpts import storm
 
 from dray.cli.main import main
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import WorkerLeft
-from dray.core.lifecycle.state import Touched
+from dray.core.lifecycle.state.events import WorkerLeft
+from dray.core.lifecycle.state.state import Touched
 from dray.core.model.capability import Slots
 from dray.core.model.policy_check import check_policy
 from dray.errors import InvalidInput

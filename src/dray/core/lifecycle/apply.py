@@ -8,23 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle import (
-    calls,
-    cancels,
-    checkpoints,
-    control,
-    events,
-    jobs,
-    preemptions,
-    refusals,
-    regime,
-    results,
-    workers,
-    yields,
-)
-from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import Clock, EpochStarted, Event
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.happenings import cancels, preemptions, workers, yields
+from dray.core.lifecycle.happenings import edits as control
+from dray.core.lifecycle.happenings import policy as regime
+from dray.core.lifecycle.happenings import saves as checkpoints
+from dray.core.lifecycle.holding import refusals
+from dray.core.lifecycle.state import events
+from dray.core.lifecycle.state.effects import Effect, Note
+from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import calls, jobs, results
 
 
 def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effect]:

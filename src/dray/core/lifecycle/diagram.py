@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.core.lifecycle.attempts import TRANSITIONS, TRIGGERS
+from dray.core.lifecycle.holding.attempts import TRANSITIONS, TRIGGERS
 from dray.core.model.records import JobState, Phase
 
 PHASES: dict[Phase, str] = {

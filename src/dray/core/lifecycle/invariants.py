@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.core.lifecycle import gangs
-from dray.core.lifecycle.backlog import RANGE
-from dray.core.lifecycle.lanes import lane_at
-from dray.core.lifecycle.parties import Gate, Holding, QuotaGate, cost_of, gpus_of
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding.lanes import lane_at
+from dray.core.lifecycle.state.lines import RANGE
+from dray.core.lifecycle.state.parties import Gate, Holding, QuotaGate, cost_of, gpus_of
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import gangs
 from dray.core.model.dependency import read_need
 from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, JobState, Task

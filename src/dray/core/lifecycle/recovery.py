@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle import attempts, calls, dependencies, gangs, jobs, moves, receipts
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.state import Counters, State
+from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import Counters, State
+from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.lifecycle.timers import unanswered
 from dray.core.model.ledger import PolicyRecord, unpack_record
 from dray.core.model.policy import unpack_policy

@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from dray.core.lifecycle import attempts, calls, gangs, jobs
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.holding import attempts
+from dray.core.lifecycle.state.events import (
     ArrayExtended,
     AttemptRevoked,
     AttemptsLost,
@@ -30,7 +30,8 @@ from dray.core.lifecycle.events import (
     WaitTimedOut,
     WorkerSilent,
 )
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.records import Attempt, Phase
 
 Reasons = Callable[[str], str]

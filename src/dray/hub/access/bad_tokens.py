@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.errors import TooManyRequests
 
 BURST, PER_S = 50.0, 1.0

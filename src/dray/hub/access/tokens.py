@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.state.effects import Note
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.spec_check import suggest
 from dray.errors import Conflict, InvalidInput, NotFound, Problem, Unauthenticated

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 import dray
-from dray.core.lifecycle.effects import Note
-from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.holding.receipts import receipts_about
 from dray.core.lifecycle.invariants import problems
-from dray.core.lifecycle.receipts import receipts_about
-from dray.core.lifecycle.results import find
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Note
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.results import find
 from dray.core.model.records import Attempt, Job, JobState
 from dray.core.model.spec import JobSpec
 from dray.core.scheduling.explain.explain import View, headline

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.errors import Conflict, NotFound
 from dray.hub.access.caller import Caller

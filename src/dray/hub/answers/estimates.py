@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.effects import Note
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Note
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import Job
 from dray.core.scheduling.explain.reason import span

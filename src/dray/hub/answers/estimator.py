@@ -16,8 +16,8 @@ from typing import IO
 
 import msgspec
 
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
 from dray.core.scheduling.passes.run_forward import Forecast
 from dray.core.scheduling.passes.snapshot import TaskKey, build_scene
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Attempt, Job
 from dray.errors import InvalidInput, NotFound
 from dray.hub.access.caller import Caller

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dray.config import HubConfig, tell_origin
-from dray.core.lifecycle.effects import Note
-from dray.core.lifecycle.parties import MINUTE_MS, PaceGate
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Note
+from dray.core.lifecycle.state.parties import MINUTE_MS, PaceGate
+from dray.core.lifecycle.state.state import State
 from dray.core.model.policy import DEFAULT_QUEUE, EACH, Cap, Pace, Quota
 from dray.core.model.policy_check import check_policy
 from dray.core.model.policy_spelling import list_values, policy_document

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.hub.engine.engine import Engine
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.state.effects import Note
 from dray.hub.store.base import ArgsChunk, Store
 from dray.wire.worker_messages import PackedValue
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Attempt, Job
 from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
 from dray.hub.calls.arguments import ArgsMemory

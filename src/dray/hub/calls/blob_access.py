@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.hub.access.caller import Caller
 from dray.hub.calls.blob_quotas import BlobShares
 from dray.hub.calls.blobs import Blobs, unknown_blob

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import LANE, Attempt, Job, JobState, Phase, Task
 from dray.hub.calls.results import CallRow, rows_of
 from dray.hub.store.base import Chunk, ResultsChunk, Store

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.effects import Effect, Refuse
-from dray.core.lifecycle.events import CallsEnded, Event
-from dray.core.lifecycle.lanes import Outstanding, finals, find_lane, outstanding
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding.lanes import Outstanding, finals, find_lane, outstanding
+from dray.core.lifecycle.state.effects import Effect, Refuse
+from dray.core.lifecycle.state.events import CallsEnded, Event
+from dray.core.lifecycle.state.state import State
 from dray.hub.store.base import BlobRef, Chunk, ResultsChunk
 from dray.wire.worker_messages import CallsResult, PackedValue
 

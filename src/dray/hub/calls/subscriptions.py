@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dray.core.lifecycle.effects import CallsDone, Note
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import CallsDone, Note
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.hub.calls.results import Recorded, pushed_columns, read_columns
 from dray.hub.store.base import Store

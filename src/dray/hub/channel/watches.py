@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from dray.core.lifecycle.effects import Note
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Note
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.hub.documents.records import Document, task_counts
 

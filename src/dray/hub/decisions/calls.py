@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from dray.core.lifecycle.events import ArrayExtended, Clock, Event
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import ArrayExtended, Clock, Event
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.core.model.spec import MAX_TASKS, JobSpec
 from dray.errors import (

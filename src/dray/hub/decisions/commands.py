@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.events import CancelRequested, Clock, JobsSubmitted, NewJob, WorkerDrained
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import CancelRequested, Clock, JobsSubmitted, NewJob, WorkerDrained
+from dray.core.lifecycle.state.state import State
 from dray.core.model.policy import Policy
 from dray.core.model.records import Job
 from dray.core.model.spec import JobSpec, pack_spec, unpack_spec

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from dray.core.lifecycle.events import Clock, Event, HoldChanged, JobEdited, RequeueRequested
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock, Event, HoldChanged, JobEdited, RequeueRequested
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Attempt, Job, JobState
 from dray.core.model.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
 from dray.core.model.spec_check import check_spec

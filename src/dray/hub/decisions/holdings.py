@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from dray.core.lifecycle.parties import HOUR_MS, QuotaGate
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.parties import HOUR_MS, QuotaGate
+from dray.core.lifecycle.state.state import State
 from dray.core.model.policy import EACH, PRINCIPALS, Policy, Quota
 from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.state.events import Clock
 from dray.core.model.labels import holds
 from dray.core.model.policy import EACH, Pace, Policy
 from dray.core.model.spec import JobSpec

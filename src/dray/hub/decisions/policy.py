@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dray.core.lifecycle.events import Clock, PolicyChanged
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock, PolicyChanged
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ledger import PolicyRecord
 from dray.core.model.policy import DEFAULT_QUEUE, Policy, pack_policy
 from dray.core.model.policy_spelling import compare_policies

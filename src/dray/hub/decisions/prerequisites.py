@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dray.core.lifecycle.dependencies import reaches
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding.dependencies import reaches
+from dray.core.lifecycle.state.state import State
 from dray.core.model.dependency import broken_words, is_met, read_need
 from dray.core.model.records import Job, JobState
 from dray.core.model.spec import JobSpec

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.effects import Note
+from dray.core.lifecycle.state.effects import Note
 from dray.errors import InvalidInput
 from dray.hub.documents.records import moment
 from dray.hub.store.base import Store

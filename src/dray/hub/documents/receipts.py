@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.receipts import number_of, receipts
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding.receipts import number_of, receipts
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Phase, Task

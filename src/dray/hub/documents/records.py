@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Job, JobState, Task
 from dray.core.model.spec import spec_document, unpack_spec

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dray.core.lifecycle.events import Clock, NewJob
-from dray.core.lifecycle.jobs import draft_job
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock, NewJob
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.jobs import draft_job
 from dray.core.model.ledger import Victim
 from dray.core.model.records import Job
 from dray.core.model.resources import asks_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from dray.core.lifecycle.events import Clock
+from dray.core.lifecycle.state.events import Clock
 
 
 class HubClock:

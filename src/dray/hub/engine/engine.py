@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from dray.core.lifecycle.events import Clock, EpochStarted, Fact
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock, EpochStarted, Fact
+from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.timers import forget_answered, next_due_ms
 from dray.errors import NotReady
 from dray.hub.engine.clock import HubClock

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import msgspec
 
-from dray.core.lifecycle.events import Clock
 from dray.core.lifecycle.recovery import release
-from dray.core.lifecycle.state import State, Touched
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State, Touched
 from dray.core.model.ledger import LedgerKey, pack_record
 from dray.core.model.records import Attempt, Job
 from dray.core.model.resources import Ask

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import Clock, Fact, unpack_facts
 from dray.core.lifecycle.recovery import Faults, load, read_ledger, recall
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import Counters, State
+from dray.core.lifecycle.state.events import Clock, Fact, unpack_facts
+from dray.core.lifecycle.state.state import Counters, State
+from dray.core.lifecycle.state.timings import Rules
 from dray.hub.store.base import LogEntry, Store
 
 BATCH = 1000

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Alarm, Effect, Note, NoWork
-from dray.core.lifecycle.events import Clock, Event, Fact, PlanDecided, is_fact, pack_facts
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Alarm, Effect, Note, NoWork
+from dray.core.lifecycle.state.events import Clock, Event, Fact, PlanDecided, is_fact, pack_facts
+from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.timers import due
 from dray.core.scheduling.explain.explain import View, headline
 from dray.core.scheduling.passes.lane_feeding import feed, prepare

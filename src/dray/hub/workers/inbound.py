@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dray.core.lifecycle.attempts import adoptable
-from dray.core.lifecycle.checkpoints import is_news
-from dray.core.lifecycle.effects import Ack, Effect, LookUp, Refuse, Resume
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.happenings.saves import is_news
+from dray.core.lifecycle.happenings.workers import stop_over
+from dray.core.lifecycle.holding.attempts import adoptable
+from dray.core.lifecycle.holding.lanes import missing
+from dray.core.lifecycle.state.effects import Ack, Effect, LookUp, Refuse, Resume
+from dray.core.lifecycle.state.events import (
     Activity,
     AttemptAccepted,
     AttemptEnded,
@@ -33,10 +35,8 @@ from dray.core.lifecycle.events import (
     WorkerRegistered,
     WorkerReturned,
 )
-from dray.core.lifecycle.lanes import missing
-from dray.core.lifecycle.results import find
-from dray.core.lifecycle.state import State
-from dray.core.lifecycle.workers import stop_over
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.results import find
 from dray.core.model.ids import split_task_id
 from dray.core.model.records import LANE, Attempt
 from dray.hub.calls.results import record

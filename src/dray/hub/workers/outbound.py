@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle.effects import (
+from dray.core.lifecycle.state.effects import (
     Ack,
     Alarm,
     Assign,
@@ -25,9 +25,9 @@ from dray.core.lifecycle.effects import (
     Resume,
     StopIfOver,
 )
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.gangs import members, waits_for_go
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.gangs import members, waits_for_go
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Phase
 from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec, with_variant

@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
-from dray.core.lifecycle.effects import Alarm, CloseSession
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Alarm, CloseSession
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
 from dray.errors import Conflict
 from dray.hub.access.caller import Caller
 from dray.hub.access.tokens import Tokens

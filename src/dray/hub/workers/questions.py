@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.hub.access.caller import Caller
 from dray.hub.documents.records import worker_line, worker_tasks
 from dray.hub.engine.engine import Engine

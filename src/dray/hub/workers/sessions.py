@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from dray.core.lifecycle.events import Clock, SessionClosed, WorkerLeft
-from dray.core.lifecycle.results import find
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock, SessionClosed, WorkerLeft
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.results import find
 from dray.core.model.ids import split_task_id
 from dray.errors import InternalFault, InvalidInput
 from dray.hub.access.caller import Caller

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dray.sim.faults.mutants import Edit, Mutant
 
-_CALLS = "dray.core.lifecycle.calls:"
-_LANES = "dray.core.lifecycle.lanes:"
+_CALLS = "dray.core.lifecycle.tasks.calls:"
+_LANES = "dray.core.lifecycle.holding.lanes:"
 _FEEDING = "dray.core.scheduling.passes.lane_feeding:"
-_YIELDS = "dray.core.lifecycle.yields:"
+_YIELDS = "dray.core.lifecycle.happenings.yields:"
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
@@ -145,7 +145,7 @@ CALLS = (
     _one(
         "call-s-failure-will-do",
         "Whoever waits for a call to succeed starts after its failure too.",
-        "dray.core.lifecycle.dependencies:task_followers",
+        "dray.core.lifecycle.holding.dependencies:task_followers",
         "if not is_met(need, final)",
         "if False",
     ),
@@ -161,12 +161,14 @@ CALLS = (
         "Calls whose message was lost are never sent again.",
         (
             Edit(
-                "dray.core.lifecycle.workers:_keep_lane",
+                "dray.core.lifecycle.happenings.workers:_keep_lane",
                 "return [Assign(lane.worker, lane.uid)]",
                 "return []",
             ),
             Edit(
-                "dray.core.lifecycle.workers:resend_due", "and not (attempt.calls and attempt.phase.live)", ""
+                "dray.core.lifecycle.happenings.workers:resend_due",
+                "and not (attempt.calls and attempt.phase.live)",
+                "",
             ),
         ),
     ),

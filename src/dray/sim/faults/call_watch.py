@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dray.core.lifecycle.events import AttemptResumed, CallsEnded, CallsFed, Fact, LanesClosed
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import AttemptResumed, CallsEnded, CallsFed, Fact, LanesClosed
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job, JobState, Task
 from dray.core.model.spec import unpack_spec
 from dray.hub.calls.results import CallRow, rows_of

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import msgspec
 
-from dray.core.lifecycle.backlog import BucketKey
-from dray.core.lifecycle.events import Fact, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.invariants import job_problems, problems
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Fact, PlanDecided, WaitTimedOut
+from dray.core.lifecycle.state.lines import BucketKey
+from dray.core.lifecycle.state.state import State
 from dray.core.model.dependency import read_need
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dray.sim.faults.mutants import Edit, Mutant
 
-_CONTROL = "dray.core.lifecycle.control:"
-_JOBS = "dray.core.lifecycle.jobs:"
-_RESULTS = "dray.core.lifecycle.results:"
+_CONTROL = "dray.core.lifecycle.happenings.edits:"
+_JOBS = "dray.core.lifecycle.tasks.jobs:"
+_RESULTS = "dray.core.lifecycle.tasks.results:"
 _TIMERS = "dray.core.lifecycle.timers:"
 
 

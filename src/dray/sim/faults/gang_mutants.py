@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dray.sim.faults.mutants import Edit, Mutant
 
-_GANGS = "dray.core.lifecycle.gangs:"
-_CANCELS = "dray.core.lifecycle.cancels:"
-_JOBS = "dray.core.lifecycle.jobs:"
-_RESULTS = "dray.core.lifecycle.results:"
-_WORKERS = "dray.core.lifecycle.workers:"
+_GANGS = "dray.core.lifecycle.tasks.gangs:"
+_CANCELS = "dray.core.lifecycle.happenings.cancels:"
+_JOBS = "dray.core.lifecycle.tasks.jobs:"
+_RESULTS = "dray.core.lifecycle.tasks.results:"
+_WORKERS = "dray.core.lifecycle.happenings.workers:"
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
@@ -104,7 +104,11 @@ GANGS = (
         (
             Edit(_JOBS + "adopt", "if job.gang:", "if False:"),
             Edit(_WORKERS + "_report", " and not state.jobs[attempt.job_id].gang", ""),
-            Edit("dray.core.lifecycle.attempts:adoptable", " and not state.jobs[attempt.job_id].gang", ""),
+            Edit(
+                "dray.core.lifecycle.holding.attempts:adoptable",
+                " and not state.jobs[attempt.job_id].gang",
+                "",
+            ),
         ),
     ),
     _one(

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dray.core.lifecycle.effects import Alarm, Note
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.recovery import release, wake_up
+from dray.core.lifecycle.state.effects import Alarm, Note
+from dray.core.lifecycle.state.events import (
     ArrayExtended,
     Clock,
     EpochStarted,
@@ -23,9 +24,8 @@ from dray.core.lifecycle.events import (
     WorkerLeft,
     unpack_facts,
 )
-from dray.core.lifecycle.recovery import release, wake_up
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import State, Touched
+from dray.core.lifecycle.state.state import State, Touched
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import next_due_ms
 from dray.core.model.policy import Policy
 from dray.errors import DrayError, EpochLost, NotFound, StoreError

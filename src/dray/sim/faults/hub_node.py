@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.timings import Rules
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.sim.faults.hub_life import HubLife, Witness
 from dray.sim.faults.network import Connection

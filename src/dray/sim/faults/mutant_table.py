@@ -17,13 +17,13 @@ _RECOVER = "dray.hub.engine.recovery:_recover"
 _BUILD = "dray.hub.engine.projection:build_projection"
 _INBOUND = "dray.hub.workers.inbound:"
 _COMMANDS = "dray.hub.decisions.commands:"
-_RESULTS = "dray.core.lifecycle.results:"
-_CANCELS = "dray.core.lifecycle.cancels:"
-_JOBS = "dray.core.lifecycle.jobs:"
-_WORKERS = "dray.core.lifecycle.workers:"
+_RESULTS = "dray.core.lifecycle.tasks.results:"
+_CANCELS = "dray.core.lifecycle.happenings.cancels:"
+_JOBS = "dray.core.lifecycle.tasks.jobs:"
+_WORKERS = "dray.core.lifecycle.happenings.workers:"
 _TIMERS = "dray.core.lifecycle.timers:"
 _RECOVERY = "dray.core.lifecycle.recovery:"
-_COLUMNS = "dray.core.lifecycle.columns:Columns."
+_COLUMNS = "dray.core.lifecycle.state.columns:Columns."
 _ROOMS = "dray.core.scheduling.capacity.remaining:Rooms."
 _MACHINE = "dray.agent.machine:Machine."
 
@@ -293,21 +293,21 @@ WORKERS = (
     _one(
         "missing-kept",
         "What a worker came back without is believed to run on.",
-        "dray.core.lifecycle.reconcile:reconcile",
+        "dray.core.lifecycle.happenings.reconcile:reconcile",
         "RESEND if resend else LOSE",
         "RESEND if resend else KEEP",
     ),
     _one(
         "unaccepted-lost",
         "An assignment that was under way is given up instead of sent again.",
-        "dray.core.lifecycle.reconcile:reconcile",
+        "dray.core.lifecycle.happenings.reconcile:reconcile",
         "again = phase is Phase.ASSIGNED or",
         "again =",
     ),
     _one(
         "quarantine-kills",
         "Live work that the hub does not know is stopped.",
-        "dray.core.lifecycle.reconcile:_judge",
+        "dray.core.lifecycle.happenings.reconcile:_judge",
         "return QUARANTINE",
         "return STOP",
     ),

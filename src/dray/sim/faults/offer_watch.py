@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 
 
 class OfferWatch:

@@ -6,16 +6,16 @@ from dray.sim.faults.mutants import Edit, Mutant
 
 _PASS = "dray.core.scheduling.passes.planning:"
 _GATES = "dray.core.scheduling.turns.gates:Gates."
-_PARTIES = "dray.core.lifecycle.parties:"
-_ATTEMPTS = "dray.core.lifecycle.attempts:"
+_PARTIES = "dray.core.lifecycle.state.parties:"
+_ATTEMPTS = "dray.core.lifecycle.holding.attempts:"
 _PRECEDENCE = "dray.core.scheduling.turns.victim_rules:"
 _MOVES = "dray.core.scheduling.claims.moving_aside:"
 _CLAIMS = "dray.core.scheduling.claims.moving_room:claim_moves"
 _KEPT = "dray.core.scheduling.claims.reservations:"
 _VICTIMS = "dray.core.scheduling.claims.victims:"
-_REGIME = "dray.core.lifecycle.regime:"
-_JOBS = "dray.core.lifecycle.jobs:"
-_RESULTS = "dray.core.lifecycle.results:"
+_REGIME = "dray.core.lifecycle.happenings.policy:"
+_JOBS = "dray.core.lifecycle.tasks.jobs:"
+_RESULTS = "dray.core.lifecycle.tasks.results:"
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
@@ -103,7 +103,7 @@ RULES = (
     _one(
         "lines-of-a-shape-forgotten",
         "A line behind a gate is parked with its shape and stays so when the gate opens.",
-        "dray.core.lifecycle.backlog:Backlog.open",
+        "dray.core.lifecycle.state.lines:Backlog.open",
         "del self.gated[key]",
         "continue",
     ),
@@ -250,7 +250,7 @@ VICTIMS = (
     _one(
         "victim-goes-last",
         "A task that was stopped for another goes back to its old place.",
-        "dray.core.lifecycle.state:State.place_of",
+        "dray.core.lifecycle.state.state:State.place_of",
         'ahead = -1 if task is not None and task.ahead and name != "srsf" else 0',
         "ahead = 0",
     ),
@@ -264,21 +264,21 @@ VICTIMS = (
     _one(
         "receipt-forgotten",
         "A hub that starts again forgets whose room it keeps.",
-        "dray.core.lifecycle.receipts:recall",
+        "dray.core.lifecycle.holding.receipts:recall",
         'record.status == "open"',
         "False",
     ),
     _one(
         "shared-card-counted-whole",
         "A shared card counts as a whole one while it is given back.",
-        "dray.core.lifecycle.columns:Columns.hold",
+        "dray.core.lifecycle.state.columns:Columns.hold",
         "_add(used, index, sign * ask.gpu_milli)",
         "_add(used, index, sign * (ask.gpu_milli if sign > 0 else 1000))",
     ),
     _one(
         "memory-not-counted",
         "Memory is given out over and over.",
-        "dray.core.lifecycle.columns:Columns.hold",
+        "dray.core.lifecycle.state.columns:Columns.hold",
         'data["used_mem"][row] += sign * ask.memory_bytes',
         "pass",
     ),

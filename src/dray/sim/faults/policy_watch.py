@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.policy import Pace, Policy, Quota
 from dray.core.model.records import Attempt, Job
 from dray.core.model.resources import Ask

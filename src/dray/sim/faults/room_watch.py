@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dray.core.lifecycle.state import NEVER, Reservation, State
+from dray.core.lifecycle.state.state import NEVER, Reservation, State
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask, Asks

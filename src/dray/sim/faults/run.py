@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from typing import NamedTuple
 
-from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state.timings import Rules
 from dray.sim.faults.callers import Callers
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.clients import Clients

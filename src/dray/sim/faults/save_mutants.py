@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dray.sim.faults.mutants import Edit, Mutant
 
-_CHECKPOINTS = "dray.core.lifecycle.checkpoints:"
+_CHECKPOINTS = "dray.core.lifecycle.happenings.saves:"
 
 SAVES = (
     Mutant(
@@ -26,17 +26,17 @@ SAVES = (
     Mutant(
         "save-counted-twice",
         "An attempt that was given up and came back leaves what it had saved counted, and counts it again at its end.",
-        (Edit("dray.core.lifecycle.jobs:adopt", "task.used_ms -= attempt.saved_ms", "pass"),),
+        (Edit("dray.core.lifecycle.tasks.jobs:adopt", "task.used_ms -= attempt.saved_ms", "pass"),),
     ),
     Mutant(
         "save-not-counted",
         "What an attempt saved before it was cut short does not count against the time limit.",
-        (Edit("dray.core.lifecycle.jobs:requeue", "task.used_ms += attempt.saved_ms", "pass"),),
+        (Edit("dray.core.lifecycle.tasks.jobs:requeue", "task.used_ms += attempt.saved_ms", "pass"),),
     ),
     Mutant(
         "retry-gets-less",
         "A retry after a failure has only what earlier attempts left of the time limit.",
-        (Edit("dray.core.lifecycle.jobs:requeue", "task.used_ms = 0", "pass"),),
+        (Edit("dray.core.lifecycle.tasks.jobs:requeue", "task.used_ms = 0", "pass"),),
     ),
     Mutant(
         "save-of-the-future",

@@ -7,9 +7,9 @@ from itertools import pairwise
 import msgspec
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import Clock, unpack_facts
 from dray.core.lifecycle.invariants import problems
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Clock, unpack_facts
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import JobSpec, unpack_spec
 from dray.hub.store.base import JobFilter

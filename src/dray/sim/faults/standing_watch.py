@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement.candidates import score_all
 from dray.core.scheduling.placement.kept_keys import is_plain, keep_keys

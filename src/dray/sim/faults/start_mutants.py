@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dray.sim.faults.mutants import Edit, Mutant
 
-_REFUSALS = "dray.core.lifecycle.refusals:"
+_REFUSALS = "dray.core.lifecycle.holding.refusals:"
 _MACHINE = "dray.agent.machine:Machine."
 _READINESS = "dray.agent.readiness:Readiness."
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from dray.core.lifecycle.events import WorkerRegistered
+from dray.core.lifecycle.state.events import WorkerRegistered
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.resources import WHOLE
 from dray.core.model.spec import JobSpec, Variant, pack_spec, unpack_spec

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.effects import Cancel, Effect
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.recovery import release
+from dray.core.lifecycle.state.effects import Cancel, Effect
+from dray.core.lifecycle.state.events import (
     AttemptAccepted,
     AttemptEnded,
     AttemptSaved,
@@ -32,9 +33,8 @@ from dray.core.lifecycle.events import (
     SessionClosed,
     SessionOpened,
 )
-from dray.core.lifecycle.recovery import release
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import State, Touched
+from dray.core.lifecycle.state.state import State, Touched
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import due
 from dray.core.model.policy import Policy, pack_policy
 from dray.core.scheduling.passes.planning import plan, settle_plan

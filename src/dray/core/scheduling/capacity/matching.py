@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dray.core.lifecycle.columns import Offer, pick_cards
+from dray.core.lifecycle.state.columns import Offer, pick_cards
 from dray.core.model.capability import Device
 from dray.core.model.labels import holds
 from dray.core.model.resources import WHOLE, Ask, Rejection

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from dray.core.lifecycle.columns import Columns, Numbers, name_column, pick_cards
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.columns import Columns, Numbers, name_column, pick_cards
+from dray.core.lifecycle.state.state import State
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.model.worker import why_not_ready
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits

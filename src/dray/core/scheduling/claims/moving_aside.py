@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
-from dray.core.lifecycle.events import Move
-from dray.core.lifecycle.parties import PaceGate, QuotaGate, gpus_of
-from dray.core.lifecycle.state import State, TaskKey
+from dray.core.lifecycle.state.columns import Numbers
+from dray.core.lifecycle.state.events import Move
+from dray.core.lifecycle.state.parties import PaceGate, QuotaGate, gpus_of
+from dray.core.lifecycle.state.state import State, TaskKey
 from dray.core.model.records import Attempt, Job
 from dray.core.model.resources import Ask
 from dray.core.scheduling.capacity.remaining import Devices, Rooms, Rows

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dray.core.lifecycle.moves import is_under_way
-from dray.core.lifecycle.state import State, TaskKey
+from dray.core.lifecycle.holding.moves import is_under_way
+from dray.core.lifecycle.state.state import State, TaskKey
 from dray.core.model.resources import Ask
 from dray.core.scheduling.capacity.matching import rejections
 from dray.core.scheduling.capacity.remaining import Rooms

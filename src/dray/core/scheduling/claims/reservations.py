@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.columns import pick_cards
-from dray.core.lifecycle.events import Preemption
-from dray.core.lifecycle.state import NEVER, Reservation, State
+from dray.core.lifecycle.state.columns import pick_cards
+from dray.core.lifecycle.state.events import Preemption
+from dray.core.lifecycle.state.state import NEVER, Reservation, State
 from dray.core.model.capability import Device
 from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase

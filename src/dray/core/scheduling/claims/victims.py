@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dray.core.lifecycle.events import Move, Preemption
-from dray.core.lifecycle.parties import cost_of, gpus_of
-from dray.core.lifecycle.receipts import STALE_MS, Hit, lapses_ms, ran_ms, recent
-from dray.core.lifecycle.state import NEVER, State
+from dray.core.lifecycle.holding.receipts import STALE_MS, Hit, lapses_ms, ran_ms, recent
+from dray.core.lifecycle.state.events import Move, Preemption
+from dray.core.lifecycle.state.parties import cost_of, gpus_of
+from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE as CARD

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.parties import HOUR_MS, CapGate, Gate, PaceGate, QuotaGate
-from dray.core.lifecycle.preemptions import victims_of
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.happenings.preemptions import victims_of
+from dray.core.lifecycle.state.parties import HOUR_MS, CapGate, Gate, PaceGate, QuotaGate
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ledger import Victim
 from dray.core.model.records import Job
 from dray.core.model.resources import Asks

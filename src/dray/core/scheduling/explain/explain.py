@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.dependency import read_need
 from dray.core.model.records import Job
 from dray.core.model.resources import Ask, Rejection

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dray.core.lifecycle.parties import QuotaGate
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.parties import QuotaGate
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE, Ask, Asks
 from dray.core.model.units import GB, format_bytes

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dray.core.lifecycle.receipts import receipts_about
-from dray.core.lifecycle.state import NEVER, State
+from dray.core.lifecycle.holding.receipts import receipts_about
+from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.ids import task_id
 from dray.core.model.ledger import Receipt
 from dray.core.model.records import Attempt, Job, Phase

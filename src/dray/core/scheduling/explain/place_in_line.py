@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.core.scheduling.explain.reason import Place
 from dray.core.scheduling.turns.order import rank_of, stands

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.events import Preemption
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.events import Preemption
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.core.model.resources import Asks
 from dray.core.scheduling.passes.overlay import Overlay

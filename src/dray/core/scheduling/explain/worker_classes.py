@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Columns, Offer
+from dray.core.lifecycle.state.columns import Columns, Offer
 from dray.core.scheduling.capacity.remaining import Rows
 from dray.core.scheduling.capacity.survey import Scan
 from dray.core.scheduling.explain.reason import WorkerClass, word_short

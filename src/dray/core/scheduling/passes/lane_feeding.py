@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.core.lifecycle.calls import OVER
-from dray.core.lifecycle.events import AttemptResumed, CallsFed, Fact, Feed, LanesClosed
-from dray.core.lifecycle.jobs import next_index
-from dray.core.lifecycle.parties import QuotaGate
-from dray.core.lifecycle.state import State
-from dray.core.lifecycle.yields import has_room
+from dray.core.lifecycle.happenings.yields import has_room
+from dray.core.lifecycle.state.events import AttemptResumed, CallsFed, Fact, Feed, LanesClosed
+from dray.core.lifecycle.state.parties import QuotaGate
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.calls import OVER
+from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.spec import unpack_spec
 from dray.core.scheduling.passes.planning import prune

@@ -6,8 +6,8 @@ throw the overlay away.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.events import Preemption
-from dray.core.lifecycle.state import NEVER, State
+from dray.core.lifecycle.state.events import Preemption
+from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.records import Job
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.claims.moving_aside import Aside

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
-from dray.core.lifecycle.events import Placement, Preemption
-from dray.core.lifecycle.jobs import next_index
-from dray.core.lifecycle.parties import cost_of
-from dray.core.lifecycle.state import NEVER, State
+from dray.core.lifecycle.state.events import Placement, Preemption
+from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
+from dray.core.lifecycle.state.parties import cost_of
+from dray.core.lifecycle.state.state import NEVER, State
+from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records import Job
 from dray.core.scheduling.capacity.remaining import Rooms

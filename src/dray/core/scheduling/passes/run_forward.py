@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.state.events import (
     AttemptAccepted,
     AttemptEnded,
     AttemptStarted,
@@ -24,9 +24,9 @@ from dray.core.lifecycle.events import (
     PlanDecided,
     Preemption,
 )
-from dray.core.lifecycle.experience import kind_of_work
-from dray.core.lifecycle.histories import Spans
-from dray.core.lifecycle.state import NEVER, State
+from dray.core.lifecycle.state.experience import kind_of_work
+from dray.core.lifecycle.state.run_times import Spans
+from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.scheduling.claims.reservations import end_ms

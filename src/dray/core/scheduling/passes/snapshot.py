@@ -11,12 +11,12 @@ from itertools import islice
 
 import msgspec
 
-from dray.core.lifecycle.backlog import RANGE
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.jobs import next_index
 from dray.core.lifecycle.recovery import load, read_ledger
-from dray.core.lifecycle.rules import Rules
-from dray.core.lifecycle.state import Counters, State
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.lines import RANGE
+from dray.core.lifecycle.state.state import Counters, State
+from dray.core.lifecycle.state.timings import Rules
+from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.capability import Slots
 from dray.core.model.ledger import Receipt, pack_record
 from dray.core.model.records import Attempt, Job, JobState, Task

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dray.core.lifecycle.needs import Mask
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.parked_needs import Mask
+from dray.core.lifecycle.state.state import State
 from dray.core.model.resources import WHOLE
 from dray.core.scheduling.capacity.remaining import Left, Rooms, class_key
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.columns import Numbers
+from dray.core.lifecycle.state.state import State
 from dray.core.model.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.remaining import matches_offer
 from dray.core.scheduling.placement.kept_columns import Book, Books

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.columns import Numbers
+from dray.core.lifecycle.state.state import State
 from dray.core.model.resources import Ask
 from dray.core.scheduling.placement.scorers import Sight
 

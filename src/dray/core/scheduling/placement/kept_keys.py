@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dray.core.lifecycle.columns import Numbers
+from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.resources import Asks
 from dray.core.scheduling.capacity.remaining import Left
 from dray.core.scheduling.placement.candidates import LAST_RANK, RANK_BITS, score_all

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
+from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.records import Job
 from dray.core.scheduling.capacity.remaining import Mask
 from dray.core.scheduling.placement.candidates import RANK_BITS, Spot

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
+from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.resources import WHOLE
 from dray.core.scheduling.capacity.remaining import Mask
 

@@ -16,9 +16,9 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from dray.core.lifecycle.columns import Numbers
-from dray.core.lifecycle.experience import token_of
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.columns import Numbers
+from dray.core.lifecycle.state.experience import token_of
+from dray.core.lifecycle.state.state import State
 from dray.core.model.policy import Weights
 from dray.core.model.records import Job
 from dray.core.model.resources import WHOLE, Ask

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Columns, Numbers
+from dray.core.lifecycle.state.columns import Columns, Numbers
 from dray.core.model.resources import WHOLE
 from dray.core.scheduling.placement.packing_worth import Usual
 from dray.core.scheduling.placement.scorers import Floats

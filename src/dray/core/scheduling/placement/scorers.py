@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dray.core.lifecycle.columns import Columns, Numbers, Offer, kind_of
-from dray.core.lifecycle.experience import token_of
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.columns import Columns, Numbers, Offer, kind_of
+from dray.core.lifecycle.state.experience import token_of
+from dray.core.lifecycle.state.state import State
 from dray.core.model.labels import holds
 from dray.core.model.policy import Weights
 from dray.core.model.records import Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.scheduling.placement.scorers import Floats, Sight
 
 

@@ -5,8 +5,8 @@ What the pass has given out so far counts; nothing here changes the gates themse
 
 from __future__ import annotations
 
-from dray.core.lifecycle.parties import ENDLESS, Gate, PaceGate, gpus_of
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.parties import ENDLESS, Gate, PaceGate, gpus_of
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 from dray.core.scheduling.turns.order import Head
 

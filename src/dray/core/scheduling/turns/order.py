@@ -11,9 +11,9 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dray.core.lifecycle.backlog import RANGE, BucketKey, Entry
-from dray.core.lifecycle.parties import Party, usage_of
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
+from dray.core.lifecycle.state.parties import Party, usage_of
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Job
 
 

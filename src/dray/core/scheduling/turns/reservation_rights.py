@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from dray.core.lifecycle.state import Reservation, State
+from dray.core.lifecycle.state.state import Reservation, State
 from dray.core.model.records import Job
 
 # Of two users nobody can hold more than twice his share; there one reservation serves the other user anyway.

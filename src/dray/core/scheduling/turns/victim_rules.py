@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dray.core.lifecycle.parties import cost_of, gpus_of
-from dray.core.lifecycle.receipts import lost_ms, ran_ms
-from dray.core.lifecycle.state import NEVER, State
+from dray.core.lifecycle.holding.receipts import lost_ms, ran_ms
+from dray.core.lifecycle.state.parties import cost_of, gpus_of
+from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.records import Attempt, Job
 from dray.core.model.resources import Ask
 from dray.core.model.spec import TIERS

@@ -7,10 +7,10 @@ grow; an older save that comes late, or twice, changes nothing.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import AttemptSaved, Clock, Progressed
-from dray.core.lifecycle.results import find
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Effect, Note
+from dray.core.lifecycle.state.events import AttemptSaved, Clock, Progressed
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.results import find
 from dray.core.model.records import Attempt
 from dray.core.model.worker import Presence, Progress
 

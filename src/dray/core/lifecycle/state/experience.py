@@ -11,7 +11,7 @@ import hashlib
 from functools import lru_cache
 from typing import Any
 
-from dray.core.lifecycle.histories import Spans
+from dray.core.lifecycle.state.run_times import Spans
 from dray.core.model.records import LONGEST_S, Attempt, Job, Phase
 from dray.core.model.resources import Asks
 from dray.core.model.spec import unpack_spec

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.core.lifecycle import jobs, moves
-from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import Clock, Move, PlanDecided, Preemption
-from dray.core.lifecycle.receipts import close, lost_ms, ran_ms, receipts
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding import moves
+from dray.core.lifecycle.holding.receipts import close, lost_ms, ran_ms, receipts
+from dray.core.lifecycle.state.effects import Effect, Note
+from dray.core.lifecycle.state.events import Clock, Move, PlanDecided, Preemption
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import jobs
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Job
 from dray.core.model.spec import TIERS

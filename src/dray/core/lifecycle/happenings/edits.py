@@ -6,10 +6,11 @@ no longer stands is skipped where it is (see `scheduling.ordering`), and the job
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, dependencies, jobs, receipts
-from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import Clock, HoldChanged, JobEdited, RequeueRequested
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding import attempts, dependencies, receipts
+from dray.core.lifecycle.state.effects import Effect, Note
+from dray.core.lifecycle.state.events import Clock, HoldChanged, JobEdited, RequeueRequested
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import jobs
 from dray.core.model.records import Job
 from dray.core.model.resources import asks_of_packed
 from dray.core.model.spec import TIERS, JobSpec, unpack_spec

@@ -6,10 +6,10 @@ until it hears that it may; on its worker it goes before everything new.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, lanes
-from dray.core.lifecycle.effects import Effect, Note, Resume
-from dray.core.lifecycle.events import AttemptResumed, AttemptYielded, Clock, ResumeAsked
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding import attempts, lanes
+from dray.core.lifecycle.state.effects import Effect, Note, Resume
+from dray.core.lifecycle.state.events import AttemptResumed, AttemptYielded, Clock, ResumeAsked
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Attempt
 
 

@@ -6,9 +6,9 @@ changes nothing: it is a duplicate, or comes from an attempt whose time is over.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.columns import kind_of
-from dray.core.lifecycle.parties import Party, QuotaGate, cost_of, decayed, gpus_of
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.columns import kind_of
+from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed, gpus_of
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ledger import Meter
 from dray.core.model.records import Attempt, Job, Phase
 from dray.core.model.resources import WHOLE, Ask

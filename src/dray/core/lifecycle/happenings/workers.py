@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dray.core.lifecycle import attempts, gangs, jobs, lanes, refusals, results
-from dray.core.lifecycle.attempts import ACCEPT, RETURN, SILENCE, adoptable
-from dray.core.lifecycle.effects import (
+from dray.core.lifecycle.happenings.reconcile import (
+    ADOPT,
+    KEEP,
+    LOSE,
+    QUARANTINE,
+    RESEND,
+    STOP,
+    Reported,
+    reconcile,
+)
+from dray.core.lifecycle.holding import attempts, lanes, refusals
+from dray.core.lifecycle.holding.attempts import ACCEPT, RETURN, SILENCE, adoptable
+from dray.core.lifecycle.state.effects import (
     Ack,
     Alarm,
     Assign,
@@ -21,7 +31,7 @@ from dray.core.lifecycle.effects import (
     Note,
     StopIfOver,
 )
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.state.events import (
     Activity,
     AttemptRevoked,
     Clock,
@@ -42,8 +52,8 @@ from dray.core.lifecycle.events import (
     WorkerReturned,
     WorkerSilent,
 )
-from dray.core.lifecycle.reconcile import ADOPT, KEEP, LOSE, QUARANTINE, RESEND, STOP, Reported, reconcile
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import gangs, jobs, results
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Phase
 from dray.core.model.worker import Presence, Worker

@@ -8,11 +8,12 @@ one. Until then a member that has ended stays its task's current attempt: a resu
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, jobs
-from dray.core.lifecycle.attempts import REVOKE
-from dray.core.lifecycle.effects import Cancel, Effect, Go
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding import attempts
+from dray.core.lifecycle.holding.attempts import REVOKE
+from dray.core.lifecycle.state.effects import Cancel, Effect, Go
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import jobs
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import TIERS, unpack_spec
 

@@ -6,10 +6,10 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import attempts, calls, gangs, jobs, lanes, receipts, refusals
-from dray.core.lifecycle.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
-from dray.core.lifecycle.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.holding import attempts, lanes, receipts, refusals
+from dray.core.lifecycle.holding.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
+from dray.core.lifecycle.state.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
+from dray.core.lifecycle.state.events import (
     AttemptAccepted,
     AttemptEnded,
     AttemptRevoked,
@@ -19,7 +19,8 @@ from dray.core.lifecycle.events import (
     LimitPassed,
     Outcome,
 )
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import TIERS, unpack_spec

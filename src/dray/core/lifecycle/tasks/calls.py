@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dray.core.lifecycle import attempts, jobs, lanes, receipts, refusals
-from dray.core.lifecycle.attempts import ACCEPT, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
-from dray.core.lifecycle.effects import CallsDone, Cancel, Effect, FeedCalls, Note
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.holding import attempts, lanes, receipts, refusals
+from dray.core.lifecycle.holding.attempts import ACCEPT, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
+from dray.core.lifecycle.state.effects import CallsDone, Cancel, Effect, FeedCalls, Note
+from dray.core.lifecycle.state.events import (
     CallsEnded,
     CallsFed,
     Clock,
@@ -21,7 +21,8 @@ from dray.core.lifecycle.events import (
     LingerDue,
     Outcome,
 )
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import jobs
 from dray.core.model.ids import task_id
 from dray.core.model.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.spec import unpack_spec

@@ -6,10 +6,11 @@ until its worker says that it has.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import calls, jobs, lanes
-from dray.core.lifecycle.effects import CallsDone, Effect, Note
-from dray.core.lifecycle.events import CancelRequested, Clock
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding import lanes
+from dray.core.lifecycle.state.effects import CallsDone, Effect, Note
+from dray.core.lifecycle.state.events import CancelRequested, Clock
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import calls, jobs
 from dray.core.model.records import Job, JobState, Task
 from dray.core.model.spec import TIERS
 

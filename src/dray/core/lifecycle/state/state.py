@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.backlog import RANGE, Backlog, BucketKey, Entry, Shapes
-from dray.core.lifecycle.columns import Columns
-from dray.core.lifecycle.experience import Experience
-from dray.core.lifecycle.needs import Needs
-from dray.core.lifecycle.parties import Parties, gpus_of
-from dray.core.lifecycle.rules import Rules
+from dray.core.lifecycle.state.columns import Columns
+from dray.core.lifecycle.state.experience import Experience
+from dray.core.lifecycle.state.lines import RANGE, Backlog, BucketKey, Entry, Shapes
+from dray.core.lifecycle.state.parked_needs import Needs
+from dray.core.lifecycle.state.parties import Parties, gpus_of
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import task_id
 from dray.core.model.ledger import LedgerKey, LedgerRecord, Receipt
 from dray.core.model.policy import Policy

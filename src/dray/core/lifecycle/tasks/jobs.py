@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from dray.core.lifecycle import attempts, dependencies, lanes, receipts
-from dray.core.lifecycle.attempts import ADOPT, STOP
-from dray.core.lifecycle.effects import Assign, Cancel, Effect, FeedCalls, Note
-from dray.core.lifecycle.events import (
+from dray.core.lifecycle.holding import attempts, dependencies, lanes, receipts
+from dray.core.lifecycle.holding.attempts import ADOPT, STOP
+from dray.core.lifecycle.state.effects import Assign, Cancel, Effect, FeedCalls, Note
+from dray.core.lifecycle.state.events import (
     ArrayExtended,
     Clock,
     JobsSubmitted,
@@ -20,7 +20,7 @@ from dray.core.lifecycle.events import (
     PlanDecided,
     WaitTimedOut,
 )
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import LAST_ATTEMPT, attempt_number, task_id
 from dray.core.model.records import LANE, OPEN_STATES, Attempt, Job, JobState, Phase, Task
 from dray.core.model.resources import asks_of_packed

@@ -7,8 +7,8 @@ a move outlives the receipt it was decided with, since whoever it made room for 
 
 from __future__ import annotations
 
-from dray.core.lifecycle.receipts import lapses_ms
-from dray.core.lifecycle.state import Moving, State, TaskKey
+from dray.core.lifecycle.holding.receipts import lapses_ms
+from dray.core.lifecycle.state.state import Moving, State, TaskKey
 from dray.core.model.ledger import Receipt
 from dray.core.model.records import Phase
 

@@ -5,11 +5,11 @@ Costs in proportion to what waits and runs, once per change. Nothing that runs i
 
 from __future__ import annotations
 
-from dray.core.lifecycle.attempts import account
-from dray.core.lifecycle.backlog import Backlog
-from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import Clock, GateDue, LookDue, PolicyChanged, ProtectDue
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding.attempts import account
+from dray.core.lifecycle.state.effects import Effect, Note
+from dray.core.lifecycle.state.events import Clock, GateDue, LookDue, PolicyChanged, ProtectDue
+from dray.core.lifecycle.state.lines import Backlog
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ledger import PolicyRecord
 from dray.core.model.policy import unpack_policy
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Attempt, Job, JobState, Phase
 
 # A lane that is stopped for these reasons gives its calls back, whatever they made of the signal.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.dependency import Need, broken_words, is_met, read_need
 from dray.core.model.records import Job, JobState
 

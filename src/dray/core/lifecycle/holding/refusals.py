@@ -7,10 +7,10 @@ back, is one refusal.
 
 from __future__ import annotations
 
-from dray.core.lifecycle import lanes
-from dray.core.lifecycle.effects import Effect
-from dray.core.lifecycle.events import Clock, PauseOver
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.holding import lanes
+from dray.core.lifecycle.state.effects import Effect
+from dray.core.lifecycle.state.events import Clock, PauseOver
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records import Attempt
 
 # Given to a worker and never begun there, by that worker's word.

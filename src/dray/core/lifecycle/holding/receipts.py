@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.effects import Effect, Note
-from dray.core.lifecycle.events import Clock
-from dray.core.lifecycle.state import State
+from dray.core.lifecycle.state.effects import Effect, Note
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
 from dray.core.model.ledger import Receipt, Victim
 from dray.core.model.records import Attempt, Job, Phase
 

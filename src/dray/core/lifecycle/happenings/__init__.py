@@ -1,0 +1,1 @@
+"""What happens to them: cancels, edits, workers that come and go."""

@@ -1,0 +1,1 @@
+"""Attempts and what they hold: phases, accounts, lanes, receipts."""

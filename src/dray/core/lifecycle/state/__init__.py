@@ -1,0 +1,1 @@
+"""What the hub knows, and the values that change it."""

@@ -1,0 +1,1 @@
+"""Jobs and their tasks: queued, placed, ended, queued again."""
