@@ -24,8 +24,8 @@ from dray.core.lifecycle.state.events import (
 )
 from dray.core.lifecycle.state.state import State
 from dray.core.model.capability import Capability, Slots
-from dray.core.model.spec import pack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import pack_spec
 from dray.core.scheduling.passes.planning import plan, settle_plan
 
 CLOCK = Clock(1_000_000, 1_700_000_000_000)

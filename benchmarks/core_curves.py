@@ -16,7 +16,7 @@ from benchmarks.figures import Figure
 from benchmarks.progress import tell
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.state.events import PolicyChanged
-from dray.core.model.policy import STRATEGIES, PlacementPolicy, Policy, pack_policy
+from dray.core.model.policies.policy import STRATEGIES, PlacementPolicy, Policy, pack_policy
 
 GIB = 1 << 30
 KINDS = 100

@@ -20,8 +20,8 @@ from benchmarks.mixed_cluster import GPU_KINDS, MixedCluster
 from benchmarks.progress import tell
 from benchmarks.specs import true_spec
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
-from dray.core.model.spec_check import check_spec
+from dray.core.model.records.records import Job
+from dray.core.model.specs.check import check_spec
 from dray.core.scheduling.explain.explain import View, headline
 from dray.hub.documents.why_and_plan import plan_steps, why_steps
 

@@ -17,8 +17,8 @@ from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
 from dray.core.lifecycle.state.events import Clock, JobsSubmitted, NewJob
 from dray.core.lifecycle.state.state import State, Touched
-from dray.core.model.spec import pack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import pack_spec
 from dray.hub.engine.projection import build_projection
 from dray.hub.engine.recovery import recover
 from dray.hub.engine.turns import Commit, Conductor, Decide, Decision, Request

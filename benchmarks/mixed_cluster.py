@@ -18,9 +18,9 @@ from dray.core.lifecycle.state.events import (
     WorkerRegistered,
 )
 from dray.core.model.capability import Capability
-from dray.core.model.policy import pack_policy
-from dray.core.model.policy_check import check_policy
-from dray.core.model.records import Job
+from dray.core.model.policies.check import check_policy
+from dray.core.model.policies.policy import pack_policy
+from dray.core.model.records.records import Job
 from dray.core.scheduling.passes.planning import plan, settle_plan
 
 # Model, cards, VRAM of each in GB.

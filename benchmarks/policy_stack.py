@@ -17,7 +17,7 @@ from benchmarks.figures import Bar, Figure
 from benchmarks.progress import tell
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.state.events import PlanDecided, PolicyChanged
-from dray.core.model.policy import (
+from dray.core.model.policies.policy import (
     Budget,
     Cap,
     FairShare,

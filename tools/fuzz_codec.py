@@ -21,7 +21,7 @@ from tools.fuzz_frames import Spoiler, copy_tree, spoil_once
 from tools.fuzz_samples import NUMBERS, OTHERS, SPEC, TEXTS
 
 from dray.core.model import units
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
 from dray.errors import Conflict, DrayError, InvalidInput, InvalidSpec
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.commands import read_specs

@@ -1,6 +1,6 @@
 """docs/reference/policy.md: every key of a policy, its default and its meaning, from the structs that hold them.
 
-Names and defaults are read from `dray.core.model.policy`. Meanings stand here; a key without one stops the generator,
+Names and defaults are read from `dray.core.model.policies.policy`. Meanings stand here; a key without one stops the generator,
 so that none is added in silence.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dray.cli.policy_text import spell_value
-from dray.core.model import policy as rules
+from dray.core.model.policies import policy as rules
 
 EXAMPLE = """\
 queues:

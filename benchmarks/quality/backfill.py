@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dray.core.model.policy_check import check_policy
+from dray.core.model.policies.check import check_policy
 from dray.sim.traces.figures import BOUND_S, measure
 from dray.sim.traces.readers import parse_cluster, read_jobs
 from dray.sim.traces.workload import Node, TraceJob

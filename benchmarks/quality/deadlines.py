@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dray.core.model.policy_check import check_policy
+from dray.core.model.policies.check import check_policy
 from dray.sim.traces.figures import measure
 from dray.sim.traces.readers import parse_cluster, read_jobs
 from dray.sim.traces.workload import TraceJob

@@ -11,7 +11,7 @@ import random
 import time
 from typing import Any
 
-from dray.core.model.policy_check import check_policy
+from dray.core.model.policies.check import check_policy
 from dray.sim.traces.figures import measure
 from dray.sim.traces.readers import parse_cluster
 from dray.sim.traces.workload import TraceJob

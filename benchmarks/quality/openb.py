@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.quality.strategies import enter
-from dray.core.model.policy import Limits, PlacementPolicy, Policy, PreemptionPolicy
-from dray.core.model.resources import WHOLE, Asks, asks_of_packed
+from dray.core.model.policies.policy import Limits, PlacementPolicy, Policy, PreemptionPolicy
+from dray.core.model.specs.resources import WHOLE, Asks, asks_of_packed
 from dray.sim.traces.readers import read_jobs, read_nodes
 from dray.sim.traces.workload import Node, TraceJob, cut, make_spec
 from dray.sim.traces.world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.quality import openb
-from dray.core.model.policy import Policy
+from dray.core.model.policies.policy import Policy
 from dray.sim.traces.figures import measure
 from dray.sim.traces.readers import parse_cluster, read_jobs
 from dray.sim.traces.workload import Node, TraceJob

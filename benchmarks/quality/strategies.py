@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.remaining import Devices
 from dray.core.scheduling.placement.placer import STRATEGIES, Placer
 from dray.core.scheduling.placement.scorers import Sight, Wish

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dray.client.session import session as session
     from dray.client.status import Status as Status
     from dray.client.tasks import task as task
-    from dray.core.model.records import JobState as JobState
+    from dray.core.model.records.records import JobState as JobState
     from dray.errors import DrayError as DrayError
     from dray.errors import HubUnavailable as HubUnavailable
     from dray.functions.failures import CallFailed as CallFailed
@@ -40,7 +40,7 @@ _HOMES = {
     "Hub": "dray.client.blocking",
     "HubUnavailable": "dray.errors",
     "Job": "dray.client.jobs",
-    "JobState": "dray.core.model.records",
+    "JobState": "dray.core.model.records.records",
     "Status": "dray.client.status",
     "as_completed": "dray.client.gathering",
     "connect": "dray.client.blocking",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dray.agent.machine import Effect, Launch, Machine, Ship, Supervise, Tell
-from dray.core.model.spec import JobSpec
+from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, JobAssign, JobCancel
 
 STATE = {"journal_id": "j1", "boot_id": "b1", "max_epoch": 1, "attempts": []}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dray.agent.machine import Launch, Machine, Tell
-from dray.core.model.spec import JobSpec
+from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, JobAssign, JobCancel
 
 ASSIGNMENT = JobAssign(JobSpec(id="job", command=["x"]), 1 << 62, AttemptRef(1, "1-1"))

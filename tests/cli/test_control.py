@@ -8,7 +8,7 @@ import pytest
 
 from dray.cli.jobfile import JobFileError, load_jobs
 from dray.cli.main import main
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
 
 
 def sent(hub, method):

@@ -12,9 +12,9 @@ import pytest
 from dray.cli.main import main
 from dray.cli.policy_text import spell_value, write_policy
 from dray.cli.site_views import draw_queues
-from dray.core.model.policy import Policy
-from dray.core.model.policy_check import check_policy
-from dray.core.model.policy_spelling import list_values, policy_document
+from dray.core.model.policies.check import check_policy
+from dray.core.model.policies.policy import Policy
+from dray.core.model.policies.spelling import list_values, policy_document
 from dray.hub.decisions.policy_file import read_policy_text
 
 NOW = "2026-11-15T09:10:49.123Z"

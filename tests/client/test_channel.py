@@ -15,7 +15,7 @@ from dray.client.async_client import AsyncHub
 from dray.client.channel import Channel
 from dray.client.discovery import Target, settle_config
 from dray.client.websocket import WebSocket
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.errors import Conflict, HubUnavailable, NotFound, TooLarge, Unauthenticated
 from dray.testing import RunningHub, make_spec, running_hub
 

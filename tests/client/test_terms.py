@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dray.client.terms import KEPT_VARIABLES, build_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
 from dray.errors import InvalidSpec
 
 

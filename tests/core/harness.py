@@ -48,11 +48,11 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import due, forget_answered, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
-from dray.core.model.policy import Policy, pack_policy
-from dray.core.model.policy_check import check_policy
-from dray.core.model.records import Attempt, Job, Task
-from dray.core.model.spec import pack_spec, spec_document, unpack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.policies.check import check_policy
+from dray.core.model.policies.policy import Policy, pack_policy
+from dray.core.model.records.records import Attempt, Job, Task
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import pack_spec, spec_document, unpack_spec
 from dray.core.scheduling.explain.explain import explain
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
 from dray.core.scheduling.passes.planning import is_due, plan, settle_plan

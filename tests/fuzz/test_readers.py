@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from tools.fuzz_codec import Tally, run_block, targets
 
-from dray.core.model.spec_check import MAX_CONDITIONS, MAX_PROBLEMS, check_spec
+from dray.core.model.specs.check import MAX_CONDITIONS, MAX_PROBLEMS, check_spec
 from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_minutes, parse_seconds
 from dray.errors import InvalidInput, InvalidSpec
 from dray.hub.access.caller import Caller

@@ -32,8 +32,8 @@ from dray.core.lifecycle.state.events import (
     Feed as FeedOfCalls,
 )
 from dray.core.lifecycle.state.state import State
-from dray.core.model.spec import pack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import pack_spec
 from dray.hub.access.caller import Caller
 from dray.hub.calls.results import AckCalls
 from dray.hub.documents.public_feed import Feed

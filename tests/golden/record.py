@@ -13,7 +13,7 @@ import msgspec
 from tests.golden import hub_samples, stored_samples, worker_samples
 
 from dray.core.lifecycle.state.events import pack_facts
-from dray.core.model.spec import JobSpec, pack_spec
+from dray.core.model.specs.spec import JobSpec, pack_spec
 from dray.wire.codec import Codec, message
 from dray.wire.hub_messages import hub_codec
 from dray.wire.worker_messages import worker_codec

@@ -45,10 +45,10 @@ from dray.core.lifecycle.state.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state.state import Counters
-from dray.core.model.ledger import Meter, PolicyRecord, Receipt, Victim
-from dray.core.model.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Variant
-from dray.core.model.worker import Worker
+from dray.core.model.records.ledger import Meter, PolicyRecord, Receipt, Victim
+from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.records.worker import Worker
+from dray.core.model.specs.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Variant
 
 OUTCOME = Outcome(
     job_id="job",

@@ -13,7 +13,7 @@ from tests.hub.calls_desk import DEADLINE_S, client_of, lanes_of, new_job, rows
 
 from dray.core.lifecycle.state.effects import CallsDone, Note
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job, JobState
+from dray.core.model.records.records import Job, JobState
 from dray.hub.calls.results import Recorded
 from dray.hub.calls.subscriptions import CallFeed
 from dray.hub.store.base import ResultsChunk, Turn

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.ledger import Meter
-from dray.core.model.policy_check import check_policy
+from dray.core.model.policies.check import check_policy
+from dray.core.model.records.ledger import Meter
 from dray.hub.decisions.holdings import find_holdings, known_names, quotas_in_force, used_gpu_hours
 
 DAY_MS = 86_400_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.core.model.policy import Queue
+from dray.core.model.policies.policy import Queue
 from dray.hub.decisions.policy_file import MAX_FILE_BYTES, PolicyFileError, find_policy_file, read_policy_file
 
 GOOD = """\

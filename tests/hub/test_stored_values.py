@@ -10,7 +10,7 @@ import msgspec
 from tests.hub.asking import ask
 
 from dray.core.lifecycle.state.events import AttemptEnded, Outcome, pack_facts
-from dray.core.model.records import Attempt, Job
+from dray.core.model.records.records import Attempt, Job
 from dray.testing.hub_process import RunningHub
 
 GARBAGE = b"\xc1\xff not msgpack"

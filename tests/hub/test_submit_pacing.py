@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dray.core.lifecycle.state.events import Clock
-from dray.core.model.policy import Pace, Pacing, Policy
-from dray.core.model.spec import JobSpec
+from dray.core.model.policies.policy import Pace, Pacing, Policy
+from dray.core.model.specs.spec import JobSpec
 from dray.errors import TooManyRequests
 from dray.hub.decisions import pacing as submit_pacing
 from dray.hub.decisions.pacing import BucketKey, SubmitPacing

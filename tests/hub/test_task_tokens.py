@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.hub.calls_desk import client_of, lanes_of, new_job
 
-from dray.core.model.records import Job, JobState
+from dray.core.model.records.records import Job, JobState
 from dray.errors import Unauthenticated
 from dray.hub.access.task_tokens import TaskTokens, ensure_secret
 from dray.hub.access.tokens import write_private

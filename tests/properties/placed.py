@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.harness import Cluster
 
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.specs.resources import WHOLE, Ask
 
 
 def hold_all(cluster: Cluster, worker: str, cpus: int, cpu: int, idle: list[int]) -> None:

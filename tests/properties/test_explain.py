@@ -11,9 +11,9 @@ from tests.properties.test_matching import CARDS, OFFERS, SPECS, ask
 
 from dray.core.lifecycle.state.events import Event, NewJob, Suspected, WorkerDrained, WorkerSilent
 from dray.core.lifecycle.tasks.jobs import draft_job
-from dray.core.model.resources import asks_of
-from dray.core.model.spec import pack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.resources import asks_of
+from dray.core.model.specs.spec import pack_spec
 from dray.core.scheduling.capacity.matching import rejections
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.capacity.survey import Scan, Survey

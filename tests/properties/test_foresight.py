@@ -11,8 +11,8 @@ from tests.core.harness import Cluster
 from tests.properties.placed import hold_all
 
 from dray.core.lifecycle.state.events import PolicyChanged
-from dray.core.model.policy import PlacementPolicy, Policy, pack_policy
-from dray.core.model.resources import WHOLE, Ask, Asks
+from dray.core.model.policies.policy import PlacementPolicy, Policy, pack_policy
+from dray.core.model.specs.resources import WHOLE, Ask, Asks
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement.candidates import Spot
 from dray.core.scheduling.placement.packing_worth import CORE, LENGTH, LINES, Usual, line_up

@@ -17,7 +17,7 @@ from tests.properties.world import STEPS, World, records, refold
 
 from dray.core.lifecycle.state.events import Fact, pack_facts
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Phase
+from dray.core.model.records.records import Phase
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = st.integers(0, 63)

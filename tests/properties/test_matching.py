@@ -12,8 +12,8 @@ from tests.core.harness import AGENT, Cluster
 from dray.core.lifecycle.state.columns import pick_cards
 from dray.core.lifecycle.state.events import Event, Suspected, WorkerDrained, WorkerSilent
 from dray.core.model.capability import Device
-from dray.core.model.resources import WHOLE, Ask, ask_of
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.resources import WHOLE, Ask, ask_of
 from dray.core.scheduling.capacity.matching import fits, rejections
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement.placer import make_placer

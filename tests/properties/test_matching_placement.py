@@ -14,8 +14,8 @@ from tests.properties.placed import hold_all
 from dray.core.lifecycle.state.events import PolicyChanged
 from dray.core.lifecycle.state.state import State
 from dray.core.model.capability import Device
-from dray.core.model.policy import PlacementPolicy, Policy, Weights, pack_policy
-from dray.core.model.resources import WHOLE, Ask, Asks
+from dray.core.model.policies.policy import PlacementPolicy, Policy, Weights, pack_policy
+from dray.core.model.specs.resources import WHOLE, Ask, Asks
 from dray.core.scheduling.capacity.matching import fits
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement import packed_front as fronts

@@ -10,9 +10,17 @@ from tests.core.harness import Cluster
 
 from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.model.ids import attempt_number
-from dray.core.model.ledger import Victim
-from dray.core.model.policy import Cap, Pacing, PlacementPolicy, Policy, PreemptionPolicy, Queue, Quota
-from dray.core.model.records import Attempt, Phase
+from dray.core.model.policies.policy import (
+    Cap,
+    Pacing,
+    PlacementPolicy,
+    Policy,
+    PreemptionPolicy,
+    Queue,
+    Quota,
+)
+from dray.core.model.records.ledger import Victim
+from dray.core.model.records.records import Attempt, Phase
 
 QUEUES = {"default": Queue(protect_after_s=0), "srsf": Queue(order="srsf", protect_after_s=0)}
 OFFERS = ({"cpus": 4}, {"cpus": 8}, {"cpus": 8, "gpus": 2}, {"cpus": 6, "gpus": 4})

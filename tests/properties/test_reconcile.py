@@ -16,7 +16,7 @@ from dray.core.lifecycle.happenings.reconcile import (
     Reported,
     reconcile,
 )
-from dray.core.model.records import LIVE_PHASES, Phase
+from dray.core.model.records.records import LIVE_PHASES, Phase
 
 UIDS = st.sampled_from([f"1-{number}" for number in range(8)])
 STRANGE = st.sampled_from(["alien", "alien/3", "other"])

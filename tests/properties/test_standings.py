@@ -10,8 +10,8 @@ from hypothesis import given
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.state.events import WorkerDrained, WorkerForgotten, WorkerLeft
-from dray.core.model.policy import PlacementPolicy, Provider, Weights
-from dray.core.model.resources import Ask
+from dray.core.model.policies.policy import PlacementPolicy, Provider, Weights
+from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement import kept_keys as standings
 from dray.core.scheduling.placement.placer import make_placer

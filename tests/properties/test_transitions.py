@@ -7,7 +7,7 @@ from tests.core.harness import Cluster
 
 from dray.core.lifecycle.holding.attempts import ADOPT, TRANSITIONS, TRIGGERS, hold, move
 from dray.core.lifecycle.state.state import Touched
-from dray.core.model.records import LIVE_PHASES, Phase
+from dray.core.model.records.records import LIVE_PHASES, Phase
 
 PRODUCT = [(phase, trigger) for phase in Phase for trigger in TRIGGERS]
 

@@ -38,8 +38,7 @@ from dray.core.lifecycle.state.events import (
 )
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.ledger import LedgerKey, pack_record, unpack_record
-from dray.core.model.policy import (
+from dray.core.model.policies.policy import (
     Budget,
     Cap,
     FairShare,
@@ -52,9 +51,10 @@ from dray.core.model.policy import (
     Quota,
     pack_policy,
 )
-from dray.core.model.records import Attempt, Job, Phase, Task
-from dray.core.model.spec import unpack_spec
-from dray.core.model.worker import Worker
+from dray.core.model.records.ledger import LedgerKey, pack_record, unpack_record
+from dray.core.model.records.records import Attempt, Job, Phase, Task
+from dray.core.model.records.worker import Worker
+from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.passes.planning import plan, settle_plan
 
 SPECS: tuple[dict[str, Any], ...] = (

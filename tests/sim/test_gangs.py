@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.records import Attempt, Job, JobState, Phase
+from dray.core.model.records.records import Attempt, Job, JobState, Phase
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.pending import Pending

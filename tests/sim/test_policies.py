@@ -7,9 +7,9 @@ from collections import Counter
 from typing import Any
 
 from dray.core.lifecycle.holding.receipts import receipts
-from dray.core.model.policy import ORDERS, STRATEGIES
-from dray.core.model.policy_check import check_policy
-from dray.core.model.policy_spelling import policy_document
+from dray.core.model.policies.check import check_policy
+from dray.core.model.policies.policy import ORDERS, STRATEGIES
+from dray.core.model.policies.spelling import policy_document
 from dray.sim.faults.policies import Site, draw_policy
 from dray.sim.faults.run import History
 from dray.sim.faults.wake_ups import find_overlooked

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.records import Phase
-from dray.core.model.spec import TIERS
+from dray.core.model.records.records import Phase
+from dray.core.model.specs.spec import TIERS
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.mutant_table import MUTANTS

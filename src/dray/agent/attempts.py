@@ -9,7 +9,7 @@ import msgspec
 
 from dray.agent.lanes import Stopping
 from dray.agent.task_words import Said
-from dray.core.model.spec import JobSpec
+from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, GangPlace, Peer
 
 PROBE_PREFIX = "probe-"

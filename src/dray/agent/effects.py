@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dray.core.model.spec import JobSpec
+from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import GangPlace
 
 # Packed arguments, or the digest and the size of the blob that holds them.

@@ -13,7 +13,7 @@ import msgspec
 
 from dray.agent.effects import Argument
 from dray.agent.task_words import Said
-from dray.core.model.spec import FOREVER_NS, TIERS, JobSpec
+from dray.core.model.specs.spec import FOREVER_NS, TIERS, JobSpec
 
 RUNNER_PREFIX = "runner-"
 

@@ -29,7 +29,7 @@ from dray.agent.lanes import Stopping
 from dray.agent.readiness import NO_ANSWER, Readiness
 from dray.agent.task_talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
-from dray.core.model.spec import FOREVER_NS, TIERS
+from dray.core.model.specs.spec import FOREVER_NS, TIERS
 from dray.wire.hub_messages import (
     Ack,
     CallsAck,

@@ -17,7 +17,7 @@ import yaml
 
 from dray.cli.asks import FIELD_OF, READERS, Asks, overlay, read_asks, read_changes
 from dray.cli.flags import settle_surroundings
-from dray.core.model.spec_check import FIELDS, check_spec
+from dray.core.model.specs.check import FIELDS, check_spec
 from dray.errors import InvalidSpec, Problem
 
 MAX_FILE_BYTES = 16 << 20

@@ -18,7 +18,7 @@ from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dray.core.model.policy import Policy
+    from dray.core.model.policies.policy import Policy
     from dray.sim.traces.failures import Failure
     from dray.sim.traces.pages import Replay
     from dray.sim.traces.workload import Node, TraceJob
@@ -89,7 +89,7 @@ def _read(session: Session, given: dict[str, Any]) -> tuple[list[TraceJob], list
 
 
 def _name(paths: Sequence[Path], compare: bool) -> list[tuple[str, Policy]]:
-    from dray.core.model.policy import Policy
+    from dray.core.model.policies.policy import Policy
     from dray.hub.decisions.policy_file import read_policy_file
 
     found = [(path.stem, read_policy_file(path).policy) for path in paths]

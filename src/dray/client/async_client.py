@@ -24,7 +24,7 @@ from dray.client.status import Status
 from dray.client.terms import build_changes, build_spec
 from dray.config import ClientConfig
 from dray.core.model.ids import split_task_id
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.errors import InvalidInput, NotFound
 from dray.functions.opening import choose_opener
 

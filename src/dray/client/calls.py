@@ -21,7 +21,7 @@ from dray.client.blobs import Blobs, LateResult, Upload
 from dray.client.futures import CallFuture, PackedResult
 from dray.client.inquiries import Inquiries
 from dray.client.streams import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.errors import Conflict, DrayError
 from dray.functions.failures import CallFailed
 from dray.functions.values import Packed

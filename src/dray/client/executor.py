@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from dray.client.blocking import Hub, connect
 from dray.client.futures import CallFuture, run_later
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.errors import DrayError
 from dray.functions.applying import Initialiser, InitializerFailed, apply, prepare
 

@@ -14,7 +14,7 @@ from dray.client.futures import CallFuture
 from dray.client.maps import MapResults, size_of, zip_items
 from dray.client.progress import make_progress
 from dray.client.recipes import TERMS, Recipe, Recipes, needing
-from dray.core.model.spec_check import suggest
+from dray.core.model.specs.check import suggest
 from dray.errors import InvalidInput
 from dray.functions.envelope import tell_name
 from dray.functions.values import pack_call

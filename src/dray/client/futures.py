@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dray.client.pausing import Waiters, is_in_task, pause_until, pausing
 from dray.client.status import Status
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.functions.values import Part, Pledge
 
 if TYPE_CHECKING:

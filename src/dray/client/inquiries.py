@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dray.client.status import Status
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.errors import DrayError, NotFound
 
 if TYPE_CHECKING:

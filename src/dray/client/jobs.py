@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dray.client.futures import LazyFuture
 from dray.client.pausing import pausing
 from dray.client.status import Status
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.functions.failures import CallFailed
 
 if TYPE_CHECKING:

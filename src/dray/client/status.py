@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 
 JobDocument = dict[str, Any]
 

@@ -10,7 +10,7 @@ from dray.client.defaults import default_hub
 from dray.client.futures import CallFuture
 from dray.client.maps import MapResults
 from dray.client.recipes import TERMS
-from dray.core.model.spec_check import suggest
+from dray.core.model.specs.check import suggest
 
 P = ParamSpec("P")
 R = TypeVar("R")

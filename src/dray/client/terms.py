@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dray.core.model.spec_check import FIELDS, suggest
+from dray.core.model.specs.check import FIELDS, suggest
 from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_minutes, parse_seconds
 from dray.errors import InvalidInput, InvalidSpec, Problem
 

@@ -26,7 +26,7 @@ from dray.core.lifecycle.state.effects import CallsDone
 from dray.core.lifecycle.state.events import EpochStarted
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.policy import DEFAULT_QUEUE
+from dray.core.model.policies.policy import DEFAULT_QUEUE
 from dray.descriptors import file_limit, raise_file_limit
 from dray.errors import DrayError, EpochLost, NoSpace, StoreGone
 from dray.hub.access.caller import Caller

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from dray.core.model.bounds import Few, FewNamed, IdText, Line, Many, Small, Word
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
-from dray.core.model.spec import MAX_TASKS
+from dray.core.model.specs.spec import MAX_TASKS
 from dray.errors import InvalidInput, Problem
 from dray.wire.packed import check_bytes
 from dray.wire.worker_messages import MAX_CALLS, Digest, PackedValue

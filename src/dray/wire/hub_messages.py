@@ -28,7 +28,7 @@ from dray.core.model.bounds import (
     Word,
 )
 from dray.core.model.ids import ID_PATTERN
-from dray.core.model.spec import JobSpec
+from dray.core.model.specs.spec import JobSpec
 from dray.wire.codec import Codec
 from dray.wire.worker_messages import CallIndex, CallNumber, PackedValue
 

@@ -41,7 +41,7 @@ from dray.core.model.bounds import (
 )
 from dray.core.model.capability import BACKENDS, Capability, Device, Slots
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
-from dray.core.model.spec import MAX_TASKS
+from dray.core.model.specs.spec import MAX_TASKS
 from dray.errors import InvalidInput
 from dray.wire.codec import Codec
 

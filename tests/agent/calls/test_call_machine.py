@@ -20,7 +20,7 @@ from dray.agent.effects import (
 )
 from dray.agent.machine import Machine
 from dray.agent.runner_pool import RECYCLE_CALLS
-from dray.core.model.spec import JobSpec
+from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, CallsAck, CallsAssign, JobCancel, JobResume
 from dray.wire.worker_messages import LAST_TRY
 

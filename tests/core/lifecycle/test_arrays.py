@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 
 
 def test_an_array_is_one_record_until_its_tasks_are_placed(cluster: Cluster) -> None:

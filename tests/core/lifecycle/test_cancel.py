@@ -8,7 +8,7 @@ from tests.core.harness import Cluster, assigned, cancels, only
 from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.state.effects import Ack, Cancel
 from dray.core.lifecycle.state.events import Clock
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 
 def test_a_waiting_job_ends_at_once(cluster: Cluster) -> None:

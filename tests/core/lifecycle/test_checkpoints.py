@@ -11,8 +11,8 @@ from dray.core.lifecycle.holding.receipts import lost_ms
 from dray.core.lifecycle.state.effects import Assign, Note
 from dray.core.lifecycle.state.events import AttemptSaved, AttemptsLost, Progressed
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.records import JobState, Phase
-from dray.core.model.worker import Progress
+from dray.core.model.records.records import JobState, Phase
+from dray.core.model.records.worker import Progress
 
 LIMIT_MS = 600_000
 

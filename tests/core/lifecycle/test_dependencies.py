@@ -10,9 +10,9 @@ from dray.core.lifecycle.recovery import load
 from dray.core.lifecycle.state.effects import Note
 from dray.core.lifecycle.state.events import CancelRequested, JobsSubmitted, NewJob
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import JobState
-from dray.core.model.spec import pack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.records.records import JobState
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import pack_spec
 
 
 def new_job(job_id: str, after: tuple[str, ...] = (), broken: str = "", **spec: object) -> NewJob:

@@ -6,7 +6,7 @@ import pytest
 
 from dray.core.lifecycle.diagram import EVENTS, PHASES, STATES, states_page
 from dray.core.lifecycle.holding.attempts import TRANSITIONS, TRIGGERS
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 PAGE = states_page()
 

@@ -8,10 +8,10 @@ import msgspec
 from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.state.events import JobsSubmitted, NewJob, PolicyChanged
-from dray.core.model.policy import Policy, Queue, pack_policy
-from dray.core.model.records import Job, JobState
-from dray.core.model.spec import pack_spec, unpack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.policies.policy import Policy, Queue, pack_policy
+from dray.core.model.records.records import Job, JobState
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import pack_spec, unpack_spec
 from dray.core.scheduling.passes.planning import plan
 
 EVERYTHING: dict[str, Any] = {

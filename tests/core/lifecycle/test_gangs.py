@@ -13,7 +13,7 @@ from dray.core.lifecycle.state.effects import Ack, Assign, Go, Note
 from dray.core.lifecycle.state.events import Placement, PlanDecided, RequeueRequested, WorkerDrained
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.jobs import stop_attempt
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.state.events import Placement, PlanDecided
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.core.scheduling.passes.planning import plan
 
 

@@ -13,7 +13,7 @@ from dray.core.lifecycle.state.effects import Ack, Assign, CallsDone, Cancel, Ef
 from dray.core.lifecycle.state.events import AttemptsLost, CallsEnded, CallsFed, CutDue, Feed, LanesClosed
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.records import LANE, JobState, Phase
+from dray.core.model.records.records import LANE, JobState, Phase
 from dray.wire.worker_messages import LAST_TRY
 
 E = TypeVar("E")

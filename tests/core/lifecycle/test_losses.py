@@ -10,7 +10,7 @@ from tests.core.harness import Cluster, assigned, only
 from dray.core.lifecycle.recovery import wake_up
 from dray.core.lifecycle.state.effects import CloseSession
 from dray.core.lifecycle.state.events import Clock, WorkerForgotten
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 
 def running(cluster: Cluster, worker: str = "w1", job: str = "job", **spec: Any) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dray.core.lifecycle.state.parties import Parties
-from dray.core.model.policy_check import check_policy
-from dray.core.model.records import Job
-from dray.core.model.spec import pack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.policies.check import check_policy
+from dray.core.model.records.records import Job
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import pack_spec
 
 
 def gates_of(raw: Any, user: str, queue: str = "default", plugin: str = "") -> list[str]:

@@ -10,7 +10,7 @@ from tests.core.harness import Cluster, only
 from dray.core.lifecycle.holding.receipts import receipts, receipts_about
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import AttemptSaved
-from dray.core.model.ledger import Receipt
+from dray.core.model.records.ledger import Receipt
 
 
 def said(effects: Iterable[Effect], kind: str) -> Note:

@@ -9,7 +9,7 @@ from tests.core.harness import Cluster, assigned, cancels, only
 
 from dray.core.lifecycle.state.effects import Ack, Alarm, Cancel, CloseSession
 from dray.core.lifecycle.state.events import Activity, Outcome, SessionClosed
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 from dray.core.model.units import GB
 
 

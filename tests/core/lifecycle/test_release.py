@@ -9,7 +9,7 @@ from dray.core.lifecycle.recovery import release
 from dray.core.lifecycle.state.effects import LookUp
 from dray.core.lifecycle.state.events import AttemptEnded, WorkerForgotten
 from dray.core.lifecycle.state.state import State, Touched
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 
 
 def write_rows(cluster: Cluster) -> None:

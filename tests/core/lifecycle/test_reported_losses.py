@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import AGENT, Cluster
 
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 
 @pytest.mark.parametrize("at_registering", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster, assigned, cancels
 
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 
 def test_it_is_stopped_and_queued_again_once_gone(cluster: Cluster) -> None:

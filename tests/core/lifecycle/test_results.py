@@ -8,7 +8,7 @@ import pytest
 from tests.core.harness import Cluster, cancels, only
 
 from dray.core.lifecycle.state.effects import Cancel
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 
 def begin(cluster: Cluster, **spec: Any) -> str:

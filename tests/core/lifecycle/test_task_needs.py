@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.model.dependency import Need, need_problem, read_need
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
+from dray.core.model.specs.dependency import Need, need_problem, read_need
 
 
 @pytest.fixture

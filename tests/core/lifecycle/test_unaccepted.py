@@ -7,7 +7,7 @@ from tests.core.harness import Cluster, assigned, cancels, only
 from dray.core.lifecycle.happenings.workers import MOST_UNKNOWN, stop_over
 from dray.core.lifecycle.state.effects import Ack, Assign, Cancel, Effect, StopIfOver
 from dray.core.lifecycle.timers import forget_answered, unanswered
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 
 def test_not_accepted_in_time_goes_back_to_its_old_place_uncharged(cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.harness import Cluster, assigned
 
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 
 
 def test_the_scheduling_timeout_ends_with_the_reasons(cluster: Cluster) -> None:

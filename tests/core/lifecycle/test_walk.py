@@ -14,7 +14,7 @@ from dray.core.lifecycle.state.events import (
     WorkerDrained,
 )
 from dray.core.model.capability import Capability, Slots
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 
 def test_a_job_walks_from_submit_to_its_result(cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
 from dray.errors import InvalidSpec
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from dray.core.lifecycle.state.columns import offer_of, pick_cards
 from dray.core.model.capability import Capability, Device, GpuInfo
-from dray.core.model.resources import WHOLE, Ask, ask_of
-from dray.core.model.spec_check import check_spec
+from dray.core.model.records.worker import Worker, card_table
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.resources import WHOLE, Ask, ask_of
 from dray.core.model.units import GB
-from dray.core.model.worker import Worker, card_table
 
 
 def ask(**fields: Any) -> Ask:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.core.model.policy import (
+from dray.core.model.policies.check import check_policy
+from dray.core.model.policies.policy import (
     Budget,
     Cap,
     Pace,
@@ -22,8 +23,7 @@ from dray.core.model.policy import (
     pack_policy,
     unpack_policy,
 )
-from dray.core.model.policy_check import check_policy
-from dray.core.model.policy_spelling import compare_policies, list_values, policy_document
+from dray.core.model.policies.spelling import compare_policies, list_values, policy_document
 from dray.errors import InvalidPolicy
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dray.core.model.spec import (
+from dray.core.model.specs.check import FIELDS, MAX_DEPTH, check_spec
+from dray.core.model.specs.spec import (
     ArraySpec,
     DeviceAsk,
     HealthCheck,
@@ -16,7 +17,6 @@ from dray.core.model.spec import (
     spec_document,
     unpack_spec,
 )
-from dray.core.model.spec_check import FIELDS, MAX_DEPTH, check_spec
 from dray.errors import InvalidSpec, Problem
 
 

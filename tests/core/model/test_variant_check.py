@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dray.core.model.resources import asks_of
-from dray.core.model.spec import JobSpec, pack_spec, unpack_spec, with_variant
-from dray.core.model.spec_check import check_spec
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.resources import asks_of
+from dray.core.model.specs.spec import JobSpec, pack_spec, unpack_spec, with_variant
 from dray.errors import InvalidSpec
 
 

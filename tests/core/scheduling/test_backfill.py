@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.model.policy import Cap, Pacing, PlacementPolicy, Queue
+from dray.core.model.policies.policy import Cap, Pacing, PlacementPolicy, Queue
 from dray.core.scheduling.placement.placer import STRATEGIES
 
 PROTECTED = Queue(protect_after_s=10)

@@ -14,7 +14,7 @@ from dray.core.lifecycle.state.events import (
     ResumeAsked,
     WorkerDrained,
 )
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 from dray.core.scheduling.passes.lane_feeding import Supply, others_wait, target
 
 

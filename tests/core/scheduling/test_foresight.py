@@ -8,8 +8,8 @@ import pytest
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.state.events import PolicyChanged
-from dray.core.model.policy import PlacementPolicy, Policy, pack_policy
-from dray.core.model.resources import WHOLE, Ask, Asks
+from dray.core.model.policies.policy import PlacementPolicy, Policy, pack_policy
+from dray.core.model.specs.resources import WHOLE, Ask, Asks
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement.foresight import MOST_UNSEEN, foresight_of
 from dray.core.scheduling.placement.placer import Placer, make_placer

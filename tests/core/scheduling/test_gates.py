@@ -7,7 +7,7 @@ from collections import Counter
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.timers import next_due_ms
-from dray.core.model.policy import Budget, Cap, Pace, Pacing, Quota
+from dray.core.model.policies.policy import Budget, Cap, Pace, Pacing, Quota
 
 
 def running(cluster: Cluster, worker: str = "w1") -> Counter[str]:

@@ -9,7 +9,7 @@ from tests.core.harness import Cluster
 from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.lifecycle.state.events import AttemptEnded
 from dray.core.model.capability import Slots
-from dray.core.model.policy import PlacementPolicy, PreemptionPolicy, Queue
+from dray.core.model.policies.policy import PlacementPolicy, PreemptionPolicy, Queue
 from dray.core.scheduling.claims.reservations import end_ms
 
 BANDS = Queue(order="priority", ageing_s=0, protect_after_s=10)

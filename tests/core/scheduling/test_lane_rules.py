@@ -8,8 +8,8 @@ from tests.core.harness import Cluster
 from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.lifecycle.state.effects import Cancel
 from dray.core.lifecycle.state.events import AttemptYielded
-from dray.core.model.policy import PreemptionPolicy, Queue
-from dray.core.model.records import Phase
+from dray.core.model.policies.policy import PreemptionPolicy, Queue
+from dray.core.model.records.records import Phase
 from dray.core.scheduling.explain.explain import explain, look_ahead
 
 

@@ -9,8 +9,16 @@ from tests.core.harness import Cluster
 
 from dray.core.lifecycle.holding.moves import recall
 from dray.core.lifecycle.holding.receipts import receipts
-from dray.core.model.ledger import Receipt
-from dray.core.model.policy import Limits, Pace, Pacing, PlacementPolicy, PreemptionPolicy, Queue, Quota
+from dray.core.model.policies.policy import (
+    Limits,
+    Pace,
+    Pacing,
+    PlacementPolicy,
+    PreemptionPolicy,
+    Queue,
+    Quota,
+)
+from dray.core.model.records.ledger import Receipt
 from dray.core.scheduling.explain.explain import explain
 
 FIFO = Queue(protect_after_s=0)

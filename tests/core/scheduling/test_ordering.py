@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.model.policy import Budget, FairShare, Policy, Queue, Quota
+from dray.core.model.policies.policy import Budget, FairShare, Policy, Queue, Quota
 from dray.core.scheduling.turns.order import waiting_in_order
 
 

@@ -9,9 +9,9 @@ from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.state.events import PolicyChanged
 from dray.core.model.capability import Device
-from dray.core.model.policy import STRATEGIES as POLICY_STRATEGIES
-from dray.core.model.policy import PlacementPolicy, Policy, Weights, pack_policy
-from dray.core.model.resources import Ask
+from dray.core.model.policies.policy import STRATEGIES as POLICY_STRATEGIES
+from dray.core.model.policies.policy import PlacementPolicy, Policy, Weights, pack_policy
+from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.capacity.matching import Room
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement.placer import STRATEGIES, Placer, Wanted, make_placer

@@ -9,10 +9,10 @@ from tests.core.harness import Cluster
 
 from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.lifecycle.state.events import HoldChanged, JobsSubmitted, NewJob
-from dray.core.model.ledger import Receipt
-from dray.core.model.policy import FairShare, Limits, PreemptionPolicy, Queue
-from dray.core.model.spec import pack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.policies.policy import FairShare, Limits, PreemptionPolicy, Queue
+from dray.core.model.records.ledger import Receipt
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import pack_spec
 
 BANDS = Queue(order="priority", ageing_s=0, protect_after_s=0)
 

@@ -9,8 +9,8 @@ from tests.core.harness import Cluster
 
 from dray.core.lifecycle.state.events import PolicyChanged
 from dray.core.lifecycle.state.experience import Experience
-from dray.core.model.policy import PlacementPolicy, Policy, Provider, Weights, pack_policy
-from dray.core.model.resources import Ask
+from dray.core.model.policies.policy import PlacementPolicy, Policy, Provider, Weights, pack_policy
+from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement.fragmentation import fragmentation
 from dray.core.scheduling.placement.placer import make_placer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.model.policy import FairShare, Queue
+from dray.core.model.policies.policy import FairShare, Queue
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.explain.holders import find_start
 from dray.core.scheduling.turns.reservation_rights import find_pressing

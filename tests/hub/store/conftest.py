@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dray.core.model.records import Attempt, Job, Task
+from dray.core.model.records.records import Attempt, Job, Task
 from dray.hub.store.base import AttemptRow, JobRow, Projection, Store, Turn
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.store.sqlite.store import SqliteStore

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store.base import ArgsChunk, BlobRef, BlobRow, ResultsChunk, Retention, Store
 from dray.hub.store.sqlite import chunks

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dray.core.model.capability import Capability
-from dray.core.model.records import JobState, Phase
-from dray.core.model.worker import Worker
+from dray.core.model.records.records import JobState, Phase
+from dray.core.model.records.worker import Worker
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, Retention, Store, TokenRow
 

@@ -14,7 +14,7 @@ from dray.hub.store.sqlite.store import SqliteStore
 CHILD = """
 import sys
 from pathlib import Path
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.hub.store.base import JobRow, KeyRow, Projection, Turn
 from dray.hub.store.sqlite.store import SqliteStore
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.hub.store.base import JobFilter, Retention
 from dray.hub.store.sqlite.retention import CHILDREN_PER_JOB
 from dray.hub.store.sqlite.store import SqliteStore

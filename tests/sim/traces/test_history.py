@@ -12,7 +12,7 @@ from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.state.events import WorkerLeft
 from dray.core.lifecycle.state.state import Touched
 from dray.core.model.capability import Slots
-from dray.core.model.policy_check import check_policy
+from dray.core.model.policies.check import check_policy
 from dray.errors import InvalidInput
 from dray.hub.engine.projection import build_projection
 from dray.hub.store.base import Turn

@@ -7,7 +7,7 @@ import gzip
 import pytest
 from tests.sim.traces.excerpts import GENERIC, NODES, PHILLY, PODS
 
-from dray.core.model.resources import asks_of_packed
+from dray.core.model.specs.resources import asks_of_packed
 from dray.errors import InvalidInput
 from dray.sim.traces.readers import parse_cluster, read_jobs, read_nodes
 from dray.sim.traces.workload import Shares, cut, make_spec

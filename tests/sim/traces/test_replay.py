@@ -10,7 +10,7 @@ import pytest
 from tests.sim.traces.excerpts import storm
 
 from dray.core.lifecycle.invariants import problems
-from dray.core.model.policy_check import check_policy
+from dray.core.model.policies.check import check_policy
 from dray.sim.traces.failures import draw_failures
 from dray.sim.traces.figures import measure
 from dray.sim.traces.pages import Replay, draw_page, draw_table

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dray.core.lifecycle.holding.attempts import TRANSITIONS, TRIGGERS
-from dray.core.model.records import JobState, Phase
+from dray.core.model.records.records import JobState, Phase
 
 PHASES: dict[Phase, str] = {
     Phase.ASSIGNED: "sent to a worker that has not answered yet; holds its resources there",

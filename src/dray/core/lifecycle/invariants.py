@@ -13,10 +13,10 @@ from dray.core.lifecycle.state.lines import RANGE
 from dray.core.lifecycle.state.parties import Gate, Holding, QuotaGate, cost_of, gpus_of
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import gangs
-from dray.core.model.dependency import read_need
-from dray.core.model.ledger import Receipt
-from dray.core.model.records import Attempt, Job, JobState, Task
-from dray.core.model.resources import WHOLE
+from dray.core.model.records.ledger import Receipt
+from dray.core.model.records.records import Attempt, Job, JobState, Task
+from dray.core.model.specs.dependency import read_need
+from dray.core.model.specs.resources import WHOLE
 
 
 def problems(state: State) -> list[str]:

@@ -13,11 +13,11 @@ from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import Counters, State
 from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.lifecycle.timers import unanswered
-from dray.core.model.ledger import PolicyRecord, unpack_record
-from dray.core.model.policy import unpack_policy
-from dray.core.model.records import Attempt, Job, Phase, Task
-from dray.core.model.resources import asks_of_packed
-from dray.core.model.worker import Presence, Worker
+from dray.core.model.policies.policy import unpack_policy
+from dray.core.model.records.ledger import PolicyRecord, unpack_record
+from dray.core.model.records.records import Attempt, Job, Phase, Task
+from dray.core.model.records.worker import Presence, Worker
+from dray.core.model.specs.resources import asks_of_packed
 
 Faults = list[tuple[str, Exception]]
 """What could not be taken in, and why: one odd value must not keep all the others from being loaded. Who gives no list

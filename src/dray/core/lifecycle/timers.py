@@ -32,7 +32,7 @@ from dray.core.lifecycle.state.events import (
 )
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import calls, gangs, jobs
-from dray.core.model.records import Attempt, Phase
+from dray.core.model.records.records import Attempt, Phase
 
 Reasons = Callable[[str], str]
 _OF_ASSIGNMENTS = ("accept", "resend")

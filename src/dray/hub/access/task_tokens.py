@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.errors import Unauthenticated
 from dray.hub.access.caller import Caller
 

@@ -21,8 +21,8 @@ from dray.core.lifecycle.state.effects import Note
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.results import find
-from dray.core.model.records import Attempt, Job, JobState
-from dray.core.model.spec import JobSpec
+from dray.core.model.records.records import Attempt, Job, JobState
+from dray.core.model.specs.spec import JobSpec
 from dray.core.scheduling.explain.explain import View, headline
 from dray.errors import Forbidden, InvalidInput, NotFound, NotReady
 from dray.hub.access.caller import Caller

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.errors import Conflict, NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document

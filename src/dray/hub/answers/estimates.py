@@ -22,7 +22,7 @@ from dray.core.lifecycle.state.effects import Note
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import split_task_id
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.core.scheduling.explain.reason import span
 from dray.core.scheduling.passes.snapshot import pack_scene
 from dray.hub.answers.estimator import Foreseen, frame

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Attempt, Job
+from dray.core.model.records.records import Attempt, Job
 from dray.errors import InvalidInput, NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import LogRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.hub.documents.records import Document
 from dray.hub.store.base import JobFilter, Store
 

@@ -16,11 +16,11 @@ from dray.config import HubConfig, tell_origin
 from dray.core.lifecycle.state.effects import Note
 from dray.core.lifecycle.state.parties import MINUTE_MS, PaceGate
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policy import DEFAULT_QUEUE, EACH, Cap, Pace, Quota
-from dray.core.model.policy_check import check_policy
-from dray.core.model.policy_spelling import list_values, policy_document
-from dray.core.model.records import Job
-from dray.core.model.resources import WHOLE
+from dray.core.model.policies.check import check_policy
+from dray.core.model.policies.policy import DEFAULT_QUEUE, EACH, Cap, Pace, Quota
+from dray.core.model.policies.spelling import list_values, policy_document
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import WHOLE
 from dray.core.scheduling.turns.order import waiting_in_order
 from dray.errors import Forbidden, NotFound
 from dray.hub.access.caller import Caller

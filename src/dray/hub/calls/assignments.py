@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Attempt, Job
-from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
+from dray.core.model.records.records import Attempt, Job
+from dray.core.model.specs.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
 from dray.hub.calls.arguments import ArgsMemory
 from dray.wire.codec import message
 from dray.wire.worker_messages import MAX_CALLS, PackedValue

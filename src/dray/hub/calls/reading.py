@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import LANE, Attempt, Job, JobState, Phase, Task
+from dray.core.model.records.records import LANE, Attempt, Job, JobState, Phase, Task
 from dray.hub.calls.results import CallRow, rows_of
 from dray.hub.store.base import Chunk, ResultsChunk, Store
 from dray.wire.worker_messages import PackedValue

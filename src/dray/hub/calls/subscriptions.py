@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dray.core.lifecycle.state.effects import CallsDone, Note
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.hub.calls.results import Recorded, pushed_columns, read_columns
 from dray.hub.store.base import Store
 from dray.wire.client_messages import ENDED, RESULTS, write_message

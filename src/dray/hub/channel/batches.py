@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Attempt, Job
-from dray.core.model.spec import JobSpec
+from dray.core.model.records.records import Attempt, Job
+from dray.core.model.specs.spec import JobSpec
 from dray.errors import NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.answers.answers import Answers

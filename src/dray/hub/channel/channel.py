@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.access.entrance import Receive, Scope, Send

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dray.core.lifecycle.state.effects import Note
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.hub.documents.records import Document, task_counts
 
 SILENT = ("job_submitted", "cancel_requested")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from dray.core.lifecycle.state.events import ArrayExtended, Clock, Event
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
-from dray.core.model.spec import MAX_TASKS, JobSpec
+from dray.core.model.records.records import Job
+from dray.core.model.specs.spec import MAX_TASKS, JobSpec
 from dray.errors import (
     Closed,
     Conflict,

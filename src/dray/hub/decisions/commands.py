@@ -15,10 +15,10 @@ import msgspec
 
 from dray.core.lifecycle.state.events import CancelRequested, Clock, JobsSubmitted, NewJob, WorkerDrained
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policy import Policy
-from dray.core.model.records import Job
-from dray.core.model.spec import JobSpec, pack_spec, unpack_spec
-from dray.core.model.spec_check import MAX_PROBLEMS, check_spec
+from dray.core.model.policies.policy import Policy
+from dray.core.model.records.records import Job
+from dray.core.model.specs.check import MAX_PROBLEMS, check_spec
+from dray.core.model.specs.spec import JobSpec, pack_spec, unpack_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.edits import check_deadlines

@@ -14,9 +14,9 @@ import msgspec
 
 from dray.core.lifecycle.state.events import Clock, Event, HoldChanged, JobEdited, RequeueRequested
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Attempt, Job, JobState
-from dray.core.model.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
-from dray.core.model.spec_check import check_spec
+from dray.core.model.records.records import Attempt, Job, JobState
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
 from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
 from dray.hub.access.caller import Caller

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.state.parties import HOUR_MS, QuotaGate
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policy import EACH, PRINCIPALS, Policy, Quota
-from dray.core.model.records import Job
-from dray.core.model.resources import WHOLE
+from dray.core.model.policies.policy import EACH, PRINCIPALS, Policy, Quota
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import WHOLE
 
 
 class Holding(NamedTuple):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.state.events import Clock
 from dray.core.model.labels import holds
-from dray.core.model.policy import EACH, Pace, Policy
-from dray.core.model.spec import JobSpec
+from dray.core.model.policies.policy import EACH, Pace, Policy
+from dray.core.model.specs.spec import JobSpec
 from dray.core.model.units import format_seconds
 from dray.errors import TooManyRequests
 

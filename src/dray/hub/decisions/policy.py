@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from dray.core.lifecycle.state.events import Clock, PolicyChanged
 from dray.core.lifecycle.state.state import State
-from dray.core.model.ledger import PolicyRecord
-from dray.core.model.policy import DEFAULT_QUEUE, Policy, pack_policy
-from dray.core.model.policy_spelling import compare_policies
-from dray.core.model.resources import WHOLE
-from dray.core.model.spec_check import suggest
+from dray.core.model.policies.policy import DEFAULT_QUEUE, Policy, pack_policy
+from dray.core.model.policies.spelling import compare_policies
+from dray.core.model.records.ledger import PolicyRecord
+from dray.core.model.specs.check import suggest
+from dray.core.model.specs.resources import WHOLE
 from dray.errors import Conflict, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.holdings import Holding, find_holdings, quotas_in_force

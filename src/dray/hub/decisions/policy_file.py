@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from dray.core.model.policy import Policy
-from dray.core.model.policy_check import check_policy
+from dray.core.model.policies.check import check_policy
+from dray.core.model.policies.policy import Policy
 from dray.errors import InvalidPolicy, Problem
 
 FILE_NAME = "policy.yaml"

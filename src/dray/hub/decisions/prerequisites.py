@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.holding.dependencies import reaches
 from dray.core.lifecycle.state.state import State
-from dray.core.model.dependency import broken_words, is_met, read_need
-from dray.core.model.records import Job, JobState
-from dray.core.model.spec import JobSpec
+from dray.core.model.records.records import Job, JobState
+from dray.core.model.specs.dependency import broken_words, is_met, read_need
+from dray.core.model.specs.spec import JobSpec
 from dray.errors import InvalidSpec, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dray.core.lifecycle.state.state import NEVER, State
-from dray.core.model.resources import Rejection
+from dray.core.model.specs.resources import Rejection
 from dray.core.scheduling.explain.reason import (
     Blocker,
     Change,

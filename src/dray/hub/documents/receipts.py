@@ -15,8 +15,8 @@ from dray.core.lifecycle.holding.receipts import number_of, receipts
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import task_id
-from dray.core.model.ledger import Receipt, Victim
-from dray.core.model.records import Attempt, Phase, Task
+from dray.core.model.records.ledger import Receipt, Victim
+from dray.core.model.records.records import Attempt, Phase, Task
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.claims.reservations import MOST_ROWS, earliest
 from dray.errors import NotFound

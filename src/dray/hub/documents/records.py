@@ -9,9 +9,9 @@ from typing import Any
 
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import task_id
-from dray.core.model.records import Attempt, Job, JobState, Task
-from dray.core.model.spec import spec_document, unpack_spec
-from dray.core.model.worker import Progress, why_not_ready
+from dray.core.model.records.records import Attempt, Job, JobState, Task
+from dray.core.model.records.worker import Progress, why_not_ready
+from dray.core.model.specs.spec import spec_document, unpack_spec
 from dray.core.scheduling.capacity.remaining import Rooms
 
 Document = dict[str, Any]

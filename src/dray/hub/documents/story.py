@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dray.core.model.ids import task_id
-from dray.core.model.ledger import Receipt, Victim
-from dray.core.model.records import Attempt, Job
+from dray.core.model.records.ledger import Receipt, Victim
+from dray.core.model.records.records import Attempt, Job
 from dray.core.model.units import format_seconds
 from dray.hub.documents.records import Document, moment
 

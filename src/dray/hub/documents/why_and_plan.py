@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dray.core.lifecycle.state.events import Clock, NewJob
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.jobs import draft_job
-from dray.core.model.ledger import Victim
-from dray.core.model.records import Job
-from dray.core.model.resources import asks_of
-from dray.core.model.spec import JobSpec, pack_spec
+from dray.core.model.records.ledger import Victim
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import asks_of
+from dray.core.model.specs.spec import JobSpec, pack_spec
 from dray.core.scheduling.explain.dry_run import Rehearsal, rehearse
 from dray.core.scheduling.explain.explain import explain, look_ahead
 from dray.core.scheduling.explain.fixes import seek_change

@@ -16,10 +16,10 @@ import msgspec
 from dray.core.lifecycle.recovery import release
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State, Touched
-from dray.core.model.ledger import LedgerKey, pack_record
-from dray.core.model.records import Attempt, Job
-from dray.core.model.resources import Ask
-from dray.core.model.spec import unpack_spec
+from dray.core.model.records.ledger import LedgerKey, pack_record
+from dray.core.model.records.records import Attempt, Job
+from dray.core.model.specs.resources import Ask
+from dray.core.model.specs.spec import unpack_spec
 from dray.errors import NotReady
 from dray.hub.store.base import AttemptRow, JobRow, LedgerRow, Projection
 from dray.hub.store.writer import StoreWriter

@@ -14,9 +14,9 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from dray.core.model.records import JobState
-from dray.core.model.spec import JobSpec
-from dray.core.model.spec_check import MAX_PROBLEMS, suggest
+from dray.core.model.records.records import JobState
+from dray.core.model.specs.check import MAX_PROBLEMS, suggest
+from dray.core.model.specs.spec import JobSpec
 from dray.errors import InvalidInput, NotReady, Problem, TooLarge
 from dray.hub.access.tokens import Tokens
 from dray.hub.answers.calls import CallAnswers

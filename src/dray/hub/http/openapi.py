@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dray import __version__
-from dray.core.model.policy import ORDERS, PREEMPTION_RULES, STRATEGIES
+from dray.core.model.policies.policy import ORDERS, PREEMPTION_RULES, STRATEGIES
 from dray.hub.http.calls import ROUTES
 from dray.hub.http.routes import Route, id_schema
 from dray.wire.api_schemas import ErrorAnswer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from dray.core.model.ids import ID_PATTERN
-from dray.core.model.policy import DAY_S, Policy
+from dray.core.model.policies.policy import DAY_S, Policy
 from dray.errors import InvalidInput
 from dray.hub.answers.service import HubService
 from dray.hub.documents.receipts import ReceiptFilter

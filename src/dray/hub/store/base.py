@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from dray.core.model.records import Attempt, Job, Task
-from dray.core.model.worker import Worker
+from dray.core.model.records.records import Attempt, Job, Task
+from dray.core.model.records.worker import Worker
 
 
 class AuditRecord(NamedTuple):

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dray.core.model.ids import attempt_number
-from dray.core.model.records import Attempt, Job, Phase, Task
-from dray.core.model.worker import Worker
+from dray.core.model.records.records import Attempt, Job, Phase, Task
+from dray.core.model.records.worker import Worker
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store.base import (
     ArgsChunk,

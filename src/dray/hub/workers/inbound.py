@@ -38,7 +38,7 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.results import find
 from dray.core.model.ids import split_task_id
-from dray.core.model.records import LANE, Attempt
+from dray.core.model.records.records import LANE, Attempt
 from dray.hub.calls.results import record
 from dray.hub.engine.turns import Leaving
 from dray.hub.store.base import Chunk, Position, Store

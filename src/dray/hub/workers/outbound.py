@@ -29,8 +29,8 @@ from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.gangs import members, waits_for_go
 from dray.core.model.ids import task_id
-from dray.core.model.records import Attempt, Phase
-from dray.core.model.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
+from dray.core.model.records.records import Attempt, Phase
+from dray.core.model.specs.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
 from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.results import AckCalls, Recorded

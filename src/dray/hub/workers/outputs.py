@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dray.core.model.ids import split_task_id
-from dray.core.model.records import Attempt
+from dray.core.model.records.records import Attempt
 from dray.errors import InvalidInput
 from dray.hub.calls.reading import is_call
 from dray.wire.worker_messages import STREAMS, JobLog, JobResult

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from dray.core.lifecycle.state.events import AttemptResumed, CallsEnded, CallsFed, Fact, LanesClosed
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job, JobState, Task
-from dray.core.model.spec import unpack_spec
+from dray.core.model.records.records import Job, JobState, Task
+from dray.core.model.specs.spec import unpack_spec
 from dray.hub.calls.results import CallRow, rows_of
 from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.hub_life import HubLife

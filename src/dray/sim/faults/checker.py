@@ -14,9 +14,9 @@ from dray.core.lifecycle.invariants import job_problems, problems
 from dray.core.lifecycle.state.events import Fact, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.state.lines import BucketKey
 from dray.core.lifecycle.state.state import State
-from dray.core.model.dependency import read_need
-from dray.core.model.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.spec import unpack_spec
+from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.specs.dependency import read_need
+from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.turns.order import stands
 from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.gang_watch import GangWatch

@@ -25,12 +25,18 @@ CONTROL = (
     Mutant(
         "hold-ignored",
         "A held job stands in line like any other.",
-        (Edit("dray.core.model.records:Job.barred", "self.held or bool(self.after)", "bool(self.after)"),),
+        (
+            Edit(
+                "dray.core.model.records.records:Job.barred",
+                "self.held or bool(self.after)",
+                "bool(self.after)",
+            ),
+        ),
     ),
     Mutant(
         "conditions-ignored",
         "A job that waits for others stands in line like any other.",
-        (Edit("dray.core.model.records:Job.barred", "self.held or bool(self.after)", "self.held"),),
+        (Edit("dray.core.model.records.records:Job.barred", "self.held or bool(self.after)", "self.held"),),
     ),
     _one(
         "followers-not-queued",
@@ -49,7 +55,7 @@ CONTROL = (
     _one(
         "ok-and-fail-swapped",
         "A job that waits for a success starts after a failure.",
-        "dray.core.model.dependency:is_met",
+        "dray.core.model.specs.dependency:is_met",
         'need.kind == "ok"',
         'need.kind == "fail"',
     ),

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dray.core.model.resources import WHOLE
-from dray.core.model.spec import TIERS, JobSpec
+from dray.core.model.specs.resources import WHOLE
+from dray.core.model.specs.spec import TIERS, JobSpec
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.network import Connection, Message, Weather
 from dray.sim.faults.runs import Behaviour, CallRuns, Execution, Runs

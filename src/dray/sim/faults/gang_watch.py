@@ -6,8 +6,8 @@ generation is told to start while an earlier one may still run within the hub's 
 
 from __future__ import annotations
 
-from dray.core.model.records import Attempt, Job, JobState, Phase
-from dray.core.model.spec import unpack_spec
+from dray.core.model.records.records import Attempt, Job, JobState, Phase
+from dray.core.model.specs.spec import unpack_spec
 from dray.hub.store.base import Store
 from dray.sim.faults.hub_life import HubLife
 from dray.sim.faults.runs import Execution, Runs

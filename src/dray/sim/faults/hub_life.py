@@ -27,7 +27,7 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.state import State, Touched
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import next_due_ms
-from dray.core.model.policy import Policy
+from dray.core.model.policies.policy import Policy
 from dray.errors import DrayError, EpochLost, NotFound, StoreError
 from dray.hub.access.caller import Caller
 from dray.hub.calls.arguments import ArgsMemory

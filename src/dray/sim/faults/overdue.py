@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dray.core.model.records import Attempt, Phase
+from dray.core.model.records.records import Attempt, Phase
 from dray.sim.faults.hub_life import HOUSEKEEPING_MS, HubLife
 from dray.sim.faults.runs import Runs
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dray.core.model.policy import (
+from dray.core.model.policies.policy import (
     STRATEGIES,
     Budget,
     Cap,

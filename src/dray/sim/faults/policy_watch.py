@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policy import Pace, Policy, Quota
-from dray.core.model.records import Attempt, Job
-from dray.core.model.resources import Ask
-from dray.core.model.spec import unpack_spec
+from dray.core.model.policies.policy import Pace, Policy, Quota
+from dray.core.model.records.records import Attempt, Job
+from dray.core.model.specs.resources import Ask
+from dray.core.model.specs.spec import unpack_spec
 from dray.sim.faults.hub_life import HubLife
 from dray.sim.faults.world import World
 

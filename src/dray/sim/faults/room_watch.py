@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.state import NEVER, Reservation, State
-from dray.core.model.ledger import Receipt, Victim
-from dray.core.model.records import Attempt, Job, Phase
-from dray.core.model.resources import WHOLE, Ask, Asks
-from dray.core.model.spec import unpack_spec
+from dray.core.model.records.ledger import Receipt, Victim
+from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.resources import WHOLE, Ask, Asks
+from dray.core.model.specs.spec import unpack_spec
 from dray.core.model.units import GB
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.claims.moving_room import claim_moves

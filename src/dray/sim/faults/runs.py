@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from dray.core.model.ids import split_task_id
-from dray.core.model.records import Attempt
-from dray.core.model.resources import WHOLE
+from dray.core.model.records.records import Attempt
+from dray.core.model.specs.resources import WHOLE
 from dray.sim.faults.hub_node import HubNode
 from dray.sim.faults.world import World
 

@@ -10,8 +10,8 @@ from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.state.events import Clock, unpack_facts
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.spec import JobSpec, unpack_spec
+from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.specs.spec import JobSpec, unpack_spec
 from dray.hub.store.base import JobFilter
 from dray.sim.faults.checker import Checker
 from dray.sim.faults.hub_node import HubNode

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.model.dependency import read_need
+from dray.core.model.specs.dependency import read_need
 from dray.errors import Conflict, InvalidSpec, NotFound
 from dray.sim.faults.checker import MARK, Checker
 from dray.sim.faults.hub_node import HubNode

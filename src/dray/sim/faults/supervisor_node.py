@@ -14,7 +14,7 @@ import msgspec
 from dray.agent.calls import is_runner
 from dray.agent.effects import Probe
 from dray.agent.machine import Launch, gang_meta
-from dray.core.model.resources import WHOLE
+from dray.core.model.specs.resources import WHOLE
 from dray.sim.faults.runner_node import RunnerHost
 from dray.sim.faults.runs import NEVER_MS, Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dray.core.model.records import Phase
+from dray.core.model.records.records import Phase
 from dray.sim.faults.worker_node import WorkerNode
 
 AWAY_MS = 180_000

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.model.capability import Slots
-from dray.core.model.records import Attempt, Job
-from dray.core.model.resources import ask_of
-from dray.core.model.spec import pack_spec, unpack_spec
-from dray.core.model.worker import Worker
+from dray.core.model.records.records import Attempt, Job
+from dray.core.model.records.worker import Worker
+from dray.core.model.specs.resources import ask_of
+from dray.core.model.specs.spec import pack_spec, unpack_spec
 from dray.errors import InvalidInput
 from dray.hub.store.base import JobFilter
 from dray.hub.store.sqlite.queries import Reader

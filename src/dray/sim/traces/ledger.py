@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.resources import WHOLE
+from dray.core.model.specs.resources import WHOLE
 from dray.core.scheduling.placement.fragmentation import fragments_of
 from dray.sim.traces.workload import Node, TraceJob
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from dray.core.model.resources import WHOLE
+from dray.core.model.specs.resources import WHOLE
 from dray.core.model.units import parse_bytes
 from dray.errors import InvalidInput
 from dray.sim.traces.workload import Node, TraceJob

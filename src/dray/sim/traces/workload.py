@@ -13,8 +13,8 @@ import msgspec
 
 from dray.core.lifecycle.state.events import WorkerRegistered
 from dray.core.model.capability import Capability, Device, Slots
-from dray.core.model.resources import WHOLE
-from dray.core.model.spec import JobSpec, Variant, pack_spec, unpack_spec
+from dray.core.model.specs.resources import WHOLE
+from dray.core.model.specs.spec import JobSpec, Variant, pack_spec, unpack_spec
 from dray.core.model.units import GB
 from dray.errors import InvalidInput
 

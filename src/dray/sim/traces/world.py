@@ -36,7 +36,7 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.state import State, Touched
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import due
-from dray.core.model.policy import Policy, pack_policy
+from dray.core.model.policies.policy import Policy, pack_policy
 from dray.core.scheduling.passes.planning import plan, settle_plan
 from dray.sim.traces.failures import Failure
 from dray.sim.traces.ledger import Ledger, Shot

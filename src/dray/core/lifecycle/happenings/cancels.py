@@ -11,8 +11,8 @@ from dray.core.lifecycle.state.effects import CallsDone, Effect, Note
 from dray.core.lifecycle.state.events import CancelRequested, Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import calls, jobs
-from dray.core.model.records import Job, JobState, Task
-from dray.core.model.spec import TIERS
+from dray.core.model.records.records import Job, JobState, Task
+from dray.core.model.specs.spec import TIERS
 
 
 def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect]:

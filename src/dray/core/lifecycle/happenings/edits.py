@@ -11,9 +11,9 @@ from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, HoldChanged, JobEdited, RequeueRequested
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import jobs
-from dray.core.model.records import Job
-from dray.core.model.resources import asks_of_packed
-from dray.core.model.spec import TIERS, JobSpec, unpack_spec
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import asks_of_packed
+from dray.core.model.specs.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
 
 REQUEUED = "requeued"

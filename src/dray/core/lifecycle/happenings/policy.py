@@ -10,8 +10,8 @@ from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, GateDue, LookDue, PolicyChanged, ProtectDue
 from dray.core.lifecycle.state.lines import Backlog
 from dray.core.lifecycle.state.state import State
-from dray.core.model.ledger import PolicyRecord
-from dray.core.model.policy import unpack_policy
+from dray.core.model.policies.policy import unpack_policy
+from dray.core.model.records.ledger import PolicyRecord
 
 
 def policy_changed(state: State, event: PolicyChanged, clock: Clock) -> list[Effect]:

@@ -13,9 +13,9 @@ from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, Move, PlanDecided, Preemption
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import jobs
-from dray.core.model.ledger import Receipt, Victim
-from dray.core.model.records import Attempt, Job
-from dray.core.model.spec import TIERS
+from dray.core.model.records.ledger import Receipt, Victim
+from dray.core.model.records.records import Attempt, Job
+from dray.core.model.specs.spec import TIERS
 
 KEPT = 1_000
 

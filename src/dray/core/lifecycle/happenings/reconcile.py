@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from dray.core.model.records import Phase
+from dray.core.model.records.records import Phase
 
 KEEP, STOP, ADOPT, QUARANTINE, RESEND, LOSE = "keep", "stop", "adopt", "quarantine", "resend", "lose"
 

@@ -11,8 +11,8 @@ from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import AttemptSaved, Clock, Progressed
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.results import find
-from dray.core.model.records import Attempt
-from dray.core.model.worker import Presence, Progress
+from dray.core.model.records.records import Attempt
+from dray.core.model.records.worker import Presence, Progress
 
 WINDOW_MS = 1000
 

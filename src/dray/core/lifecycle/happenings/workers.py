@@ -55,8 +55,8 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import gangs, jobs, results
 from dray.core.model.ids import task_id
-from dray.core.model.records import Attempt, Phase
-from dray.core.model.worker import Presence, Worker
+from dray.core.model.records.records import Attempt, Phase
+from dray.core.model.records.worker import Presence, Worker
 
 TAKEN_OVER, FLAPPING = 4409, 4429
 # Of what one heartbeat names and memory does not hold: each is looked for in the store.

@@ -10,7 +10,7 @@ from dray.core.lifecycle.holding import attempts, lanes
 from dray.core.lifecycle.state.effects import Effect, Note, Resume
 from dray.core.lifecycle.state.events import AttemptResumed, AttemptYielded, Clock, ResumeAsked
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Attempt
+from dray.core.model.records.records import Attempt
 
 
 def may_yield(state: State, worker: str, uid: str) -> Attempt | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dray.core.lifecycle.state.columns import kind_of
 from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed, gpus_of
 from dray.core.lifecycle.state.state import State
-from dray.core.model.ledger import Meter
-from dray.core.model.records import Attempt, Job, Phase
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.records.ledger import Meter
+from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.resources import WHOLE, Ask
 
 ACCEPT, START, STOP, SILENCE, RETURN = "accepted", "started", "stop", "silent", "returned"
 SUCCEED, FAIL, KILL, PREEMPT, LOSE, REVOKE, ADOPT = (

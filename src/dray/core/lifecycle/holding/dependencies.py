@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.dependency import Need, broken_words, is_met, read_need
-from dray.core.model.records import Job, JobState
+from dray.core.model.records.records import Job, JobState
+from dray.core.model.specs.dependency import Need, broken_words, is_met, read_need
 
 
 def register(state: State, job: Job) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Attempt, Job, JobState, Phase
+from dray.core.model.records.records import Attempt, Job, JobState, Phase
 
 # A lane that is stopped for these reasons gives its calls back, whatever they made of the signal.
 SENT_BACK = ("preempted", "requeued", "revoked")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dray.core.lifecycle.holding.receipts import lapses_ms
 from dray.core.lifecycle.state.state import Moving, State, TaskKey
-from dray.core.model.ledger import Receipt
-from dray.core.model.records import Phase
+from dray.core.model.records.ledger import Receipt
+from dray.core.model.records.records import Phase
 
 
 def begin(state: State, receipt: Receipt) -> None:

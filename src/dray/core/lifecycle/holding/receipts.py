@@ -13,8 +13,8 @@ import msgspec
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
-from dray.core.model.ledger import Receipt, Victim
-from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.records.ledger import Receipt, Victim
+from dray.core.model.records.records import Attempt, Job, Phase
 
 # A preemption whose victims have not gone so long after their grace has led nowhere.
 STALE_MS = 60_000

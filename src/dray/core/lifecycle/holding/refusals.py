@@ -11,7 +11,7 @@ from dray.core.lifecycle.holding import lanes
 from dray.core.lifecycle.state.effects import Effect
 from dray.core.lifecycle.state.events import Clock, PauseOver
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Attempt
+from dray.core.model.records.records import Attempt
 
 # Given to a worker and never begun there, by that worker's word.
 NEVER_BEGAN = "lost_unstarted"

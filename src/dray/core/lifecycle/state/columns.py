@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from dray.core.model.capability import Device
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.records.worker import Presence, Worker, card_table
+from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.model.units import GB
-from dray.core.model.worker import Presence, Worker, card_table
 
 NAMES = (
     "total_cpu",

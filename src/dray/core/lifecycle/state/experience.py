@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from dray.core.lifecycle.state.run_times import Spans
-from dray.core.model.records import LONGEST_S, Attempt, Job, Phase
-from dray.core.model.resources import Asks
-from dray.core.model.spec import unpack_spec
+from dray.core.model.records.records import LONGEST_S, Attempt, Job, Phase
+from dray.core.model.specs.resources import Asks
+from dray.core.model.specs.spec import unpack_spec
 
 TROUBLE_HALF_MS = 30 * 60_000
 MOST_WARM, MOST_RUNTIMES, MOST_SHAPES = 16, 4_096, 200

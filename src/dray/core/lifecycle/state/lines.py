@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dray.core.model.resources import Asks
+from dray.core.model.specs.resources import Asks
 
 RANGE = 1 << 40
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dray.core.model.resources import WHOLE, Ask, Asks
+from dray.core.model.specs.resources import WHOLE, Ask, Asks
 
 NAMES = ("cpu", "mem", "gpus", "milli", "batch", "service")
 MOST_CLASSES = 10_000

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dray.core.model.labels import holds
-from dray.core.model.ledger import LedgerKey, LedgerRecord, Meter
-from dray.core.model.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Quota
-from dray.core.model.records import Job
-from dray.core.model.resources import Ask
-from dray.core.model.spec import unpack_spec
+from dray.core.model.policies.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Quota
+from dray.core.model.records.ledger import LedgerKey, LedgerRecord, Meter
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import Ask
+from dray.core.model.specs.spec import unpack_spec
 
 Ledger = Mapping[LedgerKey, LedgerRecord]
 PartyKey = tuple[str, str, tuple[str, ...]]

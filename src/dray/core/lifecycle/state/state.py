@@ -23,11 +23,11 @@ from dray.core.lifecycle.state.parked_needs import Needs
 from dray.core.lifecycle.state.parties import Parties, gpus_of
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import task_id
-from dray.core.model.ledger import LedgerKey, LedgerRecord, Receipt
-from dray.core.model.policy import Policy
-from dray.core.model.records import Attempt, Job, Task
-from dray.core.model.resources import Ask, Asks
-from dray.core.model.worker import Presence, Progress, Worker
+from dray.core.model.policies.policy import Policy
+from dray.core.model.records.ledger import LedgerKey, LedgerRecord, Receipt
+from dray.core.model.records.records import Attempt, Job, Task
+from dray.core.model.records.worker import Presence, Progress, Worker
+from dray.core.model.specs.resources import Ask, Asks
 
 TaskKey = tuple[str, int]
 NEVER = 1 << 60

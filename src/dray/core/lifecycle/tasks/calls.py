@@ -24,8 +24,8 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import jobs
 from dray.core.model.ids import task_id
-from dray.core.model.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.spec import unpack_spec
+from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.specs.spec import unpack_spec
 
 # A lane has lingered long enough: no moment is as early as this.
 OVER = 0

@@ -14,8 +14,8 @@ from dray.core.lifecycle.state.effects import Cancel, Effect, Go
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import jobs
-from dray.core.model.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.spec import TIERS, unpack_spec
+from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.specs.spec import TIERS, unpack_spec
 
 FAILED, LOST, PREEMPTED, KILLED = "failed", "lost", "preempted", "killed"
 RELEASED, REQUEUED = "released", "requeued on request"

@@ -22,11 +22,11 @@ from dray.core.lifecycle.state.events import (
 )
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import LAST_ATTEMPT, attempt_number, task_id
-from dray.core.model.records import LANE, OPEN_STATES, Attempt, Job, JobState, Phase, Task
-from dray.core.model.resources import asks_of_packed
-from dray.core.model.spec import TIERS, JobSpec, unpack_spec
+from dray.core.model.records.records import LANE, OPEN_STATES, Attempt, Job, JobState, Phase, Task
+from dray.core.model.records.worker import Worker
+from dray.core.model.specs.resources import asks_of_packed
+from dray.core.model.specs.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
-from dray.core.model.worker import Worker
 
 _FINAL_ORDER = (
     (JobState.FAILED, "failed"),

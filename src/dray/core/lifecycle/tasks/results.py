@@ -22,8 +22,8 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.ids import task_id
-from dray.core.model.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.spec import TIERS, unpack_spec
+from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.specs.spec import TIERS, unpack_spec
 
 _TRIGGER = {"succeeded": SUCCEED, "completed": SUCCEED, "failed": FAIL, "killed": KILL, "preempted": PREEMPT}
 # What a worker lost, and whether user code had begun: its word counts even where `job_started` never came through.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dray.core.lifecycle.state.columns import Offer, pick_cards
 from dray.core.model.capability import Device
 from dray.core.model.labels import holds
-from dray.core.model.resources import WHOLE, Ask, Rejection
+from dray.core.model.specs.resources import WHOLE, Ask, Rejection
 from dray.core.model.units import GB, format_bytes
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Columns, Numbers, name_column, pick_cards
 from dray.core.lifecycle.state.state import State
-from dray.core.model.resources import WHOLE, Ask
-from dray.core.model.worker import why_not_ready
+from dray.core.model.records.worker import why_not_ready
+from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 
 Rows = np.ndarray[Any, np.dtype[np.intp]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.state import State
-from dray.core.model.resources import WHOLE, Ask, Rejection
+from dray.core.model.specs.resources import WHOLE, Ask, Rejection
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, rejections
 from dray.core.scheduling.capacity.remaining import ClassKey, Mask, Rooms, Rows, class_key
 

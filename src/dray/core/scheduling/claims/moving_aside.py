@@ -19,8 +19,8 @@ from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.events import Move
 from dray.core.lifecycle.state.parties import PaceGate, QuotaGate, gpus_of
 from dray.core.lifecycle.state.state import State, TaskKey
-from dray.core.model.records import Attempt, Job
-from dray.core.model.resources import Ask
+from dray.core.model.records.records import Attempt, Job
+from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.capacity.remaining import Devices, Rooms, Rows
 from dray.core.scheduling.claims.reservations import Spare
 from dray.core.scheduling.placement.placer import Placer

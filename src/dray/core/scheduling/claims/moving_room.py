@@ -9,7 +9,7 @@ import msgspec
 
 from dray.core.lifecycle.holding.moves import is_under_way
 from dray.core.lifecycle.state.state import State, TaskKey
-from dray.core.model.resources import Ask
+from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.capacity.matching import rejections
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement.candidates import Spot

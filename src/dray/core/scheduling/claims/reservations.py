@@ -17,9 +17,9 @@ from dray.core.lifecycle.state.columns import pick_cards
 from dray.core.lifecycle.state.events import Preemption
 from dray.core.lifecycle.state.state import NEVER, Reservation, State
 from dray.core.model.capability import Device
-from dray.core.model.ledger import Receipt
-from dray.core.model.records import Attempt, Job, Phase
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.records.ledger import Receipt
+from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
 from dray.core.scheduling.claims.moving_room import could_hold, drop_over

@@ -16,11 +16,11 @@ from dray.core.lifecycle.holding.receipts import STALE_MS, Hit, lapses_ms, ran_m
 from dray.core.lifecycle.state.events import Move, Preemption
 from dray.core.lifecycle.state.parties import cost_of, gpus_of
 from dray.core.lifecycle.state.state import NEVER, State
-from dray.core.model.ledger import Receipt
-from dray.core.model.records import Attempt, Job, Phase
-from dray.core.model.resources import WHOLE as CARD
-from dray.core.model.resources import Ask
-from dray.core.model.spec import TIERS, unpack_spec
+from dray.core.model.records.ledger import Receipt
+from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.resources import WHOLE as CARD
+from dray.core.model.specs.resources import Ask
+from dray.core.model.specs.spec import TIERS, unpack_spec
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, fits
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
 from dray.core.scheduling.claims.moving_aside import Aside, Claim

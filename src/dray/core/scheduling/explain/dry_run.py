@@ -13,9 +13,9 @@ import msgspec
 from dray.core.lifecycle.happenings.preemptions import victims_of
 from dray.core.lifecycle.state.parties import HOUR_MS, CapGate, Gate, PaceGate, QuotaGate
 from dray.core.lifecycle.state.state import State
-from dray.core.model.ledger import Victim
-from dray.core.model.records import Job
-from dray.core.model.resources import Asks
+from dray.core.model.records.ledger import Victim
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import Asks
 from dray.core.scheduling.explain.explain import explain, look_ahead
 from dray.core.scheduling.explain.fixes import seek_change_for
 from dray.core.scheduling.explain.gate_reasons import whose

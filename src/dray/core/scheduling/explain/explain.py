@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.dependency import read_need
-from dray.core.model.records import Job
-from dray.core.model.resources import Ask, Rejection
+from dray.core.model.records.records import Job
+from dray.core.model.specs.dependency import read_need
+from dray.core.model.specs.resources import Ask, Rejection
 from dray.core.scheduling.capacity.survey import Kind, Scan, Survey
 from dray.core.scheduling.explain.gate_reasons import gate_blockers
 from dray.core.scheduling.explain.holders import find_holders, find_moved, find_start, find_underway

@@ -15,8 +15,8 @@ import numpy as np
 
 from dray.core.lifecycle.state.parties import QuotaGate
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
-from dray.core.model.resources import WHOLE, Ask, Asks
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import WHOLE, Ask, Asks
 from dray.core.model.units import GB, format_bytes
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.capacity.survey import Scan, Survey

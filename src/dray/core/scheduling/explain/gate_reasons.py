@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dray.core.lifecycle.state.parties import HOUR_MS, CapGate, Gate, PaceGate, QuotaGate
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.core.scheduling.explain.reason import Blocker, span
 from dray.core.scheduling.turns.gates import Gates, most_gpus
 

@@ -13,9 +13,9 @@ import numpy as np
 from dray.core.lifecycle.holding.receipts import receipts_about
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.ids import task_id
-from dray.core.model.ledger import Receipt
-from dray.core.model.records import Attempt, Job, Phase
-from dray.core.model.resources import Ask
+from dray.core.model.records.ledger import Receipt
+from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.resources import Ask
 from dray.core.model.units import format_bytes
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.capacity.survey import Scan

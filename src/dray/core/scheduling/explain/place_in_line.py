@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.core.scheduling.explain.reason import Place
 from dray.core.scheduling.turns.order import rank_of, stands
 

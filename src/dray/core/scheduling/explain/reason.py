@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.state import NEVER
-from dray.core.model.resources import Rejection
+from dray.core.model.specs.resources import Rejection
 from dray.core.model.units import format_seconds
 
 

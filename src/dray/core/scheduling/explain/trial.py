@@ -12,8 +12,8 @@ import msgspec
 
 from dray.core.lifecycle.state.events import Preemption
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
-from dray.core.model.resources import Asks
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import Asks
 from dray.core.scheduling.passes.overlay import Overlay
 from dray.core.scheduling.placement.candidates import Spot
 

@@ -16,8 +16,8 @@ from dray.core.lifecycle.state.parties import QuotaGate
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.calls import OVER
 from dray.core.lifecycle.tasks.jobs import next_index
-from dray.core.model.records import Attempt, Job, Phase
-from dray.core.model.spec import unpack_spec
+from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.passes.planning import prune
 
 AHEAD_US = 5_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dray.core.lifecycle.state.events import Preemption
 from dray.core.lifecycle.state.state import NEVER, State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.claims.moving_aside import Aside
 from dray.core.scheduling.claims.moving_room import claim_moves

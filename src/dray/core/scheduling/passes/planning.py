@@ -17,7 +17,7 @@ from dray.core.lifecycle.state.parties import cost_of
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.ids import attempt_uid
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.claims.moving_room import claim_moves
 from dray.core.scheduling.claims.reservations import Watch, Window, drop_stale, renew, watch_line

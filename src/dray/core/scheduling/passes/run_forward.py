@@ -28,7 +28,7 @@ from dray.core.lifecycle.state.experience import kind_of_work
 from dray.core.lifecycle.state.run_times import Spans
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.timers import due, next_due_ms
-from dray.core.model.records import Attempt, Job, Phase
+from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.scheduling.claims.reservations import end_ms
 from dray.core.scheduling.passes.lane_feeding import Supply, may_feed
 from dray.core.scheduling.passes.planning import plan, settle_plan

@@ -18,9 +18,9 @@ from dray.core.lifecycle.state.state import Counters, State
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.capability import Slots
-from dray.core.model.ledger import Receipt, pack_record
-from dray.core.model.records import Attempt, Job, JobState, Task
-from dray.core.model.worker import Presence, Worker
+from dray.core.model.records.ledger import Receipt, pack_record
+from dray.core.model.records.records import Attempt, Job, JobState, Task
+from dray.core.model.records.worker import Presence, Worker
 from dray.core.scheduling.turns.order import Turns
 
 PIECE = 400

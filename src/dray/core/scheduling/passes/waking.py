@@ -11,7 +11,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.parked_needs import Mask
 from dray.core.lifecycle.state.state import State
-from dray.core.model.resources import WHOLE
+from dray.core.model.specs.resources import WHOLE
 from dray.core.scheduling.capacity.remaining import Left, Rooms, class_key
 
 FEW = 16

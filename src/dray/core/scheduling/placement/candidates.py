@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.core.scheduling.capacity.remaining import Devices
 from dray.core.scheduling.placement.scorers import Sight, Wish
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.state import State
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.remaining import matches_offer
 from dray.core.scheduling.placement.kept_columns import Book, Books
 from dray.core.scheduling.placement.packing_worth import LINES, Fillings, Usual

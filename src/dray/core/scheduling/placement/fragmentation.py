@@ -13,7 +13,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.state import State
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.remaining import Mask, matches_offer
 from dray.core.scheduling.placement.kept_columns import Book, Books
 from dray.core.scheduling.placement.scorers import Floats, Sight, Wish

@@ -12,7 +12,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.state import State
-from dray.core.model.resources import Ask
+from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.placement.scorers import Sight
 
 MOST_BOOKS = 512

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dray.core.lifecycle.state.columns import Numbers
-from dray.core.model.resources import Asks
+from dray.core.model.specs.resources import Asks
 from dray.core.scheduling.capacity.remaining import Left
 from dray.core.scheduling.placement.candidates import LAST_RANK, RANK_BITS, score_all
 from dray.core.scheduling.placement.scorers import Floats, Wish

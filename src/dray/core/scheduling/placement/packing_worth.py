@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
-from dray.core.model.resources import WHOLE
+from dray.core.model.specs.resources import WHOLE
 from dray.core.scheduling.capacity.remaining import Mask
 
 LINES, LENGTH = 16, 30

@@ -19,9 +19,9 @@ import numpy as np
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.experience import token_of
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policy import Weights
-from dray.core.model.records import Job
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.policies.policy import Weights
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
 from dray.core.scheduling.placement.candidates import LAST_RANK, Candidate, Spot, Walk
 from dray.core.scheduling.placement.foresight import foresight_of

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dray.core.lifecycle.state.columns import Columns, Numbers
-from dray.core.model.resources import WHOLE
+from dray.core.model.specs.resources import WHOLE
 from dray.core.scheduling.placement.packing_worth import Usual
 from dray.core.scheduling.placement.scorers import Floats
 

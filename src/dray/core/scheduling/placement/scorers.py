@@ -15,9 +15,9 @@ from dray.core.lifecycle.state.columns import Columns, Numbers, Offer, kind_of
 from dray.core.lifecycle.state.experience import token_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.labels import holds
-from dray.core.model.policy import Weights
-from dray.core.model.records import Job
-from dray.core.model.resources import WHOLE, Ask
+from dray.core.model.policies.policy import Weights
+from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.remaining import Rooms, Rows
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

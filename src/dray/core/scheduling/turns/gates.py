@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dray.core.lifecycle.state.parties import ENDLESS, Gate, PaceGate, gpus_of
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 from dray.core.scheduling.turns.order import Head
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
 from dray.core.lifecycle.state.parties import Party, usage_of
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 
 
 class Head(NamedTuple):

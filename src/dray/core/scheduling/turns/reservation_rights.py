@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from dray.core.lifecycle.state.state import Reservation, State
-from dray.core.model.records import Job
+from dray.core.model.records.records import Job
 
 # Of two users nobody can hold more than twice his share; there one reservation serves the other user anyway.
 TOO_MUCH = 2

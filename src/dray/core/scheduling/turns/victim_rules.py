@@ -12,9 +12,9 @@ from typing import NamedTuple
 from dray.core.lifecycle.holding.receipts import lost_ms, ran_ms
 from dray.core.lifecycle.state.parties import cost_of, gpus_of
 from dray.core.lifecycle.state.state import NEVER, State
-from dray.core.model.records import Attempt, Job
-from dray.core.model.resources import Ask
-from dray.core.model.spec import TIERS
+from dray.core.model.records.records import Attempt, Job
+from dray.core.model.specs.resources import Ask
+from dray.core.model.specs.spec import TIERS
 
 NO_RULE = "none"
 # What a stop and a start cost at least, besides work that was not saved.

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from dray.core.model.ids import attempt_number
-from dray.core.model.records import Attempt, Job, JobState, Task
-from dray.core.model.worker import Worker
+from dray.core.model.records.records import Attempt, Job, JobState, Task
+from dray.core.model.records.worker import Worker
 from dray.hub.store.base import (
     ArgsChunk,
     AuditRecord,

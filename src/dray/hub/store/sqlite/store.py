@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dray.core.model.records import Attempt, Job, Task
+from dray.core.model.records.records import Attempt, Job, Task
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store.base import (
     ArgsChunk,

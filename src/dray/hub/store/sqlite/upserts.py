@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from dray.core.model.ids import attempt_number
-from dray.core.model.records import Task
-from dray.core.model.worker import Worker
+from dray.core.model.records.records import Task
+from dray.core.model.records.worker import Worker
 from dray.errors import BrokenInvariant
 from dray.hub.store.base import AttemptRow, JobRow, Projection
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from dray.core.model.spec import ANY_TYPE, JobSpec, unpack_spec, with_variant
+from dray.core.model.specs.spec import ANY_TYPE, JobSpec, unpack_spec, with_variant
 from dray.core.model.units import GB
 
 WHOLE = 1000

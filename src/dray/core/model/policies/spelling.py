@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.model import policy as rules
-from dray.core.model.policy import Policy
+from dray.core.model.policies import policy as rules
+from dray.core.model.policies.policy import Policy
 
 
 class Value(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.model import policy as rules
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import is_label_name
-from dray.core.model.policy import (
+from dray.core.model.policies import policy as rules
+from dray.core.model.policies.policy import (
     DEFAULT_QUEUE,
     EACH,
     ORDERS,
@@ -26,7 +26,7 @@ from dray.core.model.policy import (
     STRATEGIES,
     Policy,
 )
-from dray.core.model.spec_check import MAX_PROBLEMS, MAX_SUGGESTIONS, suggest
+from dray.core.model.specs.check import MAX_PROBLEMS, MAX_SUGGESTIONS, suggest
 from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput, InvalidPolicy, Problem
 

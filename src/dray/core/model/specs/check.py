@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from dray.core.model.capability import BACKENDS
-from dray.core.model.dependency import MAX_NEEDS, need_problem, read_need
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
-from dray.core.model.spec import (
+from dray.core.model.specs.dependency import MAX_NEEDS, need_problem, read_need
+from dray.core.model.specs.spec import (
     ANY_TYPE,
     DEVICE_KINDS,
     MAX_COMMAND_BYTES,
@@ -32,13 +32,13 @@ from dray.core.model.spec import (
     HealthCheck,
     JobSpec,
 )
-from dray.core.model.units import parse_moment
-from dray.core.model.variant_check import (
+from dray.core.model.specs.variants import (
     VARIANT_FIELDS,
     complete_variants,
     laid_problems,
     list_problems,
 )
+from dray.core.model.units import parse_moment
 from dray.errors import InvalidInput, InvalidSpec, Problem
 
 INT32 = 2**31 - 1

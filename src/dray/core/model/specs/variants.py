@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.core.model.spec import JobSpec, Variant
+from dray.core.model.specs.spec import JobSpec, Variant
 from dray.errors import Problem
 
 MAX_VARIANTS = 16

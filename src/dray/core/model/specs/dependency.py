@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dray.core.model.ids import ID_RULE, split_task_id, task_id
-from dray.core.model.records import JobState
+from dray.core.model.records.records import JobState
 
 KINDS = ("ok", "any", "fail")
 MAX_NEEDS = 1024

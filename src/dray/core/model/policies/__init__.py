@@ -1,0 +1,1 @@
+"""What a site has decided about its queue."""

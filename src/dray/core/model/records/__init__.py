@@ -1,0 +1,1 @@
+"""Jobs, tasks, attempts and workers as the hub holds them."""
