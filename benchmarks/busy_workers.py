@@ -17,8 +17,8 @@ from benchmarks.figures import Bar, Figure, quantile
 from benchmarks.fleet import running_fleet
 from benchmarks.progress import tell
 from benchmarks.specs import array_spec, true_spec
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
+from dray.client.faces.async_hub import AsyncHub
+from dray.client.reach.discovery import settle_config
 
 WORKERS, SLOTS = 300, 4
 BATCH = 500

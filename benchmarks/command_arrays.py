@@ -13,7 +13,7 @@ from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.floors import hyperqueue_rate, spawn_rate, xargs_rate
 from benchmarks.progress import rounds, tell
 from benchmarks.specs import array_spec
-from dray.client.blocking import connect
+from dray.client.faces.hub import connect
 
 WAIT_S = 120.0
 BUDGET_S = 60.0

@@ -11,8 +11,8 @@ from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.floors import xargs_rate
 from benchmarks.progress import rounds, tell
 from benchmarks.specs import true_spec
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
+from dray.client.faces.async_hub import AsyncHub
+from dray.client.reach.discovery import settle_config
 
 BATCH = 100
 WAIT_S = 120.0

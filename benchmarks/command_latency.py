@@ -11,8 +11,8 @@ from benchmarks.figures import Bar, Figure, quantile
 from benchmarks.floors import true_path
 from benchmarks.progress import tell
 from benchmarks.specs import true_spec
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
+from dray.client.faces.async_hub import AsyncHub
+from dray.client.reach.discovery import settle_config
 
 WAIT_S = 30.0
 

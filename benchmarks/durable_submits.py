@@ -19,8 +19,8 @@ from benchmarks.http_pool import HttpConnection
 from benchmarks.machine_facts import measure_fsync_us
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
+from dray.client.faces.async_hub import AsyncHub
+from dray.client.reach.discovery import settle_config
 
 IN_FLIGHT = 32
 BATCH = 500

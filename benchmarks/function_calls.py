@@ -16,7 +16,7 @@ from benchmarks.figures import Bar, Figure, median_figure, quantile
 from benchmarks.function_floors import POOL, ask_peers, floor_of
 from benchmarks.function_peer import WIDTH, doze, nothing
 from benchmarks.progress import tell
-from dray.client.blocking import Hub, connect
+from dray.client.faces.hub import Hub, connect
 
 ALL = (POOL, "Ray", "Dask", "Parsl")
 NAP_S = 0.01

@@ -11,7 +11,7 @@ from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.function_floors import POOL, ask_peers, floor_of
 from benchmarks.function_peer import MEGABYTE, WIDTH, double
 from benchmarks.progress import tell
-from dray.client.blocking import Hub, connect
+from dray.client.faces.hub import Hub, connect
 
 
 def measure(quick: bool) -> dict[str, Figure]:

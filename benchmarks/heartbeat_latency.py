@@ -14,8 +14,8 @@ from benchmarks.figures import Bar, Figure
 from benchmarks.fleet import running_fleet
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
+from dray.client.faces.async_hub import AsyncHub
+from dray.client.reach.discovery import settle_config
 
 RATE = 20_000
 BATCH = 500

@@ -8,8 +8,8 @@ from benchmarks.cluster import Cluster, proportional_mib, resident_mib, running_
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
-from dray.client.async_client import AsyncHub
-from dray.client.discovery import settle_config
+from dray.client.faces.async_hub import AsyncHub
+from dray.client.reach.discovery import settle_config
 
 BATCH = 1_000
 

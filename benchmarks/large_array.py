@@ -7,7 +7,7 @@ import time
 from benchmarks.cluster import resident_mib, running_cluster
 from benchmarks.figures import Bar, Figure, median_figure
 from benchmarks.specs import waiting_spec
-from dray.client.blocking import connect
+from dray.client.faces.hub import connect
 
 
 def measure(quick: bool) -> dict[str, Figure]:

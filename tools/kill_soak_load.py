@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from tests.e2e.cluster import ENDED, Answer, Cluster
 
-from dray.client.blocking import Hub, connect
-from dray.client.jobs import Job
+from dray.client.faces.hub import Hub, connect
+from dray.client.faces.job import Job
 from dray.errors import DrayError, NoSpace, NotReady
 
 # Arguments: file of lines, lines to print, seconds, exit code, lock of a fenced task. One printf is one write.

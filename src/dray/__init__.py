@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dray import errors as errors
-    from dray.client.async_client import AsyncHub as AsyncHub
-    from dray.client.async_client import AsyncJob as AsyncJob
-    from dray.client.blocking import Hub as Hub
-    from dray.client.blocking import connect as connect
-    from dray.client.executor import Executor as Executor
-    from dray.client.futures import CallFuture as Future
-    from dray.client.gathering import as_completed as as_completed
-    from dray.client.gathering import gather as gather
-    from dray.client.jobs import Job as Job
-    from dray.client.session import session as session
-    from dray.client.status import Status as Status
-    from dray.client.tasks import task as task
+    from dray.client.faces.async_hub import AsyncHub as AsyncHub
+    from dray.client.faces.async_hub import AsyncJob as AsyncJob
+    from dray.client.faces.executor import Executor as Executor
+    from dray.client.faces.hub import Hub as Hub
+    from dray.client.faces.hub import connect as connect
+    from dray.client.faces.job import Job as Job
+    from dray.client.faces.task import task as task
+    from dray.client.futures.futures import CallFuture as Future
+    from dray.client.futures.gathering import as_completed as as_completed
+    from dray.client.futures.gathering import gather as gather
+    from dray.client.futures.status import Status as Status
+    from dray.client.futures.task_session import session as session
     from dray.core.model.records.records import JobState as JobState
     from dray.errors import DrayError as DrayError
     from dray.errors import HubUnavailable as HubUnavailable
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "AsyncHub": "dray.client.async_client",
-    "AsyncJob": "dray.client.async_client",
+    "AsyncHub": "dray.client.faces.async_hub",
+    "AsyncJob": "dray.client.faces.async_hub",
     "CallFailed": "dray.functions.failures",
     "DrayError": "dray.errors",
-    "Executor": "dray.client.executor",
-    "Future": "dray.client.futures",
-    "Hub": "dray.client.blocking",
+    "Executor": "dray.client.faces.executor",
+    "Future": "dray.client.futures.futures",
+    "Hub": "dray.client.faces.hub",
     "HubUnavailable": "dray.errors",
-    "Job": "dray.client.jobs",
+    "Job": "dray.client.faces.job",
     "JobState": "dray.core.model.records.records",
-    "Status": "dray.client.status",
-    "as_completed": "dray.client.gathering",
-    "connect": "dray.client.blocking",
-    "gather": "dray.client.gathering",
-    "session": "dray.client.session",
-    "task": "dray.client.tasks",
+    "Status": "dray.client.futures.status",
+    "as_completed": "dray.client.futures.gathering",
+    "connect": "dray.client.faces.hub",
+    "gather": "dray.client.futures.gathering",
+    "session": "dray.client.futures.task_session",
+    "task": "dray.client.faces.task",
 }
 # What a name is called in its home, where that is another word.
 _SPELLED = {"Future": "CallFuture"}

@@ -12,12 +12,12 @@ from typing import Any
 import joblib
 from joblib.parallel import ParallelBackendBase
 
-from dray.client.blocking import Hub
-from dray.client.defaults import default_hub
-from dray.client.executor import Executor
-from dray.client.futures import CallFuture
-from dray.client.pausing import is_in_task
-from dray.client.session import session
+from dray.client.faces.default_hub import default_hub
+from dray.client.faces.executor import Executor
+from dray.client.faces.hub import Hub
+from dray.client.futures.futures import CallFuture
+from dray.client.futures.pausing import is_in_task
+from dray.client.futures.task_session import session
 from dray.functions.applying import run_batch
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import dray
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = {

@@ -9,7 +9,7 @@ import pytest
 
 import dray
 from dray.cli.main import main
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
 
 
 def test_a_map_in_the_history_is_replayed_as_the_places_it_held(

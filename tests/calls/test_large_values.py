@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import dray
-from dray.client.discovery import find_target, settle_config
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
+from dray.client.reach.discovery import find_target, settle_config
 from dray.errors import TooLarge
 
 LIMIT_S = 60.0
@@ -71,7 +71,7 @@ def test_from_elsewhere_values_travel_and_are_the_same(cluster: PrivateHub, far:
 
 
 def test_more_results_than_may_be_fetched_ahead(far: dray.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dray.client.blobs.WAITING_BYTES", 8 * WIDE + 1_000)
+    monkeypatch.setattr("dray.client.calls.large_values.WAITING_BYTES", 8 * WIDE + 1_000)
     given = arrays(400, 8)
     results = far.map(np.negative, given, timeout=LIMIT_S, ordered=False)
     assert sorted(-found[0] for found in results) == [one[0] for one in given]
@@ -80,7 +80,7 @@ def test_more_results_than_may_be_fetched_ahead(far: dray.Hub, monkeypatch: pyte
 def test_arguments_far_ahead_of_their_use_are_read_from_the_disk(
     hub: dray.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.client.blobs.AHEAD_BYTES", 0)
+    monkeypatch.setattr("dray.client.calls.large_values.AHEAD_BYTES", 0)
     given = arrays(500)
     assert [found[0] for found in hub.map(np.negative, given, timeout=LIMIT_S)] == [-one[0] for one in given]
 

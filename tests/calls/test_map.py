@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import dray
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
 from dray.errors import InvalidInput
 
 LIMIT_S = 60.0

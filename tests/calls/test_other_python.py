@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import dray
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0

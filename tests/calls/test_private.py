@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dray.client.discovery import find_silent
+from dray.client.reach.discovery import find_silent
 from dray.testing import running_hub
 
 PROGRAM = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dray
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
 from dray.functions import envelope
 from dray.functions.modules import find_version
 

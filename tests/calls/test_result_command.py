@@ -15,8 +15,8 @@ import pytest
 
 import dray
 from dray.cli.main import main
-from dray.client.discovery import find_target
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
+from dray.client.reach.discovery import find_target
 from dray.config import ClientConfig
 from dray.errors import DrayError
 from dray.functions.failures import RemoteError

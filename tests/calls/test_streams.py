@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dray
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
 from dray.testing import RunningHub, running_hub
 
 LIMIT_S = 60.0

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import dray
-from dray.client.private import PrivateHub
-from dray.client.progress import tell_rate
+from dray.client.calls.progress import tell_rate
+from dray.client.faces.private_hub import PrivateHub
 
 LIMIT_S = 60.0
 SHOW, HIDE = b"\x1b[?25h", b"\x1b[?25l"

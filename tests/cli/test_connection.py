@@ -13,7 +13,7 @@ import trustme
 
 from dray.cli.connection import parse_fingerprint
 from dray.cli.main import main
-from dray.client.discovery import check_url, find_target
+from dray.client.reach.discovery import check_url, find_target
 from dray.config import ClientConfig
 from dray.errors import DrayError
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import dray
-from dray.client.private import PrivateHub
+from dray.client.faces.private_hub import PrivateHub
 
 
 @pytest.fixture(scope="module")

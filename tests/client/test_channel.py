@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dray.client.async_client import AsyncHub
-from dray.client.channel import Channel
-from dray.client.discovery import Target, settle_config
-from dray.client.websocket import WebSocket
+from dray.client.faces.async_hub import AsyncHub
+from dray.client.reach.channel import Channel
+from dray.client.reach.discovery import Target, settle_config
+from dray.client.reach.websocket import WebSocket
 from dray.core.model.records.records import JobState
 from dray.errors import Conflict, HubUnavailable, NotFound, TooLarge, Unauthenticated
 from dray.testing import RunningHub, make_spec, running_hub
@@ -156,7 +156,7 @@ async def test_a_hub_that_is_away_for_longer_is_told_of_once(
     caplog: pytest.LogCaptureFixture,
     wait_until_async: WaitUntil,
 ) -> None:
-    monkeypatch.setattr("dray.client.channel.SAY_AFTER_S", 0.05)
+    monkeypatch.setattr("dray.client.reach.channel.SAY_AFTER_S", 0.05)
     async with client_of(hub) as client, asyncio.timeout(DEADLINE_S):
         await client.ping()
         await asyncio.to_thread(hub.kill)

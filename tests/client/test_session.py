@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import dray
-from dray.client.session import Session
+from dray.client.futures.task_session import Session
 
 HEAVY = ("asyncio", "msgspec", "numpy", "websockets", "click", "typing")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dray.client.terms import KEPT_VARIABLES, build_spec
+from dray.client.calls.terms import KEPT_VARIABLES, build_spec
 from dray.core.model.specs.check import check_spec
 from dray.errors import InvalidSpec
 

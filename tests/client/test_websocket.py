@@ -10,7 +10,7 @@ from websockets import Subprotocol
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Opcode
 
-from dray.client.websocket import Address, HandshakeRefused, WebSocket, dial, mask
+from dray.client.reach.websocket import Address, HandshakeRefused, WebSocket, dial, mask
 from dray.wire.dialling import Way, open_line
 
 PROTOCOL = Subprotocol("echo")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dray.client.blocking import Hub
+from dray.client.faces.hub import Hub
 from dray.core.model.records.records import JobState
 from dray.errors import DrayError
 from dray.testing import RunningHub, make_slots, make_spec, running_hub

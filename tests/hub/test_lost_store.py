@@ -16,7 +16,7 @@ import pytest
 from tests.hub.asking import ask, wait_until
 
 from dray.cli.connection import Hub
-from dray.client.discovery import settle_config
+from dray.client.reach.discovery import settle_config
 from dray.testing.hub_process import RunningHub
 
 FRAME = 4096 + 24

@@ -9,7 +9,7 @@ import click
 
 from dray.cli.connection import HubRefusal, worker_path
 from dray.cli.session import HubCommand, LazyGroup, Session, pass_session
-from dray.client.discovery import read_hub_file
+from dray.client.reach.discovery import read_hub_file
 from dray.errors import DrayError, HubUnavailable, SharedAccount
 
 _HERE = "dray.cli.cluster_commands"
@@ -251,7 +251,7 @@ def _judge_estimates(session: Session) -> int:
 
 
 def _check_locally(session: Session) -> list[dict[str, Any]]:
-    from dray.client.discovery import find_target
+    from dray.client.reach.discovery import find_target
 
     checks = []
     target = find_target(session.config)

@@ -1,6 +1,6 @@
 """Find the hub and talk HTTP to it: one connection per request, the token never sent to a stranger.
 
-Owns requests, TLS and the reading of refusals; `dray.client.discovery` knows where the hub is. The surprising rule: the
+Owns requests, TLS and the reading of refusals; `dray.client.reach.discovery` knows where the hub is. The surprising rule: the
 hub is looked up again at every connection, because one that restarts may come back on another port.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
 
 from dray import __version__
-from dray.client.discovery import NoHub, Target, find_target
+from dray.client.reach.discovery import NoHub, Target, find_target
 from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem

@@ -31,7 +31,7 @@ from dray.cli.daemons import (
 from dray.cli.job_commands import request_cancel
 from dray.cli.outage import say
 from dray.cli.session import AgentCommand, HomeCommand, HubCommand, Session, pass_session
-from dray.client.discovery import read_hub_file
+from dray.client.reach.discovery import read_hub_file
 from dray.config import ClientConfig, default_worker_name, load_agent, load_hub
 from dray.errors import DrayError, InvalidInput
 from dray.presence import Holder, find_holder

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from dray.client.discovery import read_hub_file
+from dray.client.reach.discovery import read_hub_file
 from dray.config import environment_of_pair
 from dray.errors import DrayError
 from dray.presence import describe_process, find_holder, stop

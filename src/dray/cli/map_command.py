@@ -23,7 +23,7 @@ from dray.cli.submission import SubmitCommand
 from dray.errors import DrayError
 
 if TYPE_CHECKING:
-    from dray.client.maps import MapResults
+    from dray.client.calls.maps import MapResults
 
 SEPARATOR = ":::"
 _SHOWN = 10
@@ -123,7 +123,7 @@ class _Map:
         self._rows: list[dict[str, Any]] = []
 
     def run(self, limit: int, keep_order: bool, detach: bool) -> int:
-        from dray.client.blocking import Hub
+        from dray.client.faces.hub import Hub
         from dray.functions.commands import run_command
 
         work = functools.partial(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dray.cli.connection import HubAway, HubDead
-from dray.client.discovery import NoHub
+from dray.client.reach.discovery import NoHub
 from dray.core.model.units import format_seconds
 from dray.errors import HubUnavailable
 

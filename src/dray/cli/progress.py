@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dray.cli.exit_codes import ENDED, UNSUCCESSFUL
 from dray.cli.outage import say
 from dray.cli.render import clean, short_span, shorten
-from dray.client.progress import tell_rate
+from dray.client.calls.progress import tell_rate
 from dray.core.model.units import format_seconds
 
 if TYPE_CHECKING:

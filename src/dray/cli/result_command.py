@@ -22,8 +22,8 @@ from dray.cli.session import HubCommand, Session, pass_session
 from dray.errors import DrayError, InvalidInput
 
 if TYPE_CHECKING:
-    from dray.client.blocking import Hub
-    from dray.client.results import Recorded
+    from dray.client.calls.recorded import Recorded
+    from dray.client.faces.hub import Hub
 
 
 class Ended(DrayError):
@@ -61,7 +61,7 @@ def result(session: Session, name: str, path: Path | None, trust: bool) -> int:
             file.writelines(stream.chunks())
         return 0
     job = session.hub.get(job_path(job_id))
-    from dray.client.blocking import Hub
+    from dray.client.faces.hub import Hub
 
     with Hub(session.config) as hub:
         shown = _Results(session, hub, str(job.get("user") or ""), trust)

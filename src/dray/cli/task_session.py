@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from dray.client.session import Session
+from dray.client.futures.task_session import Session
 
 PATIENCE_S = 10.0
 STOP, GO_ON, UNSENT = 0, 1, 1

@@ -94,7 +94,7 @@ class Program:
     def _wait(self) -> None:
         others = self._line.read(IDLE_S if self._upkeep.due else None)
         if others is None:
-            if (defaults := sys.modules.get("dray.client.defaults")) is not None:
+            if (defaults := sys.modules.get("dray.client.faces.default_hub")) is not None:
                 # Calls have called others, and are over: what they opened for that must not seem to go on.
                 defaults.settle()
             report = self._upkeep.look(idle=True)
@@ -147,7 +147,7 @@ class Program:
             given = self._fetch_named(data) if is_blob else data
             args, kwargs = unpack_call(given, self._load_ref)
             os.environ["DRAY_TASK_ID"] = f"{jobs.prefix}{index}" if jobs.prefix else jobs.job
-            if (sessions := sys.modules.get("dray.client.session")) is not None:
+            if (sessions := sys.modules.get("dray.client.futures.task_session")) is not None:
                 sessions.renew()
             self._in_call = True
             result = function(*args, **kwargs)

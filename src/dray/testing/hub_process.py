@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from dray.errors import HubUnavailable
 
 if TYPE_CHECKING:
-    from dray.client.blocking import Hub
+    from dray.client.faces.hub import Hub
     from dray.testing.async_worker import AsyncMockWorker
     from dray.testing.mock_worker import MockWorker
 
@@ -76,7 +76,7 @@ class RunningHub:
 
     def connect(self, token: str = "") -> Hub:
         """A client of this hub; close it, or use it in a `with`."""
-        from dray.client.blocking import connect
+        from dray.client.faces.hub import connect
 
         return connect(self.url, token or self.token, self.home)
 

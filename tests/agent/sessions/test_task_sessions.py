@@ -18,7 +18,7 @@ import pytest
 from dray.agent.accounts import OWN, Accounts, find_account
 from dray.agent.session_home import SessionHome
 from dray.agent.task_sessions import BAD_LINES, BUFFER_BYTES, LINES, PER_ATTEMPT, TaskSessions
-from dray.client.session import Session
+from dray.client.futures.task_session import Session
 
 
 class Ear:

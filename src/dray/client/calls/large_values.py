@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dray.client.discovery import Target
+from dray.client.reach.discovery import Target
 from dray.errors import DrayError, HubUnavailable
 from dray.functions.opening import ANYTHING, Opener
 from dray.functions.values import Packed, Part
@@ -25,7 +25,7 @@ from dray.wire.blob_folder import BlobFolder, write_parts
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from dray.client.blob_line import BlobLine
+    from dray.client.reach.blob_line import BlobLine
 
 THREADS = 4
 WAITING_BYTES = 256 << 20
@@ -261,7 +261,7 @@ class Blobs:
 
     def _try(self, work: Callable[[BlobLine], Any]) -> Any:
         """Do something over this thread's own line; a line that broke is opened again."""
-        from dray.client.blob_line import BlobLine, Broken  # here: HTTP loads half of the mail package
+        from dray.client.reach.blob_line import BlobLine, Broken  # here: HTTP loads half of the mail package
 
         for left in range(TRIES - 1, -1, -1):
             line: BlobLine | None = getattr(self._own, "line", None)

@@ -11,17 +11,17 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
-from dray.client.blobs import Blobs
-from dray.client.calls import CallDesk
-from dray.client.channel import Channel
-from dray.client.discovery import find_target
-from dray.client.functions import Functions, bare_function
-from dray.client.futures import CallFuture
-from dray.client.pausing import pause_until
-from dray.client.recipes import split_keywords
-from dray.client.results import Recorded, read_page, read_recorded
-from dray.client.status import Status
-from dray.client.terms import build_changes, build_spec
+from dray.client.calls.desk import CallDesk
+from dray.client.calls.functions import Functions, bare_function
+from dray.client.calls.large_values import Blobs
+from dray.client.calls.recipes import split_keywords
+from dray.client.calls.recorded import Recorded, read_page, read_recorded
+from dray.client.calls.terms import build_changes, build_spec
+from dray.client.futures.futures import CallFuture
+from dray.client.futures.pausing import pause_until
+from dray.client.futures.status import Status
+from dray.client.reach.channel import Channel
+from dray.client.reach.discovery import find_target
 from dray.config import ClientConfig
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import JobState
@@ -337,7 +337,7 @@ class AsyncHub:
 
     async def workers(self) -> list[dict[str, Any]]:
         """The machines that the hub knows: id, status, slots, what they have."""
-        from dray.client.outputs import read_document  # here: HTTP loads half of the mail package
+        from dray.client.reach.output import read_document  # here: HTTP loads half of the mail package
 
         found = await asyncio.to_thread(
             read_document, find_target(self.config), "/api/v1/workers", self.config.timeout_s
@@ -356,7 +356,7 @@ class AsyncHub:
     def read_logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> Iterator[bytes]:
         """The same, blocking, for those without a loop."""
         job_id, index = split_task_id(id_of(job)) or (id_of(job), -1)
-        from dray.client.outputs import read_output  # here: HTTP loads half of the mail package
+        from dray.client.reach.output import read_output  # here: HTTP loads half of the mail package
 
         query = {"follow": follow, **({"task": index} if index >= 0 else {}), **wanted}
         return read_output(find_target(self.config), job_id, query, self.config.timeout_s)

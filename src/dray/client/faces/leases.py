@@ -14,9 +14,9 @@ import os
 import weakref
 from collections.abc import Callable
 
-from dray.client.async_client import AsyncHub
-from dray.client.futures import run_later
-from dray.client.loops import LoopThread
+from dray.client.faces.async_hub import AsyncHub
+from dray.client.futures.futures import run_later
+from dray.client.futures.loop_thread import LoopThread
 from dray.errors import DrayError
 
 

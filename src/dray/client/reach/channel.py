@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dray import errors
-from dray.client.discovery import Target, trust
-from dray.client.refusals import read_error
-from dray.client.watches import Watch, Watchlist
-from dray.client.websocket import Address, HandshakeRefused, WebSocket, dial
+from dray.client.reach.discovery import Target, trust
+from dray.client.reach.refusals import read_error
+from dray.client.reach.watches import Watch, Watchlist
+from dray.client.reach.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire import client_messages as wire
 from dray.wire.dialling import TURN_HEADER, Line, open_line

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from dray.client.defaults import default_hub
-from dray.client.futures import CallFuture
-from dray.client.maps import MapResults
-from dray.client.recipes import TERMS
+from dray.client.calls.maps import MapResults
+from dray.client.calls.recipes import TERMS
+from dray.client.faces.default_hub import default_hub
+from dray.client.futures.futures import CallFuture
 from dray.core.model.specs.check import suggest
 
 P = ParamSpec("P")

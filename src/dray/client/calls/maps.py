@@ -18,13 +18,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, Self, TypeVar
 
-from dray.client.blobs import LateResult
-from dray.client.calls import CallDesk
-from dray.client.futures import PackedResult, run_later
-from dray.client.pausing import pausing
-from dray.client.progress import Progress
-from dray.client.recipes import Recipe, needing
-from dray.client.streams import Ending, Stream
+from dray.client.calls.desk import CallDesk
+from dray.client.calls.large_values import LateResult
+from dray.client.calls.open_arrays import Ending, Stream
+from dray.client.calls.progress import Progress
+from dray.client.calls.recipes import Recipe, needing
+from dray.client.futures.futures import PackedResult, run_later
+from dray.client.futures.pausing import pausing
 from dray.errors import InvalidInput
 from dray.functions.values import Packed, pack_call
 

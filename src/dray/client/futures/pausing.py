@@ -30,7 +30,7 @@ def pausing(timeout: float | None) -> Iterator[Iterator[float | None]]:
     if not is_in_task():
         yield iter((timeout,))
         return
-    from dray.client.session import session
+    from dray.client.futures.task_session import session
 
     slot = session()
     yielded = False
@@ -59,7 +59,7 @@ async def pause_until(end: asyncio.Future[Any]) -> None:
 
 
 async def _wait_without_slot(end: asyncio.Future[Any]) -> None:
-    from dray.client.session import session
+    from dray.client.futures.task_session import session
 
     slot = session()
     slot.yield_slot()

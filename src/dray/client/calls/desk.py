@@ -17,18 +17,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dray.client.blobs import Blobs, LateResult, Upload
-from dray.client.futures import CallFuture, PackedResult
-from dray.client.inquiries import Inquiries
-from dray.client.streams import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
+from dray.client.calls.inquiries import Inquiries
+from dray.client.calls.large_values import Blobs, LateResult, Upload
+from dray.client.calls.open_arrays import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
+from dray.client.futures.futures import CallFuture, PackedResult
 from dray.core.model.records.records import JobState
 from dray.errors import Conflict, DrayError
 from dray.functions.failures import CallFailed
 from dray.functions.values import Packed
 
 if TYPE_CHECKING:
-    from dray.client.channel import Channel
-    from dray.client.recipes import Recipe
+    from dray.client.calls.recipes import Recipe
+    from dray.client.reach.channel import Channel
 
 MESSAGE_CALLS, MESSAGE_BYTES = 1024, 256 << 10
 IN_FLIGHT = 2

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
-from dray.client.futures import LazyFuture
-from dray.client.pausing import pausing
-from dray.client.status import Status
+from dray.client.futures.futures import LazyFuture
+from dray.client.futures.pausing import pausing
+from dray.client.futures.status import Status
 from dray.core.model.records.records import JobState
 from dray.functions.failures import CallFailed
 
 if TYPE_CHECKING:
-    from dray.client.blocking import Hub
+    from dray.client.faces.hub import Hub
 
 
 class Job(LazyFuture[Any]):

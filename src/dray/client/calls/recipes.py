@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dray.client.terms import READERS, build_spec
+from dray.client.calls.terms import READERS, build_spec
 from dray.core.model.specs.check import FIELDS, check_spec, suggest
 from dray.errors import InvalidInput
 from dray.functions.envelope import Sealed, seal

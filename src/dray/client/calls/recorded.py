@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from dray.client.blobs import Blobs
+from dray.client.calls.large_values import Blobs
 from dray.core.model.ids import split_task_id
 from dray.functions.failures import CallFailed
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dray.client.blobs import Blobs
-from dray.client.calls import CallDesk
-from dray.client.futures import CallFuture
-from dray.client.maps import MapResults, size_of, zip_items
-from dray.client.progress import make_progress
-from dray.client.recipes import TERMS, Recipe, Recipes, needing
+from dray.client.calls.desk import CallDesk
+from dray.client.calls.large_values import Blobs
+from dray.client.calls.maps import MapResults, size_of, zip_items
+from dray.client.calls.progress import make_progress
+from dray.client.calls.recipes import TERMS, Recipe, Recipes, needing
+from dray.client.futures.futures import CallFuture
 from dray.core.model.specs.check import suggest
 from dray.errors import InvalidInput
 from dray.functions.envelope import tell_name

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from dray.client.pausing import pausing
+from dray.client.futures.pausing import pausing
 
 T = TypeVar("T")
 AnyFuture = concurrent.futures.Future[T]

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dray.client.blocking import Hub
+    from dray.client.faces.hub import Hub
 
 _lock = threading.Lock()
 _known: dict[tuple[object, ...], Hub] = {}
@@ -24,7 +24,7 @@ def settle() -> None:
 
 def default_hub() -> Hub:
     """The hub of this process. A forked child has its own, and so has a call that another hub's runner makes."""
-    from dray.client.blocking import dial_hub
+    from dray.client.faces.hub import dial_hub
 
     # A task's token is good for its own job alone.
     named = ("DRAY_HUB", "DRAY_HOME", "DRAY_TOKEN")

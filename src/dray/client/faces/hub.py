@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
 
-from dray.client.async_client import AsyncHub, AsyncJob, Command
-from dray.client.defaults import default_hub
-from dray.client.discovery import find_silent, settle_config
-from dray.client.functions import bare_function
-from dray.client.futures import CallFuture
-from dray.client.jobs import Job, is_array, is_functions, wait_pausing
-from dray.client.leases import Lease
-from dray.client.loops import LoopThread
-from dray.client.maps import WINDOW, MapResults
-from dray.client.recipes import split_keywords
-from dray.client.results import Recorded, open_recorded, read_value
-from dray.client.status import Status
+from dray.client.calls.functions import bare_function
+from dray.client.calls.maps import WINDOW, MapResults
+from dray.client.calls.recipes import split_keywords
+from dray.client.calls.recorded import Recorded, open_recorded, read_value
+from dray.client.faces.async_hub import AsyncHub, AsyncJob, Command
+from dray.client.faces.default_hub import default_hub
+from dray.client.faces.job import Job, is_array, is_functions, wait_pausing
+from dray.client.faces.leases import Lease
+from dray.client.futures.futures import CallFuture
+from dray.client.futures.loop_thread import LoopThread
+from dray.client.futures.status import Status
+from dray.client.reach.discovery import find_silent, settle_config
 from dray.config import ClientConfig
 from dray.errors import DrayError, InvalidInput
 from dray.functions.values import UnsafeValue
@@ -384,7 +384,7 @@ def dial_hub(
     }
     config = settle_config(os.fspath(home) if home is not None else None, **flags)
     if home is None and not config.hub and (silent := find_silent(config.home)) is not None:
-        from dray.client.private import private_home
+        from dray.client.faces.private_hub import private_home
 
         config = settle_config(private_home(config.home if silent else None, silent), **flags)
     return Hub(config)

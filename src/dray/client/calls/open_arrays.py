@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dray.client.blobs import Upload
-from dray.client.futures import CallFuture
+from dray.client.calls.large_values import Upload
+from dray.client.futures.futures import CallFuture
 
 if TYPE_CHECKING:
     import asyncio
 
-    from dray.client.recipes import Recipe
+    from dray.client.calls.recipes import Recipe
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 Argument = bytes | Upload

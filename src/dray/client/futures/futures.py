@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dray.client.pausing import Waiters, is_in_task, pause_until, pausing
-from dray.client.status import Status
+from dray.client.futures.pausing import Waiters, is_in_task, pause_until, pausing
+from dray.client.futures.status import Status
 from dray.core.model.records.records import JobState
 from dray.functions.values import Part, Pledge
 

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dray.client.status import Status
+from dray.client.futures.status import Status
 from dray.core.model.records.records import JobState
 from dray.errors import DrayError, NotFound
 
 if TYPE_CHECKING:
-    from dray.client.channel import Channel
-    from dray.client.futures import CallFuture
+    from dray.client.futures.futures import CallFuture
+    from dray.client.reach.channel import Channel
 
 LOOK_S = 0.02
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from typing import Any, TypeVar
 
-from dray.client.blocking import Hub, connect
-from dray.client.futures import CallFuture, run_later
+from dray.client.faces.hub import Hub, connect
+from dray.client.futures.futures import CallFuture, run_later
 from dray.core.model.records.records import JobState
 from dray.errors import DrayError
 from dray.functions.applying import Initialiser, InitializerFailed, apply, prepare

@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from dray.client import guardian
-from dray.client.discovery import read_hub_file
+from dray.client.faces import guardian
+from dray.client.reach.discovery import read_hub_file
 from dray.config import environment_of_pair
 from dray.errors import HubUnavailable
 

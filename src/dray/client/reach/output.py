@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from dray.client.discovery import Target, trust
-from dray.client.refusals import read_error
+from dray.client.reach.discovery import Target, trust
+from dray.client.reach.refusals import read_error
 from dray.errors import DrayError, HubUnavailable
 from dray.wire.http_line import HubConnection
 

@@ -7,8 +7,8 @@ import http.client
 import json
 from collections.abc import Iterable, Sequence
 
-from dray.client.discovery import Target, trust
-from dray.client.refusals import read_error
+from dray.client.reach.discovery import Target, trust
+from dray.client.reach.refusals import read_error
 from dray.errors import DrayError, HubUnavailable
 from dray.functions.values import Part
 from dray.wire.http_line import HubConnection

@@ -1,0 +1,1 @@
+"""What programs import: hubs, jobs, executors, tasks."""

@@ -1,0 +1,1 @@
+"""Results to come, and waiting for them."""

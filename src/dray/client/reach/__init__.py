@@ -1,0 +1,1 @@
+"""Finding the hub and talking to it."""
