@@ -11,7 +11,7 @@ import pwd
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dray.agent.supervisor.owned_files import ANYBODY
+from dray.agent.supervisor.records.owned_files import ANYBODY
 from dray.errors import InvalidConfig
 
 

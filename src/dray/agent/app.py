@@ -22,7 +22,7 @@ from dray.agent.link import check_address, keep_dialling
 from dray.agent.machine import Machine
 from dray.agent.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
-from dray.agent.supervisor.home import Home as SupervisorHome
+from dray.agent.supervisor.records.home import Home as SupervisorHome
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
 from dray.descriptors import raise_file_limit

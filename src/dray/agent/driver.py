@@ -43,7 +43,7 @@ from dray.agent.runners import Runners
 from dray.agent.session_home import SessionHome
 from dray.agent.shipping import Shipper
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
-from dray.agent.supervisor.owned_files import Place
+from dray.agent.supervisor.records.owned_files import Place
 from dray.agent.task_sessions import TaskSessions
 from dray.agent.task_words import Words
 from dray.agent.trial import make_trial, try_folders

@@ -25,8 +25,8 @@ from dray.agent.accounts import Account
 from dray.agent.environment import FALLBACK_PATH, KEPT
 from dray.agent.runner_notes import RunnerNotes
 from dray.agent.session_home import SessionHome
-from dray.agent.supervisor.output import SEGMENT, STREAMS, list_segments
-from dray.agent.supervisor.owned_files import MOST_ENTRIES, Place, open_file
+from dray.agent.supervisor.processes.output import SEGMENT, STREAMS, list_segments
+from dray.agent.supervisor.records.owned_files import MOST_ENTRIES, Place, open_file
 
 FOLDERS = ("live", "ended", "values")
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(dray.__file__)), "runner", "__main__.py")

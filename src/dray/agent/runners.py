@@ -35,7 +35,7 @@ from dray.agent.machine import Machine
 from dray.agent.runner_home import RunnerHome
 from dray.agent.runner_lines import RunnerLines
 from dray.agent.runner_notes import RunnerNotes, read_notes
-from dray.agent.supervisor.owned_files import Place
+from dray.agent.supervisor.records.owned_files import Place
 from dray.core.model.ids import split_task_id
 from dray.wire.runner_frames import (
     ANSWER,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dray.agent.supervisor.output import MOST_BYTES, STREAMS, read_output
-from dray.agent.supervisor.owned_files import Place
+from dray.agent.supervisor.processes.output import MOST_BYTES, STREAMS, read_output
+from dray.agent.supervisor.records.owned_files import Place
 
 CHUNK_BYTES = 64 << 10
 

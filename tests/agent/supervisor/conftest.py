@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from dray.agent.supervisor.client import SupervisorClient
-from dray.agent.supervisor.output import read_output
-from dray.agent.supervisor.owned_files import Place
+from dray.agent.supervisor.processes.output import read_output
+from dray.agent.supervisor.records.owned_files import Place
 
 Event = dict[str, Any]
 DEADLINE_S = 20.0

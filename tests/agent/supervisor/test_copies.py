@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
-from dray.agent.supervisor.home import Home
+from dray.agent.supervisor.records.home import Home
 
 
 def copy_folder(how: str, source: Path, target: Path) -> None:

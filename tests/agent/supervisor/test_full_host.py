@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dray.agent.supervisor.cgroup import Groups
-from dray.agent.supervisor.output import list_segments
+from dray.agent.supervisor.processes.cgroup import Groups
+from dray.agent.supervisor.processes.output import list_segments
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_the_group_finds_what_left_the_session(rig):
 
 
 def test_a_limit_is_no_reason_to_fail_where_there_are_no_groups(monkeypatch):
-    monkeypatch.setattr("dray.agent.supervisor.cgroup._find_own_group", lambda: (0, ""))
+    monkeypatch.setattr("dray.agent.supervisor.processes.cgroup._find_own_group", lambda: (0, ""))
     groups = Groups("none")
     assert groups.create("a-1", 1 << 20) is None
     assert groups.why_not

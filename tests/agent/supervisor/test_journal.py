@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from dray.agent.supervisor.journal import Journal, decode_record, encode_record, replay_journal
-from dray.agent.supervisor.ledger import Ledger
+from dray.agent.supervisor.records.journal import Journal, decode_record, encode_record, replay_journal
+from dray.agent.supervisor.records.ledger import Ledger
 
 
 def fill(directory, count):
@@ -78,7 +78,7 @@ def test_a_failed_sync_is_never_taken_for_done(tmp_path, monkeypatch):
     def fail(fd):
         raise OSError(errno.EIO, "broken disk")
 
-    monkeypatch.setattr("dray.agent.supervisor.journal.sync_file", fail)
+    monkeypatch.setattr("dray.agent.supervisor.records.journal.sync_file", fail)
     with pytest.raises(OSError, match="broken disk"):
         journal.commit()
     assert journal.pending

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dray.agent.supervisor.output import OutputLimits, OutputStream, list_segments, read_output
-from dray.agent.supervisor.owned_files import Place
+from dray.agent.supervisor.processes.output import OutputLimits, OutputStream, list_segments, read_output
+from dray.agent.supervisor.records.owned_files import Place
 
 
 def write_pattern(directory: Path, size: int, limits: OutputLimits, chunk: int = 7) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.agent.supervisor.marks import VARIABLE
+from dray.agent.supervisor.processes.marks import VARIABLE
 from dray.processes import read_boot_id
 
 WAYS = ["at once", "behind a barrier"]

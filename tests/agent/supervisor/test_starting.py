@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from dray.agent.supervisor.client import SupervisorClient
-from dray.agent.supervisor.home import Home, HomeLocked
-from dray.agent.supervisor.identity import now_ticks, snapshot_processes
-from dray.agent.supervisor.journal import encode_record
-from dray.agent.supervisor.ledger import Entry, Ledger
-from dray.agent.supervisor.marks import VARIABLE, find_marked, make_mark, make_token
+from dray.agent.supervisor.processes.identity import now_ticks, snapshot_processes
+from dray.agent.supervisor.processes.marks import VARIABLE, find_marked, make_mark, make_token
+from dray.agent.supervisor.records.home import Home, HomeLocked
+from dray.agent.supervisor.records.journal import encode_record
+from dray.agent.supervisor.records.ledger import Entry, Ledger
 from dray.processes import look_up
 
 SOURCE = str(Path(__file__).parents[3] / "src")
@@ -26,7 +26,9 @@ SPEC = {"k": "spec", "uid": "a-1", "task_id": "t", "meta": None}
 DOOMED = """
 import os, signal, sys
 sys.path.insert(0, {source!r})
-from dray.agent.supervisor import __main__ as main, journal, runner, server
+from dray.agent.supervisor.records import journal
+from dray.agent.supervisor.attempts import lives as runner
+from dray.agent.supervisor import __main__ as main, server
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 def die_with_the_spec(self, sync=False):
@@ -270,7 +272,7 @@ def test_a_session_that_is_older_than_the_start_is_left_alone():
 HELD_UP = """
 import os, sys
 sys.path.insert(0, {source!r})
-from dray.agent.supervisor.home import Home
+from dray.agent.supervisor.records.home import Home
 home = Home({home!r})
 home.claim()
 hold = [(os.POSIX_SPAWN_OPEN, 0, {fifo!r}, os.O_RDONLY, 0)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
-from dray.agent.supervisor.journal import encode_record
+from dray.agent.supervisor.records.journal import encode_record
 from dray.processes import look_up
 
 AGENT = """
@@ -153,7 +153,7 @@ async def test_children_behind_the_barrier_end_with_the_supervisor(rig, tmp_path
     program = f"""
 import os, sys, time
 sys.path.insert(0, {str(Path(__file__).parents[3] / "src")!r})
-from dray.agent.supervisor.spawn import Barrier, Spawner
+from dray.agent.supervisor.processes.spawn import Barrier, Spawner
 spawner, barrier = Spawner([]), Barrier()
 for n in range(3):
     print(spawner.spawn(["touch", {str(mark)!r}], {{"PATH": "/usr/bin:/bin"}}, None, None, barrier).pid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from dray.agent.supervisor.timers import REBUILD_AT, Timers
+from dray.agent.supervisor.processes.timers import REBUILD_AT, Timers
 
 
 def test_due_in_order_and_once():

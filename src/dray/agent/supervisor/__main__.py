@@ -10,10 +10,10 @@ import argparse
 import os
 import sys
 
-from .home import LOCKED_CODE, Home, HomeLocked
-from .ledger import KEEP_RECORDS, KEEP_S
-from .output import SEGMENT_BYTES, STREAM_CAP_BYTES, OutputLimits
-from .server import IDLE_EXIT_S, Retention, Server
+from dray.agent.supervisor.processes.output import SEGMENT_BYTES, STREAM_CAP_BYTES, OutputLimits
+from dray.agent.supervisor.records.home import LOCKED_CODE, Home, HomeLocked
+from dray.agent.supervisor.records.ledger import KEEP_RECORDS, KEEP_S
+from dray.agent.supervisor.server import IDLE_EXIT_S, Retention, Server
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:

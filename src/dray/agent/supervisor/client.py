@@ -13,10 +13,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from dray.agent.supervisor.records.home import LOCKED_CODE, Home, peer_of, read_inode
 from dray.descriptors import limits_as_found
 from dray.processes import HAS_PROC
-
-from .home import LOCKED_CODE, Home, peer_of, read_inode
 
 PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 # The agent's own environment may hold its token, and any task of the same user can read the supervisor's.

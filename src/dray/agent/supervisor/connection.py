@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from .journal import Record
+    from dray.agent.supervisor.records.journal import Record
 
 LINE_MAX_BYTES = 64 << 20
 BACKLOG_MAX_BYTES = 64 << 20

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .attempt import NO_EXIT_CODE, judge_stopped, make_result
+from dray.agent.supervisor.attempts.attempt import NO_EXIT_CODE, judge_stopped, make_result
 
 if TYPE_CHECKING:
-    from .journal import Record
-    from .server import Server
-    from .spec import TaskSpec
+    from dray.agent.supervisor.attempts.spec import TaskSpec
+    from dray.agent.supervisor.records.journal import Record
+    from dray.agent.supervisor.server import Server
 
 
 class Prepared:

@@ -11,17 +11,17 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from .attempt import LATE
-from .ledger import Entry
-from .spec import REASONS, TaskSpec, read_env, read_seconds, read_uid
+from dray.agent.supervisor.attempts.attempt import LATE
+from dray.agent.supervisor.attempts.spec import REASONS, TaskSpec, read_env, read_seconds, read_uid
+from dray.agent.supervisor.records.ledger import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .attempt import Stop
-    from .connection import Connection
-    from .journal import Record
-    from .server import Server
+    from dray.agent.supervisor.attempts.attempt import Stop
+    from dray.agent.supervisor.connection import Connection
+    from dray.agent.supervisor.records.journal import Record
+    from dray.agent.supervisor.server import Server
 
 RECORDS_PER_TASK_BYTES = 1024
 REFUSED_KEPT = 1000

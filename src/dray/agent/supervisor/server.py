@@ -18,37 +18,35 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from dray.agent.supervisor.attempts.lives import Runner
+from dray.agent.supervisor.attempts.orphans import Orphan, Orphans, adopt_orphans
+from dray.agent.supervisor.attempts.recovery import Recovery
+from dray.agent.supervisor.attempts.report import Report
+from dray.agent.supervisor.connection import Connection
+from dray.agent.supervisor.prepared import Prepared
+from dray.agent.supervisor.processes.cgroup import Groups
+from dray.agent.supervisor.processes.identity import HAS_PIDFD, now_ticks
+from dray.agent.supervisor.processes.marks import make_mark, make_token
+from dray.agent.supervisor.processes.output import OutputLimits
+from dray.agent.supervisor.processes.spawn import Spawner, prepare_signals
+from dray.agent.supervisor.processes.timers import Timers
+from dray.agent.supervisor.records.home import SOCKET, peer_of
+from dray.agent.supervisor.records.journal import LAZY, SYNCED, WRITTEN, Journal
+from dray.agent.supervisor.records.ledger import KEEP_RECORDS, KEEP_S, Ledger
+from dray.agent.supervisor.requests import Requests, describe_stop
 from dray.processes import look_up, read_boot_id
-
-from .cgroup import Groups
-from .connection import Connection
-from .home import SOCKET, peer_of
-from .identity import HAS_PIDFD, now_ticks
-from .journal import LAZY, SYNCED, WRITTEN, Journal
-from .ledger import KEEP_RECORDS, KEEP_S, Ledger
-from .marks import make_mark, make_token
-from .orphans import Orphan, Orphans, adopt_orphans
-from .output import OutputLimits
-from .prepared import Prepared
-from .recovery import Recovery
-from .report import Report
-from .requests import Requests, describe_stop
-from .runner import Runner
-from .spawn import Spawner, prepare_signals
-from .timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dray.agent.supervisor.attempts.attempt import Attempt, Stop
+    from dray.agent.supervisor.attempts.spec import TaskSpec
+    from dray.agent.supervisor.processes.process import Process
+    from dray.agent.supervisor.processes.spawn import Barrier
+    from dray.agent.supervisor.processes.timers import Timer
+    from dray.agent.supervisor.records.home import Home
+    from dray.agent.supervisor.records.journal import Record, Replay
     from dray.processes import ProcessInfo
-
-    from .attempt import Attempt, Stop
-    from .home import Home
-    from .journal import Record, Replay
-    from .process import Process
-    from .spawn import Barrier
-    from .spec import TaskSpec
-    from .timers import Timer
 
 ALIVE_EVERY_S = 1.0
 LAZY_WRITE_S = 1.0

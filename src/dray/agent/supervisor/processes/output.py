@@ -14,7 +14,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from .owned_files import ANYBODY, MOST_ENTRIES, Place, open_file
+from dray.agent.supervisor.records.owned_files import ANYBODY, MOST_ENTRIES, Place, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

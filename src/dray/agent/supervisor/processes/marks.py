@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .identity import find_members, snapshot_processes
+from dray.agent.supervisor.processes.identity import find_members, snapshot_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from dray.agent.supervisor.records.journal import Record
     from dray.processes import ProcessInfo
-
-    from .journal import Record
 
 VARIABLE = "DRAY_START"
 # A start is dated in ticks before it happens; the kernel may round a newborn's down.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from dray.processes import HAS_PROC
 
 if TYPE_CHECKING:
-    from .journal import Record
+    from dray.agent.supervisor.records.journal import Record
 
 SOCKET = "supervisor.sock"
 SOCKET_PATH_MAX_BYTES = 100

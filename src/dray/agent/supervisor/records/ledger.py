@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .journal import decode_record, encode_record
+from dray.agent.supervisor.records.journal import decode_record, encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .journal import Record
+    from dray.agent.supervisor.records.journal import Record
 
 KEEP_S = 7 * 86400.0
 KEEP_RECORDS = 10_000

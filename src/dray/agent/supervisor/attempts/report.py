@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .attempt import Attempt, Stop
-    from .journal import Record
-    from .orphans import Orphan
-    from .process import Process
+    from dray.agent.supervisor.attempts.attempt import Attempt, Stop
+    from dray.agent.supervisor.attempts.orphans import Orphan
+    from dray.agent.supervisor.processes.process import Process
+    from dray.agent.supervisor.records.journal import Record
 
 
 class Report:

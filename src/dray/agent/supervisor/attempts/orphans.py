@@ -12,17 +12,15 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from dray.agent.supervisor.processes.identity import find_members, kill_exactly, snapshot_processes
+from dray.agent.supervisor.processes.marks import VARIABLE
 from dray.processes import HAS_PROC, look_up
-
-from .identity import find_members, kill_exactly, snapshot_processes
-from .marks import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dray.agent.supervisor.attempts.attempt import Attempt
     from dray.processes import ProcessInfo
-
-    from .attempt import Attempt
 
 PR_SET_CHILD_SUBREAPER = 36
 

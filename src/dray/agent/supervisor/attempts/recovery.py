@@ -11,17 +11,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .attempt import NO_EXIT_CODE, make_result
-from .identity import find_orphans, kill_exactly
-from .marks import find_marked
-from .output import STREAMS, list_segments
+from dray.agent.supervisor.attempts.attempt import NO_EXIT_CODE, make_result
+from dray.agent.supervisor.processes.identity import find_orphans, kill_exactly
+from dray.agent.supervisor.processes.marks import find_marked
+from dray.agent.supervisor.processes.output import STREAMS, list_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .cgroup import Groups
-    from .journal import Record
-    from .ledger import Entry, Ledger
+    from dray.agent.supervisor.processes.cgroup import Groups
+    from dray.agent.supervisor.records.journal import Record
+    from dray.agent.supervisor.records.ledger import Entry, Ledger
 
 GONE_WITHIN_S = 5.0
 POLL_S = 0.01

@@ -18,17 +18,16 @@ import resource
 import signal
 from typing import TYPE_CHECKING
 
+from dray.agent.supervisor.processes.identity import now_ticks
+from dray.agent.supervisor.processes.process import Pipes, Process
+from dray.agent.supervisor.processes.program import HOST_ERRORS, find_program
 from dray.processes import HAS_PROC, look_up
-
-from .identity import now_ticks
-from .process import Pipes, Process
-from .program import HOST_ERRORS, find_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from .journal import Record
+    from dray.agent.supervisor.records.journal import Record
 
 # The one signal that matters to both sides of a fork: in the child it must end the task, here it is a message.
 BLOCKED_WHILE_FORKING = (signal.SIGTERM,)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from .journal import Record
+    from dray.agent.supervisor.records.journal import Record
 
     Started = TypeVar("Started")
 

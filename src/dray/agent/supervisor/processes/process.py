@@ -9,7 +9,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from .identity import HAS_PIDFD
+from dray.agent.supervisor.processes.identity import HAS_PIDFD
 
 if TYPE_CHECKING:
     import resource

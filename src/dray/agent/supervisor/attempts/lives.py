@@ -15,25 +15,31 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from dray.agent.supervisor.attempts.attempt import (
+    LATE,
+    NO_EXIT_CODE,
+    Attempt,
+    Stop,
+    judge_stopped,
+    make_result,
+    refuse_start,
+)
+from dray.agent.supervisor.attempts.orphans import Orphans, with_kin
+from dray.agent.supervisor.processes.identity import HAS_PIDFD, find_members, kill_exactly, snapshot_processes
+from dray.agent.supervisor.processes.marks import VARIABLE
+from dray.agent.supervisor.processes.output import OutputLimits, OutputStream, pump_pipe
+from dray.agent.supervisor.processes.process import Pipes
+from dray.agent.supervisor.processes.spawn import Barrier, Identity, NotStarted, Spawner
 from dray.processes import HAS_PROC
 
-from .attempt import LATE, NO_EXIT_CODE, Attempt, Stop, judge_stopped, make_result, refuse_start
-from .identity import HAS_PIDFD, find_members, kill_exactly, snapshot_processes
-from .marks import VARIABLE
-from .orphans import Orphans, with_kin
-from .output import OutputLimits, OutputStream, pump_pipe
-from .process import Pipes
-from .spawn import Barrier, Identity, NotStarted, Spawner
-
 if TYPE_CHECKING:
+    from dray.agent.supervisor.attempts.report import Report
+    from dray.agent.supervisor.attempts.spec import TaskSpec
+    from dray.agent.supervisor.processes.cgroup import Group, Groups
+    from dray.agent.supervisor.processes.process import Process
+    from dray.agent.supervisor.processes.timers import Timers
+    from dray.agent.supervisor.records.journal import Record
     from dray.processes import ProcessInfo
-
-    from .cgroup import Group, Groups
-    from .journal import Record
-    from .process import Process
-    from .report import Report
-    from .spec import TaskSpec
-    from .timers import Timers
 
 SPAWNS_PER_TURN = 64
 DRAIN_S = 1.0

@@ -11,20 +11,19 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from .output import STREAMS, OutputLimits, OutputStream
-from .program import HOST_ERRORS, describe_failure
+from dray.agent.supervisor.processes.output import STREAMS, OutputLimits, OutputStream
+from dray.agent.supervisor.processes.program import HOST_ERRORS, describe_failure
 
 if TYPE_CHECKING:
     import resource
 
+    from dray.agent.supervisor.attempts.spec import TaskSpec
+    from dray.agent.supervisor.processes.cgroup import Group
+    from dray.agent.supervisor.processes.process import Process
+    from dray.agent.supervisor.processes.spawn import Identity
+    from dray.agent.supervisor.processes.timers import Timer
+    from dray.agent.supervisor.records.journal import Record
     from dray.processes import ProcessInfo
-
-    from .cgroup import Group
-    from .journal import Record
-    from .process import Process
-    from .spawn import Identity
-    from .spec import TaskSpec
-    from .timers import Timer
 
 RSS_UNIT_BYTES = 1 if os.uname().sysname == "Darwin" else 1024
 NO_EXIT_CODE = -1

@@ -1,0 +1,1 @@
+"""The life of attempts as processes."""

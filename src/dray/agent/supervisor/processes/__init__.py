@@ -1,0 +1,1 @@
+"""Starting processes, watching them, ending them."""

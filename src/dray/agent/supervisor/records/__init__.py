@@ -1,0 +1,1 @@
+"""What the supervisor writes down, and where."""
