@@ -12,8 +12,8 @@ import pytest
 SCRIPT = """
 import asyncio, logging, os, sys, threading
 from pathlib import Path
-from dray.agent.aside import Aside
-from dray.agent.blobs import Blobs
+from dray.agent.tasks.aside import Aside
+from dray.agent.runners.blobs import Blobs
 from dray.wire.blob_folder import BlobFolder
 
 async def when_told(group, work):

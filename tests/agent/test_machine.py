@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.agent.machine import Effect, Launch, Machine, Ship, Supervise, Tell
+from dray.agent.decide.machine import Effect, Launch, Machine, Ship, Supervise, Tell
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, JobAssign, JobCancel
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.agent.effects import StartRunner
-from dray.agent.machine import Effect, Launch, Machine, Probe, Supervise, Tell
-from dray.agent.readiness import UNLIMITED_CREDIT
+from dray.agent.decide.effects import StartRunner
+from dray.agent.decide.machine import Effect, Launch, Machine, Probe, Supervise, Tell
+from dray.agent.decide.readiness import UNLIMITED_CREDIT
 from dray.core.model.specs.spec import FOREVER_NS, JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, CallsAssign, JobAssign
 

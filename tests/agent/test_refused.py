@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.agent.machine import Launch, Machine, Tell
+from dray.agent.decide.machine import Launch, Machine, Tell
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, JobAssign, JobCancel
 

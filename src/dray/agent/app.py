@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dray.agent.aside import do_aside
+from dray.agent.decide.machine import Machine
 from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
 from dray.agent.link import check_address, keep_dialling
-from dray.agent.machine import Machine
-from dray.agent.reach import find_obstacle
+from dray.agent.runners.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
 from dray.agent.supervisor.records.home import Home as SupervisorHome
+from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
 from dray.descriptors import raise_file_limit

@@ -11,13 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dray.agent.accounts import Account, Accounts
-from dray.agent.addresses import find_address, find_port
-from dray.agent.aside import do_aside
-from dray.agent.attempts import gang_meta, is_careful, known_to_hub
-from dray.agent.blobs import Blobs
-from dray.agent.calls import tell_no_account
-from dray.agent.effects import (
+from dray.agent.decide.attempts import gang_meta, is_careful, known_to_hub
+from dray.agent.decide.calls import tell_no_account
+from dray.agent.decide.effects import (
     BindRunner,
     Effect,
     FeedRunner,
@@ -35,18 +31,22 @@ from dray.agent.effects import (
     Tell,
     Warn,
 )
-from dray.agent.environment import build_environment, build_task
+from dray.agent.decide.machine import Machine
+from dray.agent.decide.words import Words
 from dray.agent.link import Link
-from dray.agent.machine import Machine
-from dray.agent.runner_home import RunnerHome
-from dray.agent.runners import Runners
-from dray.agent.session_home import SessionHome
-from dray.agent.shipping import Shipper
+from dray.agent.runners.blobs import Blobs
+from dray.agent.runners.home import RunnerHome
+from dray.agent.runners.runners import Runners
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
 from dray.agent.supervisor.records.owned_files import Place
-from dray.agent.task_sessions import TaskSessions
-from dray.agent.task_words import Words
-from dray.agent.trial import make_trial, try_folders
+from dray.agent.tasks.accounts import Account, Accounts
+from dray.agent.tasks.addresses import find_address, find_port
+from dray.agent.tasks.aside import do_aside
+from dray.agent.tasks.environment import build_environment, build_task
+from dray.agent.tasks.session_home import SessionHome
+from dray.agent.tasks.sessions import TaskSessions
+from dray.agent.tasks.shipping import Shipper
+from dray.agent.tasks.trial import make_trial, try_folders
 from dray.config import AgentConfig
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0

@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from dray.agent.aside import do_aside
-from dray.agent.blobs import HubAccess
-from dray.agent.effects import Tell
+from dray.agent.decide.effects import Tell
 from dray.agent.own_token import OwnToken, TokenRefused, refusal_text
+from dray.agent.runners.blobs import HubAccess
+from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable, InvalidInput
 from dray.presence import read_hub_note

@@ -16,7 +16,7 @@ import secrets
 from typing import NamedTuple
 from urllib.parse import quote
 
-from dray.agent.aside import do_aside
+from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable
 from dray.wire.dialling import Trust, Way

@@ -10,7 +10,7 @@ import pytest
 from tests.agent.calls.call_hub import FOREVER_NS, CallHub, wait_for
 from tests.agent.calls.foreign_hub import ForeignHub
 
-from dray.agent.accounts import Accounts
+from dray.agent.tasks.accounts import Accounts
 from dray.errors import InvalidConfig
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run tasks as somebody else")

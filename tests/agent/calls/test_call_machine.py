@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dray.agent.calls import Ended
-from dray.agent.effects import (
+from dray.agent.decide.calls import Ended
+from dray.agent.decide.effects import (
     BindRunner,
     Effect,
     FeedRunner,
@@ -18,8 +18,8 @@ from dray.agent.effects import (
     Supervise,
     Tell,
 )
-from dray.agent.machine import Machine
-from dray.agent.runner_pool import RECYCLE_CALLS
+from dray.agent.decide.machine import Machine
+from dray.agent.decide.runner_pool import RECYCLE_CALLS
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, CallsAck, CallsAssign, JobCancel, JobResume
 from dray.wire.worker_messages import LAST_TRY

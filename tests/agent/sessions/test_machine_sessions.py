@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dray.agent.machine import Machine, Supervise, Tell, Warn
+from dray.agent.decide.machine import Machine, Supervise, Tell, Warn
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, AttemptRef, JobAssign
 

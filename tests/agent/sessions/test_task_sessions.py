@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from dray.agent.accounts import OWN, Accounts, find_account
-from dray.agent.session_home import SessionHome
-from dray.agent.task_sessions import BAD_LINES, BUFFER_BYTES, LINES, PER_ATTEMPT, TaskSessions
+from dray.agent.tasks.accounts import OWN, Accounts, find_account
+from dray.agent.tasks.session_home import SessionHome
+from dray.agent.tasks.sessions import BAD_LINES, BUFFER_BYTES, LINES, PER_ATTEMPT, TaskSessions
 from dray.client.futures.task_session import Session
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.agent.task_words import Said, read_object, read_words
+from dray.agent.decide.words import Said, read_object, read_words
 from dray.core.model.bounds import MAX_STEP
 from dray.wire.worker_messages import MAX_NOTE, JobProgress, check_message
 

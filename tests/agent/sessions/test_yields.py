@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dray.agent.effects import Grant, Tell
-from dray.agent.machine import Machine, Running
+from dray.agent.decide.effects import Grant, Tell
+from dray.agent.decide.machine import Machine, Running
 from dray.wire.hub_messages import Ack, JobResume
 
 

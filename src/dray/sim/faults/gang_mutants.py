@@ -142,7 +142,7 @@ GANGS = (
     _one(
         "start-not-waited-for",
         "An agent starts a member of a gang as soon as it has it.",
-        "dray.agent.machine:Machine.assigned",
+        "dray.agent.decide.machine:Machine.assigned",
         "lease_s, message.gang, start_by_ms)",
         "lease_s, None, start_by_ms)",
     ),

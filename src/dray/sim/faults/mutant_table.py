@@ -25,7 +25,7 @@ _TIMERS = "dray.core.lifecycle.timers:"
 _RECOVERY = "dray.core.lifecycle.recovery:"
 _COLUMNS = "dray.core.lifecycle.state.columns:Columns."
 _ROOMS = "dray.core.scheduling.capacity.remaining:Rooms."
-_MACHINE = "dray.agent.machine:Machine."
+_MACHINE = "dray.agent.decide.machine:Machine."
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:

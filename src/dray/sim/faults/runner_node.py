@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.calls import Ended
-from dray.agent.effects import BindRunner, FeedRunner
+from dray.agent.decide.calls import Ended
+from dray.agent.decide.effects import BindRunner, FeedRunner
 from dray.sim.faults.runs import CallBehaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world import World
 

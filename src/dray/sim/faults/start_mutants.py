@@ -5,8 +5,8 @@ from __future__ import annotations
 from dray.sim.faults.mutants import Edit, Mutant
 
 _REFUSALS = "dray.core.lifecycle.holding.refusals:"
-_MACHINE = "dray.agent.machine:Machine."
-_READINESS = "dray.agent.readiness:Readiness."
+_MACHINE = "dray.agent.decide.machine:Machine."
+_READINESS = "dray.agent.decide.readiness:Readiness."
 
 STARTS = (
     Mutant(

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.calls import is_runner
-from dray.agent.effects import Probe
-from dray.agent.machine import Launch, gang_meta
+from dray.agent.decide.calls import is_runner
+from dray.agent.decide.effects import Probe
+from dray.agent.decide.machine import Launch, gang_meta
 from dray.core.model.specs.resources import WHOLE
 from dray.sim.faults.runner_node import RunnerHost
 from dray.sim.faults.runs import NEVER_MS, Behaviour, CallRuns, Execution, Runs

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.attempts import NOT_HERE
-from dray.agent.effects import BindRunner, FeedRunner, Grant, Nudge, Probe, Recall, StartRunner
-from dray.agent.machine import Effect, Launch, Machine, Refuse, Supervise, Tell, Warn
+from dray.agent.decide.attempts import NOT_HERE
+from dray.agent.decide.effects import BindRunner, FeedRunner, Grant, Nudge, Probe, Recall, StartRunner
+from dray.agent.decide.machine import Effect, Launch, Machine, Refuse, Supervise, Tell, Warn
 from dray.core.model.capability import Capability, Device
 from dray.core.model.units import GB
 from dray.sim.faults.hub_node import HubNode

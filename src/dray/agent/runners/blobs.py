@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
-from dray.agent.aside import Aside
+from dray.agent.tasks.aside import Aside
 from dray.errors import HubUnavailable, NoSpace, TooLarge
 from dray.wire.blob_folder import BlobFolder, check_digest, is_digest
 from dray.wire.dialling import Trust, Way

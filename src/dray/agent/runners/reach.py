@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from dray.agent.runner_home import PROGRAM
+from dray.agent.runners.home import PROGRAM
 
 _ASK = "import os, sys; sys.exit(0 if os.access(sys.argv[1], os.R_OK) else 3)"
 _ASK_S = 20.0

@@ -11,8 +11,8 @@ import hmac
 import logging
 from typing import Any, Protocol, cast
 
-from dray.agent.runner_home import RunnerHome
-from dray.agent.session_home import listen_for
+from dray.agent.runners.home import RunnerHome
+from dray.agent.tasks.session_home import listen_for
 from dray.wire.runner_frames import (
     ASK,
     GROWN,
@@ -37,7 +37,7 @@ UNREAD_BYTES = 64 << 20
 MOST_BYTES = 4 << 20
 ROLES = ("calls", "control")
 _NUDGE, _RECALL = frame(NUDGE), frame(RECALL)
-logger = logging.getLogger("dray.agent.runners")
+logger = logging.getLogger("dray.agent.runners.runners")
 
 
 class Listener(Protocol):

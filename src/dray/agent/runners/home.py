@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import dray
-from dray.agent.accounts import Account
-from dray.agent.environment import FALLBACK_PATH, KEPT
-from dray.agent.runner_notes import RunnerNotes
-from dray.agent.session_home import SessionHome
+from dray.agent.runners.notes import RunnerNotes
 from dray.agent.supervisor.processes.output import SEGMENT, STREAMS, list_segments
 from dray.agent.supervisor.records.owned_files import MOST_ENTRIES, Place, open_file
+from dray.agent.tasks.accounts import Account
+from dray.agent.tasks.environment import FALLBACK_PATH, KEPT
+from dray.agent.tasks.session_home import SessionHome
 
 FOLDERS = ("live", "ended", "values")
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(dray.__file__)), "runner", "__main__.py")
 REMOVAL_S = 60.0
 UNKNOWN = -2
-logger = logging.getLogger("dray.agent.runners")
+logger = logging.getLogger("dray.agent.runners.runners")
 
 
 class RunnerHome:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dray.agent.attempts import is_careful
+from dray.agent.decide.attempts import is_careful
+from dray.agent.decide.effects import Launch
 from dray.agent.detect import mask_name
-from dray.agent.effects import Launch
 from dray.core.model.capability import Device
 from dray.core.model.ids import split_task_id
 

@@ -15,11 +15,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from dray.agent.accounts import Account
-from dray.agent.attempts import is_careful
-from dray.agent.blobs import Blobs, Refused
-from dray.agent.calls import Ended, is_runner
-from dray.agent.effects import (
+from dray.agent.decide.attempts import is_careful
+from dray.agent.decide.calls import Ended, is_runner
+from dray.agent.decide.effects import (
     BindRunner,
     Effect,
     FeedRunner,
@@ -30,12 +28,14 @@ from dray.agent.effects import (
     Recall,
     StartRunner,
 )
-from dray.agent.environment import build_environment
-from dray.agent.machine import Machine
-from dray.agent.runner_home import RunnerHome
-from dray.agent.runner_lines import RunnerLines
-from dray.agent.runner_notes import RunnerNotes, read_notes
+from dray.agent.decide.machine import Machine
+from dray.agent.runners.blobs import Blobs, Refused
+from dray.agent.runners.home import RunnerHome
+from dray.agent.runners.lines import RunnerLines
+from dray.agent.runners.notes import RunnerNotes, read_notes
 from dray.agent.supervisor.records.owned_files import Place
+from dray.agent.tasks.accounts import Account
+from dray.agent.tasks.environment import build_environment
 from dray.core.model.ids import split_task_id
 from dray.wire.runner_frames import (
     ANSWER,
@@ -61,7 +61,7 @@ ERROR_BYTES = 16 << 10
 IN_FLIGHT = 256
 VALUE = re.compile(rb"([0-9a-f]{64}) ([1-9][0-9]{0,14}) ([0-9]{1,15})")
 _SUCCEEDED = ("succeeded",) * 64
-logger = logging.getLogger("dray.agent.runners")
+logger = logging.getLogger("dray.agent.runners.runners")
 
 
 class Carrier(Protocol):

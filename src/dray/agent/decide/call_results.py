@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.effects import Tell
+from dray.agent.decide.effects import Tell
 
 SEALED_CALLS = 512
 SEALED_BYTES = 1 << 20

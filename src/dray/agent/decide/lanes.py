@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.agent.effects import Argument
-from dray.agent.task_words import Said
+from dray.agent.decide.effects import Argument
+from dray.agent.decide.words import Said
 from dray.core.model.specs.spec import FOREVER_NS, TIERS, JobSpec
 
 RUNNER_PREFIX = "runner-"

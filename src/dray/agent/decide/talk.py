@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.agent.attempts import Running
-from dray.agent.calls import Calls
-from dray.agent.effects import Effect, Supervise, Tell
-from dray.agent.lanes import Lane
-from dray.agent.task_words import Words
+from dray.agent.decide.attempts import Running
+from dray.agent.decide.calls import Calls
+from dray.agent.decide.effects import Effect, Supervise, Tell
+from dray.agent.decide.lanes import Lane
+from dray.agent.decide.words import Words
 
 # Half of what a hub reads of one worker: what is said on the way out comes on top.
 TOLD_PER_S = 100

@@ -6,11 +6,11 @@ few calls at a time and more before it is through with them, so that what it has
 
 from __future__ import annotations
 
-from dray.agent.call_results import CallResults, Columns, Value
-from dray.agent.effects import BindRunner, Effect, FeedRunner, LetGo, Recall, Tell
-from dray.agent.lanes import Lane, RunnerRecord
-from dray.agent.runner_pool import RunnerPool
-from dray.agent.yields import Yields
+from dray.agent.decide.call_results import CallResults, Columns, Value
+from dray.agent.decide.effects import BindRunner, Effect, FeedRunner, LetGo, Recall, Tell
+from dray.agent.decide.lanes import Lane, RunnerRecord
+from dray.agent.decide.runner_pool import RunnerPool
+from dray.agent.decide.yields import Yields
 
 BATCH = 8
 IDLE_LANES = 64

@@ -13,9 +13,9 @@ import json
 import logging
 from typing import Any, Protocol, cast
 
-from dray.agent.accounts import Account
-from dray.agent.session_home import SessionHome
-from dray.agent.task_words import Words, read_object, read_words
+from dray.agent.decide.words import Words, read_object, read_words
+from dray.agent.tasks.accounts import Account
+from dray.agent.tasks.session_home import SessionHome
 
 BUFFER_BYTES = 8192
 UNREAD_BYTES = 16 << 10

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.attempts import (
+from dray.agent.decide.attempts import (
     PROBE_PREFIX,
     Running,
     gang_meta,
@@ -23,11 +23,11 @@ from dray.agent.attempts import (
     result_of,
     unstarted,
 )
-from dray.agent.calls import Calls, is_runner
-from dray.agent.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
-from dray.agent.lanes import Stopping
-from dray.agent.readiness import NO_ANSWER, Readiness
-from dray.agent.task_talk import TaskTalk
+from dray.agent.decide.calls import Calls, is_runner
+from dray.agent.decide.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
+from dray.agent.decide.lanes import Stopping
+from dray.agent.decide.readiness import NO_ANSWER, Readiness
+from dray.agent.decide.talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.specs.spec import FOREVER_NS, TIERS
 from dray.wire.hub_messages import (

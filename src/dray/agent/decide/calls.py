@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from dray.agent.call_results import Value
-from dray.agent.effects import Effect, Nudge, Prefetch, Recall, Supervise, Tell, Warn
-from dray.agent.lane_service import LaneService, append_end
-from dray.agent.lanes import RUNNER_PREFIX, Lane, RunnerRecord, Stopping
+from dray.agent.decide.call_results import Value
+from dray.agent.decide.effects import Effect, Nudge, Prefetch, Recall, Supervise, Tell, Warn
+from dray.agent.decide.lane_service import LaneService, append_end
+from dray.agent.decide.lanes import RUNNER_PREFIX, Lane, RunnerRecord, Stopping
 from dray.core.model.ids import split_task_id
 from dray.wire.hub_messages import CallsAck, CallsAssign, JobCancel
 from dray.wire.worker_messages import LAST_TRY

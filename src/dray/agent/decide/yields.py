@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dray.agent.effects import Effect, Grant, Tell
-from dray.agent.task_words import Words
+from dray.agent.decide.effects import Effect, Grant, Tell
+from dray.agent.decide.words import Words
 
 REPEAT_MS = 1000
 

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from dray.agent.effects import Probe
-from dray.agent.environment import FALLBACK_PATH
+from dray.agent.decide.effects import Probe
+from dray.agent.tasks.environment import FALLBACK_PATH
 
 FILE = ".probe"
 BYTES = 4096

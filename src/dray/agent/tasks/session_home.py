@@ -18,7 +18,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from dray.agent.accounts import Account, Accounts
+from dray.agent.tasks.accounts import Account, Accounts
 
 SOCKET_PATH_MAX_BYTES = 100
 KEY_BYTES = 32

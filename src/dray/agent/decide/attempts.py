@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.lanes import Stopping
-from dray.agent.task_words import Said
+from dray.agent.decide.lanes import Stopping
+from dray.agent.decide.words import Said
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.hub_messages import Ack, GangPlace, Peer
 

@@ -1,0 +1,1 @@
+"""What tasks find around them, and how they are heard."""
