@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.cli.policy_text import spell_value
+from dray.cli.base.policy_text import spell_value
 from dray.core.model.policies import policy as rules
 
 EXAMPLE = """\

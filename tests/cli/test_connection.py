@@ -11,7 +11,7 @@ import ssl
 import pytest
 import trustme
 
-from dray.cli.connection import parse_fingerprint
+from dray.cli.base.hub import parse_fingerprint
 from dray.cli.main import main
 from dray.client.reach.discovery import check_url, find_target
 from dray.config import ClientConfig

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dray.cli.daemons import DaemonFailed, read_tail, start_daemon, stop_daemon, wait_for_hub
+from dray.cli.machines.daemons import DaemonFailed, read_tail, start_daemon, stop_daemon, wait_for_hub
 from dray.cli.main import main
 from dray.presence import describe_process, find_holder, hold
 from dray.processes import look_up

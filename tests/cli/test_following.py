@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dray.cli import outage as outage_module
+from dray.cli.base import outage as outage_module
 from dray.cli.main import main
 
 ENDS = [
@@ -145,7 +145,7 @@ def test_run_refused_by_the_hub_is_125(hub, capfd):
 
 
 def test_run_says_why_it_waits(hub, capfd, monkeypatch):
-    from dray.cli import progress
+    from dray.cli.follow import progress
 
     monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
     hub.on_submit = lambda spec: {"state": "pending", "phase": "queued", "reason": "all 4 GPUs are in use"}
@@ -343,7 +343,8 @@ def test_events_of_a_job(hub, capfd):
 
 
 def test_events_are_followed_over_a_break_without_repeating(hub, capfd, monkeypatch, wait_until):
-    from dray.cli import follow_commands, following
+    from dray.cli.follow import commands as follow_commands
+    from dray.cli.follow import following
 
     class Enough(Exception):
         pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.cli.jobfile import JobFileError, load_jobs
+from dray.cli.asks.jobfile import JobFileError, load_jobs
 from dray.cli.main import main
 
 

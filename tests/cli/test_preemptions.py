@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dray.cli.job_views import draw_event
+from dray.cli.jobs.job_views import draw_event
+from dray.cli.jobs.preemption_views import draw_receipt, draw_receipts, tell_receipts
 from dray.cli.main import main
-from dray.cli.preemption_views import draw_receipt, draw_receipts, tell_receipts
 
 NOW = "2026-11-15T09:10:49.123Z"
 LATER = datetime(2026, 11, 15, 9, 13, 49, tzinfo=UTC)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from dray.cli.jobs.reason_views import draw_estimates, draw_plan, draw_why
 from dray.cli.main import main
-from dray.cli.reason_views import draw_estimates, draw_plan, draw_why
 
 
 def test_why_tells_classes_holders_places_and_the_change_in_order():
@@ -129,7 +129,7 @@ def test_text_for_people_and_the_document_for_programs(hub, capfd, arguments, re
 
 
 def test_a_pending_job_shows_its_estimate_in_the_list(job):
-    from dray.cli.job_views import tell_detail
+    from dray.cli.jobs.job_views import tell_detail
 
     estimate = {"message": "starts in ~3 min (p90 12 min)"}
     shown = tell_detail(job("j", state="pending", phase="queued", reason="no GPU free", estimate=estimate))

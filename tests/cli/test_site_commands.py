@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from dray.cli.base.policy_text import spell_value, write_policy
 from dray.cli.main import main
-from dray.cli.policy_text import spell_value, write_policy
-from dray.cli.site_views import draw_queues
+from dray.cli.site.views import draw_queues
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import Policy
 from dray.core.model.policies.spelling import list_values, policy_document

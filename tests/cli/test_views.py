@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dray.cli.cluster_views import draw_workers
-from dray.cli.job_views import draw_event, draw_job, draw_jobs
+from dray.cli.base.render import Column, draw_table, short_span, shorten, text_width
+from dray.cli.jobs.job_views import draw_event, draw_job, draw_jobs
+from dray.cli.jobs.reason_views import draw_why
+from dray.cli.machines.views import draw_workers
 from dray.cli.main import main
-from dray.cli.reason_views import draw_why
-from dray.cli.render import Column, draw_table, short_span, shorten, text_width
 
 NOW = datetime(2026, 11, 15, 9, 40, tzinfo=UTC)
 REASON = "needs 4 A100 with 80 GB; 2 of 3 workers have none free, 1 has too little memory"

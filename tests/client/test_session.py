@@ -151,7 +151,7 @@ def test_a_slot_that_was_not_had_in_time_is_taken_before_it_is_given_up_again(
 
 def shell(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DRAY_")}
-    command = [sys.executable, "-m", "dray.cli.task_session", *words]
+    command = [sys.executable, "-m", "dray.cli.dray_session", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**clean, **env})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.e2e.cluster import Cluster, is_alive, wait_for
 
-SHELL = f'session() {{ "{sys.executable}" -m dray.cli.task_session "$@"; }}\n'
+SHELL = f'session() {{ "{sys.executable}" -m dray.cli.dray_session "$@"; }}\n'
 # Works until it is asked to stop, then saves. SIGTERM would end it without a word.
 TRAIN = """
 import dray, os, time

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.hub.asking import ask, wait_until
 
-from dray.cli.connection import Hub
+from dray.cli.base.hub import Hub
 from dray.client.reach.discovery import settle_config
 from dray.testing.hub_process import RunningHub
 

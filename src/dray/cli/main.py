@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from dray import __version__
-from dray.cli.session import (
+from dray.cli.base.invocation import (
     LazyGroup,
     Session,
     abandon_stdout,
@@ -24,23 +24,23 @@ from dray.cli.session import (
 )
 from dray.errors import DrayError
 
-_JOBS = "dray.cli.job_commands"
-_CONTROL = "dray.cli.control_commands"
-_FOLLOW = "dray.cli.follow_commands"
-_CLUSTER = "dray.cli.cluster_commands"
-_DAEMONS = "dray.cli.daemon_commands"
-_SITE = "dray.cli.site_commands"
+_JOBS = "dray.cli.jobs.jobs"
+_CONTROL = "dray.cli.jobs.control"
+_FOLLOW = "dray.cli.follow.commands"
+_CLUSTER = "dray.cli.machines.cluster"
+_DAEMONS = "dray.cli.machines.up_and_down"
+_SITE = "dray.cli.site.commands"
 COMMANDS = {
     "up": (f"{_DAEMONS}:up", "Start a hub and a worker on this machine."),
     "down": (f"{_DAEMONS}:down", "Stop the hub and the agent of this home."),
     "hub": (f"{_DAEMONS}:hub", "Run a hub alone."),
     "worker": (f"{_CLUSTER}:worker", "Start, list, show, drain and resume workers."),
-    "submit": ("dray.cli.submit_command:submit", "Submit a command or a job file and return at once."),
+    "submit": ("dray.cli.jobs.submit:submit", "Submit a command or a job file and return at once."),
     "run": (f"{_FOLLOW}:run", "Submit a command, show its output, exit with its exit code."),
-    "map": ("dray.cli.map_command:map_items", "Run a command once per item, as one array."),
+    "map": ("dray.cli.jobs.map:map_items", "Run a command once per item, as one array."),
     "ps": (f"{_JOBS}:ps", "List jobs."),
     "show": (f"{_JOBS}:show", "Show a job or a task with all its attempts."),
-    "result": ("dray.cli.result_command:result", "Print what a call of a function gave."),
+    "result": ("dray.cli.jobs.result:result", "Print what a call of a function gave."),
     "logs": (f"{_FOLLOW}:logs", "Print the output of a job or a task."),
     "wait": (f"{_FOLLOW}:wait", "Wait for jobs to end, exit with their exit code."),
     "cancel": (f"{_JOBS}:cancel", "Cancel jobs or tasks."),
@@ -49,17 +49,17 @@ COMMANDS = {
     "requeue": (f"{_CONTROL}:requeue", "Stop what runs of jobs or tasks and queue it again."),
     "set": (f"{_CONTROL}:set_job", "Change a job that waits: priority, queue, resources and more."),
     "why": (f"{_JOBS}:why", "Say why a job does not run, and what would start it."),
-    "plan": ("dray.cli.plan_command:plan", "Say where a job would run and when; nothing is submitted."),
+    "plan": ("dray.cli.jobs.plan:plan", "Say where a job would run and when; nothing is submitted."),
     "events": (f"{_FOLLOW}:events", "Print what happened, or what happens now."),
     "queue": (f"{_SITE}:queue", "List queues, or show one and its line."),
     "quota": (f"{_SITE}:quota", "List quotas and what is used of them."),
     "pace": (f"{_SITE}:pace", "List paces and caps and how they stand."),
     "preemptions": (
-        "dray.cli.preemption_commands:preemptions",
+        "dray.cli.jobs.preemptions:preemptions",
         "List who was stopped for whom, or show the receipt.",
     ),
     "config": (f"{_SITE}:config", "Show what holds and where it came from; apply a policy."),
-    "sim": ("dray.cli.sim_commands:sim", "Replay a trace or this hub's history under other policies."),
+    "sim": ("dray.cli.site.sim:sim", "Replay a trace or this hub's history under other policies."),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),
     "version": (f"{_CLUSTER}:version", "Print the version of dray and of the hub."),

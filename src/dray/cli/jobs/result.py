@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dray.cli.connection import job_path
-from dray.cli.exit_codes import is_numbered
-from dray.cli.job_commands import split_id
-from dray.cli.outage import say
-from dray.cli.session import HubCommand, Session, pass_session
+from dray.cli.base.exit_codes import is_numbered
+from dray.cli.base.hub import job_path
+from dray.cli.base.invocation import HubCommand, Session, pass_session
+from dray.cli.base.outage import say
+from dray.cli.jobs.jobs import split_id
 from dray.errors import DrayError, InvalidInput
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from dray.cli.cluster_views import draw_workers
-from dray.cli.connection import Hub
-from dray.cli.daemon_commands import list_running, tell_jobs
-from dray.cli.daemons import end_child, read_tail
-from dray.cli.following import read_events
-from dray.cli.job_views import draw_event
-from dray.cli.outage import say
+from dray.cli.base.hub import Hub
+from dray.cli.base.outage import say
+from dray.cli.follow.following import read_events
+from dray.cli.jobs.job_views import draw_event
+from dray.cli.machines.daemons import end_child, read_tail
+from dray.cli.machines.up_and_down import list_running, tell_jobs
+from dray.cli.machines.views import draw_workers
 from dray.config import ClientConfig
 from dray.errors import DrayError
 

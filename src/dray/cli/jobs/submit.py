@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from dray.cli.flags import job_options
-from dray.cli.outage import say
-from dray.cli.session import Session, pass_session
-from dray.cli.submission import SubmitCommand, prepare, repeat, send
+from dray.cli.asks.flags import job_options
+from dray.cli.asks.submission import SubmitCommand, prepare, repeat, send
+from dray.cli.base.invocation import Session, pass_session
+from dray.cli.base.outage import say
 
 
 @click.command("submit", cls=SubmitCommand)

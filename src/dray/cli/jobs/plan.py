@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from dray.cli.connection import HubRefusal
-from dray.cli.flags import job_options, name_flags
-from dray.cli.job_commands import ETA_S
-from dray.cli.session import Session, pass_session
-from dray.cli.submission import Submission, SubmitCommand, prepare
+from dray.cli.asks.flags import job_options, name_flags
+from dray.cli.asks.submission import Submission, SubmitCommand, prepare
+from dray.cli.base.hub import HubRefusal
+from dray.cli.base.invocation import Session, pass_session
+from dray.cli.jobs.jobs import ETA_S
 
 
 @click.command("plan", cls=SubmitCommand)
@@ -30,7 +30,7 @@ def plan(session: Session, words: tuple[str, ...], eta: bool, **flags: Any) -> N
     if session.json:
         session.print_json(answers[0] if len(answers) == 1 else {"plans": answers})
         return
-    from dray.cli.reason_views import draw_plan
+    from dray.cli.jobs.reason_views import draw_plan
 
     names = [str(spec.get("id") or spec.get("name") or "job") for spec in submission.specs]
     print("\n\n".join(draw_plan(name, answer) for name, answer in zip(names, answers, strict=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dray.cli.render import (
+from dray.cli.base.render import (
     Column,
     clean,
     draw_pairs,

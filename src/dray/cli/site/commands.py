@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from dray.cli.session import DocumentCommand, HubCommand, LazyGroup, Session, pass_session
+from dray.cli.base.invocation import DocumentCommand, HubCommand, LazyGroup, Session, pass_session
 
-_HERE = "dray.cli.site_commands"
+_HERE = "dray.cli.site.commands"
 STDIN = "-"
 
 
@@ -38,7 +38,7 @@ def queue_ls(session: Session) -> None:
     if session.json:
         session.print_json(answer)
         return
-    from dray.cli.site_views import draw_queues
+    from dray.cli.site.views import draw_queues
 
     print(draw_queues(answer.get("queues") or []))
 
@@ -60,7 +60,7 @@ def queue_show(session: Session, name: str, limit: int) -> None:
     if session.json:
         session.print_json(document)
         return
-    from dray.cli.site_views import draw_queue
+    from dray.cli.site.views import draw_queue
 
     print(draw_queue(document))
 
@@ -81,7 +81,7 @@ def quota(session: Session) -> None:
     if not quotas:
         print("no quotas hold for you: `dray config show` prints the whole policy", file=sys.stderr)
         return
-    from dray.cli.site_views import draw_quotas
+    from dray.cli.site.views import draw_quotas
 
     print(draw_quotas(quotas))
 
@@ -97,7 +97,7 @@ def pace(session: Session) -> None:
     if not any(answer.get(part) for part in ("submits", "starts", "running")):
         print("nothing is paced", file=sys.stderr)
         return
-    from dray.cli.site_views import draw_paces
+    from dray.cli.site.views import draw_paces
 
     print(draw_paces(answer))
 
@@ -124,7 +124,7 @@ def config_show(session: Session, changed: bool) -> None:
     """
     policy = session.hub.get("/policy")
     if session.output == "yaml":
-        from dray.cli.policy_text import write_policy
+        from dray.cli.base.policy_text import write_policy
 
         print(write_policy(policy))
         return
@@ -144,13 +144,13 @@ def config_show(session: Session, changed: bool) -> None:
             | {"policy": {**policy, "values": tables["policy"]}}
         )
         return
-    from dray.cli.site_views import draw_values
+    from dray.cli.site.views import draw_values
 
     print(draw_values(tables))
 
 
 def _hub_settings(session: Session) -> list[dict[str, Any]]:
-    from dray.cli.connection import HubRefusal
+    from dray.cli.base.hub import HubRefusal
 
     try:
         values: list[dict[str, Any]] = session.hub.get("/config").get("values") or []
@@ -203,7 +203,7 @@ def config_apply(session: Session, file: str, dry_run: bool, force: bool) -> int
     if session.json:
         session.print_json(answer)
         return 1 if problems else 0
-    from dray.cli.site_views import draw_changes
+    from dray.cli.site.views import draw_changes
 
     changes = answer.get("changes") or []
     count = f"{len(changes)} value{'s' if len(changes) != 1 else ''}"

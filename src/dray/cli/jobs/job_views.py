@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from dray.cli.exit_codes import describe_end, is_numbered
-from dray.cli.preemption_views import tell_note
-from dray.cli.render import (
+from dray.cli.base.exit_codes import describe_end, is_numbered
+from dray.cli.base.render import (
     Column,
     clean,
     draw_pairs,
@@ -20,6 +19,7 @@ from dray.cli.render import (
     span_between,
     terminal_width,
 )
+from dray.cli.jobs.preemption_views import tell_note
 from dray.core.model.units import format_bytes, format_seconds
 
 Document = Mapping[str, Any]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dray.cli.session import HomeCommand, Session, pass_session
+from dray.cli.base.invocation import HomeCommand, Session, pass_session
 from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from dray.cli.connection import HubAway, HubDead
+from dray.cli.base.hub import HubAway, HubDead
 from dray.client.reach.discovery import NoHub
 from dray.core.model.units import format_seconds
 from dray.errors import HubUnavailable

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from dray.cli.asks import Asks, read_asks, read_changes
-from dray.cli.connection import Hub, HubAway, HubRefusal, job_path
-from dray.cli.flags import name_flags, read_flags, settle_surroundings
-from dray.cli.outage import Outage
-from dray.cli.session import HubCommand
+from dray.cli.asks.fields import Asks, read_asks, read_changes
+from dray.cli.asks.flags import name_flags, read_flags, settle_surroundings
+from dray.cli.base.hub import Hub, HubAway, HubRefusal, job_path
+from dray.cli.base.invocation import HubCommand
+from dray.cli.base.outage import Outage
 from dray.errors import Problem
 
 RETRY_S = 30.0
@@ -53,7 +53,7 @@ def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, An
     key = flags.get("key") or uuid.uuid4().hex
     if words and not context.meta.get(_DASHES) and all(_is_job_file(word) for word in words):
         _refuse(context, [*problems, *read_asks(given).problems])
-        from dray.cli.jobfile import load_jobs
+        from dray.cli.asks.jobfile import load_jobs
 
         return Submission([spec for word in words for spec in load_jobs(Path(word), given)], key, None)
     if not words:

@@ -13,9 +13,12 @@ from typing import Any
 
 import click
 
-from dray.cli.exit_codes import INTERRUPTED, NOT_RUN, describe_end, exit_code, has_ended, is_numbered
-from dray.cli.flags import job_options
-from dray.cli.following import (
+from dray.cli.asks.flags import job_options
+from dray.cli.asks.submission import SubmitCommand, prepare, send
+from dray.cli.base.exit_codes import INTERRUPTED, NOT_RUN, describe_end, exit_code, has_ended, is_numbered
+from dray.cli.base.invocation import HubCommand, Session, abandon_stdout, pass_session
+from dray.cli.base.outage import Outage, say
+from dray.cli.follow.following import (
     LONG_POLL_S,
     LastLines,
     LogCopy,
@@ -27,11 +30,8 @@ from dray.cli.following import (
     wait_for_job,
     wait_for_task,
 )
-from dray.cli.job_commands import find_task, request_cancel, split_id
-from dray.cli.outage import Outage, say
-from dray.cli.progress import ArrayProgress, StatusLine
-from dray.cli.session import HubCommand, Session, abandon_stdout, pass_session
-from dray.cli.submission import SubmitCommand, prepare, send
+from dray.cli.follow.progress import ArrayProgress, StatusLine
+from dray.cli.jobs.jobs import find_task, request_cancel, split_id
 from dray.errors import DrayError, HubUnavailable
 
 _REFRESH_S = 1.0
@@ -272,8 +272,8 @@ def _print_json_text(data: bytes) -> None:
 @pass_session
 def events(session: Session, job: str | None, follow: bool, since: str | None) -> int:
     """Print the history of a job, or with -f what happens now, to all jobs or to one."""
-    from dray.cli.connection import job_path
-    from dray.cli.job_views import draw_event
+    from dray.cli.base.hub import job_path
+    from dray.cli.jobs.job_views import draw_event
 
     job_id = split_id(job)[0] if job else None
     if not follow:
@@ -292,7 +292,7 @@ def events(session: Session, job: str | None, follow: bool, since: str | None) -
 def _follow_events(session: Session, job_id: str | None, since: str | None) -> int:
     import time
 
-    from dray.cli.job_views import draw_event
+    from dray.cli.jobs.job_views import draw_event
 
     outage = Outage(session.config.away_s)
     last = since or ""

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from dray.cli.connection import Hub, HubRefusal
-from dray.cli.job_commands import split_id
-from dray.cli.session import HubCommand, Session, pass_session
+from dray.cli.base.hub import Hub, HubRefusal
+from dray.cli.base.invocation import HubCommand, Session, pass_session
+from dray.cli.jobs.jobs import split_id
 
 _PAGE = 200
 
@@ -53,7 +53,7 @@ def preemptions(
     if not answer["preemptions"]:
         print("no preemptions: nobody was stopped for other work", file=sys.stderr)
         return
-    from dray.cli.preemption_views import draw_receipts
+    from dray.cli.jobs.preemption_views import draw_receipts
 
     print(draw_receipts(answer))
     if answer.get("next_cursor"):
@@ -67,7 +67,7 @@ def _show_receipt(session: Session, receipt: str) -> None:
     if session.json:
         session.print_json(document)
         return
-    from dray.cli.preemption_views import draw_receipt
+    from dray.cli.jobs.preemption_views import draw_receipt
 
     print(draw_receipt(document))
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dray.cli.exit_codes import ENDED, UNSUCCESSFUL
-from dray.cli.outage import say
-from dray.cli.render import clean, short_span, shorten
+from dray.cli.base.exit_codes import ENDED, UNSUCCESSFUL
+from dray.cli.base.outage import say
+from dray.cli.base.render import clean, short_span, shorten
 from dray.client.calls.progress import tell_rate
 from dray.core.model.units import format_seconds
 

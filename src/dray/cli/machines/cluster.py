@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from dray.cli.connection import HubRefusal, worker_path
-from dray.cli.session import HubCommand, LazyGroup, Session, pass_session
+from dray.cli.base.hub import HubRefusal, worker_path
+from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_session
 from dray.client.reach.discovery import read_hub_file
 from dray.errors import DrayError, HubUnavailable, SharedAccount
 
-_HERE = "dray.cli.cluster_commands"
-_DAEMONS = "dray.cli.daemon_commands"
+_HERE = "dray.cli.machines.cluster"
+_DAEMONS = "dray.cli.machines.up_and_down"
 SCOPES = ("admin", "submit", "read", "worker", "join")
 
 
@@ -46,7 +46,7 @@ def worker_ls(session: Session, backend: str | None) -> None:
     if not workers:
         print("no workers: start one with `dray worker start`", file=sys.stderr)
         return
-    from dray.cli.cluster_views import draw_workers
+    from dray.cli.machines.views import draw_workers
 
     print(draw_workers(workers))
 
@@ -63,7 +63,7 @@ def _print_worker(session: Session, document: dict[str, Any]) -> None:
     if session.json:
         session.print_json(document)
         return
-    from dray.cli.cluster_views import draw_worker
+    from dray.cli.machines.views import draw_worker
 
     print(draw_worker(document))
 
@@ -173,7 +173,7 @@ def token_create(
 
 
 def until(document: dict[str, Any]) -> str:
-    from dray.cli.render import local_time
+    from dray.cli.base.render import local_time
 
     at = local_time(document.get("expires_at"))
     return f", valid until {at}" if at else ""
@@ -187,7 +187,7 @@ def token_ls(session: Session) -> None:
     if session.json:
         session.print_json(answer)
         return
-    from dray.cli.cluster_views import draw_tokens
+    from dray.cli.machines.views import draw_tokens
 
     print(draw_tokens(answer.get("tokens") or []))
 
@@ -233,7 +233,7 @@ def doctor(session: Session, eta: bool) -> int:
     if session.json:
         session.print_json(answer)
     else:
-        from dray.cli.cluster_views import draw_checks
+        from dray.cli.machines.views import draw_checks
 
         print(draw_checks(answer))
     return 0 if answer["ok"] else 1
@@ -244,7 +244,7 @@ def _judge_estimates(session: Session) -> int:
     if session.json:
         session.print_json(answer)
     else:
-        from dray.cli.reason_views import draw_estimates
+        from dray.cli.jobs.reason_views import draw_estimates
 
         print(draw_estimates(answer))
     return 0

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from dray.cli.connection import Hub, HubRefusal, job_path
-from dray.cli.exit_codes import ENDED, has_ended
-from dray.cli.session import HubCommand, Session, pass_session
+from dray.cli.base.exit_codes import ENDED, has_ended
+from dray.cli.base.hub import Hub, HubRefusal, job_path
+from dray.cli.base.invocation import HubCommand, Session, pass_session
 from dray.core.model.ids import split_task_id
 from dray.errors import DrayError
 
@@ -71,7 +71,7 @@ def ps(session: Session, everything: bool, states: tuple[str, ...], limit: int, 
         scope = "" if everything or states else " that live or ended in the last 10 minutes (-a shows all)"
         print(f"no jobs{scope}", file=sys.stderr)
         return
-    from dray.cli.job_views import draw_jobs
+    from dray.cli.jobs.job_views import draw_jobs
 
     print(draw_jobs(jobs))
     if len(jobs) == limit:
@@ -115,7 +115,7 @@ def _page_jobs(hub: Hub, query: Mapping[str, Any], limit: int, pages: int = 1000
 def _ended_lately(job: Mapping[str, Any]) -> bool:
     from datetime import UTC, datetime
 
-    from dray.cli.render import read_time
+    from dray.cli.base.render import read_time
 
     ended = read_time(job.get("ended_at"))
     return ended is not None and (datetime.now(UTC) - ended).total_seconds() <= RECENT_S
@@ -126,15 +126,15 @@ def _ended_lately(job: Mapping[str, Any]) -> bool:
 @pass_session
 def show(session: Session, job: str) -> None:
     """Show a job with all its attempts, or one task of it (ID/INDEX)."""
-    from dray.cli.job_views import draw_job, draw_task
+    from dray.cli.jobs.job_views import draw_job, draw_task
 
     job_id, index = split_id(job)
     document = session.hub.get(job_path(job_id)) if index < 0 else find_task(session.hub, job_id, index)
     if session.json:
         session.print_json(document)
         return
-    from dray.cli.preemption_commands import receipts_of
-    from dray.cli.preemption_views import tell_receipts
+    from dray.cli.jobs.preemption_views import tell_receipts
+    from dray.cli.jobs.preemptions import receipts_of
 
     told = tell_receipts(receipts_of(session.hub, job_id), job_id, "" if index < 0 else document["id"])
     print(draw_job(document, told) if index < 0 else draw_task(document, told))
@@ -210,6 +210,6 @@ def why(session: Session, job: str, fast: bool, eta: bool) -> None:
     if session.json:
         session.print_json(answer)
         return
-    from dray.cli.reason_views import draw_why
+    from dray.cli.jobs.reason_views import draw_why
 
     print(draw_why(job_id, answer))

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from dray.cli.asks import FIELD_OF, READERS, Asks, overlay, read_asks, read_changes
-from dray.cli.flags import settle_surroundings
+from dray.cli.asks.fields import FIELD_OF, READERS, Asks, overlay, read_asks, read_changes
+from dray.cli.asks.flags import settle_surroundings
 from dray.core.model.specs.check import FIELDS, check_spec
 from dray.errors import InvalidSpec, Problem
 

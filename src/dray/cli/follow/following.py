@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dray.cli.connection import Hub, HubRefusal, job_path
-from dray.cli.exit_codes import UNSUCCESSFUL, exit_code, has_ended, is_numbered
-from dray.cli.job_commands import find_task
-from dray.cli.outage import Outage
+from dray.cli.base.exit_codes import UNSUCCESSFUL, exit_code, has_ended, is_numbered
+from dray.cli.base.hub import Hub, HubRefusal, job_path
+from dray.cli.base.outage import Outage
+from dray.cli.jobs.jobs import find_task
 from dray.errors import HubUnavailable
 
 LONG_POLL_S = 30.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dray.cli.policy_text import spell_value
-from dray.cli.render import (
+from dray.cli.base.policy_text import spell_value
+from dray.cli.base.render import (
     Column,
     clean,
     draw_pairs,

@@ -16,9 +16,11 @@ from typing import Any
 
 import click
 
-from dray.cli.cluster_views import tell_cards
-from dray.cli.connection import Hub
-from dray.cli.daemons import (
+from dray.cli.base.hub import Hub
+from dray.cli.base.invocation import AgentCommand, HomeCommand, HubCommand, Session, pass_session
+from dray.cli.base.outage import say
+from dray.cli.jobs.jobs import request_cancel
+from dray.cli.machines.daemons import (
     DaemonFailed,
     end_child,
     log_path,
@@ -28,9 +30,7 @@ from dray.cli.daemons import (
     stop_daemon,
     wait_for_hub,
 )
-from dray.cli.job_commands import request_cancel
-from dray.cli.outage import say
-from dray.cli.session import AgentCommand, HomeCommand, HubCommand, Session, pass_session
+from dray.cli.machines.views import tell_cards
 from dray.client.reach.discovery import read_hub_file
 from dray.config import ClientConfig, default_worker_name, load_agent, load_hub
 from dray.errors import DrayError, InvalidInput
@@ -200,7 +200,7 @@ def worker_detect(session: Session) -> None:
     if session.json:
         session.print_json(document)
         return
-    from dray.cli.cluster_views import draw_machine
+    from dray.cli.machines.views import draw_machine
 
     print(draw_machine(document))
 
@@ -256,7 +256,7 @@ def up(session: Session, detach: bool, **flags: Any) -> int:
         return _report_up(
             session, note, running is not None, flags["name"] or default_worker_name(), agent_process
         )
-    from dray.cli.live_view import watch_over
+    from dray.cli.machines.live_view import watch_over
 
     assert agent_process is not None  # an agent is left alone only in the background, or beside a hub
     return watch_over(home, str(note.get("url")), hub_process, agent_process)

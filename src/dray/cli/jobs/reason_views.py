@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dray.cli.render import Column, clean, draw_table, has_colour, paint, terminal_width
+from dray.cli.base.render import Column, clean, draw_table, has_colour, paint, terminal_width
 from dray.core.model.units import format_seconds
 
 Document = Mapping[str, Any]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dray.cli.asks import read_asks
-from dray.cli.exit_codes import INTERRUPTED, NOT_RUN, exit_code
-from dray.cli.flags import job_options, name_flags, read_flags, settle_surroundings
-from dray.cli.outage import say
-from dray.cli.session import Session, pass_session
-from dray.cli.submission import SubmitCommand
+from dray.cli.asks.fields import read_asks
+from dray.cli.asks.flags import job_options, name_flags, read_flags, settle_surroundings
+from dray.cli.asks.submission import SubmitCommand
+from dray.cli.base.exit_codes import INTERRUPTED, NOT_RUN, exit_code
+from dray.cli.base.invocation import Session, pass_session
+from dray.cli.base.outage import say
 from dray.errors import DrayError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dray.errors import DrayError, Problem
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dray.cli.connection import Hub
+    from dray.cli.base.hub import Hub
     from dray.config import ClientConfig
 
 CONNECTION_FLAGS = {
@@ -56,7 +56,7 @@ class Session:
 
     @cached_property
     def hub(self) -> Hub:
-        from dray.cli.connection import Hub
+        from dray.cli.base.hub import Hub
 
         return Hub(self.config)
 

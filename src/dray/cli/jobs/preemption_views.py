@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dray.cli.policy_text import spell_value
-from dray.cli.render import (
+from dray.cli.base.policy_text import spell_value
+from dray.cli.base.render import (
     Column,
     clean,
     draw_pairs,

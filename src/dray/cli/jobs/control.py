@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from dray.cli.connection import HubRefusal, job_path
-from dray.cli.job_commands import change_each, split_id
-from dray.cli.session import HubCommand, Session, pass_session
+from dray.cli.base.hub import HubRefusal, job_path
+from dray.cli.base.invocation import HubCommand, Session, pass_session
+from dray.cli.jobs.jobs import change_each, split_id
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MAPS = ("labels", "env", "resources")
@@ -88,7 +88,7 @@ def set_job(session: Session, job: str, changes: tuple[str, ...]) -> int:
     Once a task of it was placed, only priority (higher wins), queue, name, labels, limit, queue_timeout, deadline,
     expected_runtime_s, hold and after can be changed.
     """
-    from dray.cli.asks import FIELD_OF, read_changes
+    from dray.cli.asks.fields import FIELD_OF, read_changes
     from dray.errors import Problem
 
     job_id = _whole(*split_id(job), "changed")

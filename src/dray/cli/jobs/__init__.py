@@ -1,0 +1,1 @@
+"""Commands about jobs, each beside its view."""

@@ -1,0 +1,1 @@
+"""Commands about workers, tokens and the hub itself."""
