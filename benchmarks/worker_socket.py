@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from dray.wire.worker_messages import SUBPROTOCOL_MSGPACK
+from dray.wire.messages.worker import SUBPROTOCOL_MSGPACK
 
 FEATURES = ("list", "job_started", "resend")
 BINARY, CLOSE, PING, PONG = 0x2, 0x8, 0x9, 0xA

@@ -26,10 +26,10 @@ from dray.errors import Conflict, DrayError, InvalidInput, InvalidSpec
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.commands import read_specs
 from dray.hub.workers.inbound import outcome_of
-from dray.wire import client_messages
-from dray.wire.codec import Codec
-from dray.wire.hub_messages import hub_codec
-from dray.wire.worker_messages import JobResult, check_message, worker_codec
+from dray.wire.messages import client as client_messages
+from dray.wire.messages.codec import Codec
+from dray.wire.messages.hub import hub_codec
+from dray.wire.messages.worker import JobResult, check_message, worker_codec
 
 BLOCK = 2_000
 SLOW_S = 0.5

@@ -28,8 +28,8 @@ from websockets.exceptions import InvalidHandshake
 from dray.core.lifecycle.happenings.workers import FLAPPING
 from dray.errors import HubUnavailable
 from dray.testing import RunningHub, running_hub
-from dray.wire.client_messages import SUBPROTOCOL_CLIENT
-from dray.wire.worker_messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
+from dray.wire.messages.client import SUBPROTOCOL_CLIENT
+from dray.wire.messages.worker import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 
 MEMORY_BYTES = 256 << 20
 CALL_S = 60.0

@@ -14,7 +14,7 @@ import asyncio, logging, os, sys, threading
 from pathlib import Path
 from dray.agent.tasks.aside import Aside
 from dray.agent.runners.blobs import Blobs
-from dray.wire.blob_folder import BlobFolder
+from dray.wire.local.blob_folder import BlobFolder
 
 async def when_told(group, work):
     "Begin the work while no thread can be started, and let one be started once that was said."

@@ -6,7 +6,7 @@ from typing import Any
 
 from dray.agent.decide.machine import Effect, Launch, Machine, Ship, Supervise, Tell
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.hub_messages import Ack, AttemptRef, JobAssign, JobCancel
+from dray.wire.messages.hub import Ack, AttemptRef, JobAssign, JobCancel
 
 STATE = {"journal_id": "j1", "boot_id": "b1", "max_epoch": 1, "attempts": []}
 EXIT: dict[str, Any] = {"state": "succeeded", "exit_code": 0, "exit_class": "ok", "out": {"stdout": 5}}

@@ -8,7 +8,7 @@ from dray.agent.decide.effects import StartRunner
 from dray.agent.decide.machine import Effect, Launch, Machine, Probe, Supervise, Tell
 from dray.agent.decide.readiness import UNLIMITED_CREDIT
 from dray.core.model.specs.spec import FOREVER_NS, JobSpec
-from dray.wire.hub_messages import Ack, AttemptRef, CallsAssign, JobAssign
+from dray.wire.messages.hub import Ack, AttemptRef, CallsAssign, JobAssign
 
 FULL = "no space left"
 

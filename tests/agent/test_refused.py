@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dray.agent.decide.machine import Launch, Machine, Tell
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.hub_messages import Ack, AttemptRef, JobAssign, JobCancel
+from dray.wire.messages.hub import Ack, AttemptRef, JobAssign, JobCancel
 
 ASSIGNMENT = JobAssign(JobSpec(id="job", command=["x"]), 1 << 62, AttemptRef(1, "1-1"))
 

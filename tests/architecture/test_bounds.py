@@ -14,7 +14,10 @@ from msgspec import inspect as shapes
 import dray.wire
 from dray.core.model import bounds, capability
 from dray.hub.http.calls import ROUTES
-from dray.wire import client_messages, codec, hub_messages, worker_messages
+from dray.wire.messages import client as client_messages
+from dray.wire.messages import codec
+from dray.wire.messages import hub as hub_messages
+from dray.wire.messages import worker as worker_messages
 
 # Where a bound is found elsewhere: the field, and why it needs none here.
 EXCEPTIONS = {
@@ -119,7 +122,7 @@ def test_every_struct_of_the_wire_is_read_from_outside_or_an_answer() -> None:
         for kind in route.answers.values():
             if kind is not None:
                 structs_in(shapes.type_info(kind), answers)
-    structs_in(shapes.type_info(importlib.import_module("dray.wire.api_schemas").ErrorAnswer), answers)
+    structs_in(shapes.type_info(importlib.import_module("dray.wire.schemas.jobs").ErrorAnswer), answers)
     known = {*answers, *all_decoded()}
     modules = [
         importlib.import_module(f"dray.wire.{one.name}") for one in pkgutil.iter_modules(dray.wire.__path__)

@@ -73,7 +73,7 @@ def test_a_door_to_the_outside_is_refused(tmp_path: Path, module: str, text: str
         ("dray/core/model/job", "from __future__ import annotations\nimport math\nimport numpy as np"),
         ("dray/core/lifecycle/apply", "import msgspec\nfrom dray.core.model.job import Job"),
         ("dray/core/lifecycle/apply", "from ..model import job\nfrom . import events"),
-        ("dray/agent/machine", "from dray.wire.worker_messages import JobAssign"),
+        ("dray/agent/machine", "from dray.wire.messages.worker import JobAssign"),
         ("dray/agent/supervisor", "import os, time, subprocess\nprint(open('x'))"),
         ("dray/hub/engine", "import time, asyncio, random"),
     ],

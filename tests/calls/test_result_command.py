@@ -21,7 +21,7 @@ from dray.config import ClientConfig
 from dray.errors import DrayError
 from dray.functions.failures import RemoteError
 from dray.functions.values import unpack
-from dray.wire.http_line import HubConnection
+from dray.wire.reach.http_line import HubConnection
 
 LIMIT_S = 60.0
 

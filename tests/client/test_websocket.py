@@ -11,7 +11,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Opcode
 
 from dray.client.reach.websocket import Address, HandshakeRefused, WebSocket, dial, mask
-from dray.wire.dialling import Way, open_line
+from dray.wire.reach.dialling import Way, open_line
 
 PROTOCOL = Subprotocol("echo")
 LIMIT_S = 20.0

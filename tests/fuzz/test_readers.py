@@ -14,7 +14,7 @@ from dray.errors import InvalidInput, InvalidSpec
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.commands import read_specs
 from dray.hub.http.calls import read_struct
-from dray.wire.api_schemas import CancelRequest
+from dray.wire.schemas.jobs import CancelRequest
 
 DIGITS = "9" * 5000
 BLOCKS = sum(target.weight for target in targets())

@@ -44,8 +44,8 @@ from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.outbound import Runner
 from dray.hub.workers.questions import Questions
 from dray.hub.workers.sessions import Sessions
-from dray.wire.codec import message
-from dray.wire.worker_messages import MetricsRequest, WorkerListRequest, WorkerShowRequest
+from dray.wire.messages.codec import message
+from dray.wire.messages.worker import MetricsRequest, WorkerListRequest, WorkerShowRequest
 
 CLOCK = Clock(1_000, 1_767_323_045_678)
 SPECS: dict[str, dict[str, Any]] = {

@@ -14,9 +14,9 @@ from tests.golden import hub_samples, stored_samples, worker_samples
 
 from dray.core.lifecycle.state.events import pack_facts
 from dray.core.model.specs.spec import JobSpec, pack_spec
-from dray.wire.codec import Codec, message
-from dray.wire.hub_messages import hub_codec
-from dray.wire.worker_messages import worker_codec
+from dray.wire.messages.codec import Codec, message
+from dray.wire.messages.hub import hub_codec
+from dray.wire.messages.worker import worker_codec
 
 HERE = Path(__file__).parent
 VERSION = "v0.2"

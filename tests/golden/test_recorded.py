@@ -18,8 +18,8 @@ from tests.golden import hub_samples, record, stored_samples, worker_samples
 
 from dray.core.lifecycle.state.events import Fact, unpack_facts
 from dray.core.model.specs.spec import unpack_spec
-from dray.wire.hub_messages import HUB_PAYLOADS, Ack, AttemptRef, JobCancel, NoWork, hub_codec
-from dray.wire.worker_messages import WORKER_PAYLOADS, worker_codec
+from dray.wire.messages.hub import HUB_PAYLOADS, Ack, AttemptRef, JobCancel, NoWork, hub_codec
+from dray.wire.messages.worker import WORKER_PAYLOADS, worker_codec
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dray.core.model.capability import Slots
-from dray.wire.worker_messages import (
+from dray.wire.messages.worker import (
     ActiveTask,
     CallsResult,
     Heartbeat,

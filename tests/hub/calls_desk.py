@@ -12,7 +12,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from dray.testing import AsyncMockWorker, RunningHub, make_slots
-from dray.wire import client_messages as wire
+from dray.wire.messages import client as wire
 
 DEADLINE_S = 30.0
 FEATURES = ("list", "job_started", "job_log", "resend", "calls", "yield")

@@ -19,7 +19,7 @@ from dray.hub.store.base import BlobRow, Store
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.testing.hub_process import RunningHub, running_hub
-from dray.wire.api_schemas import TokenRequest
+from dray.wire.schemas.jobs import TokenRequest
 
 MOST, BLOB = 1 << 20, 300_000
 

@@ -26,7 +26,7 @@ from dray.hub.store.base import BlobRef, Turn
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.testing import RunningHub, running_hub
-from dray.wire import client_messages as wire
+from dray.wire.messages import client as wire
 
 MOST = 3 << 20
 

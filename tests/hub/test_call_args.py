@@ -16,8 +16,8 @@ from dray.hub.calls.assignments import MESSAGE_BYTES, _portions
 from dray.hub.store.base import Turn
 from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.sessions import FRAME_BYTES, Limits, Session
-from dray.wire.codec import message
-from dray.wire.worker_messages import worker_codec
+from dray.wire.messages.codec import message
+from dray.wire.messages.worker import worker_codec
 
 
 class Memory:

@@ -15,7 +15,7 @@ import pytest
 from tests.hub.calls_desk import DEADLINE_S, SPEC, client_of, lanes_of, new_job
 
 from dray.testing import RunningHub, make_slots, make_spec, running_hub
-from dray.wire import client_messages as wire
+from dray.wire.messages import client as wire
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from dray.hub.calls.subscriptions import CallFeed
 from dray.hub.store.base import ResultsChunk, Turn
 from dray.hub.store.memory import MemoryStore
 from dray.testing import RunningHub, running_hub
-from dray.wire import client_messages as wire
-from dray.wire.worker_messages import CallsResult
+from dray.wire.messages import client as wire
+from dray.wire.messages.worker import CallsResult
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.hub.calls_desk import DEADLINE_S, SPEC, Client, Lanes, client_of, lanes_of, new_job, rows
 
 from dray.testing import RunningHub, make_spec, running_hub
-from dray.wire import client_messages as wire
+from dray.wire.messages import client as wire
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.hub.calls_desk import Client
 from websockets.asyncio.client import connect
 
 from dray.testing import MockWorker, RunningHub, make_spec, running_hub
-from dray.wire import client_messages as wire
+from dray.wire.messages import client as wire
 
 DEADLINE_S = 30.0
 

@@ -13,7 +13,7 @@ from dray.core.lifecycle.state.events import Event
 from dray.hub.engine.projection import build_projection
 from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.inbound import register
-from dray.wire.worker_messages import Register
+from dray.wire.messages.worker import Register
 
 
 @pytest.mark.parametrize(

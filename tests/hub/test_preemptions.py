@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dray.testing import Assignment, MockWorker, RunningHub, make_spec, running_hub
-from dray.wire.site_schemas import PreemptionDocument, PreemptionList
+from dray.wire.schemas.site import PreemptionDocument, PreemptionList
 
 POLICY = {"queues": {"default": {"order": "priority"}}, "preemption": {"min_run_s": 0}}
 AGENT = ("job_started", "resend")

@@ -15,7 +15,7 @@ import pytest
 
 from dray.testing import MockWorker, RunningHub, make_capability, make_slots, running_hub
 from dray.testing.worker_script import MODERN
-from dray.wire.reason_schemas import EstimateRecord, PlanAnswer, Why
+from dray.wire.schemas.reasons import EstimateRecord, PlanAnswer, Why
 
 LIMIT_S = 20.0
 

@@ -8,8 +8,8 @@ import pytest
 
 from dray.errors import Conflict, SharedAccount
 from dray.hub.access.task_accounts import TaskAccounts
-from dray.wire.blob_folder import name_machine
-from dray.wire.worker_messages import Offered, Register, TaskAccount
+from dray.wire.local.blob_folder import name_machine
+from dray.wire.messages.worker import Offered, Register, TaskAccount
 
 OWN = os.geteuid()
 OTHER = OWN + 12345

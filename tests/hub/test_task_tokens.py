@@ -13,7 +13,7 @@ from dray.errors import Unauthenticated
 from dray.hub.access.task_tokens import TaskTokens, ensure_secret
 from dray.hub.access.tokens import write_private
 from dray.testing import make_spec, running_hub
-from dray.wire import client_messages as wire
+from dray.wire.messages import client as wire
 
 
 def make_job(job_id: str = "j1", seq: int = 7) -> Job:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray.errors import NoSpace, TooLarge
-from dray.wire.blob_folder import BlobFolder, write_parts
+from dray.wire.local.blob_folder import BlobFolder, write_parts
 
 OLD_S, NOW_S = 1_000.0, 2_000.0
 

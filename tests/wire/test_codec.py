@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import InvalidInput
-from dray.wire.codec import MAX_DEPTH, Codec, depth_of, message
+from dray.wire.messages.codec import MAX_DEPTH, Codec, depth_of, message
 
 
 class Note(msgspec.Struct):

@@ -11,8 +11,8 @@ import pytest
 from tests.e2e.stranger import NAME, Listener
 
 from dray.errors import InvalidConfig
-from dray.wire.dialling import Stranger, Way, _check_listener, open_line
-from dray.wire.listeners import ESTABLISHED, LISTEN, _place, ask_kernel, find_owners, read_tables
+from dray.wire.reach.dialling import Stranger, Way, _check_listener, open_line
+from dray.wire.reach.listeners import ESTABLISHED, LISTEN, _place, ask_kernel, find_owners, read_tables
 
 
 def no_trust() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.wire.runner_frames import (
+from dray.wire.local.runner_frames import (
     HEAD,
     MAX_INDEX,
     MAX_WALL_US,

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dray.errors import InvalidInput
-from dray.wire.hub_messages import HUB_PAYLOADS, hub_codec
-from dray.wire.worker_messages import (
+from dray.wire.messages.hub import HUB_PAYLOADS, hub_codec
+from dray.wire.messages.worker import (
     QUESTIONS,
     WORKER_PAYLOADS,
     Register,

@@ -28,11 +28,11 @@ from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable, InvalidInput
 from dray.presence import read_hub_note
-from dray.wire.codec import Envelope, message
-from dray.wire.dialling import SOCKET_NAME, Line, Trust, Way, open_line
-from dray.wire.hub_messages import hub_codec
-from dray.wire.pinned_tls import trust_alone
-from dray.wire.worker_messages import SUBPROTOCOL_MSGPACK
+from dray.wire.messages.codec import Envelope, message
+from dray.wire.messages.hub import hub_codec
+from dray.wire.messages.worker import SUBPROTOCOL_MSGPACK
+from dray.wire.reach.dialling import SOCKET_NAME, Line, Trust, Way, open_line
+from dray.wire.reach.pinned_tls import trust_alone
 
 UNANSWERED_FRAMES = 2
 MAX_FRAME = 16 << 20

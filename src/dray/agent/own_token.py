@@ -19,8 +19,8 @@ from urllib.parse import quote
 from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable
-from dray.wire.dialling import Trust, Way
-from dray.wire.http_line import HubConnection
+from dray.wire.reach.dialling import Trust, Way
+from dray.wire.reach.http_line import HubConnection
 
 JOIN_PREFIX = "drayjoin_"
 TIMEOUT_S = 10.0

@@ -90,8 +90,8 @@ from dray.hub.workers.questions import Questions
 from dray.hub.workers.sessions import GOING_AWAY, Limits, Sessions
 from dray.logfile import make_handler
 from dray.presence import describe_self, hold, keep_private
-from dray.wire.client_messages import CLIENT_PATH
-from dray.wire.dialling import SOCKET_NAME
+from dray.wire.messages.client import CLIENT_PATH
+from dray.wire.reach.dialling import SOCKET_NAME
 
 RECALLED_RUNS = 2_000
 # "Service restart": whoever hears it dials again.

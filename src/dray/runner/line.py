@@ -14,7 +14,7 @@ import socket
 import threading
 from collections import deque
 
-from dray.wire.runner_frames import (
+from dray.wire.local.runner_frames import (
     CALLS,
     HELLO,
     NUDGE,

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 
-from dray.wire.runner_frames import STDERR, STDOUT
+from dray.wire.local.runner_frames import STDERR, STDOUT
 
 STREAMS = ((1, "stdout", STDOUT), (2, "stderr", STDERR))
 

@@ -20,9 +20,9 @@ from dray.runner.job import Jobs, Refusal
 from dray.runner.line import Line
 from dray.runner.outputs import Outputs
 from dray.runner.upkeep import Upkeep
-from dray.wire.blob_folder import write_parts
-from dray.wire.dumping import close_to_others
-from dray.wire.runner_frames import (
+from dray.wire.local.blob_folder import write_parts
+from dray.wire.local.dumping import close_to_others
+from dray.wire.local.runner_frames import (
     ANSWER,
     ASK,
     BIND,
@@ -34,7 +34,7 @@ from dray.wire.runner_frames import (
     json_frame,
     read_json,
 )
-from dray.wire.runner_now import Now
+from dray.wire.local.runner_now import Now
 
 TYPE_CHECKING = False  # as in `dray/__init__.py`
 if TYPE_CHECKING:

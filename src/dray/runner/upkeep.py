@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from dray.wire.runner_frames import grown_frame
+from dray.wire.local.runner_frames import grown_frame
 
 EVERY_NS = 200_000_000
 TOLD_BYTES = 64 << 20

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dray.testing.builders import make_capability, make_slots
-from dray.wire.codec import Codec, message
-from dray.wire.worker_messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
+from dray.wire.messages.codec import Codec, message
+from dray.wire.messages.worker import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 
 MODERN = ("list", "job_started", "job_log", "resend")
 

@@ -21,8 +21,8 @@ from dray.agent.decide.effects import (
 from dray.agent.decide.machine import Machine
 from dray.agent.decide.runner_pool import RECYCLE_CALLS
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.hub_messages import Ack, AttemptRef, CallsAck, CallsAssign, JobCancel, JobResume
-from dray.wire.worker_messages import LAST_TRY
+from dray.wire.messages.hub import Ack, AttemptRef, CallsAck, CallsAssign, JobCancel, JobResume
+from dray.wire.messages.worker import LAST_TRY
 
 FOREVER_NS = 2**63 - 1
 

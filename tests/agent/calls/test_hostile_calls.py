@@ -56,7 +56,7 @@ def plant(kind: str, target: str) -> None:
     import sys
 
     from dray.runner.outputs import Outputs
-    from dray.wire.runner_frames import STDOUT
+    from dray.wire.local.runner_frames import STDOUT
 
     collect = Outputs.collect
 
@@ -256,7 +256,7 @@ def test_results_beyond_all_bounds_end_the_runner_that_tells_them(hub: ForeignHu
         import time
 
         from dray.runner.line import Line
-        from dray.wire.runner_frames import HEAD, RESULTS, results_frame
+        from dray.wire.local.runner_frames import HEAD, RESULTS, results_frame
 
         (line,) = [found for found in gc.get_objects() if isinstance(found, Line)]
         if field == "frame":

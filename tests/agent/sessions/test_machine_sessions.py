@@ -8,7 +8,7 @@ import pytest
 
 from dray.agent.decide.machine import Machine, Supervise, Tell, Warn
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.hub_messages import Ack, AttemptRef, JobAssign
+from dray.wire.messages.hub import Ack, AttemptRef, JobAssign
 
 NO_LIMIT = 1 << 62
 

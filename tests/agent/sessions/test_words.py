@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dray.agent.decide.words import Said, read_object, read_words
 from dray.core.model.bounds import MAX_STEP
-from dray.wire.worker_messages import MAX_NOTE, JobProgress, check_message
+from dray.wire.messages.worker import MAX_NOTE, JobProgress, check_message
 
 FIELDS = st.sampled_from(["progress", "saved", "watch", "finished", "step", "fraction", "note", "more"])
 

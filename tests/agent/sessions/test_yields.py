@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dray.agent.decide.effects import Grant, Tell
 from dray.agent.decide.machine import Machine, Running
-from dray.wire.hub_messages import Ack, JobResume
+from dray.wire.messages.hub import Ack, JobResume
 
 
 def machine_with(uid: str) -> Machine:

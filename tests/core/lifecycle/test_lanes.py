@@ -14,7 +14,7 @@ from dray.core.lifecycle.state.events import AttemptsLost, CallsEnded, CallsFed,
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records.records import LANE, JobState, Phase
-from dray.wire.worker_messages import LAST_TRY
+from dray.wire.messages.worker import LAST_TRY
 
 E = TypeVar("E")
 

@@ -10,7 +10,7 @@ import msgspec
 from dray.agent.decide.lanes import Stopping
 from dray.agent.decide.words import Said
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.hub_messages import Ack, GangPlace, Peer
+from dray.wire.messages.hub import Ack, GangPlace, Peer
 
 PROBE_PREFIX = "probe-"
 NOT_HERE = "this worker does not have this attempt"

@@ -16,8 +16,8 @@ from dray.agent.decide.effects import Effect, Nudge, Prefetch, Recall, Supervise
 from dray.agent.decide.lane_service import LaneService, append_end
 from dray.agent.decide.lanes import RUNNER_PREFIX, Lane, RunnerRecord, Stopping
 from dray.core.model.ids import split_task_id
-from dray.wire.hub_messages import CallsAck, CallsAssign, JobCancel
-from dray.wire.worker_messages import LAST_TRY
+from dray.wire.messages.hub import CallsAck, CallsAssign, JobCancel
+from dray.wire.messages.worker import LAST_TRY
 
 NUDGE_MS = 20
 BEHIND_MS = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.hub_messages import GangPlace
+from dray.wire.messages.hub import GangPlace
 
 # Packed arguments, or the digest and the size of the blob that holds them.
 Argument = bytes | tuple[str, int]

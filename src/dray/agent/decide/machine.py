@@ -30,7 +30,7 @@ from dray.agent.decide.readiness import NO_ANSWER, Readiness
 from dray.agent.decide.talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.specs.spec import FOREVER_NS, TIERS
-from dray.wire.hub_messages import (
+from dray.wire.messages.hub import (
     Ack,
     CallsAck,
     CallsAssign,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dray.core.model.bounds import MAX_STEP
-from dray.wire.worker_messages import MAX_NOTE
+from dray.wire.messages.worker import MAX_NOTE
 
 KINDS = ("progress", "saved", "watch", "finished", "yield", "resume")
 TELL_EVERY_MS = 1000

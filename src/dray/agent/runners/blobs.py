@@ -23,9 +23,9 @@ from urllib.parse import quote
 
 from dray.agent.tasks.aside import Aside
 from dray.errors import HubUnavailable, NoSpace, TooLarge
-from dray.wire.blob_folder import BlobFolder, check_digest, is_digest
-from dray.wire.dialling import Trust, Way
-from dray.wire.http_line import HubConnection
+from dray.wire.local.blob_folder import BlobFolder, check_digest, is_digest
+from dray.wire.reach.dialling import Trust, Way
+from dray.wire.reach.http_line import HubConnection
 
 CHUNK_BYTES = 1 << 20
 THREADS = 4

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from dray.agent.runners.home import RunnerHome
 from dray.agent.tasks.session_home import listen_for
-from dray.wire.runner_frames import (
+from dray.wire.local.runner_frames import (
     ASK,
     GROWN,
     HELLO,

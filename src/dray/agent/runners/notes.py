@@ -12,7 +12,7 @@ import os
 import struct
 from typing import Any
 
-from dray.wire.runner_now import SIZE, read_call
+from dray.wire.local.runner_now import SIZE, read_call
 
 _HEAD = struct.Struct("<II?3x")
 _RELEASED = 8

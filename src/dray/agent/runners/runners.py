@@ -37,7 +37,7 @@ from dray.agent.supervisor.records.owned_files import Place
 from dray.agent.tasks.accounts import Account
 from dray.agent.tasks.environment import build_environment
 from dray.core.model.ids import split_task_id
-from dray.wire.runner_frames import (
+from dray.wire.local.runner_frames import (
     ANSWER,
     BIND,
     BLOB,

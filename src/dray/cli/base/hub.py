@@ -22,8 +22,8 @@ from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem
 from dray.presence import find_holder
-from dray.wire.dialling import TURN_HEADER, Stranger
-from dray.wire.http_line import HubConnection
+from dray.wire.reach.dialling import TURN_HEADER, Stranger
+from dray.wire.reach.http_line import HubConnection
 
 if TYPE_CHECKING:
     import ssl

@@ -20,7 +20,7 @@ from dray.client.reach.discovery import Target
 from dray.errors import DrayError, HubUnavailable
 from dray.functions.opening import ANYTHING, Opener
 from dray.functions.values import Packed, Part
-from dray.wire.blob_folder import BlobFolder, write_parts
+from dray.wire.local.blob_folder import BlobFolder, write_parts
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -11,7 +11,7 @@ from dray.client.reach.discovery import Target, trust
 from dray.client.reach.refusals import read_error
 from dray.errors import DrayError, HubUnavailable
 from dray.functions.values import Part
-from dray.wire.http_line import HubConnection
+from dray.wire.reach.http_line import HubConnection
 
 ASK_FIRST_BYTES = 8 << 20
 SILENCE_S = 120.0

@@ -22,8 +22,8 @@ from dray.client.reach.refusals import read_error
 from dray.client.reach.watches import Watch, Watchlist
 from dray.client.reach.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
-from dray.wire import client_messages as wire
-from dray.wire.dialling import TURN_HEADER, Line, open_line
+from dray.wire.messages import client as wire
+from dray.wire.reach.dialling import TURN_HEADER, Line, open_line
 
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20

@@ -3,7 +3,7 @@
 Reads the configuration and the files that a hub leaves in its home; opens no connection but the one that fetches a
 pinned certificate and the one that sees whether anybody listens. Two surprising rules: the hub is looked up again at
 every dial, because one that restarts may come back on another port; and the token of the home goes only to the hub of
-that home or to this machine, where `wire/dialling.py` knows who listens.
+that home or to this machine, where `wire/reach/dialling.py` knows who listens.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from urllib.parse import SplitResult, urlsplit
 from dray.config import ClientConfig, find_home, load_client
 from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
 from dray.presence import find_holder, read_hub_note
-from dray.wire.dialling import SOCKET_NAME, Way
-from dray.wire.pinned_tls import trust_alone
+from dray.wire.reach.dialling import SOCKET_NAME, Way
+from dray.wire.reach.pinned_tls import trust_alone
 
 if TYPE_CHECKING:
     import ssl

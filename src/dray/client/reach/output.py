@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from dray.client.reach.discovery import Target, trust
 from dray.client.reach.refusals import read_error
 from dray.errors import DrayError, HubUnavailable
-from dray.wire.http_line import HubConnection
+from dray.wire.reach.http_line import HubConnection
 
 CHUNK_BYTES = 1 << 16
 SILENCE_S = 60.0

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from dray.errors import DrayError, NotFound
-from dray.wire.client_messages import MAX_IDS
+from dray.wire.messages.client import MAX_IDS
 
 Row = dict[str, Any]
 AskWatches = Callable[[list[str]], Awaitable[Any]]

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from dray.wire.dialling import Line
+from dray.wire.reach.dialling import Line
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10

@@ -21,8 +21,8 @@ from dray.errors import DrayError, Forbidden, InvalidInput, TooLarge, Unauthenti
 from dray.hub.access.bad_tokens import Knocks
 from dray.hub.access.caller import Caller
 from dray.hub.access.tokens import Tokens
-from dray.wire.codec import MAX_DEPTH, depth_of
-from dray.wire.packed import LIST_VALUES, Packed, check_bytes, check_values
+from dray.wire.messages.codec import MAX_DEPTH, depth_of
+from dray.wire.messages.packed import LIST_VALUES, Packed, check_bytes, check_values
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]

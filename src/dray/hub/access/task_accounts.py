@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dray.errors import Conflict, SharedAccount
-from dray.wire.blob_folder import name_machine
-from dray.wire.worker_messages import Register, TaskAccount
+from dray.wire.local.blob_folder import name_machine
+from dray.wire.messages.worker import Register, TaskAccount
 
 EVERYBODY = "*"
 MOST_LINES = 20

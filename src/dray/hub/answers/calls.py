@@ -18,8 +18,8 @@ from dray.hub.calls.subscriptions import CallFeed, Listener
 from dray.hub.decisions.calls import CallSources, add_calls, read_call_spec
 from dray.hub.decisions.commands import find_job, owned, works_for
 from dray.hub.engine.engine import Engine
-from dray.wire.client_messages import Calls, Collect
-from dray.wire.worker_messages import PackedValue
+from dray.wire.messages.client import Calls, Collect
+from dray.wire.messages.worker import PackedValue
 
 ANSWER_BYTES = 4 << 20
 # How much work a message brings to a turn, counted in messages of the ordinary kind.

@@ -20,7 +20,7 @@ from dray.hub.decisions.commands import find_job, owned
 from dray.hub.engine.engine import Engine
 from dray.hub.store.base import Store
 from dray.hub.workers.outputs import Outputs
-from dray.wire.worker_messages import STREAMS
+from dray.wire.messages.worker import STREAMS
 
 NEXT_LOOK_S = 0.1
 HELD_BYTES = 1 << 20

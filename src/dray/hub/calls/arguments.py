@@ -14,7 +14,7 @@ import msgspec
 
 from dray.core.lifecycle.state.effects import Note
 from dray.hub.store.base import ArgsChunk, Store
-from dray.wire.worker_messages import PackedValue
+from dray.wire.messages.worker import PackedValue
 
 MOST_BYTES = 32 << 20
 # What an argument takes beside its bytes: the object and its place in a list. A reference is reckoned as short.

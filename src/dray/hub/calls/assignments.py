@@ -15,8 +15,8 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
 from dray.hub.calls.arguments import ArgsMemory
-from dray.wire.codec import message
-from dray.wire.worker_messages import MAX_CALLS, PackedValue
+from dray.wire.messages.codec import message
+from dray.wire.messages.worker import MAX_CALLS, PackedValue
 
 # A message beyond this would fill a frame by itself; a function and its first arguments still fit beside it.
 MESSAGE_BYTES = 512 << 10

@@ -1,4 +1,4 @@
-"""Large values as files under the hub's home, named by what is in them (`wire/blob_folder.py` says how they lie there).
+"""Large values as files under the hub's home, named by what is in them (`wire/local/blob_folder.py` says how they lie there).
 
 Owns the list of blobs, and what comes over HTTP: hashed on its way, so that it is what it says, and only then given its
 name; two uploads of one digest do not disturb each other, because both would leave the same bytes. Programs of this
@@ -20,7 +20,7 @@ from pathlib import Path
 from dray.errors import Conflict, DrayError, NotFound
 from dray.hub.store.base import BlobRow, Store
 from dray.hub.store.writer import StoreWriter
-from dray.wire.blob_folder import BlobFolder, check_size, no_space
+from dray.wire.local.blob_folder import BlobFolder, check_size, no_space
 
 CHECK_BYTES = 64 << 20
 SWEEP = 500

@@ -15,7 +15,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import LANE, Attempt, Job, JobState, Phase, Task
 from dray.hub.calls.results import CallRow, rows_of
 from dray.hub.store.base import Chunk, ResultsChunk, Store
-from dray.wire.worker_messages import PackedValue
+from dray.wire.messages.worker import PackedValue
 
 _PHASES = {"succeeded": Phase.SUCCEEDED, "failed": Phase.FAILED, "killed": Phase.KILLED}
 

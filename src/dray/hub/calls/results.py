@@ -16,7 +16,7 @@ from dray.core.lifecycle.state.effects import Effect, Refuse
 from dray.core.lifecycle.state.events import CallsEnded, Event
 from dray.core.lifecycle.state.state import State
 from dray.hub.store.base import BlobRef, Chunk, ResultsChunk
-from dray.wire.worker_messages import CallsResult, PackedValue
+from dray.wire.messages.worker import CallsResult, PackedValue
 
 MAX_ERROR = 4096
 _encode = msgspec.msgpack.Encoder().encode

@@ -16,7 +16,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
 from dray.hub.calls.results import Recorded, pushed_columns, read_columns
 from dray.hub.store.base import Store
-from dray.wire.client_messages import ENDED, RESULTS, write_message
+from dray.wire.messages.client import ENDED, RESULTS, write_message
 
 CATCH_UP = 16
 

@@ -22,7 +22,7 @@ from dray.hub.decisions.commands import find_job, owned
 from dray.hub.documents.records import Document
 from dray.hub.engine.engine import Engine
 from dray.hub.store.base import Store
-from dray.wire.worker_messages import PackedValue
+from dray.wire.messages.worker import PackedValue
 
 ANSWER_BYTES = 4 << 20
 _DOCUMENT_BYTES = 2048

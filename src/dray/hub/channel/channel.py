@@ -32,8 +32,8 @@ from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.engine.told_turns import HEADER, TurnWords
 from dray.hub.store.base import JobFilter
 from dray.hub.workers.frames import EXTENSION
-from dray.wire import client_messages as wire
-from dray.wire.packed import Packed
+from dray.wire.messages import client as wire
+from dray.wire.messages.packed import Packed
 
 BAD_INPUT, OVERLOADED, TOKEN_GONE, GOING_AWAY = 4400, 1013, 4401, 1001
 BAD_IN_A_ROW = 10

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dray.hub.access.caller import Caller
 from dray.hub.answers.calls import CallAnswers
 from dray.hub.answers.service import Document
-from dray.wire.client_messages import Calls, Collect
+from dray.wire.messages.client import Calls, Collect
 
 
 class ChannelCalls:

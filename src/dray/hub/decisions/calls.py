@@ -30,7 +30,7 @@ from dray.hub.calls.results import digests_of
 from dray.hub.decisions.commands import Sources, find_job, owned, read_specs, submit
 from dray.hub.engine.turns import Decision
 from dray.hub.store.base import AuditRecord, BlobRef, Chunk
-from dray.wire.client_messages import Calls, open_document
+from dray.wire.messages.client import Calls, open_document
 
 Finish = Callable[[State, str], Any]
 

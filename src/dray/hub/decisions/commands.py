@@ -27,7 +27,7 @@ from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import Open, resolve
 from dray.hub.engine.turns import Decision
 from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Store
-from dray.wire.codec import MAX_DEPTH, depth_of
+from dray.wire.messages.codec import MAX_DEPTH, depth_of
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 Finish = Callable[[State, Sequence[str], bool], Any]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.store.base import Lost, Position
-from dray.wire.dialling import TURN_HEADER
+from dray.wire.reach.dialling import TURN_HEADER
 
 HEADER = TURN_HEADER.lower().encode()
 _TOLD = struct.Struct("<8sQQ")

@@ -58,7 +58,7 @@ from dray.hub.http.routes import Request, Route, Router, read_query
 from dray.hub.http.streams import CallerGone, Stream, Streams, cut, wait_gone
 from dray.hub.workers.frames import ADMIT
 from dray.hub.workers.owners import Owners
-from dray.wire.codec import MAX_DEPTH
+from dray.wire.messages.codec import MAX_DEPTH
 
 log = logging.getLogger("dray.hub.http")
 # How metrics count a caller that hung up; nobody ever receives it.

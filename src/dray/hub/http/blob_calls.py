@@ -14,7 +14,7 @@ from typing import Any
 from dray.errors import InvalidInput, Problem
 from dray.hub.http.replies import Answer, FileBody, Text
 from dray.hub.http.routes import API, Param, Request, Route
-from dray.wire import api_schemas as shapes
+from dray.wire.schemas import jobs as shapes
 
 PUT_SCOPES = ("submit", "worker")
 GET_SCOPES = ("read", "submit", "worker")

@@ -30,9 +30,9 @@ from dray.hub.http.site_calls import SITE_ROUTES
 from dray.hub.http.streams import Stream, Streams, feed_lines
 from dray.hub.store.base import JobFilter
 from dray.hub.workers.owners import Owners
-from dray.wire import api_schemas as shapes
-from dray.wire import reason_schemas as reason_shapes
-from dray.wire.packed import Packed
+from dray.wire.messages.packed import Packed
+from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import reasons as reason_shapes
 
 ANY = ("read", "submit", "worker")
 JOIN = ("join",)

@@ -17,8 +17,8 @@ from dray import __version__
 from dray.core.model.policies.policy import ORDERS, PREEMPTION_RULES, STRATEGIES
 from dray.hub.http.calls import ROUTES
 from dray.hub.http.routes import Route, id_schema
-from dray.wire.api_schemas import ErrorAnswer
-from dray.wire.worker_messages import DIGEST_PATTERN
+from dray.wire.messages.worker import DIGEST_PATTERN
+from dray.wire.schemas.jobs import ErrorAnswer
 
 _REF = "#/components/schemas/{name}"
 _ABOUT = {

@@ -26,7 +26,7 @@ from dray.descriptors import file_limit
 from dray.errors import HubUnavailable, InvalidConfig
 from dray.hub.access.connections import Connections, ReaderWatch
 from dray.hub.workers.frames import ADMIT, FrameSocket, ServerConfig
-from dray.wire.dialling import SOCKET_NAME, short_path
+from dray.wire.reach.dialling import SOCKET_NAME, short_path
 
 HEADER_BYTES = 64 << 10
 HEADER_S = 10.0

@@ -15,7 +15,7 @@ from dray.hub.answers.service import HubService
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.replies import Answer
 from dray.hub.http.routes import ADMIN, API, READ, Param, Request, Route
-from dray.wire import site_schemas as shapes
+from dray.wire.schemas import site as shapes
 
 MAX_LINE = 1000
 MAX_RECEIPTS = 200

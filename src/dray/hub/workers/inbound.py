@@ -42,7 +42,7 @@ from dray.core.model.records.records import LANE, Attempt
 from dray.hub.calls.results import record
 from dray.hub.engine.turns import Leaving
 from dray.hub.store.base import Chunk, Position, Store
-from dray.wire.worker_messages import (
+from dray.wire.messages.worker import (
     MAX_NOTE,
     CallsResult,
     Heartbeat,

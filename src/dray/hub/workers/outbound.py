@@ -38,7 +38,7 @@ from dray.hub.documents.public_feed import Feed
 from dray.hub.engine.turns import Leaving
 from dray.hub.store.base import Store
 from dray.hub.workers.sessions import Session, Sessions
-from dray.wire.codec import message
+from dray.wire.messages.codec import message
 
 logger = logging.getLogger("dray.hub")
 Publish = Callable[[int, list["Recorded | CallsDone"]], None]

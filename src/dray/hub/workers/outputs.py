@@ -20,7 +20,7 @@ from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import Attempt
 from dray.errors import InvalidInput
 from dray.hub.calls.reading import is_call
-from dray.wire.worker_messages import STREAMS, JobLog, JobResult
+from dray.wire.messages.worker import STREAMS, JobLog, JobResult
 
 HEADER = struct.Struct("<BQI")
 GAP, OVER = 8, 16

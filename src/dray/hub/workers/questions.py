@@ -9,8 +9,8 @@ from dray.core.lifecycle.state.state import State
 from dray.hub.access.caller import Caller
 from dray.hub.documents.records import worker_line, worker_tasks
 from dray.hub.engine.engine import Engine
-from dray.wire.codec import message
-from dray.wire.worker_messages import WorkerListRequest, WorkerShowRequest
+from dray.wire.messages.codec import message
+from dray.wire.messages.worker import WorkerListRequest, WorkerShowRequest
 
 
 class Asker(Protocol):

@@ -29,8 +29,8 @@ from dray.hub.workers.frames import EXTENSION
 from dray.hub.workers.outputs import Outputs
 from dray.hub.workers.owners import Owners
 from dray.hub.workers.questions import Questions
-from dray.wire.codec import Codec, Envelope, message
-from dray.wire.worker_messages import (
+from dray.wire.messages.codec import Codec, Envelope, message
+from dray.wire.messages.worker import (
     MAX_OFFER_BYTES,
     QUESTIONS,
     SUBPROTOCOL_JSON,

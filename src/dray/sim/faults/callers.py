@@ -19,7 +19,7 @@ from dray.sim.faults.runner_node import argument_of
 from dray.sim.faults.runs import CallBehaviour, Runs
 from dray.sim.faults.worker_node import WorkerNode
 from dray.sim.faults.world import World
-from dray.wire.client_messages import Calls, pack_row
+from dray.wire.messages.client import Calls, pack_row
 
 SHARE, DOUBTING = 0.5, 0.1
 PATIENCE_MS = 3000

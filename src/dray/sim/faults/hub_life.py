@@ -48,8 +48,8 @@ from dray.hub.workers import inbound
 from dray.hub.workers.outbound import Runner
 from dray.sim.faults.network import Connection, Message
 from dray.sim.faults.world import World
-from dray.wire.client_messages import Calls
-from dray.wire.worker_messages import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register, WorkerMessage
+from dray.wire.messages.client import Calls
+from dray.wire.messages.worker import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register, WorkerMessage
 
 HOUSEKEEPING_MS = 60_000
 USER = Caller("sim", "sim", ("admin",))

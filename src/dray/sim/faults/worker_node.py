@@ -21,7 +21,7 @@ from dray.sim.faults.network import Connection, Message, Weather
 from dray.sim.faults.runs import Behaviour, CallRuns, Execution, NoCalls, Runs
 from dray.sim.faults.supervisor_node import Supervisor
 from dray.sim.faults.world import World
-from dray.wire.hub_messages import HUB_PAYLOADS, JobCancel
+from dray.wire.messages.hub import HUB_PAYLOADS, JobCancel
 
 RESEND_MS = (1000, 2000, 4000, 8000, 16000, 30000)
 HEARTBEAT_MS = 10_000

@@ -17,8 +17,8 @@ from dray.core.model.bounds import Few, FewNamed, IdText, Line, Many, Small, Wor
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
 from dray.core.model.specs.spec import MAX_TASKS
 from dray.errors import InvalidInput, Problem
-from dray.wire.packed import check_bytes
-from dray.wire.worker_messages import MAX_CALLS, Digest, PackedValue
+from dray.wire.messages.packed import check_bytes
+from dray.wire.messages.worker import MAX_CALLS, Digest, PackedValue
 
 SUBPROTOCOL_CLIENT = "dray.client.v1.msgpack"
 CLIENT_PATH = "/ws/client"

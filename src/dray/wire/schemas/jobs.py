@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from dray.core.model.ids import ID_PATTERN
-from dray.wire.reason_schemas import EstimateDocument
+from dray.wire.schemas.reasons import EstimateDocument
 
 Id = Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")]
 Time = Annotated[

@@ -29,8 +29,8 @@ from dray.core.model.bounds import (
 )
 from dray.core.model.ids import ID_PATTERN
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.codec import Codec
-from dray.wire.worker_messages import CallIndex, CallNumber, PackedValue
+from dray.wire.messages.codec import Codec
+from dray.wire.messages.worker import CallIndex, CallNumber, PackedValue
 
 # An agent calls folders by it: what could be read as a path is no name, whoever sends it.
 Name = Annotated[str, msgspec.Meta(pattern=f"^{ID_PATTERN}$", max_length=128)]

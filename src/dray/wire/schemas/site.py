@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dray.wire.api_schemas import ProblemEntry, Time
+from dray.wire.schemas.jobs import ProblemEntry, Time
 
 
 class ValueEntry(msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 from urllib.parse import urlsplit
 
-from dray.wire.dialling import Trust, Way, open_line
+from dray.wire.reach.dialling import Trust, Way, open_line
 
 
 class HubConnection(http.client.HTTPConnection):

@@ -43,7 +43,7 @@ from dray.core.model.capability import BACKENDS, Capability, Device, Slots
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
 from dray.core.model.specs.spec import MAX_TASKS
 from dray.errors import InvalidInput
-from dray.wire.codec import Codec
+from dray.wire.messages.codec import Codec
 
 SUBPROTOCOL_MSGPACK = "dray.v2.msgpack"
 SUBPROTOCOL_JSON = "dray.v2.json"

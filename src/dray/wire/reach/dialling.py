@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from dray.errors import HubUnavailable, InvalidConfig
-from dray.wire.listeners import find_owners
+from dray.wire.reach.listeners import find_owners
 
 if TYPE_CHECKING:
     import ssl

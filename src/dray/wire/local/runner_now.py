@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 
-from dray.wire.runner_frames import MAX_INDEX, MAX_NO
+from dray.wire.local.runner_frames import MAX_INDEX, MAX_NO
 
 SIZE = 32
 _BEGUN, _BOUND = struct.Struct("<qIB"), struct.Struct("<I")

@@ -1,0 +1,1 @@
+"""What programs of one machine share: frames of runners, folders of blobs."""

@@ -1,0 +1,1 @@
+"""Messages of every channel as structs, to bytes and back."""

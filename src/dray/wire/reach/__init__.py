@@ -1,0 +1,1 @@
+"""Reaching a hub without taking a stranger for it."""
