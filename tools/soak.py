@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from dray.sim.faults import shy_mutants
-from dray.sim.faults.mutant_table import MUTANTS
-from dray.sim.faults.shy_mutants import SHOWN_BY
+from dray.sim.faults.mutants import shy as shy_mutants
+from dray.sim.faults.mutants.shy import SHOWN_BY
+from dray.sim.faults.mutants.table import MUTANTS
 from dray.sim.faults.soaking import (
     LAST_LINES,
     Tally,

@@ -8,13 +8,13 @@ import pytest
 
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records.records import Attempt, Job, JobState, Phase
-from dray.sim.faults.checker import Checker
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.pending import Pending
-from dray.sim.faults.runs import Behaviour, Runs
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runs import Behaviour, Runs
+from dray.sim.faults.nodes.worker import WorkerNode
 from dray.sim.faults.settlement import Settlement
-from dray.sim.faults.worker_node import WorkerNode
-from dray.sim.faults.world import SMALL, World
+from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.world.pending import Pending
+from dray.sim.faults.world.world import SMALL, World
 
 
 class Site:

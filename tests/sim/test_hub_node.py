@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dray.core.lifecycle.state.timings import Rules
-from dray.sim.faults.checker import Checker
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.network import Connection, Weather
-from dray.sim.faults.runs import Runs
-from dray.sim.faults.world import SMALL, World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runs import Runs
+from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.world.network import Connection, Weather
+from dray.sim.faults.world.world import SMALL, World
 
 
 def start_site(turn_work: int = 64) -> tuple[World, HubNode]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dray.sim.faults.mutant_table import MUTANTS
-from dray.sim.faults.mutants import Edit, Mutant, applied, find_function
+from dray.sim.faults.mutants.mutants import Edit, Mutant, applied, find_function
+from dray.sim.faults.mutants.shy import SHOWN_BY
+from dray.sim.faults.mutants.table import MUTANTS
 from dray.sim.faults.shrinking import shrink
-from dray.sim.faults.shy_mutants import SHOWN_BY
 from dray.sim.faults.soaking import hunt, judge, shrink_seed
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

@@ -10,10 +10,10 @@ from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import ORDERS, STRATEGIES
 from dray.core.model.policies.spelling import policy_document
-from dray.sim.faults.policies import Site, draw_policy
+from dray.sim.faults.people.policies import Site, draw_policy
 from dray.sim.faults.run import History
-from dray.sim.faults.wake_ups import find_overlooked
-from dray.sim.faults.world import SMALL, World
+from dray.sim.faults.watches.wake_ups import find_overlooked
+from dray.sim.faults.world.world import SMALL, World
 
 
 def test_every_policy_that_is_drawn_could_stand_in_a_file():

@@ -9,15 +9,15 @@ import pytest
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records.records import Phase
 from dray.core.model.specs.spec import TIERS
-from dray.sim.faults.checker import Checker
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.mutant_table import MUTANTS
-from dray.sim.faults.mutants import applied
-from dray.sim.faults.overdue import find_overdue
-from dray.sim.faults.pending import Pending
-from dray.sim.faults.runs import Behaviour, Runs
-from dray.sim.faults.worker_node import WorkerNode
-from dray.sim.faults.world import SMALL, Failure, World
+from dray.sim.faults.mutants.mutants import applied
+from dray.sim.faults.mutants.table import MUTANTS
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runs import Behaviour, Runs
+from dray.sim.faults.nodes.worker import WorkerNode
+from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.watches.overdue import find_overdue
+from dray.sim.faults.world.pending import Pending
+from dray.sim.faults.world.world import SMALL, Failure, World
 
 LONG_MS = 10_000_000
 

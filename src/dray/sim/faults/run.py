@@ -7,16 +7,16 @@ from collections import Counter
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.timings import Rules
-from dray.sim.faults.callers import Callers
-from dray.sim.faults.checker import Checker
-from dray.sim.faults.clients import Clients
-from dray.sim.faults.foreign_node import ForeignNode
-from dray.sim.faults.hub_node import Backup, HubNode
-from dray.sim.faults.runs import Runs
+from dray.sim.faults.nodes.foreign import ForeignNode
+from dray.sim.faults.nodes.hub import Backup, HubNode
+from dray.sim.faults.nodes.runs import Runs
+from dray.sim.faults.nodes.worker import WorkerNode
+from dray.sim.faults.people.callers import Callers
+from dray.sim.faults.people.clients import Clients
 from dray.sim.faults.settlement import Settlement
 from dray.sim.faults.troubles import ABSENCES, BY_NAME, DISABILITIES, FAULTS, HUB_ENDS, RESTARTS, WEIGHTS
-from dray.sim.faults.worker_node import WorkerNode
-from dray.sim.faults.world import CALM_MS, Size, World
+from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.world.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15

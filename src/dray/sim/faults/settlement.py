@@ -13,10 +13,10 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import JobSpec, unpack_spec
 from dray.hub.store.base import JobFilter
-from dray.sim.faults.checker import Checker
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.runs import Execution, Runs
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runs import Execution, Runs
+from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.world.world import World
 
 LIMIT_SLACK_MS = 5000
 _encode = msgspec.msgpack.Encoder().encode

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from dray.sim.faults.mutants import Mutant, applied
+from dray.sim.faults.mutants.mutants import Mutant, applied
+from dray.sim.faults.mutants.shy import SHOWN_BY
 from dray.sim.faults.run import History, Outcome
 from dray.sim.faults.shrinking import shrink
-from dray.sim.faults.shy_mutants import SHOWN_BY
-from dray.sim.faults.world import LARGE, SMALL, Size
+from dray.sim.faults.world.world import LARGE, SMALL, Size
 
 SIZES: dict[str, Size] = {"small": SMALL, "large": LARGE}
 LAST_LINES = 25

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dray.core.model.records.records import Phase
-from dray.sim.faults.worker_node import WorkerNode
+from dray.sim.faults.nodes.worker import WorkerNode
 
 AWAY_MS = 180_000
 
 if TYPE_CHECKING:
-    from dray.sim.faults.foreign_node import ForeignNode
+    from dray.sim.faults.nodes.foreign import ForeignNode
     from dray.sim.faults.run import History
 
     Node = WorkerNode | ForeignNode

@@ -16,11 +16,11 @@ from dray.agent.decide.effects import BindRunner, FeedRunner, Grant, Nudge, Prob
 from dray.agent.decide.machine import Effect, Launch, Machine, Refuse, Supervise, Tell, Warn
 from dray.core.model.capability import Capability, Device
 from dray.core.model.units import GB
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.network import Connection, Message, Weather
-from dray.sim.faults.runs import Behaviour, CallRuns, Execution, NoCalls, Runs
-from dray.sim.faults.supervisor_node import Supervisor
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, NoCalls, Runs
+from dray.sim.faults.nodes.supervisor import Supervisor
+from dray.sim.faults.world.network import Connection, Message, Weather
+from dray.sim.faults.world.world import World
 from dray.wire.messages.hub import HUB_PAYLOADS, JobCancel
 
 RESEND_MS = (1000, 2000, 4000, 8000, 16000, 30000)

@@ -12,10 +12,10 @@ from typing import Any
 
 from dray.core.model.specs.dependency import read_need
 from dray.errors import Conflict, InvalidSpec, NotFound
-from dray.sim.faults.checker import MARK, Checker
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.pending import Pending
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.watches.checker import MARK, Checker
+from dray.sim.faults.world.pending import Pending
+from dray.sim.faults.world.world import World
 
 SHARE = 0.6
 RELEASE_EVERY_MS = 3000

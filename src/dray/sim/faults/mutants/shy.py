@@ -6,7 +6,7 @@ Those seeds are asked first. Any change of the product may turn them into other 
 
 from __future__ import annotations
 
-from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.mutants.mutants import Edit, Mutant
 
 _KEPT = "dray.core.scheduling.claims.reservations:"
 

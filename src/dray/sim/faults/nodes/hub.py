@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
 from dray.hub.store.memory import MemoryFile, MemoryStore
-from dray.sim.faults.hub_life import HubLife, Witness
-from dray.sim.faults.network import Connection
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub_life import HubLife, Witness
+from dray.sim.faults.world.network import Connection
+from dray.sim.faults.world.world import World
 
 NARROW, LOST_WAY = 0.25, 0.3
 

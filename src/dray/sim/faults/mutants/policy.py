@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.mutants.mutants import Edit, Mutant
 
 _PASS = "dray.core.scheduling.passes.planning:"
 _GATES = "dray.core.scheduling.turns.gates:Gates."

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dray.core.model.records.records import Attempt, Job, JobState, Phase
 from dray.core.model.specs.spec import unpack_spec
 from dray.hub.store.base import Store
-from dray.sim.faults.hub_life import HubLife
-from dray.sim.faults.runs import Execution, Runs
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub_life import HubLife
+from dray.sim.faults.nodes.runs import Execution, Runs
+from dray.sim.faults.world.world import World
 
 _BAD_ENDS = (Phase.FAILED, Phase.LOST, Phase.KILLED, Phase.PREEMPTED)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dray.core.model.records.records import Attempt, Phase
-from dray.sim.faults.hub_life import HOUSEKEEPING_MS, HubLife
-from dray.sim.faults.runs import Runs
+from dray.sim.faults.nodes.hub_life import HOUSEKEEPING_MS, HubLife
+from dray.sim.faults.nodes.runs import Runs
 
 SLACK_MS = 35_000
 SHORT_SLACK_MS = 15_000

@@ -10,10 +10,10 @@ from dray.core.model.records.records import Job, JobState, Task
 from dray.core.model.specs.spec import unpack_spec
 from dray.hub.calls.results import CallRow, rows_of
 from dray.hub.store.memory import MemoryStore
-from dray.sim.faults.hub_life import HubLife
-from dray.sim.faults.runner_node import value_of
-from dray.sim.faults.runs import Runs
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub_life import HubLife
+from dray.sim.faults.nodes.runner import value_of
+from dray.sim.faults.nodes.runs import Runs
+from dray.sim.faults.world.world import World
 
 
 class CallWatch:

@@ -18,10 +18,10 @@ from dray.core.model.units import GB
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.claims.moving_room import claim_moves
 from dray.core.scheduling.turns.gates import Gates
-from dray.sim.faults.hub_life import HubLife
-from dray.sim.faults.offer_watch import OfferWatch
-from dray.sim.faults.policy_watch import gpus_of
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub_life import HubLife
+from dray.sim.faults.watches.offers import OfferWatch
+from dray.sim.faults.watches.policy import gpus_of
+from dray.sim.faults.world.world import World
 
 # Hub, policy, job, since when it waits, its queue and what it asks for: an edit of these two gives a promise up.
 Promise = tuple[int, bytes, str, int, str, Asks]

@@ -46,8 +46,8 @@ from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
 from dray.hub.workers.outbound import Runner
-from dray.sim.faults.network import Connection, Message
-from dray.sim.faults.world import World
+from dray.sim.faults.world.network import Connection, Message
+from dray.sim.faults.world.world import World
 from dray.wire.messages.client import Calls
 from dray.wire.messages.worker import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register, WorkerMessage
 

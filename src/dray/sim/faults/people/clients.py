@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 from dray.errors import NoSpace
-from dray.sim.faults.checker import Checker
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.pending import Pending
-from dray.sim.faults.policies import Site
-from dray.sim.faults.runs import Behaviour
-from dray.sim.faults.steering import Steering
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runs import Behaviour
+from dray.sim.faults.people.policies import Site
+from dray.sim.faults.people.steering import Steering
+from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.world.pending import Pending
+from dray.sim.faults.world.world import World
 
 PATIENCE_MS = 4000
 DOOMED = "doomed"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from dray.core.lifecycle.state.state import State
 from dray.core.scheduling.passes.planning import plan
-from dray.sim.faults.hub_life import HubLife
+from dray.sim.faults.nodes.hub_life import HubLife
 
 
 def find_overlooked(life: HubLife) -> list[str]:

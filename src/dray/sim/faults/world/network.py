@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.sim.faults.world import World
+from dray.sim.faults.world.world import World
 
 Message = dict[str, Any]
 # No copy of these can be told from a new one, and no socket makes any; an ack that overtook calls which were sent again

@@ -15,9 +15,9 @@ from dray.agent.decide.calls import is_runner
 from dray.agent.decide.effects import Probe
 from dray.agent.decide.machine import Launch, gang_meta
 from dray.core.model.specs.resources import WHOLE
-from dray.sim.faults.runner_node import RunnerHost
-from dray.sim.faults.runs import NEVER_MS, Behaviour, CallRuns, Execution, Runs
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.runner import RunnerHost
+from dray.sim.faults.nodes.runs import NEVER_MS, Behaviour, CallRuns, Execution, Runs
+from dray.sim.faults.world.world import World
 
 PORT = 29_500
 NO_SPACE = "no space left on the worker"

@@ -19,17 +19,17 @@ from dray.core.model.specs.dependency import read_need
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.turns.order import stands
 from dray.hub.store.memory import MemoryStore
-from dray.sim.faults.gang_watch import GangWatch
-from dray.sim.faults.hub_life import HubLife, SimSession
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.network import Message
-from dray.sim.faults.overdue import find_overdue, find_stale, find_unasked, find_unstopped
-from dray.sim.faults.policy_watch import PolicyWatch
-from dray.sim.faults.room_watch import RoomWatch
-from dray.sim.faults.runs import Runs
-from dray.sim.faults.standing_watch import find_misjudged
-from dray.sim.faults.wake_ups import find_overlooked
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.hub_life import HubLife, SimSession
+from dray.sim.faults.nodes.runs import Runs
+from dray.sim.faults.watches.gangs import GangWatch
+from dray.sim.faults.watches.kept_keys import find_misjudged
+from dray.sim.faults.watches.overdue import find_overdue, find_stale, find_unasked, find_unstopped
+from dray.sim.faults.watches.policy import PolicyWatch
+from dray.sim.faults.watches.room import RoomWatch
+from dray.sim.faults.watches.wake_ups import find_overlooked
+from dray.sim.faults.world.network import Message
+from dray.sim.faults.world.world import World
 
 FULL_EVERY = 50
 # Hub time gains a moment at each restart.

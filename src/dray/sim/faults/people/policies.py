@@ -27,9 +27,9 @@ from dray.core.model.policies.policy import (
 )
 from dray.core.model.units import GB
 from dray.errors import Conflict
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.pending import Pending
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.world.pending import Pending
+from dray.sim.faults.world.world import World
 
 SHARE, CROWDED, STEADY = 0.6, 0.7, 0.75
 PATIENCE_MS = 3000

@@ -13,11 +13,11 @@ import msgspec
 
 from dray.core.model.specs.resources import WHOLE
 from dray.core.model.specs.spec import TIERS, JobSpec
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.network import Connection, Message, Weather
-from dray.sim.faults.runs import Behaviour, CallRuns, Execution, Runs
-from dray.sim.faults.worker_node import HEARTBEAT_MS, SILENCE_MS, capability_with
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, Runs
+from dray.sim.faults.nodes.worker import HEARTBEAT_MS, SILENCE_MS, capability_with
+from dray.sim.faults.world.network import Connection, Message, Weather
+from dray.sim.faults.world.world import World
 
 POLL_MS = 4000
 OVERDUE_MS = 20_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.mutants.mutants import Edit, Mutant
 
 _CONTROL = "dray.core.lifecycle.happenings.edits:"
 _JOBS = "dray.core.lifecycle.tasks.jobs:"

@@ -10,15 +10,15 @@ import random
 from typing import Any
 
 from dray.errors import Closed, Conflict, DrayError, NoSpace, NotFound
-from dray.sim.faults.call_watch import CallWatch
-from dray.sim.faults.checker import Checker
-from dray.sim.faults.clients import Clients
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.pending import Pending
-from dray.sim.faults.runner_node import argument_of
-from dray.sim.faults.runs import CallBehaviour, Runs
-from dray.sim.faults.worker_node import WorkerNode
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runner import argument_of
+from dray.sim.faults.nodes.runs import CallBehaviour, Runs
+from dray.sim.faults.nodes.worker import WorkerNode
+from dray.sim.faults.people.clients import Clients
+from dray.sim.faults.watches.calls import CallWatch
+from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.world.pending import Pending
+from dray.sim.faults.world.world import World
 from dray.wire.messages.client import Calls, pack_row
 
 SHARE, DOUBTING = 0.5, 0.1

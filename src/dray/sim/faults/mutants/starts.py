@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.sim.faults.mutants import Edit, Mutant
+from dray.sim.faults.mutants.mutants import Edit, Mutant
 
 _REFUSALS = "dray.core.lifecycle.holding.refusals:"
 _MACHINE = "dray.agent.decide.machine:Machine."

@@ -13,8 +13,8 @@ from dray.core.model.policies.policy import Pace, Policy, Quota
 from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.resources import Ask
 from dray.core.model.specs.spec import unpack_spec
-from dray.sim.faults.hub_life import HubLife
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub_life import HubLife
+from dray.sim.faults.world.world import World
 
 HOUR_MS = 3_600_000
 Principals = tuple[tuple[str, str], ...]

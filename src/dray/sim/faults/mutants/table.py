@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dray.sim.faults.call_mutants import CALLS
-from dray.sim.faults.control_mutants import CONTROL
-from dray.sim.faults.gang_mutants import GANGS
-from dray.sim.faults.mutants import Edit, Mutant
-from dray.sim.faults.policy_mutants import POLICIES
-from dray.sim.faults.save_mutants import SAVES
-from dray.sim.faults.shy_mutants import SHY
-from dray.sim.faults.start_mutants import STARTS
+from dray.sim.faults.mutants.calls import CALLS
+from dray.sim.faults.mutants.control import CONTROL
+from dray.sim.faults.mutants.gangs import GANGS
+from dray.sim.faults.mutants.mutants import Edit, Mutant
+from dray.sim.faults.mutants.policy import POLICIES
+from dray.sim.faults.mutants.saves import SAVES
+from dray.sim.faults.mutants.shy import SHY
+from dray.sim.faults.mutants.starts import STARTS
 
 _TURN = "dray.hub.engine.turns:Conductor.turn"
 _PASS = "dray.hub.engine.turns:Conductor._pass"

@@ -10,8 +10,8 @@ import msgspec
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import Attempt
 from dray.core.model.specs.resources import WHOLE
-from dray.sim.faults.hub_node import HubNode
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.world.world import World
 
 # So many tasks given to a machine that starts none of them, within so long, are a storm.
 MOST_UNSTARTED, STORM_MS = 16, 10_000

@@ -14,8 +14,8 @@ import msgspec
 
 from dray.agent.decide.calls import Ended
 from dray.agent.decide.effects import BindRunner, FeedRunner
-from dray.sim.faults.runs import CallBehaviour, CallRuns, Execution, Runs
-from dray.sim.faults.world import World
+from dray.sim.faults.nodes.runs import CallBehaviour, CallRuns, Execution, Runs
+from dray.sim.faults.world.world import World
 
 HELD = 8
 SHORT_MS = 3

@@ -1,0 +1,1 @@
+"""Deliberate bugs: the simulation must catch every one of them."""

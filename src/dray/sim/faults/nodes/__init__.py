@@ -1,0 +1,1 @@
+"""Hub, workers and their processes in a simulated world."""

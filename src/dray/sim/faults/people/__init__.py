@@ -1,0 +1,1 @@
+"""Who submits, calls, steers and changes the policy."""

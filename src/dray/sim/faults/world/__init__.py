@@ -1,0 +1,1 @@
+"""Virtual time, chance, the network, and what truly ran."""
