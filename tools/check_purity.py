@@ -36,54 +36,10 @@ RULES = (
     Rule("dray.errors", PURE_STDLIB, pure=True),
     Rule("dray.core", PURE_STDLIB | {"numpy", "msgspec", "dray.core", "dray.errors"}, pure=True),
     Rule(
-        "dray.agent.decide.machine",
-        PURE_STDLIB
-        | {"msgspec", "dray.core", "dray.errors", "dray.wire", "dray.agent.decide.machine"}
-        | {
-            "dray.agent.decide.calls",
-            "dray.agent.decide.effects",
-            "dray.agent.decide.lanes",
-            "dray.agent.decide.yields",
-        },
+        "dray.agent.decide",
+        PURE_STDLIB | {"msgspec", "dray.agent.decide", "dray.core", "dray.errors", "dray.wire"},
         pure=True,
     ),
-    Rule(
-        "dray.agent.decide.talk",
-        PURE_STDLIB
-        | {
-            "dray.agent.decide.attempts",
-            "dray.agent.decide.calls",
-            "dray.agent.decide.effects",
-            "dray.agent.decide.lanes",
-        }
-        | {"dray.agent.decide.words"},
-        pure=True,
-    ),
-    Rule(
-        "dray.agent.decide.attempts",
-        PURE_STDLIB
-        | {"msgspec", "dray.core", "dray.wire", "dray.agent.decide.lanes", "dray.agent.decide.words"},
-        pure=True,
-    ),
-    Rule("dray.agent.decide.readiness", PURE_STDLIB, pure=True),
-    *(
-        Rule(
-            f"dray.agent.{name}",
-            PURE_STDLIB
-            | {
-                "msgspec",
-                "dray.core",
-                "dray.wire",
-                "dray.agent.decide.call_results",
-                "dray.agent.decide.effects",
-            }
-            | {"dray.agent.decide.lane_service", "dray.agent.decide.lanes", "dray.agent.decide.runner_pool"}
-            | {"dray.agent.decide.words", "dray.agent.decide.yields"},
-            pure=True,
-        )
-        for name in ("calls", "call_results", "effects", "lane_service", "lanes", "runner_pool", "yields")
-    ),
-    Rule("dray.agent.decide.words", PURE_STDLIB | {"msgspec", "dray.core", "dray.wire"}, pure=True),
     # Started beside every task and kept for its whole life: nothing but the interpreter may be able to break it.
     Rule(
         "dray.agent.supervisor",

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle.happenings import cancels, preemptions, workers, yields
-from dray.core.lifecycle.happenings import edits as control
-from dray.core.lifecycle.happenings import policy as regime
-from dray.core.lifecycle.happenings import saves as checkpoints
+from dray.core.lifecycle.happenings import cancels, edits, policy, preemptions, saves, workers, yields
 from dray.core.lifecycle.holding import refusals
 from dray.core.lifecycle.state import events
 from dray.core.lifecycle.state.effects import Effect, Note
@@ -49,11 +46,11 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.WorkerLeft: workers.left,
     events.WorkerForgotten: workers.forgotten,
     events.EpochStarted: _epoch_started,
-    events.PolicyChanged: regime.policy_changed,
-    events.AttemptSaved: checkpoints.saved,
-    events.HoldChanged: control.hold_changed,
-    events.JobEdited: control.edited,
-    events.RequeueRequested: control.requeue_requested,
+    events.PolicyChanged: policy.policy_changed,
+    events.AttemptSaved: saves.saved,
+    events.HoldChanged: edits.hold_changed,
+    events.JobEdited: edits.edited,
+    events.RequeueRequested: edits.requeue_requested,
     events.Heard: workers.heard,
     events.SlotsSeen: workers.slots_seen,
     events.CreditSet: workers.credit_set,
@@ -62,11 +59,11 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.Suspected: workers.suspected,
     events.ResendDue: workers.resend_due,
     events.StopDue: workers.stop_due,
-    events.GateDue: regime.gate_due,
-    events.ProtectDue: regime.protect_due,
-    events.LookDue: regime.look_due,
+    events.GateDue: policy.gate_due,
+    events.ProtectDue: policy.protect_due,
+    events.LookDue: policy.look_due,
     events.GoDue: workers.go_due,
-    events.Progressed: checkpoints.progressed,
+    events.Progressed: saves.progressed,
     events.CallsFed: calls.fed,
     events.CallsEnded: calls.ended,
     events.LanesClosed: calls.closed,

@@ -1,8 +1,4 @@
-"""`HubService` on the engine: what a caller may see, put together from memory and rows.
-
-Live work is read from the state as of the last commit, finished work from its rows. Memory keeps an entity until
-its row is written, so one of the two always has it.
-"""
+"""`HubService` on the engine: what every way into the hub is answered with."""
 
 from __future__ import annotations
 
@@ -23,10 +19,11 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.results import find
 from dray.core.model.records.records import Attempt, Job, JobState
 from dray.core.model.specs.spec import JobSpec
-from dray.core.scheduling.explain.explain import View, headline
+from dray.core.scheduling.explain.explain import View
 from dray.errors import Forbidden, InvalidInput, NotFound, NotReady
 from dray.hub.access.caller import Caller
 from dray.hub.answers.estimates import Forecasts
+from dray.hub.answers.job_documents import JobDocuments
 from dray.hub.answers.metrics import Metrics
 from dray.hub.answers.output import LogReader
 from dray.hub.answers.pages import PAGE_BYTES, read_page, weigh_task
@@ -34,15 +31,12 @@ from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import spread, work_off
 from dray.hub.calls.reading import CallReader, call_of
-from dray.hub.decisions import commands
-from dray.hub.decisions import edits as changes
+from dray.hub.decisions import commands, edits
 from dray.hub.decisions.commands import KeyMemory, Sources, find_job, owned
 from dray.hub.documents.public_feed import Feed, FeedEvent
 from dray.hub.documents.records import (
     Document,
-    job_document,
     moment,
-    task_document,
     worker_document,
     worker_tasks,
 )
@@ -53,8 +47,6 @@ from dray.hub.engine.failed_turns import Setbacks
 from dray.hub.store.base import JobFilter, Store
 from dray.hub.workers.outputs import Outputs
 
-SCANNED_CALLS = 10_000
-SCANNED_TASKS = 1_000
 VIEWED_JOBS = 128
 # Of so many new jobs the documents are made with the turn that made them; of the rest in slices behind it.
 BRIEF_JOBS = 64
@@ -83,6 +75,7 @@ class Answers:
         self._parts = parts
         self._engine, self._store = parts.engine, parts.store
         self.calls = CallReader(parts.store, lambda: parts.engine.fresh)
+        self.documents = JobDocuments(parts.store, self.calls, parts.forecasts)
         self.sources = Sources(
             parts.store,
             KeyMemory(),
@@ -90,7 +83,7 @@ class Answers:
             pacing=parts.site.pacing,
             fresh=lambda: parts.engine.fresh,
         )
-        self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.attempts_of)
+        self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.documents.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         # Where tasks of several users share an account, in words.
         self.shared_accounts: Callable[[], list[str]] = list
@@ -116,7 +109,11 @@ class Answers:
         def finish(
             state: State, ids: Sequence[str], created: bool
         ) -> tuple[list[Document], Sequence[str], bool]:
-            return [self._brief(state, job_id) for job_id in ids[:BRIEF_JOBS]], ids[BRIEF_JOBS:], created
+            return (
+                [self.documents.brief(state, job_id) for job_id in ids[:BRIEF_JOBS]],
+                ids[BRIEF_JOBS:],
+                created,
+            )
 
         shown, left, created = await self._engine.change(
             commands.submit(caller, checked, key, self.sources, finish),
@@ -128,7 +125,7 @@ class Answers:
 
         def steps(state: State) -> Iterator[list[Document]]:
             for job_id in left:
-                shown.append(self._brief(state, job_id))
+                shown.append(self.documents.brief(state, job_id))
                 yield shown
 
         try:
@@ -149,7 +146,7 @@ class Answers:
             if created:
                 states = [JobState.PENDING.value] * len(ids)
             else:
-                states = [self._state_of(state, job_id) for job_id in ids]
+                states = [self.documents.state_of(state, job_id) for job_id in ids]
             return {"ids": ids, "states": states, "created": created}
 
         answer: Document = await self._engine.change(
@@ -165,7 +162,7 @@ class Answers:
         self, caller: Caller, job_id: str, index: int | None = None, grace_s: float | None = None
     ) -> Document:
         def finish(state: State, ids: Sequence[str], done: bool) -> Document:
-            document = self._document(state, caller, job_id)
+            document = self.documents.document(state, caller, job_id)
             if not done:
                 return document | {"note": "already finished: nothing to cancel"}
             if index is not None and state.jobs[job_id].gang:
@@ -181,18 +178,18 @@ class Answers:
         return answer
 
     async def hold(self, caller: Caller, job_id: str, on: bool) -> Document:
-        return await self._change(caller, changes.hold, job_id, on)
+        return await self._change(caller, edits.hold, job_id, on)
 
     async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> Document:
-        return await self._change(caller, changes.requeue, job_id, index)
+        return await self._change(caller, edits.requeue, job_id, index)
 
     async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
-        make = partial(changes.edit, fresh=self.sources.fresh)
+        make = partial(edits.edit, fresh=self.sources.fresh)
         return await self._change(caller, make, job_id, wanted)
 
     async def _change(self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any) -> Document:
         def finish(state: State, _: str, note: str) -> Document:
-            document = self._document(state, caller, job_id)
+            document = self.documents.document(state, caller, job_id)
             return document | {"note": note} if note else document
 
         kind = getattr(make, "__name__", "edit")
@@ -211,7 +208,7 @@ class Answers:
     async def job(self, caller: Caller, job_id: str, wait_s: float = 0) -> Document:
         if wait_s > 0:
             await self._wait_for_end(caller, job_id, wait_s)
-        return await self._engine.ask(lambda state: self._document(state, caller, job_id))
+        return await self._engine.ask(lambda state: self.documents.document(state, caller, job_id))
 
     async def jobs(self, caller: Caller, wanted: JobFilter) -> Document:
         if not caller.may("admin"):
@@ -229,7 +226,7 @@ class Answers:
             shown: list[Document] = []
             for first in range(0, len(rows), VIEWED_JOBS):
                 view, some = View(state), rows[first : first + VIEWED_JOBS]
-                shown += [self._listed(state, state.jobs.get(row.id, row), view) for row in some]
+                shown += [self.documents.listed(state, state.jobs.get(row.id, row), view) for row in some]
                 yield shown
 
         shown = await work_off(self._engine, steps) if rows else []
@@ -246,16 +243,16 @@ class Answers:
         def steps(state: State) -> Iterator[Document]:
             job = owned(caller, find_job(state, self._store, job_id), job_id)
             if job.calls:
-                yield from self._call_documents(state, job, states, first, limit)
+                yield from self.documents.call_documents(state, job, states, first, limit)
                 return
-            indices, following = self._indices(job, states, first, limit)
+            indices, following = self.documents.indices(job, states, first, limit)
             shown: list[Document] = []
             size = 0
             for index in indices:
                 if size > PAGE_BYTES:
                     following = index
                     break
-                shown.append(self._task_document(state, job, index))
+                shown.append(self.documents.task_document(state, job, index))
                 size += weigh_task(shown[-1])
                 yield {}
             yield {"tasks": shown, "next_cursor": str(following) if following < job.total else None}
@@ -265,7 +262,7 @@ class Answers:
     async def job_events(self, caller: Caller, job_id: str) -> Document:
         def look(state: State) -> Document:
             job = owned(caller, find_job(state, self._store, job_id), job_id)
-            attempts = self.attempts_of(state, job, None)
+            attempts = self.documents.attempts_of(state, job, None)
             return {"events": job_history(job, attempts, receipts_about(state, job.id))}
 
         return await self._engine.read(look)
@@ -288,7 +285,7 @@ class Answers:
         def begin(state: State) -> Iterator[Document]:
             clock = Clock(state.now_ms, self._engine.clock_ms())
             commands.check_queues(state.policy, [checked])
-            changes.check_deadlines([checked], clock)
+            edits.check_deadlines([checked], clock)
             return plan_steps(state, checked, clock, caller.sees)
 
         answer = await work_off(self._engine, begin)
@@ -441,148 +438,6 @@ class Answers:
             waiting.remove(waiter)
             if not waiting:
                 del self._waiters[job_id]
-
-    # --- putting documents together -----------------------------------------------------------------------------------
-
-    def _document(self, state: State, caller: Caller, job_id: str) -> Document:
-        job = owned(caller, find_job(state, self._store, job_id), job_id)
-        return self.whole(state, job)
-
-    def _state_of(self, state: State, job_id: str) -> str:
-        job = find_job(state, self._store, job_id)
-        return job.state.value if job is not None else "forgotten"
-
-    def whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None = None) -> Document:
-        """A job's whole document, for whoever has settled that it may be shown; `attempts` where they are at hand."""
-        waits = job.state is JobState.PENDING and job.waiting
-        reason = headline(state, job, View(state)) if waits else ""
-        if job.numbered:
-            return job_document(job, None, [], reason)
-        if job.calls:
-            call = self.calls.call(state, job, 0)
-            return job_document(job, call.task, call.attempts, reason, state.progress)
-        task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
-        known = self.attempts_of(state, job, 0) if attempts is None else attempts
-        return job_document(job, task, known, reason, state.progress)
-
-    def _brief(self, state: State, job_id: str) -> Document:
-        """A submit's answer: a new job has no history, so nothing is looked up for it."""
-        job = find_job(state, self._store, job_id)
-        if job is None:
-            return {
-                "id": job_id,
-                "state": "forgotten",
-                "note": "this job ended and its retention time is over",
-            }
-        if job.cursor or job.rest.final:
-            return self.whole(state, job)
-        return job_document(job, None, [])
-
-    def _listed(self, state: State, job: Job, view: View) -> Document:
-        """A line of a list; a job whose record is odd is named all the same, and hides no other."""
-        try:
-            return self._line(state, job, view)
-        except Exception as error:  # noqa: BLE001 - whatever is odd about one job, the list is of the others too
-            note = f"this job's record cannot be read ({type(error).__name__}): see `dray doctor`"
-            known = {
-                "id": job.id,
-                "name": job.name,
-                "state": job.state.value,
-                "user": job.user,
-                "queue": job.queue,
-            }
-            return known | {
-                "priority": job.priority,
-                "submitted_at": moment(job.submitted_at_ms),
-                "note": note,
-            }
-
-    def _line(self, state: State, job: Job, view: View) -> Document:
-        reason = ""
-        if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
-            reason = headline(state, job, view)
-        document = self._brief_document(state, job, reason)
-        document["estimate"] = self.forecasts.document(job.id) if reason else None
-        return document
-
-    def _brief_document(self, state: State, job: Job, reason: str) -> Document:
-        if job.numbered:
-            return job_document(job, None, [], reason)
-        untouched = not job.cursor and not job.rest.final
-        if job.calls and not untouched:
-            call = self.calls.call(state, job, 0)
-            return job_document(job, call.task, call.attempts, reason, state.progress)
-        task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
-        attempts = [] if untouched else self.attempts_of(state, job, 0)
-        return job_document(job, task, attempts, reason, state.progress)
-
-    def _task_document(self, state: State, job: Job, index: int) -> Document:
-        task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
-        attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
-        return task_document(job, index, task, attempts, state.progress)
-
-    def _call_documents(
-        self, state: State, job: Job, states: tuple[str, ...], first: int, limit: int
-    ) -> Iterator[Document]:
-        """A page of calls; one that looks for few among many ends early, with a cursor to go on from."""
-        shown: list[Document] = []
-        size = 0
-        end = min(job.total, first + max(limit, SCANNED_CALLS if states else 0))
-        for call in self.calls.calls(state, job, first, end):
-            if len(shown) == limit or size > PAGE_BYTES:
-                end = call.number
-                break
-            if not states or call.task.state.value in states:
-                shown.append(task_document(job, call.number, call.task, call.attempts, state.progress))
-                size += weigh_task(shown[-1])
-            yield {}
-        yield {"tasks": shown, "next_cursor": str(end) if end < job.total else None}
-
-    def _indices(
-        self, job: Job, states: tuple[str, ...], first: int, limit: int
-    ) -> tuple[Sequence[int], int]:
-        """The tasks of a page, and where the next one begins; one that looks for few among many ends early."""
-        if not states:
-            end = min(job.total, first + limit)
-            return range(first, end), end
-        rows = self._store.find_tasks(job.id, first - 1, limit, states)
-        found = {task.index for task in rows}
-        # Rows were looked at up to here; what lies behind is the next page's.
-        end = rows[-1].index + 1 if len(rows) == limit else job.total
-        if job.rest.value in states:
-            index, scanned = max(first, job.cursor), 0
-            while index < end and len(found) < 2 * limit and scanned < SCANNED_TASKS:
-                if self._untouched(job, index):
-                    found.add(index)
-                index, scanned = index + 1, scanned + 1
-            end = min(end, index)
-        kept = sorted(index for index in found if index < end)
-        return kept[:limit], end if len(kept) <= limit else kept[limit - 1] + 1
-
-    def _untouched(self, job: Job, index: int) -> bool:
-        return not job.holes or self._store.find_task(job.id, index) is None
-
-    def attempts_of(self, state: State, job: Job, index: int | None) -> list[Attempt]:
-        """Attempts of a job's task (None: of all its tasks), memory before rows. Those of a call are its lane's."""
-        if job.calls and index is not None:
-            return self.calls.call(state, job, index).attempts
-        task = state.tasks.get((job.id, index)) if index is not None else None
-        if task is not None and task.attempts <= 1 and task.last_uid in state.attempts:
-            # Most tasks are tried once: neither the rows nor the other attempts in memory need to be looked at.
-            return [state.attempts[task.last_uid]]
-        found = {attempt.uid: attempt for attempt in self._store.find_attempts(job.id, index)}
-        newer = (
-            [attempt for attempt in state.attempts.values() if attempt.job_id == job.id]
-            if len(state.attempts) < 512
-            else (self._live_attempts(state, job))
-        )
-        found |= {attempt.uid: attempt for attempt in newer if index is None or attempt.index == index}
-        return sorted(found.values(), key=lambda attempt: (attempt.index, attempt.no))
-
-    def _live_attempts(self, state: State, job: Job) -> list[Attempt]:
-        uids = [*state.live_of.get(job.id, ()), *(uid for uid in state.touched.attempts)]
-        found = [state.attempts[uid] for uid in uids if uid in state.attempts]
-        return [attempt for attempt in found if attempt.job_id == job.id]
 
 
 def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str, int, str], Attempt | None]:

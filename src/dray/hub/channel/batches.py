@@ -61,7 +61,7 @@ class ChannelAnswers:
 
     async def documents(self, caller: Caller, ids: Sequence[str]) -> Document:
         """Give whole documents."""
-        return await self._collect(caller, ids, self._answers.whole)
+        return await self._collect(caller, ids, self._answers.documents.whole)
 
     async def results(self, caller: Caller, ids: Sequence[str]) -> Document:
         """Give documents and values of those that have ended."""
@@ -144,8 +144,8 @@ class ChannelAnswers:
         return await work_off(self._engine, steps)
 
     def _last_row(self, state: State, job: Job) -> Document:
-        attempts = [] if job.numbered else self._answers.attempts_of(state, job, 0)
-        ending: Document = {"document": self._answers.whole(state, job, attempts)}
+        attempts = [] if job.numbered else self._answers.documents.attempts_of(state, job, 0)
+        ending: Document = {"document": self._answers.documents.whole(state, job, attempts)}
         value: PackedValue | None = _value(attempts)
         if job.calls and not job.numbered:
             row = self._answers.calls.call(state, job, 0).row
@@ -156,7 +156,7 @@ class ChannelAnswers:
         task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
         if task is None:
             return job.rest.value, None
-        value = _value(self._answers.attempts_of(state, job, index)) if task.state.final else b""
+        value = _value(self._answers.documents.attempts_of(state, job, index)) if task.state.final else b""
         return task.state.value, value or None
 
 

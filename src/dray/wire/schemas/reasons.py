@@ -187,7 +187,7 @@ class CandidateDocument(msgspec.Struct):
     terms: dict[str, float] = {}
 
 
-class VictimDocument(msgspec.Struct):
+class PlannedVictimDocument(msgspec.Struct):
     """A task that would be stopped, and what that would cost it. `moved_to`: where it would start again at once."""
 
     worker: str
@@ -222,7 +222,7 @@ class PlanAnswer(msgspec.Struct):
     candidates: list[CandidateDocument] = []
     candidates_total: int = 0
     rule: Annotated[str, Meta(description="by which rule the victims would be stopped")] = ""
-    victims: list[VictimDocument] = []
+    victims: list[PlannedVictimDocument] = []
     lost_s: float = 0
     quotas: list[GateUseDocument] = []
     ever: bool = False

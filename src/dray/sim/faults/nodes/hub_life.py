@@ -33,8 +33,7 @@ from dray.hub.access.caller import Caller
 from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.decisions import calls as call_commands
-from dray.hub.decisions import commands
-from dray.hub.decisions import edits as changes
+from dray.hub.decisions import commands, edits
 from dray.hub.decisions import policy as policy_changes
 from dray.hub.decisions.commands import KeyMemory, Sources
 from dray.hub.engine.inbox import Inbox
@@ -230,16 +229,16 @@ class HubLife:
 
     def hold(self, job_id: str, on: bool, done: Any) -> None:
         """Hold or release as a client would."""
-        self.post(changes.hold(USER, job_id, on, self.store, lambda state, job_id, note: note), done)
+        self.post(edits.hold(USER, job_id, on, self.store, lambda state, job_id, note: note), done)
 
     def requeue(self, job_id: str, index: int | None, done: Any) -> None:
         """Queue again as a client would."""
-        self.post(changes.requeue(USER, job_id, index, self.store, lambda state, job_id, note: note), done)
+        self.post(edits.requeue(USER, job_id, index, self.store, lambda state, job_id, note: note), done)
 
     def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
         """Edit as a client would."""
         finish, fresh = (lambda state, job_id, note: note), self.sources.fresh
-        self.post(changes.edit(USER, job_id, wanted, self.store, finish, fresh), done)
+        self.post(edits.edit(USER, job_id, wanted, self.store, finish, fresh), done)
 
     def apply_policy(self, policy: Policy, done: Any) -> None:
         """Replace the policy as an operator would."""

@@ -1,0 +1,168 @@
+"""Jobs and their tasks as documents, put together from memory and rows.
+
+Live work is read from the state as of the last commit, finished work from its rows. Memory keeps an entity until
+its row is written, so one of the two always has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dray.core.lifecycle.state.state import State
+from dray.core.model.records.records import Attempt, Job, JobState
+from dray.core.scheduling.explain.explain import View, headline
+from dray.hub.access.caller import Caller
+from dray.hub.answers.estimates import Forecasts
+from dray.hub.answers.pages import PAGE_BYTES, weigh_task
+from dray.hub.calls.reading import CallReader
+from dray.hub.decisions.commands import find_job, owned
+from dray.hub.documents.records import Document, job_document, moment, task_document
+from dray.hub.store.base import Store
+
+SCANNED_CALLS = 10_000
+SCANNED_TASKS = 1_000
+
+
+class JobDocuments:
+    """The documents of one hub's jobs."""
+
+    def __init__(self, store: Store, calls: CallReader, forecasts: Forecasts) -> None:
+        self._store, self._calls, self._forecasts = store, calls, forecasts
+
+    def document(self, state: State, caller: Caller, job_id: str) -> Document:
+        job = owned(caller, find_job(state, self._store, job_id), job_id)
+        return self.whole(state, job)
+
+    def state_of(self, state: State, job_id: str) -> str:
+        job = find_job(state, self._store, job_id)
+        return job.state.value if job is not None else "forgotten"
+
+    def whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None = None) -> Document:
+        """A job's whole document, for whoever has settled that it may be shown; `attempts` where they are at hand."""
+        waits = job.state is JobState.PENDING and job.waiting
+        reason = headline(state, job, View(state)) if waits else ""
+        if job.numbered:
+            return job_document(job, None, [], reason)
+        if job.calls:
+            call = self._calls.call(state, job, 0)
+            return job_document(job, call.task, call.attempts, reason, state.progress)
+        task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
+        known = self.attempts_of(state, job, 0) if attempts is None else attempts
+        return job_document(job, task, known, reason, state.progress)
+
+    def brief(self, state: State, job_id: str) -> Document:
+        """A submit's answer: a new job has no history, so nothing is looked up for it."""
+        job = find_job(state, self._store, job_id)
+        if job is None:
+            return {
+                "id": job_id,
+                "state": "forgotten",
+                "note": "this job ended and its retention time is over",
+            }
+        if job.cursor or job.rest.final:
+            return self.whole(state, job)
+        return job_document(job, None, [])
+
+    def listed(self, state: State, job: Job, view: View) -> Document:
+        """A line of a list; a job whose record is odd is named all the same, and hides no other."""
+        try:
+            return self._line(state, job, view)
+        except Exception as error:  # noqa: BLE001 - whatever is odd about one job, the list is of the others too
+            note = f"this job's record cannot be read ({type(error).__name__}): see `dray doctor`"
+            known = {
+                "id": job.id,
+                "name": job.name,
+                "state": job.state.value,
+                "user": job.user,
+                "queue": job.queue,
+            }
+            return known | {
+                "priority": job.priority,
+                "submitted_at": moment(job.submitted_at_ms),
+                "note": note,
+            }
+
+    def _line(self, state: State, job: Job, view: View) -> Document:
+        reason = ""
+        if job.state is JobState.PENDING and job.waiting and job.id in state.jobs:
+            reason = headline(state, job, view)
+        document = self._brief_document(state, job, reason)
+        document["estimate"] = self._forecasts.document(job.id) if reason else None
+        return document
+
+    def _brief_document(self, state: State, job: Job, reason: str) -> Document:
+        if job.numbered:
+            return job_document(job, None, [], reason)
+        untouched = not job.cursor and not job.rest.final
+        if job.calls and not untouched:
+            call = self._calls.call(state, job, 0)
+            return job_document(job, call.task, call.attempts, reason, state.progress)
+        task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
+        attempts = [] if untouched else self.attempts_of(state, job, 0)
+        return job_document(job, task, attempts, reason, state.progress)
+
+    def task_document(self, state: State, job: Job, index: int) -> Document:
+        task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
+        attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
+        return task_document(job, index, task, attempts, state.progress)
+
+    def call_documents(
+        self, state: State, job: Job, states: tuple[str, ...], first: int, limit: int
+    ) -> Iterator[Document]:
+        """A page of calls; one that looks for few among many ends early, with a cursor to go on from."""
+        shown: list[Document] = []
+        size = 0
+        end = min(job.total, first + max(limit, SCANNED_CALLS if states else 0))
+        for call in self._calls.calls(state, job, first, end):
+            if len(shown) == limit or size > PAGE_BYTES:
+                end = call.number
+                break
+            if not states or call.task.state.value in states:
+                shown.append(task_document(job, call.number, call.task, call.attempts, state.progress))
+                size += weigh_task(shown[-1])
+            yield {}
+        yield {"tasks": shown, "next_cursor": str(end) if end < job.total else None}
+
+    def indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> tuple[Sequence[int], int]:
+        """The tasks of a page, and where the next one begins; one that looks for few among many ends early."""
+        if not states:
+            end = min(job.total, first + limit)
+            return range(first, end), end
+        rows = self._store.find_tasks(job.id, first - 1, limit, states)
+        found = {task.index for task in rows}
+        # Rows were looked at up to here; what lies behind is the next page's.
+        end = rows[-1].index + 1 if len(rows) == limit else job.total
+        if job.rest.value in states:
+            index, scanned = max(first, job.cursor), 0
+            while index < end and len(found) < 2 * limit and scanned < SCANNED_TASKS:
+                if self._untouched(job, index):
+                    found.add(index)
+                index, scanned = index + 1, scanned + 1
+            end = min(end, index)
+        kept = sorted(index for index in found if index < end)
+        return kept[:limit], end if len(kept) <= limit else kept[limit - 1] + 1
+
+    def _untouched(self, job: Job, index: int) -> bool:
+        return not job.holes or self._store.find_task(job.id, index) is None
+
+    def attempts_of(self, state: State, job: Job, index: int | None) -> list[Attempt]:
+        """Attempts of a job's task (None: of all its tasks), memory before rows. Those of a call are its lane's."""
+        if job.calls and index is not None:
+            return self._calls.call(state, job, index).attempts
+        task = state.tasks.get((job.id, index)) if index is not None else None
+        if task is not None and task.attempts <= 1 and task.last_uid in state.attempts:
+            # Most tasks are tried once: neither the rows nor the other attempts in memory need to be looked at.
+            return [state.attempts[task.last_uid]]
+        found = {attempt.uid: attempt for attempt in self._store.find_attempts(job.id, index)}
+        newer = (
+            [attempt for attempt in state.attempts.values() if attempt.job_id == job.id]
+            if len(state.attempts) < 512
+            else (self._live_attempts(state, job))
+        )
+        found |= {attempt.uid: attempt for attempt in newer if index is None or attempt.index == index}
+        return sorted(found.values(), key=lambda attempt: (attempt.index, attempt.no))
+
+    def _live_attempts(self, state: State, job: Job) -> list[Attempt]:
+        uids = [*state.live_of.get(job.id, ()), *(uid for uid in state.touched.attempts)]
+        found = [state.attempts[uid] for uid in uids if uid in state.attempts]
+        return [attempt for attempt in found if attempt.job_id == job.id]
