@@ -1,7 +1,7 @@
 """docs/reference/policy.md: every key of a policy, its default and its meaning, from the structs that hold them.
 
-Names and defaults are read from `dray.core.model.policies.policy`. Meanings stand here; a key without one stops the generator,
-so that none is added in silence.
+Names and defaults are read from `dray.core.model.policies.policy`. Meanings stand here; a key without one stops the
+generator, so that none is added in silence.
 """
 
 from __future__ import annotations

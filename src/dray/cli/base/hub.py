@@ -1,7 +1,7 @@
 """Find the hub and talk HTTP to it: one connection per request, the token never sent to a stranger.
 
-Owns requests, TLS and the reading of refusals; `dray.client.reach.discovery` knows where the hub is. The surprising rule: the
-hub is looked up again at every connection, because one that restarts may come back on another port.
+Owns requests, TLS and the reading of refusals; `dray.client.reach.discovery` knows where the hub is. The surprising
+rule: the hub is looked up again at every connection, because one that restarts may come back on another port.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Large values as files under the hub's home, named by what is in them (`wire/local/blob_folder.py` says how they lie there).
+"""Large values as files under the hub's home, named by what is in them; `wire/local/blob_folder.py` says how they lie.
 
 Owns the list of blobs, and what comes over HTTP: hashed on its way, so that it is what it says, and only then given its
 name; two uploads of one digest do not disturb each other, because both would leave the same bytes. Programs of this
