@@ -138,7 +138,7 @@ def test_a_home_that_became_read_only_refuses_before_the_start(cluster: Cluster,
     subprocess.run(["umount", "-l", str(failing_disk)], check=True)
     subprocess.run(["mount", "-o", "loop", str(cluster.folder / "image"), str(failing_disk)], check=True)
     cluster.start_agent("bad", env=QUICK)
-    assert cluster.call("GET", "/workers/bad").json["state_detail"] == ""
+    wait_for(lambda: cluster.call("GET", "/workers/bad").json["state_detail"] == "", "it is ready again")
 
 
 def test_a_stopped_supervisor_is_noticed_and_what_it_had_runs_elsewhere_once(cluster: Cluster) -> None:
