@@ -11,11 +11,11 @@ import ssl
 import pytest
 import trustme
 
-from dray.cli.base.hub import parse_fingerprint
 from dray.cli.main import main
 from dray.client.reach.discovery import check_url, find_target
 from dray.config import ClientConfig
 from dray.errors import DrayError
+from dray.wire.reach.dialling import read_fingerprint
 
 TOKEN = "test-token"
 
@@ -122,7 +122,7 @@ def test_plain_http_beyond_this_machine_is_refused():
 @pytest.mark.parametrize("text", ["", "abc", "md5:00", "sha256:zz", f"sha256:{'0' * 63}"])
 def test_bad_fingerprints(text):
     with pytest.raises(DrayError, match="not a fingerprint"):
-        parse_fingerprint(text)
+        read_fingerprint(text)
 
 
 def test_a_wrong_token_is_told(hub, capfd):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.client
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -12,11 +14,15 @@ import trustme
 from tests.hub.asking import wait_until
 
 import dray
-from dray.agent.link import make_context
-from dray.errors import HubUnavailable
+from dray.agent.link import Link
+from dray.cli.main import main
+from dray.config import AgentConfig
 from dray.hub.access.certificate_watch import CertificateWatch
 from dray.hub.access.certificates import TlsFiles, ensure_certificate, fingerprint
 from dray.testing import RunningHub, running_hub
+from dray.wire.reach.dialling import Way, WrongCertificate
+from dray.wire.reach.http_line import HubConnection
+from dray.wire.reach.pinned_tls import make_context
 
 
 def issue(folder: Path, authority: trustme.CA, ends: datetime) -> TlsFiles:
@@ -85,13 +91,44 @@ def test_who_pins_a_certificate_is_not_concerned_by_its_end(tmp_path: Path) -> N
         pinned = fingerprint(made.cert)
         with dray.connect(hub.url, hub.token, tmp_path, fingerprint=pinned) as client:
             assert client.ping()["ready"] is True
-        context = make_context(hub.url, pinned, None)
-        connection = http.client.HTTPSConnection(
-            hub.url.removeprefix("https://"), timeout=30, context=context
-        )
-        connection.request("GET", "/healthz")
-        assert connection.getresponse().status == 200
-        connection.close()
+        assert look(hub.url, pinned) == 200
         # Another one is refused all the same.
-        with pytest.raises(HubUnavailable, match="expected sha256:00"):
-            make_context(hub.url, "sha256:00", None)
+        with pytest.raises(WrongCertificate, match="shows another certificate"):
+            look(hub.url, f"sha256:{'0' * 64}")
+
+
+def test_client_command_line_and_agent_read_a_fingerprint_alike(tmp_path: Path) -> None:
+    """As `openssl x509 -fingerprint` prints it: in capitals, with colons."""
+    made = ensure_certificate(tmp_path, [])
+    with running_hub(tmp_path / "hub", tls_cert=made.cert, tls_key=made.key) as hub:
+        plain = fingerprint(made.cert).removeprefix("sha256:")
+        pinned = "sha256:" + ":".join(plain[at : at + 2] for at in range(0, 64, 2)).upper()
+        assert look(hub.url, pinned) == 200
+        with dray.connect(hub.url, hub.token, tmp_path, fingerprint=pinned) as client:
+            assert client.ping()["ready"] is True
+        given = ["--hub", hub.url, "--token", hub.token, "--fingerprint", pinned]
+        assert main(["worker", "ls", *given]) == 0
+        config = AgentConfig(home=tmp_path / "agent", hub=hub.url, token=hub.token, fingerprint=pinned)
+        assert asyncio.run(join_once(config)), "the agent has registered"
+
+
+async def join_once(config: AgentConfig) -> bool:
+    link = Link(config, lambda kind, body, error: None)
+    registered = asyncio.Event()
+
+    def hello() -> dict[str, object]:
+        registered.set()
+        return {"worker_id": "far"}
+
+    session = asyncio.create_task(link.run_session(hello))
+    await asyncio.wait([session, asyncio.create_task(registered.wait())], return_when=asyncio.FIRST_COMPLETED)
+    session.cancel()
+    await asyncio.wait([session])
+    return registered.is_set()
+
+
+def look(url: str, pinned: str) -> int:
+    connection = HubConnection(Way(url), 30, lambda: make_context(url, pinned))
+    with contextlib.closing(connection):
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status

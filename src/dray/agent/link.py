@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import random
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,8 +29,8 @@ from dray.presence import read_hub_note
 from dray.wire.messages.codec import Envelope, message
 from dray.wire.messages.hub import hub_codec
 from dray.wire.messages.worker import SUBPROTOCOL_MSGPACK
-from dray.wire.reach.dialling import SOCKET_NAME, Line, Trust, Way, open_line
-from dray.wire.reach.pinned_tls import trust_alone
+from dray.wire.reach.dialling import SOCKET_NAME, Line, Trust, Way, WrongCertificate, open_line, tell_broken
+from dray.wire.reach.pinned_tls import make_context
 
 UNANSWERED_FRAMES = 2
 MAX_FRAME = 16 << 20
@@ -90,7 +88,8 @@ class Link:
                 self._wake.set()
 
     async def run_session(self, hello: Callable[[], dict[str, Any]]) -> None:
-        """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers."""
+        """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers,
+        `WrongCertificate` where another one does."""
         way, pinned = self._target()
 
         def trust() -> ssl.SSLContext:
@@ -120,7 +119,7 @@ class Link:
             kind = TokenRefused if status in (401, 403) else HubUnavailable
             raise kind(f"the hub answers {status}: {text}") from None
         except (OSError, TimeoutError, websockets.WebSocketException) as fault:
-            raise HubUnavailable(f"no hub answers at {way.url}: {fault!r}") from None
+            raise (tell_broken(fault) or HubUnavailable(f"no hub answers at {way.url}: {fault!r}")) from None
         self.local_address = "127.0.0.1" if line.local else str(socket.local_address[0])
         self.fingerprint = pinned
         self.hub = HubAccess(way, token, lambda: line.context or trust(), line.uid)
@@ -246,28 +245,6 @@ def check_address(url: str) -> None:
         )
 
 
-def make_context(url: str, pinned: str, cafile: Path | None) -> ssl.SSLContext:
-    """Trust the pinned certificate alone, or the given authority, or the system's. Blocks.
-
-    A pinned certificate is fetched and compared first, then made the only one the real connection may show: the token
-    leaves only after the handshake has proved it.
-    """
-    if not pinned:
-        return ssl.create_default_context(cafile=str(cafile) if cafile else None)
-    parts = urlsplit(url)
-    address = (parts.hostname or "", parts.port or 443)
-    try:
-        pem = ssl.get_server_certificate(address, timeout=OPEN_S)
-    except (OSError, ValueError) as fault:
-        raise HubUnavailable(f"no hub answers at {url}: {fault}") from None
-    seen = "sha256:" + hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
-    if seen != pinned.lower():
-        raise HubUnavailable(
-            f"the hub's certificate is {seen}, expected {pinned}: this is not the hub that was joined"
-        )
-    return trust_alone(pem)
-
-
 async def keep_dialling(
     link: Link, hello: Callable[[], dict[str, Any]], over: Callable[[], Awaitable[None]], config: AgentConfig
 ) -> None:
@@ -283,6 +260,9 @@ async def keep_dialling(
         except TokenRefused as fault:
             refused = True
             logger.error("%s; %s", fault.message, NO_TOKEN)
+        except WrongCertificate as fault:
+            # The right one may come back.
+            logger.info("%s: this is not the hub that was joined; trying again", fault.message)
         except HubUnavailable as fault:
             logger.info("%s; trying again", fault.message)
         await over()

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from dray.agent.tasks.aside import Aside
 from dray.errors import HubUnavailable, NoSpace, TooLarge
 from dray.wire.local.blob_folder import BlobFolder, check_digest, is_digest
-from dray.wire.reach.dialling import Trust, Way
+from dray.wire.reach.dialling import Trust, Way, WrongCertificate
 from dray.wire.reach.http_line import HubConnection
 
 CHUNK_BYTES = 1 << 20
@@ -216,7 +216,7 @@ class Blobs:
         for _ in range(TRIES):
             try:
                 return await self._threads.do(transfer)
-            except (OSError, http.client.HTTPException, HubUnavailable):
+            except (OSError, http.client.HTTPException, HubUnavailable, WrongCertificate):
                 await asyncio.sleep(delay_s)
                 delay_s = min(RETRY_MAX_S, 2 * delay_s)
         return await self._threads.do(transfer)

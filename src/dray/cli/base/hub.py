@@ -1,6 +1,6 @@
 """Find the hub and talk HTTP to it: one connection per request, the token never sent to a stranger.
 
-Owns requests, TLS and the reading of refusals; `dray.client.reach.discovery` knows where the hub is. The surprising
+Owns requests and the reading of refusals; `dray.client.reach.discovery` knows where the hub is. The surprising
 rule: the hub is looked up again at every connection, because one that restarts may come back on another port.
 """
 
@@ -13,20 +13,17 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from dray import __version__
-from dray.client.reach.discovery import NoHub, Target, find_target
+from dray.client.reach.discovery import NoHub, Target, find_target, trust
 from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
-from dray.errors import DrayError, HubUnavailable, InvalidConfig, InvalidInput, Problem
+from dray.errors import DrayError, HubUnavailable, InvalidConfig, Problem
 from dray.presence import find_holder
 from dray.wire.reach.dialling import TURN_HEADER, Stranger
 from dray.wire.reach.http_line import HubConnection
-
-if TYPE_CHECKING:
-    import ssl
 
 API = "/api/v1"
 STREAM_SILENCE_S = 60.0
@@ -191,10 +188,8 @@ class Hub:
 
 
 def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
-    connection = HubConnection(target.way, timeout_s, lambda: _tls_context(target))
+    connection = HubConnection(target.way, timeout_s, lambda: trust(target))
     _dial(connection, target)
-    if target.fingerprint:
-        _check_fingerprint(connection, target)
     return connection
 
 
@@ -221,45 +216,6 @@ def _dial(connection: HubConnection, target: Target) -> None:
                 f"the hub at {target.url} is not running (its process is gone): start it with `dray up`"
             ) from None
         raise HubAway(f"no hub answers at {target.url}: {_reason(error)}") from None
-
-
-def _tls_context(target: Target) -> ssl.SSLContext:
-    import ssl
-
-    try:
-        context = ssl.create_default_context(cafile=str(target.cafile) if target.cafile else None)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidConfig(f"--cafile {target.cafile} cannot be used: {_reason(error)}") from None
-    if target.fingerprint:
-        # A pinned certificate is stronger than a signed one: its own bytes are compared before anything is sent.
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _check_fingerprint(connection: HubConnection, target: Target) -> None:
-    import hashlib
-    import ssl
-
-    if not isinstance(connection.sock, ssl.SSLSocket):
-        return  # by the hub's own socket, whose listener is known
-    certificate = connection.sock.getpeercert(binary_form=True)
-    seen = hashlib.sha256(certificate or b"").hexdigest()
-    if seen != parse_fingerprint(target.fingerprint):
-        connection.close()
-        raise InvalidConfig(
-            f"{target.url} shows another certificate (sha256:{seen}) than the pinned one: nothing was sent. If the"
-            " hub's certificate was renewed on purpose, use the new fingerprint; if not, somebody may stand in between"
-        )
-
-
-def parse_fingerprint(text: str) -> str:
-    """Read `sha256:HEX`, with or without colons between the bytes, as plain lower-case hex."""
-    algorithm, mark, digits = text.partition(":")
-    plain = digits.replace(":", "").lower()
-    if not mark or algorithm.lower() != "sha256" or len(plain) != 64 or set(plain) - set("0123456789abcdef"):
-        raise InvalidInput(f"{text!r} is not a fingerprint: write sha256: and 64 hex digits")
-    return plain
 
 
 def _read_all(response: http.client.HTTPResponse) -> bytes:

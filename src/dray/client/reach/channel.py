@@ -23,7 +23,7 @@ from dray.client.reach.watches import Watch, Watchlist
 from dray.client.reach.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire.messages import client as wire
-from dray.wire.reach.dialling import TURN_HEADER, Line, open_line
+from dray.wire.reach.dialling import TURN_HEADER, Line, open_line, tell_broken
 
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
@@ -138,7 +138,8 @@ class Channel:
         except HandshakeRefused as refusal:
             raise _read_refusal(target.url, refusal.status, refusal.body) from None
         except (OSError, TimeoutError) as fault:
-            raise HubUnavailable(f"no hub answers at {target.url}: {str(fault) or 'no answer'}") from None
+            words = f"no hub answers at {target.url}: {str(fault) or 'no answer'}"
+            raise (tell_broken(fault) or HubUnavailable(words)) from None
 
     async def _keep(self, socket: WebSocket) -> None:
         """Session after session until a refusal that no retry can mend."""

@@ -1,14 +1,13 @@
 """Where the hub is and how to prove that it is the right one.
 
-Reads the configuration and the files that a hub leaves in its home; opens no connection but the one that fetches a
-pinned certificate and the one that sees whether anybody listens. Two surprising rules: the hub is looked up again at
+Reads the configuration and the files that a hub leaves in its home; opens no connection but the one
+that sees whether anybody listens. Two surprising rules: the hub is looked up again at
 every dial, because one that restarts may come back on another port; and the token of the home goes only to the hub of
 that home or to this machine, where `wire/reach/dialling.py` knows who listens.
 """
 
 from __future__ import annotations
 
-import hashlib
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,13 +17,12 @@ from dray.config import ClientConfig, find_home, load_client
 from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
 from dray.presence import find_holder, read_hub_note
 from dray.wire.reach.dialling import SOCKET_NAME, Way
-from dray.wire.reach.pinned_tls import trust_alone
 
 if TYPE_CHECKING:
     import ssl
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_FETCH_S, _KNOCK_S = 10, 2
+_KNOCK_S = 2
 
 
 class NoHub(HubUnavailable):
@@ -79,29 +77,12 @@ def find_target(config: ClientConfig) -> Target:
 
 
 def trust(target: Target) -> ssl.SSLContext | None:
-    """Trust the pinned certificate alone, or the given authority, or the system's; None for plain HTTP. Blocks.
-
-    A pinned certificate is fetched and compared first, then made the only one that the real connection may show: the
-    token leaves only after the handshake has proved it.
-    """
-    parts = urlsplit(target.url)
-    if parts.scheme != "https":
+    """What TLS must prove there; None for plain HTTP."""
+    if target.parts.scheme != "https":
         return None
-    import ssl
+    from dray.wire.reach.pinned_tls import make_context
 
-    if not target.fingerprint:
-        return ssl.create_default_context(cafile=str(target.cafile) if target.cafile else None)
-    try:
-        pem = ssl.get_server_certificate((parts.hostname or "", parts.port or 443), timeout=_FETCH_S)
-    except (OSError, ValueError) as fault:
-        raise HubUnavailable(f"no hub answers at {target.url}: {fault}") from None
-    seen = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
-    if seen != target.fingerprint.lower().removeprefix("sha256:").replace(":", ""):
-        raise InvalidConfig(
-            f"{target.url} shows another certificate (sha256:{seen}) than the pinned one: nothing was sent. If it was "
-            "renewed on purpose, use the new fingerprint; if not, somebody may stand in between"
-        )
-    return trust_alone(pem)
+    return make_context(target.url, target.fingerprint, target.cafile)
 
 
 def check_url(url: str) -> None:

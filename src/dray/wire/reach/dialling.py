@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from dray.errors import HubUnavailable, InvalidConfig
+from dray.errors import HubUnavailable, InvalidConfig, InvalidInput
 from dray.wire.reach.listeners import find_owners
 
 if TYPE_CHECKING:
@@ -57,6 +57,24 @@ class Line(NamedTuple):
 
 class Stranger(HubUnavailable):
     """Somebody else listens where the hub should be; nothing was sent."""
+
+
+class WrongCertificate(InvalidConfig):
+    """What answers shows another certificate than the pinned one; nothing was sent."""
+
+
+def read_fingerprint(text: str) -> str:
+    """Read `sha256:HEX`, with or without colons between the bytes, as plain lower-case hex."""
+    plain = text.lower().removeprefix("sha256:").replace(":", "")
+    if len(plain) != 64 or set(plain) - set("0123456789abcdef"):
+        raise InvalidInput(f"{text!r} is not a fingerprint: write sha256: and 64 hex digits")
+    return plain
+
+
+def tell_broken(fault: BaseException) -> WrongCertificate | None:
+    """What is to be told of a connection that broke because of its certificate; None where it broke otherwise."""
+    told = getattr(fault, "told", None)
+    return told if isinstance(told, WrongCertificate) else None
 
 
 def open_line(way: Way, limit_s: float | None, trust: Trust) -> Line:

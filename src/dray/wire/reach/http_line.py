@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 from urllib.parse import urlsplit
 
-from dray.wire.reach.dialling import Trust, Way, open_line
+from dray.wire.reach.dialling import Trust, Way, open_line, tell_broken
 
 
 class HubConnection(http.client.HTTPConnection):
@@ -24,6 +24,6 @@ class HubConnection(http.client.HTTPConnection):
         if line.context is not None:
             try:
                 self.sock = line.context.wrap_socket(line.sock, server_hostname=self.host)
-            except BaseException:
+            except BaseException as fault:
                 line.sock.close()
-                raise
+                raise (tell_broken(fault) or fault) from None
