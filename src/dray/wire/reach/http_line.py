@@ -24,6 +24,9 @@ class HubConnection(http.client.HTTPConnection):
         if line.context is not None:
             try:
                 self.sock = line.context.wrap_socket(line.sock, server_hostname=self.host)
-            except BaseException as fault:
+            except OSError as fault:
                 line.sock.close()
                 raise (tell_broken(fault) or fault) from None
+            except BaseException:
+                line.sock.close()
+                raise
