@@ -21,7 +21,7 @@ from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import DrayError, InvalidConfig, InvalidInput, Problem
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 DAY_S = 86400.0
 FILE_NAME = "config.toml"
 DEFAULT_PORT = 7373

@@ -10,7 +10,6 @@ import pytest
 
 HEAVY = (
     "numpy",
-    "starlette",
     "uvicorn",
     "msgspec",
     "rich",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import uvloop
 
 from dray.core.lifecycle.state.state import State
 from dray.errors import NotFound
@@ -21,7 +22,7 @@ from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.documents.public_feed import FeedEvent
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.api import HttpApi, HttpLimits, SocketRoute
-from dray.hub.http.server import HttpServer, bind, new_loop
+from dray.hub.http.server import HttpServer, bind
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 from dray.hub.workers.owners import Owners
 
@@ -238,7 +239,7 @@ class Site:
         assert self._started.wait(20)
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=self._options.get("loop_factory", new_loop)) as runner:
+        with asyncio.Runner(loop_factory=self._options.get("loop_factory", uvloop.new_event_loop)) as runner:
             runner.run(self._main())
 
     async def _main(self) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import http.client
 import itertools
 import logging
-import socket
 
 import pytest
 import websockets.exceptions
 import websockets.sync.client
 
-from dray.hub.access.entrance import bare_host, known_hosts
+from dray.hub.access.entrance import bare_host
 from dray.hub.http.calls import ROUTES
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -94,10 +93,6 @@ def test_the_own_origin_is_served(site):
     assert site.ask("GET", "/api/v1/jobs", headers=named).status == 200
     named = {"Host": "hub.example:80", "Origin": "http://hub.example"}
     assert site.ask("GET", "/api/v1/jobs", headers=named).status == 200
-
-
-def test_a_hub_knows_its_own_names():
-    assert known_hosts("10.0.0.7", ("hub.example",)) == ("10.0.0.7", socket.gethostname(), "hub.example")
 
 
 def test_hosts_are_spelled_in_one_way():

@@ -12,12 +12,13 @@ import ssl
 import warnings
 
 import pytest
+import uvloop
 import websockets.exceptions
 import websockets.sync.client
 
 from dray.errors import HubUnavailable, InvalidConfig
 from dray.hub.access.certificates import ensure_certificate, fingerprint
-from dray.hub.http.server import HEADER_BYTES, HttpServer, bind, make_url, new_loop
+from dray.hub.http.server import HEADER_BYTES, HttpServer, bind, make_url
 
 
 def receive_all(connection):
@@ -61,11 +62,11 @@ def test_a_certificate_that_cannot_be_used_is_named(home, broken):
         HttpServer(lambda *_: None, bound, files.cert, files.key)
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, new_loop])
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_either_event_loop_serves(make_site, loop_factory):
     site = make_site(loop_factory=loop_factory)
     assert site.ask("POST", "/api/v1/jobs", {"command": ["true"]}).status == 201
-    assert ("uvloop" in type(site.loop).__module__) == (loop_factory is new_loop)
+    assert ("uvloop" in type(site.loop).__module__) == (loop_factory is uvloop.new_event_loop)
 
 
 def test_port_0_is_reported(site):

@@ -1,8 +1,8 @@
 """What an agent has to know of a runner once both are dead: which lane it served, and which call of it it was in.
 
 Two small files in the runner's folder, which is the agent's: `lane`, written here with each binding, and `now`, which
-the runner maps and writes (wire.runner_now). Surprising rule: a runner may write what it likes into its own, and cannot
-by that speak of a lane that it was never bound to.
+the runner maps and writes (wire.local.runner_now). Surprising rule: a runner may write what it likes into its own, and
+cannot by that speak of a lane that it was never bound to.
 """
 
 from __future__ import annotations

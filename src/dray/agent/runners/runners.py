@@ -1,7 +1,7 @@
 """Runners as the machine's effects want them: started, bound, fed; and what they tell, brought to the machine.
 
-The shell of calls.py: it holds folders, sockets and transfers, and decides nothing. Surprising rule: the end of a
-runner's process is passed on only when its socket has been read to the end, since results may still lie in it.
+The shell of decide/calls.py: it holds folders, sockets and transfers, and decides nothing. Surprising rule: the end of
+a runner's process is passed on only when its socket has been read to the end, since results may still lie in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A start tried for its own sake: files in the worker's own folders, and a program that does nothing.
 
 The program goes the way of every task (journal, fork, user, folder), so that it fails where they would. Decides
-nothing: machine.py says when to try, and what follows.
+nothing: decide/machine.py says when to try, and what follows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What people write (`cpus: 2`, `-G A100:2`, `time: 1:30:00`) turned into the fields of a spec.
 
 Flags and job files share this table, so that both mean the same. It parses and never judges: whether the fields make
-a job is the business of `core.model.spec_check`. The surprising rule: `gpus` is the total of the job and is divided by
+a job is the business of `core.model.specs.check`. The surprising rule: `gpus` is the total of the job and is divided by
 `nodes`, while the spec's `gpu_count` is what each task gets.
 """
 

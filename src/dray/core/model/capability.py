@@ -1,7 +1,7 @@
 """What a worker offers: capabilities as the protocol spells them, devices, slots.
 
 These records travel on the wire and are reported back unchanged, so they keep the protocol's own units (`vram_gb` in
-10⁹ bytes). Everything that decides works on the integers of `core.model.resources`.
+10⁹ bytes). Everything that decides works on the integers of `core.model.specs.resources`.
 """
 
 from __future__ import annotations

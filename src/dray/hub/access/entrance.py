@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -111,11 +110,6 @@ class Gate:
                 f"this hub is not called {name!r}: use its address, or add the name to `hosts` of [hub]"
             )
         return name, int(match[3]) if match[3] else None
-
-
-def known_hosts(bind_host: str, configured: Iterable[str]) -> tuple[str, ...]:
-    """List the names a hub answers to: where it listens, the machine's own name, and what its owner added."""
-    return (bind_host, socket.gethostname(), *configured)
 
 
 def bare_host(text: str) -> str:

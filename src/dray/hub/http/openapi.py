@@ -1,6 +1,6 @@
 """The OpenAPI document, generated from the table of routes and the types of their documents.
 
-Nothing is listed here that is not in `http_calls.ROUTES`. The text is the same for the same code, so that it can
+Nothing is listed here that is not in `calls.ROUTES`. The text is the same for the same code, so that it can
 be kept in the repository and compared.
 """
 

@@ -158,15 +158,6 @@ class HttpServer:
             await asyncio.wait([self._running])
 
 
-def new_loop() -> asyncio.AbstractEventLoop:
-    """Make the event loop of a hub: uvloop where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
 def make_url(host: str, port: int, tls: bool) -> str:
     """Spell the address for people; a hub on every address is reached on this machine by loopback."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)

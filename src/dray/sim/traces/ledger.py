@@ -21,11 +21,10 @@ MOST_SHOTS = 512
 
 
 class Shot(NamedTuple):
-    """The cluster at one moment: shares of all GPUs held and lost to fragmentation, of all cores held; what waits."""
+    """The cluster at one moment: shares of all GPUs held and lost to fragmentation; what waits."""
 
     at_ms: int
     gpu_share: float
-    cpu_share: float
     lost_share: float
     running: int
     waiting: int
@@ -37,7 +36,6 @@ class Shot(NamedTuple):
         view, count = columns.view, columns.count
         idle = int(view["free_milli"][:count].sum())
         total = int(view["total_gpu"][:count].sum()) * WHOLE
-        cpu, used = int(view["total_cpu"][:count].sum()), int(view["used_cpu"][:count].sum())
         lost = 0.0
         if total and idle:
             fragments = fragments_of(state)
@@ -45,7 +43,7 @@ class Shot(NamedTuple):
             measured = fragments.measure(free, columns.device_free[:count], view["offer"][:count])
             lost = float(measured.sum()) / fragments.covered / total
         gpu_share = 1 - idle / total if total else 0.0
-        return Shot(at_ms, gpu_share, used / cpu if cpu else 0.0, lost, ledger.running, ledger.waiting)
+        return Shot(at_ms, gpu_share, lost, ledger.running, ledger.waiting)
 
 
 def _column(count: int) -> array[int]:

@@ -1,9 +1,9 @@
 """The call that a runner is in, in a small mapped file: it can be read after the process has died, however it did.
 
 Written by the runner before every call and after it; so it may hold anything at all, and says no more than which call
-of its lane, by two numbers. Which lane that is the agent notes in a file of its own (runner_notes.py). Surprising rule:
-for a job whose calls must not run twice it is not cleared after a call, since nobody knows yet whether the result will
-arrive.
+of its lane, by two numbers. Which lane that is the agent notes in a file of its own (agent/runners/notes.py).
+Surprising rule: for a job whose calls must not run twice it is not cleared after a call, since nobody knows yet
+whether the result will arrive.
 """
 
 from __future__ import annotations

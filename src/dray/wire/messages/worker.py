@@ -248,7 +248,6 @@ class JobResume(msgspec.Struct):
     attempt: IdText
 
 
-CALL_STATES = ("succeeded", "failed", "killed", "returned", "lost")
 CallState = Literal["succeeded", "failed", "killed", "returned", "lost"]
 CallIndex = Annotated[int, Meta(ge=0, lt=MAX_TASKS)]
 # Stands for every try of a call: a worker that is asked to end one and has none of them names it.

@@ -1,6 +1,6 @@
 """One attempt: its stages (prolog, command, epilog), what was asked of it meanwhile, and the verdict at its end.
 
-Holds state and draws conclusions; starts, signals and reaps nothing (runner.py does). Surprising rule: once an attempt
+Holds state and draws conclusions; starts, signals and reaps nothing (lives.py does). Surprising rule: once an attempt
 was asked to end for a reason (by TERM, or through its session where it heeds that), the reason decides the result,
 whatever the program makes of it; a program that ended before is reported as it ended.
 """

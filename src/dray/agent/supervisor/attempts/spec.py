@@ -1,7 +1,7 @@
 """What the agent asks for: one task to run, checked before anything is written or started.
 
-The environment is the whole environment: nothing of the supervisor's own is added but a mark (marks.py). Ids become
-folder names, so an id that could be read as a path is refused here.
+The environment is the whole environment: nothing of the supervisor's own is added but a mark (processes/marks.py). Ids
+become folder names, so an id that could be read as a path is refused here.
 """
 
 from __future__ import annotations

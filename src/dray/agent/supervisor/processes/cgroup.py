@@ -66,11 +66,6 @@ class Group:
         name = "memory.events" if self._version == 2 else "memory.oom_control"
         return read_counter(_read(f"{self.path}/{name}"), "oom_kill")
 
-    def peak_bytes(self) -> int:
-        name = "memory.peak" if self._version == 2 else "memory.max_usage_in_bytes"
-        text = _read(f"{self.path}/{name}").strip()
-        return int(text) if text.isdigit() else 0
-
     def pids(self) -> list[int]:
         return [int(word) for word in _read(f"{self.path}/cgroup.procs").split()]
 

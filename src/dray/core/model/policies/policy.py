@@ -1,6 +1,6 @@
 """What a site has decided about its queue: the policy, one value, replaced whole.
 
-Owns names and defaults; `policy_check` turns a file into it. Times are in seconds as people write them. The surprising
+Owns names and defaults; `check` turns a file into it. Times are in seconds as people write them. The surprising
 rule: without a `queues` section every queue name is welcome and behaves like the default one; with it only those named.
 """
 

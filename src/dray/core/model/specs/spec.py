@@ -1,6 +1,6 @@
 """The spec of a job as the protocol names it, and what each tier means.
 
-A spec in memory is always complete: defaults are filled in by `core.model.spec_check`, so that two specs can be
+A spec in memory is always complete: defaults are filled in by `core.model.specs.check`, so that two specs can be
 compared by their bytes. Base fields come first and are always sent; the rest are extensions.
 """
 

@@ -1,6 +1,6 @@
 """A job's alternatives (`variants`): each laid over the job must give a job that could be accepted by itself.
 
-Knows how one is laid over the other and which pairs contradict each other; what a sound field is says `spec_check`,
+Knows how one is laid over the other and which pairs contradict each other; what a sound field is says `check`,
 which passes its rules in. The surprising rule: an alternative that says `gpu_count: 0` also drops what the job itself
 asks of its cards, since a type or a size of card would ask for one again.
 """

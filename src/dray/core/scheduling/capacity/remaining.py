@@ -1,7 +1,7 @@
 """Workers seen through a pass: columns plus an overlay of what the pass has claimed so far. Never a copy.
 
 Owns what is left of a worker and whether a task fits into it, cards included. The surprising rule: `fit` asks numbers
-and guards alone; whether a worker is of the right class is found once per kind of ask, by the very rules of `filters`.
+and guards alone; whether a worker is of the right class is found once per kind of ask, by the very rules of `matching`.
 A dry run is the same with the overlay thrown away.
 """
 

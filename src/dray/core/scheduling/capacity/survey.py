@@ -2,7 +2,7 @@
 
 Counts only: the words for a "no" come from the very filters of a pass, asked of the worker that comes closest. A
 survey reads one moment and is thrown away; scans of it share what does not depend on the ask. The surprising rule: it
-must refuse a worker by exactly those rules by which `filters` would, and a property test holds it to that.
+must refuse a worker by exactly those rules by which `matching` would, and a property test holds it to that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Placing with foresight: a task goes where the most of the usual work could still go afterwards.
 
-What a placement costs is the worth of the worker's room before (`fillings`) less what the task takes and less the worth
-after, and the charge for room that others cannot do without (`scarcity`). Costs are compared in tenths of a card: many
-workers are equally good, and ties fill the first. The usual work is lined up anew only when as much again has been
-placed: everything that is kept here hangs on it.
+What a placement costs is the worth of the worker's room before (`packing_worth`) less what the task takes and less the
+worth after, and the charge for room that others cannot do without (`scarcity`). Costs are compared in tenths of a
+card: many workers are equally good, and ties fill the first. The usual work is lined up anew only when as much again
+has been placed: everything that is kept here hangs on it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A kind of room (one class of card, so many idle cards on one worker) that the usual work needs in a larger share than it
 is there is scarce: taking it for work that could have gone elsewhere is charged, the more the closer the need comes to
-all of it. Owns the charges alone; what else a placement does is `fillings`.
+all of it. Owns the charges alone; what else a placement does is `packing_worth`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How good a worker would be, each scorer from 0 to 1 over many workers at once; the policy weighs them.
 
-Owns no rule about who fits: that is `filters`. Scorers see workers through a `Sight`: all of them as the pass found
-them, or a few as they stand after its claims. A scorer that has nothing to say answers None and costs nothing.
+Owns no rule about who fits: that is `capacity.matching`. Scorers see workers through a `Sight`: all of them as the
+pass found them, or a few as they stand after its claims. A scorer that has nothing to say answers None and costs
+nothing.
 """
 
 from __future__ import annotations
