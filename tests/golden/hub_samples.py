@@ -35,10 +35,13 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.specs.check import check_spec
 from dray.core.model.specs.spec import pack_spec
 from dray.hub.access.caller import Caller
+from dray.hub.calls.arguments import ArgsMemory
+from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.results import AckCalls
 from dray.hub.documents.public_feed import Feed
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.turns import Leaving
+from dray.hub.rows import Rows
 from dray.hub.store.base import ArgsChunk, Turn
 from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.outbound import Runner
@@ -93,7 +96,9 @@ class Script:
             open = {1: self.peer}  # noqa: RUF012 - read once, by the runner alone
 
         sessions = cast("Sessions", Open())
-        self.runner = Runner(self.state, sessions, self.store, Feed(self.store), lambda note: None, 10.0)
+        lanes = LaneFeed(self.state, ArgsMemory(self.store), lambda job: "")
+        rows = Rows(self.state, self.store)
+        self.runner = Runner(rows, sessions, Feed(self.store), lambda note: None, 10.0, lanes)
         self.seq = 0
 
     def play(self, *steps: Event | Leaving) -> list[dict[str, Any]]:

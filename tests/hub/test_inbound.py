@@ -11,6 +11,7 @@ from tests.core.harness import Cluster
 from dray.core.lifecycle.state.effects import Cancel, Effect
 from dray.core.lifecycle.state.events import Event
 from dray.hub.engine.projection import build_projection
+from dray.hub.rows import Rows
 from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.inbound import register
 from dray.wire.messages.worker import Register
@@ -36,7 +37,7 @@ def test_unknown_work_is_not_taken_for_anothers_by_its_uid(worker: str, task: st
         "active_tasks": [{"task_id": task, "attempt": uid, "state": "running"}],
     }
     effects: list[Effect] = []
-    for step in register(cluster.state, store, 4711, msgspec.convert(said, Register), worker):
+    for step in register(Rows(cluster.state, store), 4711, msgspec.convert(said, Register), worker):
         effects += cluster.fold(cast("Event", step))
     stops = [effect.uid for effect in effects if isinstance(effect, Cancel)]
     assert stops == ([uid] if stopped else [])

@@ -78,7 +78,8 @@ from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute, Valu
 from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer, bind, bind_local
 from dray.hub.logs import set_up_logging
-from dray.hub.store.base import AuditRecord, Position, Store, TokenRow
+from dray.hub.rows import Rows
+from dray.hub.store.base import AuditRecord, Position, TokenRow
 from dray.hub.store.sqlite.errors import tell_unusable
 from dray.hub.store.sqlite.opening import Check
 from dray.hub.store.sqlite.store import SqliteStore
@@ -269,16 +270,15 @@ def _wire(
     server: HttpServer | None,
     tls: TlsFiles | None,
 ) -> Hub:
-    setbacks = ground.setbacks
-    writer = StoreWriter(store)
-    feed = Feed(store)
+    setbacks, writer = ground.setbacks, StoreWriter(store)
+    feed, rows = Feed(store), Rows(state, store)
     engine: Engine | None = None
 
     def the_engine() -> Engine:
         assert engine is not None  # set below, before anything can call
         return engine
 
-    outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(the_engine, store))
+    outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(rows))
     metrics = Metrics(lambda: _gauges(state, sessions, ground))
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
@@ -286,13 +286,12 @@ def _wire(
     state.uid_key = secrets.token_bytes(32)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
     behind = partial(report_behind, setbacks.reports)
-    sessions = Sessions(the_engine, store, outputs, questions, _limits(config), tokens, owners, behind)
+    sessions = Sessions(the_engine, store, rows, outputs, questions, _limits(config), tokens, owners, behind)
     blobs = _make_blobs(config, store, writer, clock, metrics)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
     runner = Runner(
-        state,
+        rows,
         sessions,
-        store,
         feed,
         lambda note: answers.notice(note),  # noqa: PLW0108 - `answers` is made further down
         config.heartbeat_s,
@@ -304,8 +303,10 @@ def _wire(
 
     words = _make_words(secret, store, engine, behind)
     is_low = partial(store.low_space, config.min_free_bytes)
-    most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, store)
-    answers = Answers(Parts(engine, store, feed, outputs, metrics, is_low, most, now_at, *more, setbacks))
+    most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, rows)
+    answers = Answers(
+        Parts(engine, store, rows, feed, outputs, metrics, is_low, most, now_at, *more, setbacks)
+    )
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
@@ -314,7 +315,7 @@ def _wire(
     report = partial(_report_question, setbacks.reports)
     budgets = Budgets(streams_most(file_limit()))
     desk = ChannelDesk(
-        answers, ChannelAnswers(answers, engine, store), calls, tokens.hold, budgets, words, report
+        answers, ChannelAnswers(answers, engine, rows), calls, tokens.hold, budgets, words, report
     )
     channels = ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [
@@ -383,10 +384,10 @@ def _limits(config: HubConfig) -> Limits:
 
 
 def _make_more(
-    config: HubConfig, engine: Engine, clock: HubClock, store: Store
+    config: HubConfig, engine: Engine, clock: HubClock, rows: Rows
 ) -> tuple[SiteAnswers, Forecasts]:
     statistics = QueueStatistics(clock.read().now_ms)
-    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, store))
+    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, rows))
     return site, Forecasts(engine, clock, config.estimate_every_s)
 
 

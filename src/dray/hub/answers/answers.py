@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,7 +31,7 @@ from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import spread, work_off
 from dray.hub.calls.reading import CallReader, call_of
 from dray.hub.decisions import commands, edits
-from dray.hub.decisions.commands import KeyMemory, Sources, find_job, owned
+from dray.hub.decisions.commands import KeyMemory, Sources, owned
 from dray.hub.documents.public_feed import Feed, FeedEvent
 from dray.hub.documents.records import (
     Document,
@@ -44,6 +43,7 @@ from dray.hub.documents.story import job_history
 from dray.hub.documents.why_and_plan import make_guest, plan_steps, why_steps
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
+from dray.hub.rows import Rows
 from dray.hub.store.base import JobFilter, Store
 from dray.hub.workers.outputs import Outputs
 
@@ -57,6 +57,7 @@ class Parts(NamedTuple):
 
     engine: Engine
     store: Store
+    rows: Rows
     feed: Feed
     outputs: Outputs
     metrics: Metrics
@@ -73,17 +74,11 @@ class Answers:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._engine, self._store = parts.engine, parts.store
-        self.calls = CallReader(parts.store, lambda: parts.engine.fresh)
-        self.documents = JobDocuments(parts.store, self.calls, parts.forecasts)
-        self.sources = Sources(
-            parts.store,
-            KeyMemory(),
-            parts.low_space,
-            pacing=parts.site.pacing,
-            fresh=lambda: parts.engine.fresh,
-        )
-        self._logs = LogReader(parts.engine, parts.store, parts.outputs, self.documents.attempts_of)
+        self._engine, self._store, self._rows = parts.engine, parts.store, parts.rows
+        self.calls = CallReader(parts.rows, lambda: parts.engine.fresh)
+        self.documents = JobDocuments(parts.rows, self.calls, parts.forecasts)
+        self.sources = Sources(parts.rows, self.calls, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
+        self._logs = LogReader(parts.engine, parts.rows, parts.outputs, self.documents.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         # Where tasks of several users share an account, in words.
         self.shared_accounts: Callable[[], list[str]] = list
@@ -170,7 +165,7 @@ class Answers:
             return document
 
         answer: Document = await self._engine.change(
-            commands.cancel(caller, job_id, index, grace_s, self._store, finish),
+            commands.cancel(caller, job_id, index, grace_s, self._rows, finish),
             who=caller.user,
             body=(job_id, index),
             kind="cancel",
@@ -178,24 +173,23 @@ class Answers:
         return answer
 
     async def hold(self, caller: Caller, job_id: str, on: bool) -> Document:
-        return await self._change(caller, edits.hold, job_id, on)
+        return await self._change(caller, edits.hold, job_id, on, self._rows)
 
     async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> Document:
-        return await self._change(caller, edits.requeue, job_id, index)
+        return await self._change(caller, edits.requeue, job_id, index, self.calls)
 
     async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
-        make = partial(edits.edit, fresh=self.sources.fresh)
-        return await self._change(caller, make, job_id, wanted)
+        return await self._change(caller, edits.edit, job_id, wanted, self.calls)
 
-    async def _change(self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any) -> Document:
+    async def _change(
+        self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any, reader: Rows | CallReader
+    ) -> Document:
         def finish(state: State, _: str, note: str) -> Document:
             document = self.documents.document(state, caller, job_id)
             return document | {"note": note} if note else document
 
-        kind = getattr(make, "__name__", "edit")
-        answer: Document = await self._engine.change(
-            make(caller, job_id, what, self._store, finish), 1, caller.user, (job_id, what), kind
-        )
+        decide = make(caller, job_id, what, reader, finish)
+        answer: Document = await self._engine.change(decide, 1, caller.user, (job_id, what), make.__name__)
         return answer
 
     async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
@@ -241,7 +235,7 @@ class Answers:
         first = int(cursor) if cursor else 0
 
         def steps(state: State) -> Iterator[Document]:
-            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            job = owned(caller, self._rows.job(job_id), job_id)
             if job.calls:
                 yield from self.documents.call_documents(state, job, states, first, limit)
                 return
@@ -261,7 +255,7 @@ class Answers:
 
     async def job_events(self, caller: Caller, job_id: str) -> Document:
         def look(state: State) -> Document:
-            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            job = owned(caller, self._rows.job(job_id), job_id)
             attempts = self.documents.attempts_of(state, job, None)
             return {"events": job_history(job, attempts, receipts_about(state, job.id))}
 
@@ -269,7 +263,7 @@ class Answers:
 
     async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> Document:
         def find(state: State) -> Job:
-            return owned(caller, find_job(state, self._store, job_id), job_id)
+            return owned(caller, self._rows.job(job_id), job_id)
 
         answer = await work_off(self._engine, lambda state: why_steps(state, find, caller.sees, fix))
         if answer["place"] is not None:
@@ -336,7 +330,7 @@ class Answers:
             if not job_id or caller.may("admin"):
                 return True
             if job_id not in owners:
-                job = find_job(self._engine.state, self._store, job_id)
+                job = self._rows.job(job_id)
                 owners[job_id] = job.user if job is not None else ""
             return caller.sees(owners[job_id])
 
@@ -421,7 +415,7 @@ class Answers:
 
     async def _wait_for_end(self, caller: Caller, job_id: str, wait_s: float) -> None:
         def join(state: State) -> asyncio.Future[None] | None:
-            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            job = owned(caller, self._rows.job(job_id), job_id)
             if job.state.final:
                 return None
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -440,16 +434,16 @@ class Answers:
                 del self._waiters[job_id]
 
 
-def find_owner(engine: Callable[[], Engine], store: Store) -> Callable[[str, str, int, str], Attempt | None]:
+def find_owner(rows: Rows) -> Callable[[str, str, int, str], Attempt | None]:
     """Find the attempt that a worker's message speaks of, in memory or in the rows."""
 
     def look(worker: str, job_id: str, index: int, uid: str) -> Attempt | None:
-        lane = (engine().state.attempts.get(uid) or store.find_attempt(uid)) if uid else None
+        lane = rows.attempt(uid) if uid else None
         if lane is not None and lane.lane:
             return call_of(lane, index) if (lane.worker, lane.job_id) == (worker, job_id) else None
-        attempt = find(engine().state, worker, job_id, index, uid)
+        attempt = find(rows.state, worker, job_id, index, uid)
         if attempt is None:
-            known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
+            known = rows.attempt(uid) if uid else rows.newest_attempt(worker, job_id, max(index, 0))
             if known is not None and (known.worker, known.job_id) == (worker, job_id):
                 attempt = known
         return attempt

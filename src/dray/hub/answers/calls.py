@@ -16,7 +16,7 @@ from dray.hub.answers.service import Document
 from dray.hub.calls.reading import CallReader, End
 from dray.hub.calls.subscriptions import CallFeed, Listener
 from dray.hub.decisions.calls import CallSources, add_calls, read_call_spec
-from dray.hub.decisions.commands import find_job, owned, works_for
+from dray.hub.decisions.commands import owned, works_for
 from dray.hub.engine.engine import Engine
 from dray.wire.messages.client import Calls, Collect
 from dray.wire.messages.worker import PackedValue
@@ -38,14 +38,14 @@ class CallAnswers:
 
     def __init__(self, engine: Engine, sources: CallSources, reader: CallReader, feed: CallFeed) -> None:
         self._engine, self._sources, self._reader, self.feed = engine, sources, reader, feed
-        self._store = sources.submit.store
+        self._rows = sources.submit.rows
 
     async def add(self, caller: Caller, body: Calls, listener: Listener) -> Document:
         """Add calls, and tell `listener` of their results."""
         spec = read_call_spec(caller, body)
 
         def finish(state: State, job_id: str) -> Document:
-            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            job = owned(caller, self._rows.job(job_id), job_id)
             self.feed.add(job, listener)
             return {"job": job.id, "total": job.total, "state": job.state.value}
 
@@ -58,9 +58,9 @@ class CallAnswers:
         """Give the results so far of a part of a job's calls, and tell `listener` of the others."""
 
         def look(state: State) -> Document:
-            job = self._find(state, caller, body.job)
+            job = self._find(caller, body.job)
             self.feed.add(job, listener)
-            return self._collected(state, job, body.first, min(job.total, body.first + body.limit))
+            return self._collected(job, body.first, min(job.total, body.first + body.limit))
 
         return await self._engine.read(look)
 
@@ -69,14 +69,14 @@ class CallAnswers:
         is_worker = not (caller.may("read") or caller.may("submit"))
 
         def look(state: State) -> Value:
-            found = find_job(state, self._store, job_id)
+            found = self._rows.job(job_id)
             if is_worker and found is not None and not works_for(state, caller, found.user):
                 found = None
             job = found if is_worker and found is not None else owned(caller, found, job_id)
             place = _place(job, index)
             if not job.calls:
                 raise NotFound(f"job {job.id} runs a command: it leaves output (`dray logs`), no value")
-            call = self._reader.call(state, job, place)
+            call = self._reader.call(job, place)
             if not call.task.state.final:
                 raise Conflict(f"call {place} of job {job.id} has not ended: it is {call.task.state}")
             if call.row is None or call.row.value is None:
@@ -86,16 +86,16 @@ class CallAnswers:
 
         return await self._engine.read(look)
 
-    def _find(self, state: State, caller: Caller, job_id: str) -> Job:
-        job = owned(caller, find_job(state, self._store, job_id), job_id)
+    def _find(self, caller: Caller, job_id: str) -> Job:
+        job = owned(caller, self._rows.job(job_id), job_id)
         if not job.calls:
             raise Conflict(f"job {job.id} runs a command: it has no calls")
         return job
 
-    def _collected(self, state: State, job: Job, first: int, end: int) -> Document:
+    def _collected(self, job: Job, first: int, end: int) -> Document:
         shown: list[End] = []
         size, cut = 0, end
-        for one in self._reader.ends(state, job, first, end):
+        for one in self._reader.ends(job, first, end):
             if size > ANSWER_BYTES:
                 cut = one.number
                 break

@@ -15,9 +15,9 @@ from dray.hub.access.caller import Caller
 from dray.hub.answers.estimates import Forecasts
 from dray.hub.answers.pages import PAGE_BYTES, weigh_task
 from dray.hub.calls.reading import CallReader
-from dray.hub.decisions.commands import find_job, owned
+from dray.hub.decisions.commands import owned
 from dray.hub.documents.records import Document, job_document, moment, task_document
-from dray.hub.store.base import Store
+from dray.hub.rows import Rows
 
 SCANNED_CALLS = 10_000
 SCANNED_TASKS = 1_000
@@ -26,15 +26,15 @@ SCANNED_TASKS = 1_000
 class JobDocuments:
     """The documents of one hub's jobs."""
 
-    def __init__(self, store: Store, calls: CallReader, forecasts: Forecasts) -> None:
-        self._store, self._calls, self._forecasts = store, calls, forecasts
+    def __init__(self, rows: Rows, calls: CallReader, forecasts: Forecasts) -> None:
+        self._rows, self._calls, self._forecasts = rows, calls, forecasts
 
     def document(self, state: State, caller: Caller, job_id: str) -> Document:
-        job = owned(caller, find_job(state, self._store, job_id), job_id)
+        job = owned(caller, self._rows.job(job_id), job_id)
         return self.whole(state, job)
 
     def state_of(self, state: State, job_id: str) -> str:
-        job = find_job(state, self._store, job_id)
+        job = self._rows.job(job_id)
         return job.state.value if job is not None else "forgotten"
 
     def whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None = None) -> Document:
@@ -44,15 +44,15 @@ class JobDocuments:
         if job.numbered:
             return job_document(job, None, [], reason)
         if job.calls:
-            call = self._calls.call(state, job, 0)
+            call = self._calls.call(job, 0)
             return job_document(job, call.task, call.attempts, reason, state.progress)
-        task = state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
+        task = self._rows.task(job.id, 0)
         known = self.attempts_of(state, job, 0) if attempts is None else attempts
         return job_document(job, task, known, reason, state.progress)
 
     def brief(self, state: State, job_id: str) -> Document:
         """A submit's answer: a new job has no history, so nothing is looked up for it."""
-        job = find_job(state, self._store, job_id)
+        job = self._rows.job(job_id)
         if job is None:
             return {
                 "id": job_id,
@@ -95,14 +95,14 @@ class JobDocuments:
             return job_document(job, None, [], reason)
         untouched = not job.cursor and not job.rest.final
         if job.calls and not untouched:
-            call = self._calls.call(state, job, 0)
+            call = self._calls.call(job, 0)
             return job_document(job, call.task, call.attempts, reason, state.progress)
-        task = None if untouched else state.tasks.get((job.id, 0)) or self._store.find_task(job.id, 0)
+        task = None if untouched else self._rows.task(job.id, 0)
         attempts = [] if untouched else self.attempts_of(state, job, 0)
         return job_document(job, task, attempts, reason, state.progress)
 
     def task_document(self, state: State, job: Job, index: int) -> Document:
-        task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
+        task = self._rows.task(job.id, index)
         attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
         return task_document(job, index, task, attempts, state.progress)
 
@@ -113,7 +113,7 @@ class JobDocuments:
         shown: list[Document] = []
         size = 0
         end = min(job.total, first + max(limit, SCANNED_CALLS if states else 0))
-        for call in self._calls.calls(state, job, first, end):
+        for call in self._calls.calls(job, first, end):
             if len(shown) == limit or size > PAGE_BYTES:
                 end = call.number
                 break
@@ -128,7 +128,7 @@ class JobDocuments:
         if not states:
             end = min(job.total, first + limit)
             return range(first, end), end
-        rows = self._store.find_tasks(job.id, first - 1, limit, states)
+        rows = self._rows.tasks(job.id, first, limit, states)
         found = {task.index for task in rows}
         # Rows were looked at up to here; what lies behind is the next page's.
         end = rows[-1].index + 1 if len(rows) == limit else job.total
@@ -143,17 +143,17 @@ class JobDocuments:
         return kept[:limit], end if len(kept) <= limit else kept[limit - 1] + 1
 
     def _untouched(self, job: Job, index: int) -> bool:
-        return not job.holes or self._store.find_task(job.id, index) is None
+        return not job.holes or self._rows.task(job.id, index) is None
 
     def attempts_of(self, state: State, job: Job, index: int | None) -> list[Attempt]:
         """Attempts of a job's task (None: of all its tasks), memory before rows. Those of a call are its lane's."""
         if job.calls and index is not None:
-            return self._calls.call(state, job, index).attempts
+            return self._calls.call(job, index).attempts
         task = state.tasks.get((job.id, index)) if index is not None else None
         if task is not None and task.attempts <= 1 and task.last_uid in state.attempts:
             # Most tasks are tried once: neither the rows nor the other attempts in memory need to be looked at.
             return [state.attempts[task.last_uid]]
-        found = {attempt.uid: attempt for attempt in self._store.find_attempts(job.id, index)}
+        found = {attempt.uid: attempt for attempt in self._rows.attempts(job.id, index)}
         newer = (
             [attempt for attempt in state.attempts.values() if attempt.job_id == job.id]
             if len(state.attempts) < 512

@@ -16,9 +16,9 @@ from dray.errors import InvalidInput, NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import LogRequest
 from dray.hub.calls.reading import is_call
-from dray.hub.decisions.commands import find_job, owned
+from dray.hub.decisions.commands import owned
 from dray.hub.engine.engine import Engine
-from dray.hub.store.base import Store
+from dray.hub.rows import Rows
 from dray.hub.workers.outputs import Outputs
 from dray.wire.messages.worker import STREAMS
 
@@ -37,8 +37,8 @@ class Tries(NamedTuple):
 class LogReader:
     """Reads recordings on behalf of callers."""
 
-    def __init__(self, engine: Engine, store: Store, outputs: Outputs, attempts_of: AttemptsOf) -> None:
-        self._engine, self._store, self._outputs, self._attempts_of = engine, store, outputs, attempts_of
+    def __init__(self, engine: Engine, rows: Rows, outputs: Outputs, attempts_of: AttemptsOf) -> None:
+        self._engine, self._rows, self._outputs, self._attempts_of = engine, rows, outputs, attempts_of
 
     async def read(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
         """Give the text, less what the caller has already."""
@@ -96,7 +96,7 @@ class LogReader:
         return runs
 
     def _tries(self, state: State, caller: Caller, request: LogRequest) -> Tries:
-        job = owned(caller, find_job(state, self._store, request.job_id), request.job_id)
+        job = owned(caller, self._rows.job(request.job_id), request.job_id)
         index = 0 if request.task is None else request.task
         if job.numbered and request.task is None:
             raise InvalidInput(f"job {job.id!r} has {job.total} tasks: name one, such as {job.id}/0")

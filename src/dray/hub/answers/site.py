@@ -41,7 +41,7 @@ from dray.hub.documents.receipts import ReceiptFilter, ReceiptSight, find_docume
 from dray.hub.documents.records import Document, moment
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
-from dray.hub.store.base import Store
+from dray.hub.rows import Rows
 
 
 class SiteParts(NamedTuple):
@@ -52,7 +52,7 @@ class SiteParts(NamedTuple):
     clock: HubClock
     pacing: SubmitPacing
     statistics: QueueStatistics
-    store: Store
+    rows: Rows
 
 
 class _Sight(NamedTuple):
@@ -213,16 +213,16 @@ class SiteAnswers:
 
     async def preemptions(self, caller: Caller, wanted: ReceiptFilter) -> Document:
         return await self._engine.read(
-            lambda state: list_document(self._sight(caller, state), wanted, self._parts.clock.read())
+            lambda state: list_document(self._sight(caller), wanted, self._parts.clock.read())
         )
 
     async def preemption(self, caller: Caller, receipt_id: str) -> Document:
         return await self._engine.read(
-            lambda state: find_document(self._sight(caller, state), receipt_id, self._parts.clock.read())
+            lambda state: find_document(self._sight(caller), receipt_id, self._parts.clock.read())
         )
 
-    def _sight(self, caller: Caller, state: State) -> ReceiptSight:
-        return ReceiptSight(caller, state, self._parts.store)
+    def _sight(self, caller: Caller) -> ReceiptSight:
+        return ReceiptSight(caller, self._parts.rows)
 
 
 def _policy_answer(state: State) -> Document:

@@ -14,7 +14,8 @@ import msgspec
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import LANE, Attempt, Job, JobState, Phase, Task
 from dray.hub.calls.results import CallRow, rows_of
-from dray.hub.store.base import Chunk, ResultsChunk, Store
+from dray.hub.rows import Rows
+from dray.hub.store.base import Chunk, ResultsChunk
 from dray.wire.messages.worker import PackedValue
 
 _PHASES = {"succeeded": Phase.SUCCEEDED, "failed": Phase.FAILED, "killed": Phase.KILLED}
@@ -43,49 +44,50 @@ class End(NamedTuple):
 class CallReader:
     """Reads calls. `fresh` gives the chunks of the turn that is under way."""
 
-    def __init__(self, store: Store, fresh: Callable[[], Sequence[Chunk]]) -> None:
-        self.store, self._fresh = store, fresh
+    def __init__(self, records: Rows, fresh: Callable[[], Sequence[Chunk]]) -> None:
+        self.records, self._fresh = records, fresh
 
     def rows(self, job_id: str, first: int, end: int) -> dict[int, CallRow]:
         """Give the recorded results of the calls `first` to `end - 1` by index."""
         found: dict[int, CallRow] = {}
-        for chunk in self.store.find_results(job_id, first, end):
+        for chunk in self.records.results(job_id, first, end):
             found |= {row.index: row for row in rows_of(chunk, first, end)}
         for kept in self._fresh():
             if isinstance(kept, ResultsChunk) and kept.job_id == job_id:
                 found |= {row.index: row for row in rows_of(kept, first, end)}
         return found
 
-    def calls(self, state: State, job: Job, first: int, end: int) -> Iterator[Call]:
+    def calls(self, job: Job, first: int, end: int) -> Iterator[Call]:
         """Give the calls `first` to `end - 1` in order; to be used inside a turn."""
         end = min(end, job.total)
         if end <= first:
             return
-        rows, given = self.rows(job.id, first, end), _given(state, job)
-        tasks = {task.index: task for task in self.store.find_tasks(job.id, first - 1, end - first)}
+        state, rows = self.records.state, self.rows(job.id, first, end)
+        given = _given(state, job)
+        tasks = {task.index: task for task in self.records.tasks(job.id, first, end - first)}
         for index in range(first, end):
             known = state.tasks.get((job.id, index)) or tasks.get(index)
             yield _call(job, index, known, rows.get(index), given.get(index))
 
-    def ends(self, state: State, job: Job, first: int, end: int) -> Iterator[End]:
+    def ends(self, job: Job, first: int, end: int) -> Iterator[End]:
         """Give those of the calls `first` to `end - 1` that have ended, without all that a document shows of them."""
         rows = self.rows(job.id, first, end) if end > first else {}
         missing = end - first - len(rows)
-        tasks = self.store.find_tasks(job.id, first - 1, end - first) if missing > 0 else []
+        tasks = self.records.tasks(job.id, first, end - first) if missing > 0 else []
         known = {task.index: task for task in tasks}
         for index in range(first, end):
             if (row := rows.get(index)) is not None:
                 yield End(index, row.state, row.value, row.exit_class, row.error, row.worker)
                 continue
-            task = state.tasks.get((job.id, index)) or known.get(index)
+            task = self.records.state.tasks.get((job.id, index)) or known.get(index)
             if task is None or (job.state.final and not task.state.final):
                 task = _unplaced(job, index)
             if task.state.final:
                 yield End(index, task.state.value, None, task.exit_class, task.error)
 
-    def call(self, state: State, job: Job, index: int) -> Call:
+    def call(self, job: Job, index: int) -> Call:
         """Give one call."""
-        return next(self.calls(state, job, index, index + 1))
+        return next(self.calls(job, index, index + 1))
 
 
 def _given(state: State, job: Job) -> dict[int, tuple[int, Attempt]]:

@@ -18,10 +18,10 @@ from dray.hub.access.caller import Caller
 from dray.hub.answers.answers import Answers
 from dray.hub.answers.slices import work_off
 from dray.hub.channel.watches import Watcher, Watches
-from dray.hub.decisions.commands import find_job, owned
+from dray.hub.decisions.commands import owned
 from dray.hub.documents.records import Document
 from dray.hub.engine.engine import Engine
-from dray.hub.store.base import Store
+from dray.hub.rows import Rows
 from dray.wire.messages.worker import PackedValue
 
 ANSWER_BYTES = 4 << 20
@@ -31,8 +31,8 @@ _DOCUMENT_BYTES = 2048
 class ChannelAnswers:
     """One hub's answers to its channels."""
 
-    def __init__(self, answers: Answers, engine: Engine, store: Store) -> None:
-        self._answers, self._engine, self._store = answers, engine, store
+    def __init__(self, answers: Answers, engine: Engine, rows: Rows) -> None:
+        self._answers, self._engine, self._rows = answers, engine, rows
         self._watches = Watches(engine.state, lambda: engine.seq, self._last_row)
         answers.listeners.append(self._watches.hear)
 
@@ -79,9 +79,9 @@ class ChannelAnswers:
         """Give states and values of a range of tasks in columns; None stands for a task without a value."""
 
         def look(state: State) -> Document:
-            job = owned(caller, find_job(state, self._store, job_id), job_id)
+            job = owned(caller, self._rows.job(job_id), job_id)
             if job.calls:
-                return self._call_values(state, job, first, limit)
+                return self._call_values(job, first, limit)
             indices = range(first, min(job.total, first + limit))
             shown: list[tuple[str, bytes | None]] = []
             size = 0
@@ -102,11 +102,11 @@ class ChannelAnswers:
 
         return await self._engine.read(look)
 
-    def _call_values(self, state: State, job: Job, first: int, limit: int) -> Document:
+    def _call_values(self, job: Job, first: int, limit: int) -> Document:
         states: list[str] = []
         values: list[PackedValue | None] = []
         size = 0
-        for call in self._answers.calls.calls(state, job, first, first + limit):
+        for call in self._answers.calls.calls(job, first, first + limit):
             if size > ANSWER_BYTES:
                 break
             states.append(call.task.state.value)
@@ -131,7 +131,7 @@ class ChannelAnswers:
                     left.append(job_id)
                     continue
                 try:
-                    job = owned(caller, find_job(state, self._store, job_id), job_id)
+                    job = owned(caller, self._rows.job(job_id), job_id)
                 except NotFound:
                     missing.append(job_id)
                     continue
@@ -148,12 +148,12 @@ class ChannelAnswers:
         ending: Document = {"document": self._answers.documents.whole(state, job, attempts)}
         value: PackedValue | None = _value(attempts)
         if job.calls and not job.numbered:
-            row = self._answers.calls.call(state, job, 0).row
+            row = self._answers.calls.call(job, 0).row
             value = row.value if row is not None else None
         return ending | {"value": value} if value else ending
 
     def _task(self, state: State, job: Job, index: int) -> tuple[str, bytes | None]:
-        task = state.tasks.get((job.id, index)) or self._store.find_task(job.id, index)
+        task = self._rows.task(job.id, index)
         if task is None:
             return job.rest.value, None
         value = _value(self._answers.documents.attempts_of(state, job, index)) if task.state.final else b""

@@ -27,7 +27,7 @@ from dray.errors import (
 from dray.hub.access.caller import Caller
 from dray.hub.calls.arguments import ArgsMemory, pack_args
 from dray.hub.calls.results import digests_of
-from dray.hub.decisions.commands import Sources, find_job, owned, read_specs, submit
+from dray.hub.decisions.commands import Sources, owned, read_specs, submit
 from dray.hub.engine.turns import Decision
 from dray.hub.store.base import AuditRecord, BlobRef, Chunk
 from dray.wire.messages.client import Calls, open_document
@@ -74,7 +74,7 @@ def add_calls(
     """Make the decision of one `calls` message."""
 
     def decide(state: State, clock: Clock) -> Decision:
-        job = find_job(state, sources.submit.store, body.job)
+        job = sources.submit.rows.job(body.job)
         if spec is None and (job is None or not caller.sees(job.user)):
             raise NotFound(
                 f"there is no job {body.job!r}, or it is not yours: send its spec with the first calls"

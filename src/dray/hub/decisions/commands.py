@@ -21,12 +21,14 @@ from dray.core.model.specs.check import MAX_PROBLEMS, check_spec
 from dray.core.model.specs.spec import JobSpec, pack_spec, unpack_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
 from dray.hub.access.caller import Caller
+from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.edits import check_deadlines
 from dray.hub.decisions.pacing import SubmitPacing
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import Open, resolve
 from dray.hub.engine.turns import Decision
-from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Store
+from dray.hub.rows import Rows
+from dray.hub.store.base import AuditRecord, KeyRow
 from dray.wire.messages.codec import MAX_DEPTH, depth_of
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -68,12 +70,12 @@ def draw_ids(count: int) -> list[str]:
 class Sources(NamedTuple):
     """What a submit is checked against beside the state."""
 
-    store: Store
+    rows: Rows
+    calls: CallReader
     keys: KeyMemory
     low_space: Callable[[], bool]
     draw: Callable[[int], list[str]] = draw_ids
     pacing: SubmitPacing | None = None
-    fresh: Callable[[], Sequence[Chunk]] = lambda: ()
 
 
 def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = False) -> list[JobSpec]:
@@ -154,9 +156,9 @@ def submit(
     """Make the decision of one submit: new jobs, the same ones again, or a conflict."""
 
     def decide(state: State, clock: Clock) -> Decision:
-        known = _known_by_key(state, sources, caller, specs, key)
+        known = _known_by_key(sources, caller, specs, key)
         if known is None:
-            known = _known_by_ids(state, sources.store, caller, specs)
+            known = _known_by_ids(sources.rows, caller, specs)
         if known is not None:
             ids = known
             return Decision(answer=lambda after: finish(after, ids, False))
@@ -166,7 +168,7 @@ def submit(
                 "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
             )
         check_deadlines(specs, clock)
-        needs = resolve(state, sources.store, caller, specs, sources.fresh)
+        needs = resolve(sources.calls, caller, specs)
         if sources.pacing is not None:
             # Last of all checks: what is refused for another reason has cost nothing.
             sources.pacing.take(state.policy, specs, clock)
@@ -194,13 +196,13 @@ def _new_job(state: State, spec: JobSpec, drawn: str, need: Open) -> NewJob:
 
 
 def _known_by_key(
-    state: State, sources: Sources, caller: Caller, specs: Sequence[JobSpec], key: str
+    sources: Sources, caller: Caller, specs: Sequence[JobSpec], key: str
 ) -> tuple[str, ...] | None:
     if not key:
         return None
     ids = sources.keys.find(caller.user, key)
     if ids is None:
-        row = sources.store.find_key(caller.user, key)
+        row = sources.rows.key(caller.user, key)
         ids = row.job_ids if row is not None else None
     if ids is None:
         return None
@@ -209,7 +211,7 @@ def _known_by_key(
             f"the idempotency key {key!r} was used for {len(ids)} jobs, this request has {len(specs)}"
         )
     for job_id, spec in zip(ids, specs, strict=True):
-        job = find_job(state, sources.store, job_id)
+        job = sources.rows.job(job_id)
         if (spec.id and spec.id != job_id) or (job is not None and not _same(job, spec)):
             raise Conflict(
                 f"the idempotency key {key!r} was used for another spec (job {job_id}): use a new key"
@@ -217,10 +219,8 @@ def _known_by_key(
     return ids
 
 
-def _known_by_ids(
-    state: State, store: Store, caller: Caller, specs: Sequence[JobSpec]
-) -> tuple[str, ...] | None:
-    found = [(spec, find_job(state, store, spec.id)) for spec in specs if spec.id]
+def _known_by_ids(rows: Rows, caller: Caller, specs: Sequence[JobSpec]) -> tuple[str, ...] | None:
+    found = [(spec, rows.job(spec.id)) for spec in specs if spec.id]
     there = [(spec, job) for spec, job in found if job is not None]
     for spec, job in there:
         if not caller.sees(job.user) or not _same(job, spec):
@@ -240,11 +240,6 @@ def _same(job: Job, spec: JobSpec) -> bool:
     return submitted == msgspec.structs.replace(spec, id="") and job.user == spec.user_id
 
 
-def find_job(state: State, store: Store, job_id: str) -> Job | None:
-    """Find a job in memory or, once it has ended and left, in its row."""
-    return state.jobs.get(job_id) or store.find_job(job_id)
-
-
 def owned(caller: Caller, job: Job | None, job_id: str) -> Job:
     """Give the job if the caller may see it; what belongs to others does not exist."""
     if job is None or not caller.sees(job.user):
@@ -259,12 +254,12 @@ def works_for(state: State, caller: Caller, user: str) -> bool:
 
 
 def cancel(
-    caller: Caller, job_id: str, index: int | None, grace_s: float | None, store: Store, finish: Finish
+    caller: Caller, job_id: str, index: int | None, grace_s: float | None, rows: Rows, finish: Finish
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of one cancel; a finished job is left as it is, and the answer says so."""
 
     def decide(state: State, clock: Clock) -> Decision:
-        job = owned(caller, find_job(state, store, job_id), job_id)
+        job = owned(caller, rows.job(job_id), job_id)
         if index is not None and not 0 <= index < job.total:
             raise NotFound(f"job {job_id!r} has no task {index}: it has {job.total}")
         if job.state.final or job.id not in state.jobs:

@@ -22,9 +22,10 @@ from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.policy import check_queue
-from dray.hub.decisions.prerequisites import Fresh, resolve_edit
+from dray.hub.decisions.prerequisites import resolve_edit
 from dray.hub.engine.turns import Decision
-from dray.hub.store.base import AuditRecord, Store
+from dray.hub.rows import Rows
+from dray.hub.store.base import AuditRecord
 
 # What a job is, rather than what it asks for; `array` apart from its limit goes with them.
 FIXED = ("id", "type", "user_id", "node_count", "function")
@@ -36,12 +37,12 @@ Finish = Callable[[State, str, str], Any]
 
 
 def hold(
-    caller: Caller, job_id: str, on: bool, store: Store, finish: Finish
+    caller: Caller, job_id: str, on: bool, rows: Rows, finish: Finish
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of one hold or release; one that changes nothing says so."""
 
     def decide(state: State, clock: Clock) -> Decision:
-        job = living(caller, state, store, job_id, "held" if on else "released")
+        job = living(caller, rows, job_id, "held" if on else "released")
         note = ""
         if job.held == on:
             note = f"held already, by {job.held_by}" if on else "it was not held"
@@ -55,15 +56,15 @@ def hold(
 
 
 def requeue(
-    caller: Caller, job_id: str, index: int | None, store: Store, finish: Finish
+    caller: Caller, job_id: str, index: int | None, calls: CallReader, finish: Finish
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of one requeue: of all that runs of a job, or of one task."""
 
     def decide(state: State, clock: Clock) -> Decision:
-        job = living(caller, state, store, job_id, "queued again")
+        job = living(caller, calls.records, job_id, "queued again")
         if index is not None and not 0 <= index < job.total:
             raise NotFound(f"job {job_id!r} has no task {index}: it has {job.total}")
-        ended = None if index is None else _task_state(state, store, job, index)
+        ended = None if index is None else _task_state(calls, job, index)
         if ended is not None and ended.final:
             raise Conflict(
                 f"task {index} of job {job_id} has ended ({ended}): its result never changes; submit it again"
@@ -83,24 +84,24 @@ def requeue(
     return decide
 
 
-def _task_state(state: State, store: Store, job: Job, index: int) -> JobState | None:
+def _task_state(calls: CallReader, job: Job, index: int) -> JobState | None:
     """How one task stands, where it has a result or a record."""
-    rows = CallReader(store, lambda: ()).rows(job.id, index, index + 1) if job.calls else {}
+    rows = calls.rows(job.id, index, index + 1) if job.calls else {}
     if index in rows:
         return JobState(rows[index].state)
-    task = state.tasks.get((job.id, index)) or store.find_task(job.id, index)
+    task = calls.records.task(job.id, index)
     return task.state if task is not None else None
 
 
 def edit(
-    caller: Caller, job_id: str, changes: Mapping[str, Any], store: Store, finish: Finish, fresh: Fresh
+    caller: Caller, job_id: str, changes: Mapping[str, Any], calls: CallReader, finish: Finish
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of one edit: a new spec made of the old one and the changes, checked whole."""
     if not changes:
         raise InvalidInput("nothing is to be changed: give at least one field of the job")
 
     def decide(state: State, clock: Clock) -> Decision:
-        job = living(caller, state, store, job_id, "changed")
+        job = living(caller, calls.records, job_id, "changed")
         before = unpack_spec(job.spec)
         spec = revise(before, changes)
         _check_stage(job, before, spec)
@@ -111,7 +112,7 @@ def edit(
         events: list[Event] = []
         after = job.after
         if spec.after != before.after:
-            after = resolve_edit(state, store, caller, job, spec.after, fresh)
+            after = resolve_edit(calls, caller, job, spec.after)
         if spec != before:
             events.append(JobEdited(job_id, pack_spec(spec), caller.user, after))
         if "hold" in changes and spec.hold != job.held:
@@ -130,12 +131,12 @@ def _is_of(attempt: Attempt, index: int | None) -> bool:
     return attempt.index == index if attempt.calls is None else attempt.calls.get(index, 0) > 0
 
 
-def living(caller: Caller, state: State, store: Store, job_id: str, what: str) -> Job:
+def living(caller: Caller, rows: Rows, job_id: str, what: str) -> Job:
     """Give a job that the caller may change and that has not ended."""
-    job = state.jobs.get(job_id) or store.find_job(job_id)
+    job = rows.job(job_id)
     if job is None or not caller.sees(job.user):
         raise NotFound(f"there is no job {job_id!r}, or it is not yours")
-    if job.state.final or job_id not in state.jobs:
+    if job.state.final or job_id not in rows.state.jobs:
         raise Conflict(
             f"job {job_id} has ended ({job.state}) and cannot be {what}: its result never changes; "
             f"to run it again: dray submit --from {job_id}"

@@ -6,20 +6,16 @@ for those who wait: `core.lifecycle` does that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.holding.dependencies import reaches
-from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job, JobState
 from dray.core.model.specs.dependency import broken_words, is_met, read_need
 from dray.core.model.specs.spec import JobSpec
 from dray.errors import InvalidSpec, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
-from dray.hub.store.base import Chunk, Store
-
-Fresh = Callable[[], Sequence[Chunk]]
 
 
 class Open(NamedTuple):
@@ -32,45 +28,39 @@ class Open(NamedTuple):
 NOTHING = Open()
 
 
-def resolve(
-    state: State, store: Store, caller: Caller, specs: Sequence[JobSpec], fresh: Fresh = lambda: ()
-) -> list[Open]:
+def resolve(reader: CallReader, caller: Caller, specs: Sequence[JobSpec]) -> list[Open]:
     """Look up what each job of a submit waits for; unknown jobs and circles are refused, all at once."""
     if not any(spec.after for spec in specs):
         return [NOTHING] * len(specs)
     batch = {spec.id: spec for spec in specs if spec.id}
     problems: list[Problem] = []
     found = []
-    reader = CallReader(store, fresh)
     for place, spec in enumerate(specs):
         prefix = f"[{place}]." if len(specs) > 1 else ""
-        found.append(_look_up(state, reader, caller, spec.after, batch, prefix, problems))
+        found.append(_look_up(reader, caller, spec.after, batch, prefix, problems))
     if not problems and (circle := _find_circle(batch)):
         problems = [Problem("after", f"these jobs wait for each other in a circle: {' -> '.join(circle)}")]
     _refuse(problems)
     return found
 
 
-def resolve_edit(
-    state: State, store: Store, caller: Caller, job: Job, after: Sequence[str], fresh: Fresh
-) -> tuple[str, ...]:
+def resolve_edit(reader: CallReader, caller: Caller, job: Job, after: Sequence[str]) -> tuple[str, ...]:
     """Look up what an edited job shall wait for; what can never be met, or would close a circle, is refused."""
     problems: list[Problem] = []
-    found = _look_up(state, CallReader(store, fresh), caller, after, {}, "", problems)
+    found = _look_up(reader, caller, after, {}, "", problems)
     if found.broken:
         problems.append(Problem("after", f"can never be met: {found.broken}"))
     for text in found.after:
         other = read_need(text).job_id
         if other == job.id:
             problems.append(Problem("after", f"job {job.id} would wait for itself"))
-        elif reaches(state, other, job.id):
+        elif reaches(reader.records.state, other, job.id):
             problems.append(Problem("after", f"job {other} waits for job {job.id} already: a circle"))
     _refuse(problems)
     return found.after
 
 
 def _look_up(
-    state: State,
     reader: CallReader,
     caller: Caller,
     after: Sequence[str],
@@ -84,7 +74,7 @@ def _look_up(
         if need.job_id in batch:
             still_open.append(text)
             continue
-        job = state.jobs.get(need.job_id) or reader.store.find_job(need.job_id)
+        job = reader.records.job(need.job_id)
         if job is None or not caller.sees(job.user):
             what = f"there is no job {need.job_id!r} to wait for, or it is not yours"
             problems.append(Problem(f"{prefix}after[{number}]", what))
@@ -93,7 +83,7 @@ def _look_up(
             what = f"job {job.id} has no task {need.task} to wait for: it has {job.total}"
             problems.append(Problem(f"{prefix}after[{number}]", what))
             continue
-        ended = job.state if need.task < 0 else _task_state(state, reader, job, need.task)
+        ended = job.state if need.task < 0 else _task_state(reader, job, need.task)
         if not ended.final:
             still_open.append(text)
         elif not is_met(need, ended):
@@ -101,11 +91,11 @@ def _look_up(
     return Open(tuple(still_open), broken)
 
 
-def _task_state(state: State, reader: CallReader, job: Job, index: int) -> JobState:
+def _task_state(reader: CallReader, job: Job, index: int) -> JobState:
     """How one task stands; a call that ended is known to its chunk alone."""
     if job.calls:
-        return reader.call(state, job, index).task.state
-    task = state.tasks.get((job.id, index)) or reader.store.find_task(job.id, index)
+        return reader.call(job, index).task.state
+    task = reader.records.task(job.id, index)
     return job.rest if task is None else task.state
 
 

@@ -22,7 +22,7 @@ from dray.core.scheduling.claims.reservations import MOST_ROWS, earliest
 from dray.errors import NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.documents.records import Document, moment
-from dray.hub.store.base import Store
+from dray.hub.rows import Rows
 
 TOP_USERS = 10
 STOPPING, WAITING, STARTING, RUNNING, GONE = "stopping", "waiting", "starting", "running", "gone"
@@ -42,8 +42,11 @@ class ReceiptSight(NamedTuple):
     """Who looks, and at what."""
 
     caller: Caller
-    state: State
-    store: Store
+    rows: Rows
+
+    @property
+    def state(self) -> State:
+        return self.rows.state
 
     def sees(self, receipt: Receipt) -> bool:
         """Whether this receipt is any business of the caller's."""
@@ -73,14 +76,8 @@ class ReceiptSight(NamedTuple):
 
     def spell(self, job_id: str, index: int) -> str:
         """A task's id as people write it: the only task of a job goes by the job's."""
-        job = self.state.jobs.get(job_id) or self.store.find_job(job_id)
+        job = self.rows.job(job_id)
         return task_id(job_id, index if job is not None and job.numbered else -1)
-
-    def attempt(self, uid: str) -> Attempt | None:
-        return self.state.attempts.get(uid) or self.store.find_attempt(uid)
-
-    def task(self, job_id: str, index: int) -> Task | None:
-        return self.state.tasks.get((job_id, index)) or self.store.find_task(job_id, index)
 
 
 def list_document(sight: ReceiptSight, wanted: ReceiptFilter, clock: Clock) -> Document:
@@ -131,7 +128,7 @@ def receipt_document(sight: ReceiptSight, receipt: Receipt, clock: Clock | None 
 
 def _victim_document(sight: ReceiptSight, receipt: Receipt, victim: Victim, clock: Clock | None) -> Document:
     mine = sight.caller.sees(victim.user)
-    attempt, task = sight.attempt(victim.uid), sight.task(victim.job_id, victim.index)
+    attempt, task = sight.rows.attempt(victim.uid), sight.rows.task(victim.job_id, victim.index)
     state = _tell_state(sight, attempt, task)
     if not mine and state != STOPPING:
         state = GONE
@@ -169,7 +166,7 @@ def _tell_state(sight: ReceiptSight, attempt: Attempt | None, task: Task | None)
         return task.state.value
     if not task.current:
         return WAITING
-    newest = sight.attempt(task.current)
+    newest = sight.rows.attempt(task.current)
     return RUNNING if newest is not None and newest.phase is not Phase.ASSIGNED else STARTING
 
 
@@ -179,8 +176,7 @@ def _next_attempt(
     """The attempt in which the task came back; None while it has not."""
     if attempt is None or task is None or task.attempts <= attempt.no:
         return None
-    rows = sight.store.find_attempts(victim.job_id, victim.index)
-    known = {row.uid: row for row in rows}
+    known = {row.uid: row for row in sight.rows.attempts(victim.job_id, victim.index)}
     if (newest := sight.state.attempts.get(task.last_uid)) is not None:
         known[newest.uid] = newest
     later = [one for one in known.values() if one.no > attempt.no and one.started_at_ms]

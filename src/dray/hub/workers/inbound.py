@@ -41,7 +41,8 @@ from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import LANE, Attempt
 from dray.hub.calls.results import record
 from dray.hub.engine.turns import Leaving
-from dray.hub.store.base import Chunk, Position, Store
+from dray.hub.rows import Rows
+from dray.hub.store.base import Chunk, Position
 from dray.wire.messages.worker import (
     MAX_NOTE,
     CallsResult,
@@ -136,12 +137,13 @@ def is_forgotten(began: Position, body: Register) -> bool:
 
 
 def register(
-    state: State, store: Store, session: int, body: Register, owner: str, most: int = 1 << 30
+    rows: Rows, session: int, body: Register, owner: str, most: int = 1 << 30
 ) -> Iterator[Event | Effect]:
     """Let a session in under its id, then record what it said of itself. `owner` is the token it came with.
 
     Of more than `most` workers some of those that are gone are forgotten; one that comes back is new.
     """
+    state = rows.state
     if body.id not in state.workers and len(state.workers) >= most:
         for worker_id in forgettable(state)[: 1 + most // 100]:
             yield WorkerForgotten(worker_id)
@@ -164,7 +166,7 @@ def register(
         journal_id=body.journal_id or "",
         boot_id=body.boot_id or "",
         active=tuple(
-            _activity(state, store, body.id, item.task_id, item.attempt or "", item.state)
+            _activity(rows, body.id, item.task_id, item.attempt or "", item.state)
             for item in body.active_tasks or ()
         ),
         finished=tuple(outcome_of(result) for result in body.finished_unacked or ()),
@@ -174,14 +176,14 @@ def register(
     )
 
 
-def _activity(state: State, store: Store, worker: str, task: str, uid: str, said: str) -> Activity:
+def _activity(rows: Rows, worker: str, task: str, uid: str, said: str) -> Activity:
     job_id, index = split_task_id(task) or (task, -1)
-    over = False
+    over, state = False, rows.state
     found = find(state, worker, job_id, index, uid)
     if found is not None:
         uid, over = found.uid, not found.phase.live and not adoptable(state, found)
     else:
-        known = store.find_attempt(uid) if uid else store.newest_attempt(worker, job_id, max(index, 0))
+        known = rows.attempt(uid) if uid else rows.newest_attempt(worker, job_id, max(index, 0))
         named = (max(index, 0), LANE) if index < 0 else (index,)
         if known is not None and (
             (known.worker, known.job_id) != (worker, job_id) or known.index not in named

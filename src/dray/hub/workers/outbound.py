@@ -26,17 +26,15 @@ from dray.core.lifecycle.state.effects import (
     StopIfOver,
 )
 from dray.core.lifecycle.state.events import Clock
-from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.gangs import members, waits_for_go
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Phase
 from dray.core.model.specs.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
-from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.results import AckCalls, Recorded
 from dray.hub.documents.public_feed import Feed
 from dray.hub.engine.turns import Leaving
-from dray.hub.store.base import Store
+from dray.hub.rows import Rows
 from dray.hub.workers.sessions import Session, Sessions
 from dray.wire.messages.codec import message
 
@@ -56,21 +54,20 @@ class Runner:
 
     def __init__(
         self,
-        state: State,
+        rows: Rows,
         sessions: Sessions,
-        store: Store,
         feed: Feed,
         notice: Callable[[Note], None],
         heartbeat_s: float,
-        lanes: LaneFeed | None = None,
+        lanes: LaneFeed,
         publish: Publish | None = None,
         failed: Callable[[str, BaseException], None] | None = None,
     ) -> None:
         self._failed = failed or _raise
         self._seq = 0
-        self._state, self._sessions, self._store, self._feed = state, sessions, store, feed
+        self._state, self._rows, self._sessions, self._feed = rows.state, rows, sessions, feed
         self._notice, self._heartbeat_s = notice, heartbeat_s
-        self._lanes = lanes or LaneFeed(state, ArgsMemory(store), lambda job: "")
+        self._lanes = lanes
         self._publish = publish or (lambda seq, ended: None)
         self._ended: list[Recorded | CallsDone] = []
         self._acks: dict[str, list[int]] = {}
@@ -218,7 +215,7 @@ class Runner:
         """Superseded results whose attempts are on record: what those printed is taken all the same, from its start."""
         wanted: dict[str, dict[str, int]] = {}
         for uid in (uid for uid, verdict in effect.results.items() if verdict == "superseded"):
-            known = self._state.attempts.get(uid) or self._store.find_attempt(uid)
+            known = self._rows.attempt(uid)
             if known is not None and known.worker == effect.worker:
                 wanted[uid] = {}
         return wanted
@@ -231,7 +228,7 @@ class Runner:
         """A result for an attempt that memory let go: the rows know it, or nobody does."""
         index = max(effect.task_index, 0)
         if effect.uid:
-            known = self._store.find_attempt(effect.uid)
+            known = self._rows.attempt(effect.uid)
             if known is not None and (known.worker, known.job_id, known.index) != (
                 effect.worker,
                 effect.job_id,
@@ -239,7 +236,7 @@ class Runner:
             ):
                 known = None
         else:
-            known = self._store.newest_attempt(effect.worker, effect.job_id, index)
+            known = self._rows.newest_attempt(effect.worker, effect.job_id, index)
         if known is None or known.phase.live:
             name = task_id(effect.job_id, effect.task_index)
             if effect.uid and known is None:
@@ -251,10 +248,10 @@ class Runner:
         self._ack(Ack(effect.worker, "job_result", {known.uid: "superseded" if stale else "duplicate"}))
 
     def _stop_if_over(self, effect: StopIfOver) -> None:
-        known = self._store.find_attempt(effect.uid)
+        known = self._rows.attempt(effect.uid)
         if known is None or known.worker != effect.worker or known.phase.live:
             return
-        job = self._store.find_job(known.job_id)
+        job = self._rows.job(known.job_id)
         index = known.index if job is not None and job.numbered and not known.lane else -1
         self._cancel(Cancel(effect.worker, task_id(known.job_id, index), effect.uid, "superseded", 0))
 

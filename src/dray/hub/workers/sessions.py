@@ -23,6 +23,7 @@ from dray.hub.access.tokens import Tokens
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.told_turns import Behind
 from dray.hub.engine.turns import Decision
+from dray.hub.rows import Rows
 from dray.hub.store.base import Position, Store
 from dray.hub.workers import inbound
 from dray.hub.workers.frames import EXTENSION
@@ -212,6 +213,7 @@ class Sessions:
         self,
         engine: Callable[[], Engine],
         store: Store,
+        rows: Rows,
         outputs: Outputs,
         questions: Questions,
         limits: Limits,
@@ -220,7 +222,8 @@ class Sessions:
         behind: Behind = lambda worker, known, found: None,
     ) -> None:
         self._behind, self._began = behind, store.position()
-        self._engine, self._store, self._outputs, self._questions = engine, store, outputs, questions
+        self._engine, self._store, self._rows = engine, store, rows
+        self._outputs, self._questions = outputs, questions
         self._limits, self._hold, self._owners = limits, tokens.hold, owners
         self._accounts, self._users = tokens.accounts, tokens.users
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
@@ -428,7 +431,7 @@ class Sessions:
             if fault := owners.fault(state, caller, body.id):
                 return owners.refuse(state, caller, body.id, fault, number, clock)
             record = owners.claim(state, caller, body.id, clock)
-            steps = inbound.register(state, self._store, number, body, caller.token_id, most)
+            steps = inbound.register(self._rows, number, body, caller.token_id, most)
             return Decision(steps, audit=record)
 
         if not owners.fault(engine.state, caller, body.id):

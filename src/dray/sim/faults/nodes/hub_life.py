@@ -32,6 +32,7 @@ from dray.errors import DrayError, EpochLost, NotFound, StoreError
 from dray.hub.access.caller import Caller
 from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.assignments import LaneFeed
+from dray.hub.calls.reading import CallReader
 from dray.hub.decisions import calls as call_commands
 from dray.hub.decisions import commands, edits
 from dray.hub.decisions import policy as policy_changes
@@ -41,6 +42,7 @@ from dray.hub.engine.projection import build_projection
 from dray.hub.engine.recovery import recover
 from dray.hub.engine.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.hub.housekeeping import note_lost_epoch
+from dray.hub.rows import Rows
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
@@ -128,20 +130,16 @@ class HubLife:
         self.state: State = recovered.state
         self.state.uid_key = f"hub {number}".encode()
         wake_up(self.state, self.clock())
+        self.rows = Rows(self.state, self.store)
         self.conductor = Conductor(self.state, recovered.seq)
         self.sessions = SimSessions()
         sessions: Any = self.sessions
         feed: Any = SilentFeed()
         self.args = ArgsMemory(self.store, most_bytes=400)
         lanes = LaneFeed(self.state, self.args, lambda job: "")
-        self.runner = Runner(self.state, sessions, self.store, feed, self._tell, 10.0, lanes)
-        self.sources = Sources(
-            self.store,
-            KeyMemory(),
-            lambda: site.low_space,
-            self._draw_ids,
-            fresh=lambda: self.conductor.fresh,
-        )
+        self.runner = Runner(self.rows, sessions, feed, self._tell, 10.0, lanes)
+        self.calls = CallReader(self.rows, lambda: self.conductor.fresh)
+        self.sources = Sources(self.rows, self.calls, KeyMemory(), lambda: site.low_space, self._draw_ids)
         self.heard_ms: dict[str, int] = {}
         self.heard_then: dict[str, int] = {}
         self.asked: dict[int, int] = {}
@@ -225,20 +223,19 @@ class HubLife:
 
     def cancel(self, job_id: str, index: int | None, done: Any) -> None:
         """Cancel as a client would."""
-        self.post(commands.cancel(USER, job_id, index, None, self.store, lambda state, ids, did: did), done)
+        self.post(commands.cancel(USER, job_id, index, None, self.rows, lambda state, ids, did: did), done)
 
     def hold(self, job_id: str, on: bool, done: Any) -> None:
         """Hold or release as a client would."""
-        self.post(edits.hold(USER, job_id, on, self.store, lambda state, job_id, note: note), done)
+        self.post(edits.hold(USER, job_id, on, self.rows, lambda state, job_id, note: note), done)
 
     def requeue(self, job_id: str, index: int | None, done: Any) -> None:
         """Queue again as a client would."""
-        self.post(edits.requeue(USER, job_id, index, self.store, lambda state, job_id, note: note), done)
+        self.post(edits.requeue(USER, job_id, index, self.calls, lambda state, job_id, note: note), done)
 
     def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
         """Edit as a client would."""
-        finish, fresh = (lambda state, job_id, note: note), self.sources.fresh
-        self.post(edits.edit(USER, job_id, wanted, self.store, finish, fresh), done)
+        self.post(edits.edit(USER, job_id, wanted, self.calls, lambda state, job_id, note: note), done)
 
     def apply_policy(self, policy: Policy, done: Any) -> None:
         """Replace the policy as an operator would."""
@@ -262,14 +259,14 @@ class HubLife:
         )
 
     def _count_calls(self, state: State, job_id: str) -> int:
-        job = commands.find_job(state, self.store, job_id)
+        job = self.rows.job(job_id)
         return job.total if job is not None else 0
 
     def extend(self, job_id: str, count: int, close: bool, done: Any) -> None:
         """Give an open array further members, or close it; what has ended stays as it is."""
 
         def decide(state: State, clock: Clock) -> Decision:
-            job = commands.owned(USER, commands.find_job(state, self.store, job_id), job_id)
+            job = commands.owned(USER, self.rows.job(job_id), job_id)
             if not job.open or job.state.final:
                 raise NotFound(f"array {job_id} is closed")
             return Decision([ArrayExtended(job_id, count, close)], lambda after: True)
@@ -308,7 +305,7 @@ class HubLife:
         """Its turn has come; that it spoke counts, from outside, once it was let in."""
         self._knocks.append((session, at_ms))
         self.heard_then[session.worker] = at_ms
-        return Decision(inbound.register(self.state, self.store, session.number, body, body.id))
+        return Decision(inbound.register(self.rows, session.number, body, body.id))
 
     def _interpret(self, session: SimSession, body: WorkerMessage, answered: bool, at_ms: int) -> Decision:
         worker, number = session.worker, session.number
