@@ -11,12 +11,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dray import errors
+from dray.cli.asks import jobfile
+from dray.cli.machines import daemons
 from dray.config import TABLES
 from dray.core.model.units import format_bytes, format_seconds
 from dray.errors import DrayError
+from dray.functions import failures, values
 from dray.hub.answers.metrics import Gauges, Metrics
 from dray.hub.http.calls import ROUTES
 from dray.hub.http.replies import STATUS
@@ -35,7 +39,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "body_bytes": "largest HTTP body",
         "frame_text_bytes": "largest JSON frame of a worker",
         "frame_msgpack_bytes": "largest msgpack frame of a worker",
-        "json_depth": "deepest nesting of a body or frame",
+        "json_depth": "deepest nesting of an HTTP body; frames of workers and clients may nest 64 levels",
         "batch_specs": "most jobs in one `POST /jobs:batch`",
         "log_bytes_per_attempt": "output kept per attempt; past it only the count goes on",
         "queue_messages": "messages waiting for one worker before it is cut off",
@@ -144,12 +148,22 @@ looks like this, with every problem of the input at once:
            "problems": [{"where": "gpu_count", "what": "must be 0 or more, got -1"}]}}
 ```
 
-The command line prints the message with the code in brackets, and each problem on a line of its own.
+The command line prints the message with the code in brackets, and each problem on a line of its own. Codes without an
+HTTP status never leave a hub: the client and the command line raise them. Classes are those of `dray.errors`, where
+there is one of that name.
 """
+# What only clients meet.
+CLIENT_MODULES = (values, failures, jobfile, daemons)
 METRICS_INTRODUCTION = """# Metrics
 
 `GET /metrics` answers in the text form of Prometheus. It needs a token with the scope `read`. A histogram `x` has the
-series `x_bucket`, `x_sum` and `x_count`.
+series `x_bucket`, `x_sum` and `x_count`. Counters begin at 0 with each start of the hub; `x_created` says when.
+
+Workers are `ready`, `not_ready` (they say that they can start nothing, or are given nothing for a while after they
+refused work), `suspect` or `silent` (not heard of for 25 and 40 s), `draining` or `offline`. Phases of attempts are
+[those that end](states.md); one that was given up as lost and comes back is counted again when it ends. Calls are
+counted by the states `succeeded`, `failed` and `killed`. A turn that changes nothing commits nothing: it is in
+`dray_turn_seconds` alone.
 """
 API_INTRODUCTION = """# HTTP API
 
@@ -223,20 +237,29 @@ def _default(item: Field[Any]) -> str:
 
 def write_errors() -> str:
     """docs/reference/errors.md."""
-    kinds = [kind for _, kind in _classes() if kind.code != "error"]
-    rows = [(f"`{kind.code}`", _status(kind), f"`{kind.__name__}`", _first_line(kind)) for kind in kinds]
-    return f"{ERRORS_INTRODUCTION}\n{_table(('code', 'HTTP', 'class in `dray.errors`', 'meaning'), rows)}"
+    rows = [(f"`{kind.code}`", _status(kind), f"`{kind.__name__}`", _first_line(kind)) for kind in _kinds()]
+    return f"{ERRORS_INTRODUCTION}\n{_table(('code', 'HTTP', 'class', 'meaning'), rows)}"
 
 
-def _classes() -> Iterator[tuple[str, type[DrayError]]]:
-    """In the order of the module, which goes from what users do to what happens to them."""
-    for name, item in vars(errors).items():
-        if inspect.isclass(item) and issubclass(item, DrayError):
-            yield name, item
+def _kinds() -> Iterator[type[DrayError]]:
+    """What a hub answers, in the order of `dray.errors`, which goes from what users do to what happens to them."""
+    yield from _classes(errors)
+    yield from (kind for kind in STATUS if kind.__module__ != errors.__name__)
+    for module in CLIENT_MODULES:
+        yield from _classes(module)
+
+
+def _classes(module: ModuleType) -> Iterator[type[DrayError]]:
+    for item in vars(module).values():
+        own = inspect.isclass(item) and item.__module__ == module.__name__
+        if own and issubclass(item, DrayError) and "code" in vars(item) and item is not DrayError:
+            yield item
 
 
 def _status(kind: type[DrayError]) -> str:
-    return str(next((STATUS[base] for base in kind.__mro__ if base in STATUS), 500))
+    if kind.__module__ == errors.__name__ or kind in STATUS:
+        return str(next((STATUS[base] for base in kind.__mro__ if base in STATUS), 500))
+    return "–"
 
 
 def _first_line(kind: type[DrayError]) -> str:
@@ -245,8 +268,8 @@ def _first_line(kind: type[DrayError]) -> str:
 
 def write_metrics() -> str:
     """docs/reference/metrics.md."""
-    metrics = Metrics(lambda: Gauges({"default": 0}, {"ready": 0}))
-    metrics.count_outcome("succeeded")
+    metrics = Metrics(lambda: Gauges({"default": 0}, {"ready": 0}, attempts={"succeeded": 0}))
+    metrics.count_calls("succeeded", 1)
     metrics.count_request("submit_job", 201)
     rows = []
     for family in metrics.registry.collect():

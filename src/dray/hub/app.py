@@ -26,7 +26,6 @@ from dray.core.lifecycle.state.effects import CallsDone
 from dray.core.lifecycle.state.events import EpochStarted
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.policies.policy import DEFAULT_QUEUE
 from dray.descriptors import file_limit, raise_file_limit
 from dray.errors import DrayError, EpochLost, NoSpace, StoreGone
 from dray.hub.access.caller import Caller
@@ -46,7 +45,7 @@ from dray.hub.access.tokens import Tokens, ensure_first_token, rewrite_private, 
 from dray.hub.answers.answers import Answers, Parts, find_owner
 from dray.hub.answers.calls import CallAnswers
 from dray.hub.answers.estimates import Forecasts
-from dray.hub.answers.metrics import Gauges, Metrics
+from dray.hub.answers.metrics import Metrics
 from dray.hub.answers.site import SiteAnswers, SiteParts
 from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.assignments import LaneFeed
@@ -79,6 +78,7 @@ from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer, bind, bind_local
 from dray.hub.logs import set_up_logging
 from dray.hub.rows import Rows
+from dray.hub.standing import Standing
 from dray.hub.store.base import AuditRecord, Position, TokenRow
 from dray.hub.store.sqlite.errors import tell_unusable
 from dray.hub.store.sqlite.opening import Check
@@ -279,7 +279,8 @@ def _wire(
         return engine
 
     outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(rows))
-    metrics = Metrics(lambda: _gauges(state, sessions, ground))
+    standing = Standing(state, setbacks.reports, ground.certificate)
+    metrics = Metrics(lambda: standing.read(the_engine(), sessions))
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
     # Drawn anew: a hub that was put back to an earlier time counts again what it counted then, for other work.
@@ -299,7 +300,7 @@ def _wire(
         _publish_to(call_feed, blobs),
         partial(_report_effect, setbacks.reports),
     )
-    engine = Engine(state, writer, clock, runner, metrics, Projector(writer), seq, setbacks)
+    engine = Engine(state, writer, clock, runner, metrics, Projector(writer, seq), seq, setbacks)
 
     words = _make_words(secret, store, engine, behind)
     is_low = partial(store.low_space, config.min_free_bytes)
@@ -312,8 +313,7 @@ def _wire(
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
-    report = partial(_report_question, setbacks.reports)
-    budgets = Budgets(streams_most(file_limit()))
+    report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     desk = ChannelDesk(
         answers, ChannelAnswers(answers, engine, rows), calls, tokens.hold, budgets, words, report
     )
@@ -438,31 +438,6 @@ def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:
         call_feed.publish(seq, ended)
 
     return publish
-
-
-def _gauges(state: State, sessions: Sessions, ground: Ground) -> Gauges:
-    status = {"ready": 0, "offline": 0, "draining": 0, "suspect": 0, "silent": 0, "not_ready": 0}
-    for worker in state.workers.values():
-        presence = state.presence[worker.id]
-        kind = (
-            "silent"
-            if worker.silent
-            else "offline"
-            if not presence.session
-            else "draining"
-            if worker.draining
-            else "ready"
-        )
-        if kind == "ready" and presence.suspect:
-            kind = "suspect"
-        elif kind == "ready" and (presence.paused or presence.not_ready):
-            kind = "not_ready"
-        status[kind] += 1
-    waiting = {name: depth for name, depth in state.backlog.depth.items() if depth}
-    depths = dict.fromkeys([DEFAULT_QUEUE, *state.policy.queues], 0) | waiting
-    reports = len(ground.setbacks.reports.open())
-    left_s = ground.certificate.left_s if ground.certificate is not None else None
-    return Gauges(depths, status, len(sessions.open), len(state.touched), reports, left_s)
 
 
 async def stop_hub(hub: Hub) -> None:

@@ -408,10 +408,6 @@ class Answers:
                     waiter.set_result(None)
         elif note.type == "task_started":
             self._parts.metrics.observe_start_wait(note.data["waited_ms"] / 1000)
-        elif note.type == "task_ended":
-            self._parts.metrics.count_outcome(str(note.data["state"]))
-        elif note.type == "task_requeued":
-            self._parts.metrics.count_outcome("requeued")
 
     async def _wait_for_end(self, caller: Caller, job_id: str, wait_s: float) -> None:
         def join(state: State) -> asyncio.Future[None] | None:

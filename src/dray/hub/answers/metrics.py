@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -22,13 +22,18 @@ _WAIT_BUCKETS_S = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 36
 
 
 class Gauges(NamedTuple):
-    """How the hub stands at one moment. `log_lag` counts turns that are committed and not yet in the rows."""
+    """How the hub stands at one moment.
+
+    `log_lag` counts turns that are committed and not yet in the rows, `attempts` those that ended since the hub's
+    start, by phase.
+    """
 
     queue_depth: Mapping[str, int] = {}
     workers: Mapping[str, int] = {}
     sessions: int = 0
     log_lag: int = 0
     reports: int = 0
+    attempts: Mapping[str, int] = {}
     certificate_s: float | None = None
 
 
@@ -42,18 +47,19 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(_GaugeReader(read_gauges))
         turn = self._histogram("dray_turn_seconds", "One turn of the hub", _TURN_BUCKETS_S)
-        plan = self._histogram("dray_plan_seconds", "Planning within one turn", _TURN_BUCKETS_S)
+        plan = self._histogram(
+            "dray_plan_seconds", "One turn up to its commit: messages, timers and the pass", _TURN_BUCKETS_S
+        )
         commit = self._histogram("dray_commit_seconds", "One commit of the store", _TURN_BUCKETS_S)
         wait = self._histogram(
-            "dray_start_wait_seconds", "From submit to the start of a task", _WAIT_BUCKETS_S
+            "dray_start_wait_seconds",
+            "From the submit of a job to each start of a task of it",
+            _WAIT_BUCKETS_S,
         )
         self.observe_turn = turn.observe
         self.observe_plan = plan.observe
         self.observe_commit = commit.observe
         self.observe_start_wait = wait.observe
-        self._outcomes = Counter(
-            "dray_attempts", "Attempts that ended, by phase", ["phase"], registry=self.registry
-        )
         self._requests = Counter(
             "dray_http_requests", "HTTP requests answered", ["route", "status"], registry=self.registry
         )
@@ -63,15 +69,7 @@ class Metrics:
         )
         self._call_children: dict[str, Counter] = {}
         self.count_blob = self._blob_bytes.inc
-        self._outcome_children: dict[str, Counter] = {}
         self._request_children: dict[tuple[str, int], Counter] = {}
-
-    def count_outcome(self, phase: str) -> None:
-        """Count one ended attempt."""
-        child = self._outcome_children.get(phase)
-        if child is None:
-            child = self._outcome_children[phase] = self._outcomes.labels(phase)
-        child.inc()
 
     def count_calls(self, state: str, count: int) -> None:
         """Count calls whose results were recorded together."""
@@ -133,7 +131,7 @@ class _GaugeReader(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._read()
-        depth = GaugeMetricFamily("dray_queue_depth", "Tasks that wait, by queue", labels=["queue"])
+        depth = GaugeMetricFamily("dray_queue_depth", "Tasks and calls that wait, by queue", labels=["queue"])
         for queue, count in sorted(now.queue_depth.items()):
             depth.add_metric([queue], count)
         workers = GaugeMetricFamily("dray_workers", "Workers by state", labels=["state"])
@@ -146,6 +144,12 @@ class _GaugeReader(Collector):
         yield GaugeMetricFamily(
             "dray_reports", "Reports of faults that nobody has dealt with", value=now.reports
         )
+        attempts = CounterMetricFamily(
+            "dray_attempts", "Attempts of tasks that ended, by phase", labels=["phase"]
+        )
+        for phase, count in sorted(now.attempts.items()):
+            attempts.add_metric([phase], count)
+        yield attempts
         certificate = GaugeMetricFamily(
             "dray_certificate_seconds", "Time until the hub's certificate ends, with TLS"
         )

@@ -98,6 +98,11 @@ class Engine:
         """The chunks of the turn that is under way, which the store does not show yet."""
         return self._conductor.fresh
 
+    @property
+    def log_lag(self) -> int:
+        """How many turns the rows are behind."""
+        return self._projector.lag(self.state, self.seq)
+
     # --- the way in -------------------------------------------------------------------------------------------------
 
     def post(self, decide: Decide, who: str = "", body: Any = None, presses: bool = False) -> None:

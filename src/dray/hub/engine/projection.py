@@ -33,11 +33,17 @@ _pack = msgspec.msgpack.Encoder().encode
 class Projector:
     """Owns what was touched since the last projection; at most one projection is under way."""
 
-    def __init__(self, writer: StoreWriter) -> None:
+    def __init__(self, writer: StoreWriter, seq: int) -> None:
         self._writer = writer
         self._since: float | None = None
         self._under_way: asyncio.Task[None] | None = None
         self._written: list[Touched] = []
+        self._applied = seq
+
+    def lag(self, state: State, seq: int) -> int:
+        """How many turns the rows are behind. One that changes no row leaves nothing to wait for."""
+        idle = self._under_way is None or self._under_way.done()
+        return 0 if idle and not len(state.touched) else seq - self._applied
 
     def wait_s(self, state: State) -> float | None:
         """How long until the rows are due; None while nothing changed."""
@@ -84,6 +90,7 @@ class Projector:
                     settler.set_exception(NotReady(f"the rows could not be written: {failure}"))
             raise
         self._written.append(touched)
+        self._applied = projection.applied_seq
         for settler in settlers:
             if not settler.done():
                 settler.set_result(None)

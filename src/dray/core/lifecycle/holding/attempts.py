@@ -65,6 +65,8 @@ def move(state: State, attempt: Attempt, trigger: str) -> bool:
     state.touched.attempts[attempt.uid] = None
     if before.live != after.live:
         hold(state, attempt, 1 if after.live else -1)
+        if not after.live and not attempt.lane:
+            state.ends[after] = state.ends.get(after, 0) + 1
     return True
 
 

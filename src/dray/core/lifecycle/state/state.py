@@ -1,12 +1,12 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, progress, polls, resuming, accept_lag_ms: how late assignments were answered of late), learnt in
-passing (experience) or a cache that can be derived (columns, backlog, needs, parties, held, live_of, requeued_of,
-dependents, task_waiters, newest, timers, reservations, first_missing: up to which rank a gang is accepted; hungry:
-lanes to be looked at, busy: lanes whose call takes longer than was thought, lingering: until when some without calls
-are kept, spent_on: on which session each was opened). Memory holds live work: ended entities leave once their rows are
-written.
+signal (presence, progress, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how many
+attempts of tasks ended in which phase), learnt in passing (experience) or a cache that can be derived (columns,
+backlog, needs, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
+first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
+than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened).
+Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import task_id
 from dray.core.model.policies.policy import Policy
 from dray.core.model.records.ledger import LedgerKey, LedgerRecord, Receipt
-from dray.core.model.records.records import Attempt, Job, Task
+from dray.core.model.records.records import Attempt, Job, Phase, Task
 from dray.core.model.records.worker import Presence, Progress, Worker
 from dray.core.model.specs.resources import Ask, Asks
 
@@ -118,6 +118,7 @@ class State:
         self.needs = Needs()
         self.experience = Experience()
         self.touched = Touched()
+        self.ends: dict[Phase, int] = {}
         self.polls: dict[str, int] = {}
         self.first_missing: dict[str, int] = {}
         self.hungry: dict[str, None] = {}
