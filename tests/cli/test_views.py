@@ -109,7 +109,8 @@ def test_ps_asks_for_the_living_and_the_recently_ended(hub, job, capfd):
     fresh = job("fresh", state="failed", submitted_at=stamp(90), ended_at=stamp(60))
     old = job("old", state="failed", submitted_at=stamp(9000), ended_at=stamp(700))
     answers = {
-        "pending,running": [living],
+        "running": [living],
+        "pending": [],
         "succeeded,failed,killed,worker_failed,unschedulable": [fresh, old],
     }
     seen = []
@@ -163,7 +164,7 @@ def test_ps_turns_pages_until_it_has_enough(hub, job, capfd):
     assert main(["ps", "-a", "-n", "450"]) == 0
     captured = capfd.readouterr()
     assert len(captured.out.splitlines()) == 451
-    assert "the newest 450" in captured.err
+    assert "450 jobs shown, there are more" in captured.err
 
 
 def test_show_of_a_job_and_of_a_task(hub, capfd):

@@ -25,6 +25,7 @@ from dray.cli.base.invocation import (
 from dray.errors import DrayError
 
 _JOBS = "dray.cli.jobs.jobs"
+_LISTING = "dray.cli.jobs.listing"
 _CONTROL = "dray.cli.jobs.control"
 _FOLLOW = "dray.cli.follow.commands"
 _CLUSTER = "dray.cli.machines.cluster"
@@ -38,7 +39,8 @@ COMMANDS = {
     "submit": ("dray.cli.jobs.submit:submit", "Submit a command or a job file and return at once."),
     "run": (f"{_FOLLOW}:run", "Submit a command, show its output, exit with its exit code."),
     "map": ("dray.cli.jobs.map:map_items", "Run a command once per item, as one array."),
-    "ps": (f"{_JOBS}:ps", "List jobs."),
+    "ps": (f"{_LISTING}:ps", "List jobs."),
+    "tasks": (f"{_LISTING}:tasks", "List the tasks of a job."),
     "show": (f"{_JOBS}:show", "Show a job or a task with all its attempts."),
     "result": ("dray.cli.jobs.result:result", "Print what a call of a function gave."),
     "logs": (f"{_FOLLOW}:logs", "Print the output of a job or a task."),
@@ -62,6 +64,7 @@ COMMANDS = {
     "sim": ("dray.cli.site.sim:sim", "Replay a trace or this hub's history under other policies."),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),
+    "completion": ("dray.cli.base.completion:completion", "Print the script for completion in your shell."),
     "version": (f"{_CLUSTER}:version", "Print the version of dray and of the hub."),
 }
 ROOT_HELP = """dray hauls machine-learning work to the machine that can carry it.

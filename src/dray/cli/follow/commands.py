@@ -15,7 +15,8 @@ import click
 
 from dray.cli.asks.flags import job_options
 from dray.cli.asks.submission import SubmitCommand, prepare, send
-from dray.cli.base.exit_codes import INTERRUPTED, NOT_RUN, describe_end, exit_code, has_ended, is_numbered
+from dray.cli.base.completion import complete_job
+from dray.cli.base.exit_codes import INTERRUPTED, NOT_RUN, TIME_LIMIT, describe_end, has_ended, is_numbered
 from dray.cli.base.invocation import HubCommand, Session, abandon_stdout, pass_session
 from dray.cli.base.outage import Outage, say
 from dray.cli.follow.following import (
@@ -28,9 +29,9 @@ from dray.cli.follow.following import (
     look,
     read_events,
     wait_for_job,
-    wait_for_task,
 )
 from dray.cli.follow.progress import ArrayProgress, StatusLine
+from dray.cli.follow.waiting import WaitedLong, Waiting
 from dray.cli.jobs.jobs import find_task, request_cancel, split_id
 from dray.errors import DrayError, HubUnavailable
 
@@ -161,17 +162,27 @@ class _Run:
 
 
 @click.command("wait", cls=HubCommand)
-@click.argument("jobs", nargs=-1, required=True)
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@click.option(
+    "--any/--all", "first", default=False, help="Until one of them has ended, or all.  [default: all]"
+)
+@click.option("--timeout", metavar="TIME", help="Give up after so long, and exit with 124; the jobs go on.")
 @pass_session
-def wait(session: Session, jobs: tuple[str, ...]) -> int:
-    """Wait for jobs or tasks (ID/INDEX) to end, and exit as the first of them did that did not succeed."""
+def wait(session: Session, jobs: tuple[str, ...], first: bool, timeout: str | None) -> int:
+    """Wait for jobs or tasks (ID/INDEX) to end, and exit as the first of them did that did not succeed.
+
+    With --any it exits as the one that ended first. 124 also means that --timeout has passed.
+    """
+    from dray.core.model.units import parse_seconds
+
+    limit_s = None if timeout is None else parse_seconds(timeout)
     wanted = [(text, *split_id(text)) for text in jobs]
     outage = Outage(session.config.away_s, "what was waited for goes on")
+    waiting = Waiting(session, outage, limit_s)
     documents: list[dict[str, Any]] = []
     code = 0
     try:
-        for text, job_id, index in wanted:
-            document, own_code = _wait_for_one(session, outage, job_id, index)
+        for text, document, own_code in waiting.for_first(wanted) if first else waiting.for_all(wanted):
             documents.append(document)
             code = code or own_code
             if not session.json:
@@ -180,34 +191,19 @@ def wait(session: Session, jobs: tuple[str, ...]) -> int:
     except KeyboardInterrupt:
         say(f"no longer waiting: {'the jobs go' if len(jobs) > 1 else 'the job goes'} on")
         return INTERRUPTED
+    except WaitedLong:
+        left = len(wanted) - len(documents)
+        say(f"{left} of {len(wanted)} not ended after {timeout}: {'they go' if left > 1 else 'it goes'} on")
+        code = TIME_LIMIT
     except HubUnavailable as error:
         return session.report(error, NOT_RUN)
     if session.json:
-        session.print_json(documents[0] if len(jobs) == 1 else {"jobs": documents})
+        session.print_json(documents[0] if len(jobs) == 1 and documents else {"jobs": documents})
     return code
 
 
-def _wait_for_one(session: Session, outage: Outage, job_id: str, index: int) -> tuple[dict[str, Any], int]:
-    if index >= 0:
-        task = wait_for_task(session.hub, outage, job_id, index)
-        return task, exit_code(task)
-    bar = ArrayProgress(job_id)
-
-    def watch(job: Mapping[str, Any]) -> float:
-        if not (job.get("spec") or {}).get("array") or not is_numbered(job) or session.json:
-            return LONG_POLL_S
-        bar.note(job)
-        return _REFRESH_S
-
-    try:
-        job = wait_for_job(session.hub, outage, job_id, watch)
-    finally:
-        bar.close()
-    return job, job_exit_code(session.hub, outage, job)
-
-
 @click.command("logs", cls=HubCommand)
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option(
@@ -266,7 +262,7 @@ def _print_json_text(data: bytes) -> None:
 
 
 @click.command("events", cls=HubCommand)
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_job)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now.")
 @click.option("--since", metavar="SEQ.N", help="With -f: start after this event.")
 @pass_session

@@ -15,11 +15,9 @@ from typing import Any
 from dray.cli.base.exit_codes import UNSUCCESSFUL, exit_code, has_ended, is_numbered
 from dray.cli.base.hub import Hub, HubRefusal, job_path
 from dray.cli.base.outage import Outage
-from dray.cli.jobs.jobs import find_task
 from dray.errors import HubUnavailable
 
 LONG_POLL_S = 30.0
-_TASK_POLL_S = 1.0
 _LEAST_PAUSE_S = 0.2
 _HELD_BYTES = 1 << 20
 Document = Mapping[str, Any]
@@ -46,15 +44,6 @@ def wait_for_job(
             # A hub that answers a long poll at once must not be asked in a tight loop.
             time.sleep(_LEAST_PAUSE_S)
         wait_s = next_s
-
-
-def wait_for_task(hub: Hub, outage: Outage, job_id: str, index: int) -> dict[str, Any]:
-    """Wait for the end of one task of a job; there is no long poll for these."""
-    while True:
-        task = outage.ride_out(lambda: find_task(hub, job_id, index))
-        if has_ended(task):
-            return task
-        time.sleep(_TASK_POLL_S)
 
 
 def job_exit_code(hub: Hub, outage: Outage, job: Document) -> int:

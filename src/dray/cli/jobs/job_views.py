@@ -47,13 +47,52 @@ ATTEMPT_COLUMNS = (
 )
 
 
-def draw_jobs(jobs: Sequence[Document], width: int | None = None, now: datetime | None = None) -> str:
-    """The table of `ps`."""
-    rows = [_job_row(job, now) for job in jobs]
-    return draw_table(JOB_COLUMNS, rows, width or terminal_width(), has_colour())
+TASK_COLUMNS = (
+    Column("TASK"),
+    Column("STATE"),
+    Column("END", least=8, drop=1, cosy=12),
+    Column("WORKER", least=6, drop=3, cosy=12),
+    Column("TRIES", drop=4, right=True, dull="1"),
+    Column("RUN", drop=2, right=True),
+    Column("DETAIL", least=14, cosy=24),
+)
 
 
-def _job_row(job: Document, now: datetime | None) -> list[str]:
+def draw_jobs(
+    jobs: Sequence[Document], width: int | None = None, now: datetime | None = None, times: bool = False
+) -> str:
+    """The table of `ps`; `times`: when each was submitted instead of how long ago."""
+    rows = [_job_row(job, now, times) for job in jobs]
+    columns = [
+        column._replace(title="SUBMITTED") if times and column.title == "AGE" else column
+        for column in JOB_COLUMNS
+    ]
+    return draw_table(columns, rows, width or terminal_width(), has_colour())
+
+
+def draw_tasks(tasks: Sequence[Document], width: int | None = None, now: datetime | None = None) -> str:
+    """The table of `tasks`."""
+    rows = [_task_row(task, now) for task in tasks]
+    return draw_table(TASK_COLUMNS, rows, width or terminal_width(), has_colour())
+
+
+def _task_row(task: Document, now: datetime | None) -> list[str]:
+    ended = bool(task.get("ended_at"))
+    last = str(task.get("error") or "").strip().rpartition("\n")[2]
+    end = str(task.get("exit_class") or "") if ended and task.get("state") != "succeeded" else ""
+    code = task.get("exit_code")
+    return [
+        str(task.get("id", "")),
+        str(task.get("state", "")),
+        f"{end} {code}" if end == "code" and code is not None else end or "-",
+        str(task.get("worker") or "-"),
+        str(len(task.get("attempts") or [])),
+        span_between(task.get("started_at"), task.get("ended_at"), now) or "-",
+        last if ended else tell_progress(task),
+    ]
+
+
+def _job_row(job: Document, now: datetime | None, times: bool) -> list[str]:
     run = span_between(job.get("started_at"), job.get("ended_at"), now)
     return [
         str(job.get("id", "")),
@@ -62,7 +101,7 @@ def _job_row(job: Document, now: datetime | None) -> list[str]:
         str(job.get("user") or "-"),
         str(job.get("queue") or "-"),
         str(job.get("priority", 0)),
-        span_between(job.get("submitted_at"), None, now),
+        local_time(job.get("submitted_at")) if times else span_between(job.get("submitted_at"), None, now),
         run or "-",
         _count_tasks(job),
         str(job.get("worker") or "-"),

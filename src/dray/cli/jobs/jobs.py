@@ -1,23 +1,21 @@
-"""Commands that ask the hub about jobs once and return: ps, show, cancel, why."""
+"""Commands that ask the hub about one job, or a few by name, and return: show, cancel, why."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from dray.cli.base.exit_codes import ENDED, has_ended
+from dray.cli.base.completion import complete_job
+from dray.cli.base.exit_codes import has_ended
 from dray.cli.base.hub import Hub, HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand, Session, pass_session
 from dray.core.model.ids import split_task_id
 from dray.errors import DrayError
 
-RECENT_S = 600.0
-STATES = ("pending", "running", *ENDED)
 ETA_S = 20.0
-_PAGE = 200
 
 
 def split_id(text: str) -> tuple[str, int]:
@@ -43,86 +41,8 @@ class TaskNotFound(DrayError):
     code = "not_found"
 
 
-@click.command("ps", cls=HubCommand)
-@click.option(
-    "-a", "--all", "everything", is_flag=True, help="Also jobs that ended more than 10 minutes ago."
-)
-@click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Only jobs in this state; may be repeated."
-)
-@click.option("--user", metavar="NAME", help="Only jobs of this user.")
-@click.option("--queue", metavar="NAME", help="Only jobs in this queue.")
-@click.option("--name", metavar="TEXT", help="Only jobs of this name.")
-@click.option("--label", "labels", multiple=True, metavar="K=V", help="Only jobs with this label.")
-@click.option(
-    "-n", "limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many jobs."
-)
-@pass_session
-def ps(session: Session, everything: bool, states: tuple[str, ...], limit: int, **filters: Any) -> None:
-    """List jobs, newest first: those that live, and those that ended in the last 10 minutes."""
-    query = {name: value for name, value in filters.items() if value and name != "labels"}
-    if filters["labels"]:
-        query["label"] = list(filters["labels"])
-    jobs = _select_jobs(session.hub, query, _read_states(states), everything, limit)
-    if session.json:
-        session.print_json({"jobs": jobs})
-        return
-    if not jobs:
-        scope = "" if everything or states else " that live or ended in the last 10 minutes (-a shows all)"
-        print(f"no jobs{scope}", file=sys.stderr)
-        return
-    from dray.cli.jobs.job_views import draw_jobs
-
-    print(draw_jobs(jobs))
-    if len(jobs) == limit:
-        print(f"the newest {limit}; -n shows more", file=sys.stderr)
-
-
-def _read_states(given: tuple[str, ...]) -> list[str]:
-    states = [word.strip() for text in given for word in text.split(",") if word.strip()]
-    for state in states:
-        if state not in STATES:
-            raise click.UsageError(f"{state!r} is not a state of a job: there is {', '.join(STATES)}")
-    return states
-
-
-def _select_jobs(
-    hub: Hub, query: Mapping[str, Any], states: list[str], everything: bool, limit: int
-) -> list[dict[str, Any]]:
-    if everything or states:
-        return list(_page_jobs(hub, {**query, "state": ",".join(states)}, limit))
-    live = list(_page_jobs(hub, {**query, "state": "pending,running"}, limit))
-    ended = _page_jobs(hub, {**query, "state": ",".join(ENDED)}, limit, pages=1)
-    recent = [job for job in ended if _ended_lately(job)]
-    return sorted([*live, *recent], key=lambda job: str(job.get("submitted_at") or ""), reverse=True)[:limit]
-
-
-def _page_jobs(hub: Hub, query: Mapping[str, Any], limit: int, pages: int = 1000) -> Iterator[dict[str, Any]]:
-    asked: dict[str, Any] = {**query, "limit": min(limit, _PAGE)}
-    left = limit
-    for _ in range(pages):
-        page = hub.get("/jobs", asked)
-        for job in page.get("jobs") or []:
-            if not left:
-                return
-            left -= 1
-            yield job
-        if not left or not page.get("next_cursor"):
-            return
-        asked["cursor"] = page["next_cursor"]
-
-
-def _ended_lately(job: Mapping[str, Any]) -> bool:
-    from datetime import UTC, datetime
-
-    from dray.cli.base.render import read_time
-
-    ended = read_time(job.get("ended_at"))
-    return ended is not None and (datetime.now(UTC) - ended).total_seconds() <= RECENT_S
-
-
 @click.command("show", cls=HubCommand)
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @pass_session
 def show(session: Session, job: str) -> None:
     """Show a job with all its attempts, or one task of it (ID/INDEX)."""
@@ -141,7 +61,7 @@ def show(session: Session, job: str) -> None:
 
 
 @click.command("cancel", cls=HubCommand)
-@click.argument("jobs", nargs=-1, required=True)
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
 @click.option("--grace", metavar="TIME", help="Time between TERM and KILL.  [default: that of the tier]")
 @pass_session
 def cancel(session: Session, jobs: tuple[str, ...], grace: str | None) -> int:
@@ -196,7 +116,7 @@ def _tell_cancel(job: Mapping[str, Any]) -> str:
 
 
 @click.command("why", cls=HubCommand)
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @click.option("--fast", is_flag=True, help="Do not look for the smallest change that would start it.")
 @click.option("--eta", is_flag=True, help="Wait for an estimate of its start, some seconds at most.")
 @pass_session

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dray.cli.base.completion import complete_worker
 from dray.cli.base.hub import HubRefusal, worker_path
 from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_session
 from dray.client.reach.discovery import read_hub_file
@@ -52,7 +53,7 @@ def worker_ls(session: Session, backend: str | None) -> None:
 
 
 @click.command("show", cls=HubCommand)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_worker)
 @pass_session
 def worker_show(session: Session, name: str) -> None:
     """Show a worker, its cards and what runs there."""
@@ -69,7 +70,7 @@ def _print_worker(session: Session, document: dict[str, Any]) -> None:
 
 
 @click.command("drain", cls=HubCommand)
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_worker)
 @pass_session
 def worker_drain(session: Session, names: tuple[str, ...]) -> None:
     """Give workers no new work; what runs there goes on."""
@@ -77,7 +78,7 @@ def worker_drain(session: Session, names: tuple[str, ...]) -> None:
 
 
 @click.command("resume", cls=HubCommand)
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_worker)
 @pass_session
 def worker_resume(session: Session, names: tuple[str, ...]) -> None:
     """Give drained workers work again."""
