@@ -13,7 +13,7 @@ from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_mi
 from dray.errors import InvalidInput, InvalidSpec
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.commands import read_specs
-from dray.hub.http.calls import read_struct
+from dray.hub.http.bodies import read_struct
 from dray.wire.schemas.jobs import CancelRequest
 
 DIGITS = "9" * 5000

@@ -53,9 +53,7 @@ from dray.hub.calls.blob_access import BlobAccess
 from dray.hub.calls.blobs import Blobs
 from dray.hub.calls.results import Recorded
 from dray.hub.calls.subscriptions import CallFeed
-from dray.hub.channel.batches import ChannelAnswers
-from dray.hub.channel.channel import ChannelLimits, ClientChannels
-from dray.hub.channel.channel import Desk as ChannelDesk
+from dray.hub.channel.channel import SCOPES, ChannelLimits, ClientChannels, Surroundings
 from dray.hub.decisions.calls import CallSources
 from dray.hub.decisions.pacing import SubmitPacing
 from dray.hub.decisions.policy import settle_at_start
@@ -73,10 +71,12 @@ from dray.hub.engine.recovery import recover
 from dray.hub.engine.told_turns import Behind, TurnWords, report_behind, tell_lost
 from dray.hub.engine.turns import Decision, TurnFailed
 from dray.hub.housekeeping import keep_house, tell_set_aside, watch_store
-from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute, Values
+from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer, bind, bind_local
 from dray.hub.logs import set_up_logging
+from dray.hub.operations.batches import Batches
+from dray.hub.operations.operation import Desk, Values
 from dray.hub.rows import Rows
 from dray.hub.standing import Standing
 from dray.hub.store.base import AuditRecord, Position, TokenRow
@@ -314,16 +314,16 @@ def _wire(
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
-    desk = ChannelDesk(
-        answers, ChannelAnswers(answers, engine, rows), calls, tokens.hold, budgets, words, report
-    )
-    channels = ClientChannels(desk, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
+    batches = Batches(answers, engine, rows)
+    desk = Desk(answers, tokens, owners, Values(blobs, calls, access, batches))
+    around = Surroundings(desk, tokens.hold, budgets, words, report)
+    channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
-        SocketRoute(CLIENT_PATH, ("submit", "read"), channels.handle),
+        SocketRoute(CLIENT_PATH, SCOPES, channels.handle),
     ]
-    values = Values(blobs, calls, access)
-    api = _make_api(config, answers, (tokens, owners), routes, metrics, values, report, budgets)
+    answers.shared_accounts = tokens.tell_shared
+    api = _make_api(config, desk, routes, metrics, report, budgets)
     api.words = words
     answers.checks.append(api.knocks.examine)
     server = server or _make_server(config, ground, tls)
@@ -393,19 +393,16 @@ def _make_more(
 
 def _make_api(
     config: HubConfig,
-    answers: Answers,
-    who: tuple[Tokens, Owners],
+    desk: Desk,
     routes: list[SocketRoute],
     metrics: Metrics,
-    values: Values,
     report: FileReport,
     budgets: Budgets,
 ) -> HttpApi:
-    limits = HttpLimits(config.body_bytes, config.json_depth, config.batch_specs)
+    limits = HttpLimits(config.body_bytes, config.json_depth)
     hosts = (*config.hosts, config.host, socket.gethostname())
-    who[0].accounts.own_allowed = config.share_own_account
-    answers.shared_accounts = who[0].tell_shared
-    return HttpApi(answers, *who, hosts, limits, routes, metrics.count_request, values, report, budgets)
+    desk.tokens.accounts.own_allowed = config.share_own_account
+    return HttpApi(desk, hosts, limits, routes, metrics.count_request, report, budgets)
 
 
 def _make_blobs(

@@ -23,6 +23,7 @@ from dray.hub.documents.public_feed import FeedEvent
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.server import HttpServer, bind
+from dray.hub.operations.operation import Desk
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 from dray.hub.workers.owners import Owners
 
@@ -257,9 +258,7 @@ class Site:
 
         self.tokens = Tokens(rows, lambda: self.now_ms, save)
         self.api = HttpApi(
-            self.hub,
-            self.tokens,
-            Owners(self.tokens, State, self._audit),
+            Desk(self.hub, self.tokens, Owners(self.tokens, State, self._audit)),
             hosts=("hub.example:7373", "0.0.0.0", "::", ""),
             limits=self._options.get("limits", HttpLimits()),
             sockets=[SocketRoute("/ws", ("worker",), self._echo)],

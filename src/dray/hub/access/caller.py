@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from dray.errors import Forbidden
 
 
 class Caller(NamedTuple):
@@ -19,3 +22,18 @@ class Caller(NamedTuple):
     def sees(self, user: str) -> bool:
         """Whether something of `user` may be shown to this caller at all."""
         return user == self.user or "admin" in self.scopes
+
+    def check(self, scopes: Iterable[str]) -> None:
+        """Refuse what takes one of these scopes to a token that has none of them."""
+        if "admin" in self.scopes or any(scope in self.scopes for scope in scopes):
+            return
+        if self.scopes == ("join",):
+            raise Forbidden(
+                f"token {self.token_id} is a join token: all it does is to get a worker a token of its own, "
+                "with POST /api/v1/workers/NAME/token (`dray worker start` does that by itself)"
+            )
+        has = ", ".join(self.scopes)
+        raise Forbidden(
+            f"this call needs the scope {' or '.join(scopes)} and token {self.token_id} has {has}: "
+            "ask an admin for a token with it"
+        )

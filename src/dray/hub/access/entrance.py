@@ -86,17 +86,7 @@ class Gate:
             if given is not None:
                 self._knocks.miss((scope.get("client") or ("",))[0], fault.message)
             raise
-        if not any(caller.may(scope) for scope in scopes):
-            if caller.scopes == ("join",):
-                raise Forbidden(
-                    f"token {caller.token_id} is a join token: all it does is to get a worker a token of its own, "
-                    "with POST /api/v1/workers/NAME/token (`dray worker start` does that by itself)"
-                )
-            has = ", ".join(caller.scopes)
-            raise Forbidden(
-                f"this call needs the scope {' or '.join(scopes)} and token {caller.token_id} has {has}: "
-                "ask an admin for a token with it"
-            )
+        caller.check(scopes)
         return caller
 
     def _check_host(self, scope: Scope, headers: Headers) -> tuple[str, int | None]:

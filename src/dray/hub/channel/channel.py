@@ -12,24 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from dray.core.model.records.records import JobState
-from dray.errors import DrayError, Forbidden, InvalidInput, Problem, TooLarge
+from dray.errors import DrayError, InvalidInput, Problem, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.access.entrance import Receive, Scope, Send
 from dray.hub.access.request_budgets import UNIT_BYTES, Budgets
 from dray.hub.access.token_leases import Hold
-from dray.hub.answers.calls import CallAnswers
 from dray.hub.answers.refusals import error_document, internal_error
-from dray.hub.answers.service import Document, HubService
-from dray.hub.channel.batches import ChannelAnswers
-from dray.hub.channel.results_flow import ChannelCalls
+from dray.hub.answers.service import Document
+from dray.hub.channel.results_flow import ResultsFlow
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.engine.told_turns import HEADER, TurnWords
+from dray.hub.operations import asks
+from dray.hub.operations.operation import Desk, Operation
+from dray.hub.operations.table import OPERATIONS
+from dray.hub.operations.values import values_of
 from dray.hub.store.base import JobFilter
 from dray.hub.workers.frames import EXTENSION
 from dray.wire.messages import client as wire
@@ -57,12 +59,10 @@ class ChannelLimits(NamedTuple):
     results_bytes: int = 4 << 20
 
 
-class Desk(NamedTuple):
-    """What a channel asks, and whom it leaves word with to be ended with its token."""
+class Surroundings(NamedTuple):
+    """Where a channel asks, and whom it leaves word with to be ended with its token."""
 
-    service: HubService
-    channel: ChannelAnswers
-    calls: CallAnswers
+    desk: Desk
     hold: Hold
     budgets: Budgets
     words: TurnWords
@@ -72,8 +72,8 @@ class Desk(NamedTuple):
 class ClientChannels:
     """All client sockets of this hub."""
 
-    def __init__(self, desk: Desk, limits: ChannelLimits) -> None:
-        self._desk, self._limits = desk, limits
+    def __init__(self, around: Surroundings, limits: ChannelLimits) -> None:
+        self._around, self._limits = around, limits
         self.open: set[Channel] = set()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
@@ -84,13 +84,13 @@ class ClientChannels:
         await send({"type": "websocket.accept", "subprotocol": wire.SUBPROTOCOL_CLIENT if known else None})
         # A unix socket has no address at its other end.
         caller = caller._replace(local=scope.get("client") is None)
-        channel = Channel(self._desk, self._limits, caller, send)
+        channel = Channel(self._around, self._limits, caller, send)
         channel.hears_turns = any(name == HEADER for name, _ in scope["headers"])
         self.open.add(channel)
         if offered and not known:
             channel.close(BAD_INPUT, f"this channel speaks {wire.SUBPROTOCOL_CLIENT}, not {offered[0][:40]}")
         try:
-            with self._desk.hold(caller.token_id, lambda why: self._end(channel, why, scope)):
+            with self._around.hold(caller.token_id, lambda why: self._end(channel, why, scope)):
                 await channel.run(receive)
         finally:
             self.open.discard(channel)
@@ -114,8 +114,8 @@ class ClientChannels:
 class Channel:
     """One socket."""
 
-    def __init__(self, desk: Desk, limits: ChannelLimits, caller: Caller, send: Send) -> None:
-        self.caller, self._desk, self._limits, self._send = caller, desk, limits, send
+    def __init__(self, around: Surroundings, limits: ChannelLimits, caller: Caller, send: Send) -> None:
+        self.caller, self._around, self._limits, self._send = caller, around, limits, send
         self._outbox: list[bytes] = []
         self._queued_bytes = 0
         self._rows: dict[str, Any] = {}
@@ -126,16 +126,15 @@ class Channel:
         self._asking: dict[asyncio.Task[None], int] = {}
         self._asked_bytes = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
-        self._sent, self._order = asyncio.Event(), asyncio.Lock()
+        self._sent, self.order = asyncio.Event(), asyncio.Lock()
         self._closing: tuple[int, str] | None = None
         self._sending = False
         self.pump: asyncio.Task[None] | None = None
         self._bad_in_a_row = 0
         # Whether the peer gives back what it is told of turns, and what it was told last.
         self.hears_turns, self._word = False, b""
-        self.calls = ChannelCalls(
-            desk.calls, caller, self._push, lambda: self._queued_bytes, limits.results_bytes
-        )
+        feed = values_of(around.desk).calls.feed
+        self.listener = ResultsFlow(feed, self._push, lambda: self._queued_bytes, limits.results_bytes)
 
     async def run(self, receive: Receive) -> None:
         """Read until the peer has gone. What it asked for still happens; nobody hears the answer."""
@@ -153,8 +152,8 @@ class Channel:
             self._sent.set()
             if self._rows_timer is not None:
                 self._rows_timer.cancel()
-            self._desk.channel.drop(list(self._watched), self)
-            self.calls.close()
+            values_of(self._around.desk).batches.drop(list(self._watched), self)
+            self.listener.close()
             self.pump.cancel()
 
     def close(self, code: int, reason: str) -> None:
@@ -245,32 +244,43 @@ class Channel:
             self.close(BAD_INPUT, f"{BAD_IN_A_ROW} bad messages in a row; the last: {fault.message}")
 
     async def _answer(self, request_id: wire.RequestId, body: Any) -> None:
+        message = MESSAGES[type(body)]
         try:
-            weight = _WEIGHTS.get(type(body))
-            if weight is None:
-                reply = wire.write_message(wire.ANSWER, request_id, await _CALLS[type(body)](self, body))
+            self.caller.check(message.operation.scopes)
+            if message.operation.weight is None:
+                reply = wire.write_message(wire.ANSWER, request_id, await self._perform(message, body))
             else:
-                reply = await self._answer_heavy(request_id, body, weight)
+                reply = await self._answer_heavy(request_id, message, body)
         except DrayError as refusal:
             reply = wire.write_message(wire.ERROR, request_id, error=error_document(refusal)["error"])
         except Exception as fault:
             kind = type(body).__name__.lower()
             logger.exception("a %s failed", kind)
-            error = error_document(internal_error(self._desk.report(kind, fault)))["error"]
+            error = error_document(internal_error(self._around.report(kind, fault)))["error"]
             reply = wire.write_message(wire.ERROR, request_id, error=error)
         self._push(reply)
 
-    async def _answer_heavy(self, request_id: wire.RequestId, body: Any, weight: float) -> bytes:
+    async def _perform(self, message: Message, body: Any) -> Any:
+        if message.own is not None:
+            return await message.own(self, body)
+        ask = body if message.read is None else message.read(body)
+        if not message.operation.in_session:
+            return await message.operation.handler(self._around.desk, self.caller, ask)
+        answer = await message.operation.handler(self._around.desk, self, ask)
+        self.listener.settle()
+        return answer
+
+    async def _answer_heavy(self, request_id: wire.RequestId, message: Message, body: Any) -> bytes:
         """Answer within the caller's budget, and not before most of what was answered has been read."""
-        budgets, token_id, reply = self._desk.budgets, self.caller.token_id, b""
+        budgets, token_id, reply = self._around.budgets, self.caller.token_id, b""
         await budgets.enter(token_id, patient=True)
         try:
             while self._queued_bytes > self._limits.queue_bytes and self._closing is None:
                 self._sent.clear()
                 await self._sent.wait()
-            reply = wire.write_message(wire.ANSWER, request_id, await _CALLS[type(body)](self, body))
+            reply = wire.write_message(wire.ANSWER, request_id, await self._perform(message, body))
         finally:
-            budgets.leave(token_id, weight + len(reply) / UNIT_BYTES)
+            budgets.leave(token_id, (message.operation.weight or 0) + len(reply) / UNIT_BYTES)
         return reply
 
     # --- out ----------------------------------------------------------------------------------------------------------
@@ -299,7 +309,7 @@ class Channel:
                 await self._send({"type": "websocket.send", "bytes": wire.join_messages(batch)})
                 self._sending = False
                 self._queued_bytes -= sum(map(len, batch))
-                self.calls.drained()
+                self.listener.drained()
                 self._sent.set()
                 self._free()
             if self._closing is not None:
@@ -326,7 +336,7 @@ class Channel:
                 break
             count += 1
         batch, self._outbox = self._outbox[:count], self._outbox[count:]
-        if batch and self.hears_turns and (word := self._desk.words.write()) != self._word:
+        if batch and self.hears_turns and (word := self._around.words.write()) != self._word:
             self._word = word
             batch.append(wire.write_message(wire.TURN, None, word.decode()))
             self._queued_bytes += len(batch[-1])
@@ -351,24 +361,7 @@ class Channel:
         self._room.clear()
         await self._room.wait()
 
-    # --- calls --------------------------------------------------------------------------------------------------------
-
-    def need(self, scope: str) -> None:
-        """Refuse what this token may not do."""
-        if not self.caller.may(scope):
-            has = ", ".join(self.caller.scopes)
-            raise Forbidden(
-                f"this call needs the scope {scope} and token {self.caller.token_id} has {has}: "
-                "ask an admin for a token with it"
-            )
-
-    async def submit(self, body: wire.Submit) -> Document:
-        self.need("submit")
-        specs = Packed(body.specs, wire.open_document)
-        async with self._order:
-            # Many are read in slices: a submit behind this one, which may refer to it, waits until it is in line.
-            checked = await self._desk.channel.read_specs(self.caller, specs)
-        return await self._desk.channel.submit(self.caller, checked, body.key)
+    # --- watches ------------------------------------------------------------------------------------------------------
 
     async def watch(self, body: wire.Watch) -> Document:
         if len(self._watched) + len(body.ids) > self._limits.watched:
@@ -379,7 +372,7 @@ class Channel:
         self._watched |= dict.fromkeys(body.ids)
         going: set[str] = set()
         try:
-            answer = await self._desk.channel.watch(self.caller, body.ids, self)
+            answer: Document = await OPERATIONS["watch_jobs"].handler(self._around.desk, self, body)
             going = {row["id"] for row in answer["jobs"] if "document" not in row}
         finally:
             for job_id in body.ids:
@@ -387,135 +380,95 @@ class Channel:
                     self._watched.pop(job_id, None)
         if self._closing is not None:
             # The socket went away meanwhile, and its watches were dropped before these began.
-            self._desk.channel.drop(body.ids, self)
+            values_of(self._around.desk).batches.drop(body.ids, self)
         return answer
 
-    async def unwatch(self, body: wire.Unwatch) -> Document:
-        self._desk.channel.drop(body.ids, self)
+    async def unwatch(self, body: wire.Unwatch) -> Any:
         for job_id in body.ids:
             self._watched.pop(job_id, None)
-        return {}
-
-    async def get(self, body: wire.Get) -> Document:
-        return await self._desk.channel.documents(self.caller, body.ids)
-
-    async def result(self, body: wire.Result) -> Document:
-        return await self._desk.channel.results(self.caller, body.ids)
-
-    async def values(self, body: wire.Values) -> Document:
-        return await self._desk.channel.values(self.caller, body.id, body.first, body.limit)
-
-    async def add_calls(self, body: wire.Calls) -> Document:
-        self.need("submit")
-        return await self.calls.add(body)
-
-    async def collect(self, body: wire.Collect) -> Document:
-        return await self.calls.collect(body)
-
-    async def cancel(self, body: wire.Cancel) -> Document:
-        self.need("submit")
-        return await self._desk.service.cancel(self.caller, body.id, body.task, body.grace_s)
-
-    async def hold(self, body: wire.Hold) -> Document:
-        self.need("submit")
-        return await self._desk.service.hold(self.caller, body.id, True)
-
-    async def release(self, body: wire.Release) -> Document:
-        self.need("submit")
-        return await self._desk.service.hold(self.caller, body.id, False)
-
-    async def requeue(self, body: wire.Requeue) -> Document:
-        self.need("submit")
-        return await self._desk.service.requeue(self.caller, body.id, body.task)
-
-    async def edit(self, body: wire.Edit) -> Document:
-        self.need("submit")
-        return await self._desk.service.edit(self.caller, body.id, body.changes)
-
-    async def why(self, body: wire.Why) -> Document:
-        return await self._desk.service.why(self.caller, body.id)
-
-    async def plan(self, body: wire.Plan) -> Document:
-        if not isinstance(body.spec, dict):
-            raise InvalidInput("spec must be one job, an object")
-        return await self._desk.service.plan(self.caller, body.spec)
-
-    async def jobs(self, body: wire.Jobs) -> Document:
-        _check_states(body.states)
-        _check_cursor(body.cursor)
-        wanted = JobFilter(
-            states=tuple(dict.fromkeys(body.states)),
-            user=body.user,
-            queue=body.queue,
-            name=body.name,
-            labels=tuple(body.labels.items()),
-            before_seq=int(body.cursor or 0),
-            limit=body.limit,
-        )
-        return await self._desk.service.jobs(self.caller, wanted)
-
-    async def tasks(self, body: wire.Tasks) -> Document:
-        _check_states(body.states)
-        _check_cursor(body.cursor)
-        states = tuple(dict.fromkeys(body.states))
-        return await self._desk.service.tasks(self.caller, body.id, states, body.cursor, body.limit)
-
-    async def preemptions(self, body: wire.Preemptions) -> Document:
-        _check_cursor(body.cursor)
-        wanted = ReceiptFilter(body.job, body.user, body.limit, int(body.cursor or 0), body.window_s)
-        return await self._desk.service.site.preemptions(self.caller, wanted)
-
-    async def preemption(self, body: wire.Preemption) -> Document:
-        return await self._desk.service.site.preemption(self.caller, body.id)
-
-    async def ping(self, body: wire.Ping) -> Document:
-        return {**await self._desk.service.hub(self.caller), "user": self.caller.user}
+        return await OPERATIONS["unwatch_jobs"].handler(self._around.desk, self, body)
 
 
-def _check_states(states: list[str]) -> None:
+class Message(NamedTuple):
+    """The operation that a message asks for. `read` makes what is asked where the message itself is not that.
+
+    `own`: the channel keeps account of it, and asks itself.
+    """
+
+    operation: Operation
+    read: Callable[[Any], Any] | None = None
+    own: Callable[[Channel, Any], Awaitable[Any]] | None = None
+
+
+def _read_submit(body: wire.Submit) -> asks.SubmitJobs:
+    return asks.SubmitJobs(Packed(body.specs, wire.open_document), body.key)
+
+
+def _read_plan(body: wire.Plan) -> asks.PlanJob:
+    if not isinstance(body.spec, dict):
+        raise InvalidInput("spec must be one job, an object")
+    return asks.PlanJob(body.spec)
+
+
+def _read_jobs(body: wire.Jobs) -> JobFilter:
+    return JobFilter(
+        states=_read_states(body.states),
+        user=body.user,
+        queue=body.queue,
+        name=body.name,
+        labels=tuple(body.labels.items()),
+        before_seq=_read_cursor(body.cursor),
+        limit=body.limit,
+    )
+
+
+def _read_tasks(body: wire.Tasks) -> asks.ListTasks:
+    states = _read_states(body.states)
+    _read_cursor(body.cursor)
+    return asks.ListTasks(body.id, states, body.cursor, body.limit)
+
+
+def _read_receipts(body: wire.Preemptions) -> ReceiptFilter:
+    return ReceiptFilter(body.job, body.user, body.limit, _read_cursor(body.cursor), body.window_s)
+
+
+def _read_states(states: list[str]) -> tuple[str, ...]:
     problems = [
         Problem("states", f"{name[:64]!r} is no state of a job") for name in states if name not in _STATES
     ]
     if problems:
         raise InvalidInput(f"{problems[0].what}: there are {', '.join(sorted(_STATES))}", problems)
+    return tuple(dict.fromkeys(states))
 
 
-def _check_cursor(cursor: str) -> None:
+def _read_cursor(cursor: str) -> int:
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
         what = f"{cursor[:40]!r} is not one that this list gave"
         raise InvalidInput(f"cursor {what}", [Problem("cursor", what)])
+    return int(cursor or 0)
 
 
-# What these take of their caller's budget, beside the size of their answers.
-_WEIGHTS: dict[type[msgspec.Struct], float] = {
-    wire.Get: 0.2,
-    wire.Result: 0.2,
-    wire.Values: 0.2,
-    wire.Jobs: 2,
-    wire.Tasks: 0.5,
-    wire.Why: 5,
-    wire.Plan: 5,
-    wire.Preemptions: 2,
+MESSAGES: dict[type[msgspec.Struct], Message] = {
+    wire.Submit: Message(OPERATIONS["submit_columns"], _read_submit),
+    wire.Watch: Message(OPERATIONS["watch_jobs"], own=Channel.watch),
+    wire.Unwatch: Message(OPERATIONS["unwatch_jobs"], own=Channel.unwatch),
+    wire.Get: Message(OPERATIONS["get_jobs"]),
+    wire.Result: Message(OPERATIONS["get_results"]),
+    wire.Values: Message(OPERATIONS["get_values"]),
+    wire.Calls: Message(OPERATIONS["add_calls"]),
+    wire.Collect: Message(OPERATIONS["collect_calls"]),
+    wire.Cancel: Message(OPERATIONS["cancel_job"]),
+    wire.Hold: Message(OPERATIONS["hold_job"]),
+    wire.Release: Message(OPERATIONS["release_job"]),
+    wire.Requeue: Message(OPERATIONS["requeue_job"]),
+    wire.Edit: Message(OPERATIONS["edit_job"]),
+    wire.Why: Message(OPERATIONS["explain_job"], lambda body: asks.ExplainJob(body.id)),
+    wire.Plan: Message(OPERATIONS["plan_job"], _read_plan),
+    wire.Jobs: Message(OPERATIONS["list_jobs"], _read_jobs),
+    wire.Tasks: Message(OPERATIONS["list_tasks"], _read_tasks),
+    wire.Ping: Message(OPERATIONS["ping"]),
+    wire.Preemptions: Message(OPERATIONS["list_preemptions"], _read_receipts),
+    wire.Preemption: Message(OPERATIONS["show_preemption"]),
 }
-_CALLS: dict[type[msgspec.Struct], Callable[[Channel, Any], Any]] = {
-    wire.Submit: Channel.submit,
-    wire.Watch: Channel.watch,
-    wire.Unwatch: Channel.unwatch,
-    wire.Get: Channel.get,
-    wire.Result: Channel.result,
-    wire.Values: Channel.values,
-    wire.Calls: Channel.add_calls,
-    wire.Collect: Channel.collect,
-    wire.Cancel: Channel.cancel,
-    wire.Hold: Channel.hold,
-    wire.Release: Channel.release,
-    wire.Requeue: Channel.requeue,
-    wire.Edit: Channel.edit,
-    wire.Why: Channel.why,
-    wire.Plan: Channel.plan,
-    wire.Jobs: Channel.jobs,
-    wire.Tasks: Channel.tasks,
-    wire.Ping: Channel.ping,
-    wire.Preemptions: Channel.preemptions,
-    wire.Preemption: Channel.preemption,
-}
+# Who may open a channel: whoever may send any of these.
+SCOPES = tuple(dict.fromkeys(scope for message in MESSAGES.values() for scope in message.operation.scopes))

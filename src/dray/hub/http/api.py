@@ -1,6 +1,6 @@
-"""The hub's HTTP face: one ASGI application in front of `HubService`.
+"""The hub's HTTP face: one ASGI application in front of the table of operations.
 
-Owns the walk of a request (gate, route, parameters, body, handler, answer) and nothing of what the calls do. The
+Owns the walk of a request (gate, route, parameters, body, operation, answer) and nothing of what the calls do. The
 router is our own: every call is one line of one table that also guards and documents it, and a request costs a
 dictionary walk instead of a chain of middleware and regular expressions.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import msgspec
 from uvicorn.protocols.utils import ClientDisconnected
 
 from dray.errors import DrayError, InvalidInput, NotFound, NotReady
@@ -33,16 +33,10 @@ from dray.hub.access.entrance import (
     read_headers,
 )
 from dray.hub.access.request_budgets import UNIT_BYTES, Budgets
-from dray.hub.access.tokens import SCOPES, Tokens
-from dray.hub.answers.calls import CallAnswers
+from dray.hub.access.tokens import SCOPES
 from dray.hub.answers.refusals import internal_error
-from dray.hub.answers.service import HubService
-from dray.hub.calls.blob_access import BlobAccess
-from dray.hub.calls.blobs import Blobs
 from dray.hub.engine.told_turns import HEADER, TurnWords
-from dray.hub.http.blob_calls import PIECE_BYTES
-from dray.hub.http.calls import ROUTES, Desk
-from dray.hub.http.openapi import openapi_text
+from dray.hub.http.calls import PIECE_BYTES, ROUTES
 from dray.hub.http.replies import (
     Answer,
     FileBody,
@@ -56,8 +50,8 @@ from dray.hub.http.replies import (
 )
 from dray.hub.http.routes import Request, Route, Router, read_query
 from dray.hub.http.streams import CallerGone, Stream, Streams, cut, wait_gone
+from dray.hub.operations.operation import Desk
 from dray.hub.workers.frames import ADMIT
-from dray.hub.workers.owners import Owners
 from dray.wire.messages.codec import MAX_DEPTH
 
 log = logging.getLogger("dray.hub.http")
@@ -77,20 +71,11 @@ class SocketRoute(NamedTuple):
     handler: SocketHandler
 
 
-class Values(NamedTuple):
-    """Where values are read from."""
-
-    blobs: Blobs
-    calls: CallAnswers
-    access: BlobAccess
-
-
 class HttpLimits(NamedTuple):
     """What a request may cost."""
 
     body_bytes: int = 8 << 20
     json_depth: int = MAX_DEPTH
-    batch_specs: int = 10_000
 
 
 class HttpApi:
@@ -98,40 +83,26 @@ class HttpApi:
 
     def __init__(
         self,
-        service: HubService,
-        tokens: Tokens,
-        owners: Owners,
+        desk: Desk,
         hosts: Iterable[str] = (),
         limits: HttpLimits | None = None,
         sockets: Iterable[SocketRoute] = (),
         count_request: CountRequest | None = None,
-        values: Values | None = None,
         report: FileReport | None = None,
         budgets: Budgets | None = None,
     ) -> None:
         self._budgets = budgets or Budgets()
         self._report = report or (lambda name, error: "")
-        self.streams = Streams(tokens.hold)
-        self._service = service
+        self.streams = Streams(desk.tokens.hold)
+        self._desk = desk
         self._limits = limits or HttpLimits()
         self.knocks = Knocks()
         # What callers are told of turns, and give back; None where nobody keeps a store.
         self.words: TurnWords | None = None
-        self._tokens, self._gate = tokens, Gate(tokens, hosts, self.knocks)
+        self._tokens, self._gate = desk.tokens, Gate(desk.tokens, hosts, self.knocks)
         self._router = Router(ROUTES)
         self._sockets = {route.path.encode(): route for route in sockets}
         self._count = count_request or (lambda name, status: None)
-        # Made when somebody asks: it would take a good part of every start.
-        describe = functools.cache(lambda: openapi_text().encode())
-        self._desk = Desk(
-            service,
-            tokens,
-            owners,
-            self.streams,
-            self._limits.batch_specs,
-            describe,
-            *(values or (None, None, None)),
-        )
 
     def close(self) -> None:
         """Let nobody wait any longer: the hub is about to stop."""
@@ -176,7 +147,7 @@ class HttpApi:
 
     def check_ready(self) -> None:
         """Refuse work while the hub starts, stops or reloads."""
-        if not self._service.ready or self.streams.closing.is_set():
+        if not self._desk.service.ready or self.streams.closing.is_set():
             raise NotReady("the hub is starting or stopping: ask again in a second")
 
 
@@ -237,19 +208,19 @@ class _Exchange:
         budgets, caller, query = self._api._budgets, request.caller, request.query
         if caller is None or query.get("wait_s"):
             await self._work(request, route)
-        elif route.stays:
+        elif route.operation.streams:
             budgets.open_stream(caller.token_id)
             try:
                 await self._work(request, route)
             finally:
                 budgets.close_stream(caller.token_id)
-        elif route.weight is not None:
+        elif (weight := route.operation.weight) is not None:
             waits = bool(query.get("eta_s"))
             await budgets.enter(caller.token_id, waits)
             try:
                 await self._work(request, route)
             finally:
-                units = route.weight and route.weight + self._sent_bytes / UNIT_BYTES
+                units = weight and weight + self._sent_bytes / UNIT_BYTES
                 budgets.leave(caller.token_id, units, waits)
         elif caller.may("admin"):
             await self._work(request, route)
@@ -266,7 +237,18 @@ class _Exchange:
         else:
             request.body = await self._read_body(route) if has_body(self._headers) else None
             self._body_read = True
-        await self._answer(await route.handler(self._api._desk, request), request)
+        found = await self._perform(request, route)
+        await self._answer(Answer(found) if route.write is None else route.write(found), request)
+
+    async def _perform(self, request: Request, route: Route) -> Any:
+        """Ask what the route is for; a hub that stops while an answer may still take its time answers what it knows."""
+        ask, desk, streams = route.ask(request), self._api._desk, self._api.streams
+        if route.waits and getattr(ask, route.waits):
+            waiting = route.operation.handler(desk, request.caller, ask)
+            if (found := await streams.wait_for(request.receive, waiting, self._token_id)) is not None:
+                return found
+            ask = msgspec.structs.replace(ask, **{route.waits: 0})
+        return await route.operation.handler(desk, request.caller, ask)
 
     def _admit(self) -> tuple[Request, Route]:
         """Take the request through the gate; nothing is read of a body before the caller is known and has room."""
@@ -283,7 +265,7 @@ class _Exchange:
         caller = api._gate.check_caller(scope, headers, route.scopes) if route.scopes else None
         if caller is not None:
             _vouch(scope, caller)
-        if route.needs_ready:
+        if route.operation.needs_ready:
             api.check_ready()
         if caller is not None:
             api.hear_turn(headers, caller)

@@ -16,6 +16,7 @@ import msgspec
 from dray import __version__
 from dray.core.model.policies.policy import ORDERS, PREEMPTION_RULES, STRATEGIES
 from dray.hub.http.calls import ROUTES
+from dray.hub.http.replies import STATUS
 from dray.hub.http.routes import Route, id_schema
 from dray.wire.messages.worker import DIGEST_PATTERN
 from dray.wire.schemas.jobs import ErrorAnswer
@@ -190,14 +191,18 @@ def _responses(route: Route, schemas: _Schemas) -> dict[str, Any]:
             "content": {route.media: {"schema": schemas.of(kind)}},
         }
     refused = {"application/json": {"schema": schemas.of(ErrorAnswer)}}
-    for status in sorted({400, 403, 421, *_usual_errors(route), *route.errors}):
+    for status in sorted({400, 403, 421, *_usual_errors(route)}):
         responses[str(status)] = {"description": _ABOUT[status], "content": refused}
     return responses
 
 
 def _usual_errors(route: Route) -> set[int]:
-    found = {401, 429} if route.scopes else set()
-    if route.needs_ready:
+    found = {STATUS[kind] for kind in route.operation.errors}
+    if route.scopes:
+        found |= {401, 429}
+    if route.body is not None:
+        found |= {413, 415}
+    if route.operation.needs_ready:
         found.add(503)
     if "{" in route.path:
         found.add(404)

@@ -1,4 +1,4 @@
-"""What a call of the HTTP API is: its method, path, parameters, body, scopes and answers, and how a request finds it.
+"""What a call of the HTTP API is: an operation with its method, path, parameters and body, and how a request finds it.
 
 One `Route` serves the router, the gate (scopes), the reader of parameters and the OpenAPI document, so that none
 of them can disagree. Knows nothing about what the calls do. A table of this size is walked segment by segment on
@@ -18,11 +18,9 @@ import msgspec
 from dray.core.model.ids import ID_PATTERN, ID_RULE, is_id
 from dray.core.model.specs.check import suggest
 from dray.errors import DrayError, InvalidInput, NotFound, Problem
+from dray.hub.operations.operation import Operation
 
 API = "/api/v1"
-READ = ("read", "submit")
-SUBMIT = ("submit",)
-ADMIN = ("admin",)
 MAX_QUERY_FIELDS = 64
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
@@ -119,31 +117,51 @@ class Request(msgspec.Struct):
 
 
 class Route(NamedTuple):
-    """One call. `handler` takes the api and a `Request`; `body` is the type of the JSON document it reads.
+    """One operation over HTTP: where it is found, and how it is spelled.
 
-    `raw_body`: it reads bytes of any number from `Request.receive` itself. `weight`: how many units it takes of its
-    caller's budget beside those of its answer; None for a small question, that is always let through. `stays`: its
-    answer may stay open, or `wait_s` may keep it waiting. `list_body`: its members are read one by one.
+    `read` makes what is asked from a `Request`, by default from the fields of path and query; `write` makes the reply
+    from what was answered, by default a document. `body` is the type of the JSON document; `list_body`: its members are
+    read one by one; `raw_body`: bytes of any number come by `Request.receive`. `waits` names the field of what is asked
+    that says how long the answer may take.
     """
 
     method: str
     path: str
-    name: str
-    about: str
-    handler: Callable[[Any, Request], Awaitable[Any]]
-    scopes: tuple[str, ...] = ()
+    operation: Operation
     params: tuple[Param, ...] = ()
+    read: Callable[[Request], Any] | None = None
+    write: Callable[[Any], Any] | None = None
     body: Any = None
     body_optional: bool = False
-    answers: Mapping[int, Any] = {200: None}
+    statuses: tuple[int, ...] = (200,)
     media: str = "application/json"
     headers: tuple[str, ...] = ()
-    needs_ready: bool = True
-    errors: tuple[int, ...] = ()
     raw_body: bool = False
-    weight: int | None = None
-    stays: bool = False
     list_body: bool = False
+    waits: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.operation.name
+
+    @property
+    def about(self) -> str:
+        return self.operation.about
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        return self.operation.scopes
+
+    @property
+    def answers(self) -> Mapping[int, Any]:
+        """The types of its answers by their status."""
+        return dict.fromkeys(self.statuses, self.operation.answer)
+
+    def ask(self, request: Request) -> Any:
+        """What is asked."""
+        if self.read is not None:
+            return self.read(request)
+        return self.operation.ask(**request.path, **request.query)
 
 
 class Match(NamedTuple):

@@ -1,4 +1,4 @@
-"""Answers of the client channel that HTTP has no call for: many jobs at once, rows instead of documents, values.
+"""Answers for those who stay connected: many jobs at once, rows instead of documents, values.
 
 Reads through `Answers` and changes nothing, so that ownership is settled in one place. What is not there and what
 belongs to others comes back in `missing`: one bad id must not hide the other answers. An answer ends at a size, and
@@ -17,10 +17,10 @@ from dray.errors import NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.answers.answers import Answers
 from dray.hub.answers.slices import work_off
-from dray.hub.channel.watches import Watcher, Watches
 from dray.hub.decisions.commands import owned
 from dray.hub.documents.records import Document
 from dray.hub.engine.engine import Engine
+from dray.hub.operations.watches import Watcher, Watches
 from dray.hub.rows import Rows
 from dray.wire.messages.worker import PackedValue
 
@@ -28,8 +28,8 @@ ANSWER_BYTES = 4 << 20
 _DOCUMENT_BYTES = 2048
 
 
-class ChannelAnswers:
-    """One hub's answers to its channels."""
+class Batches:
+    """One hub's answers about many jobs."""
 
     def __init__(self, answers: Answers, engine: Engine, rows: Rows) -> None:
         self._answers, self._engine, self._rows = answers, engine, rows

@@ -1,0 +1,129 @@
+"""What is asked of operations, where neither a message of the channel nor a filter of the answers says it all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dray.core.model.policies.policy import Policy
+from dray.core.model.specs.spec import JobSpec
+
+
+class Nothing(msgspec.Struct):
+    """There is nothing to say."""
+
+
+class Named(msgspec.Struct):
+    """One thing by its id."""
+
+    id: str
+
+
+class SubmitJobs(NamedTuple):
+    """New jobs, all or none; the same key again gives the same jobs."""
+
+    specs: Sequence[JobSpec | Any]
+    key: str = ""
+
+
+class ShowJob(msgspec.Struct):
+    """One job, once it has ended or `wait_s` have passed."""
+
+    id: str
+    wait_s: float = 0
+
+
+class ListTasks(NamedTuple):
+    """Tasks of one job, in these states or in any."""
+
+    id: str
+    states: tuple[str, ...] = ()
+    cursor: str = ""
+    limit: int = 100
+
+
+class ExplainJob(msgspec.Struct):
+    """Why a job waits; `eta_s` is how long to wait for an estimate of its start."""
+
+    id: str
+    fix: bool = True
+    eta_s: float = 0
+
+
+class PlanJob(msgspec.Struct):
+    """Where a job would run."""
+
+    spec: JobSpec | dict[str, Any]
+    eta_s: float = 0
+
+
+class ListWorkers(msgspec.Struct):
+    """Workers of one backend, or all."""
+
+    backend: str = ""
+
+
+class FollowEvents(NamedTuple):
+    """All that is committed after this event."""
+
+    after: str = ""
+
+
+class ShowQueue(msgspec.Struct):
+    """One queue, and so many of its line."""
+
+    name: str
+    limit: int = 20
+
+
+class ApplyPolicy(NamedTuple):
+    """Another policy, or what it would change."""
+
+    policy: Policy | Any
+    dry_run: bool = False
+    force: bool = False
+
+
+class ListAudit(msgspec.Struct):
+    """The last entries."""
+
+    limit: int = 100
+
+
+class PutBlob(NamedTuple):
+    """A large value under its digest. `size` is what was announced; pieces come with whether they are the last."""
+
+    digest: str
+    size: int
+    pieces: AsyncIterator[tuple[list[bytes], bool]]
+
+
+class GetBlob(NamedTuple):
+    """A large value. `soon`: whoever asks is about to refer to it."""
+
+    digest: str
+    soon: bool = False
+
+
+class ReadValue(msgspec.Struct):
+    """What one call left; its job's only task by default."""
+
+    id: str
+    task: int | None = None
+
+
+class StoredFile(NamedTuple):
+    """Bytes that are read from a file of the hub."""
+
+    path: Path
+    size: int
+
+
+class LeftValue(NamedTuple):
+    """What a call left, as bytes or in a file; `state` says how it ended."""
+
+    state: str
+    packed: bytes | StoredFile

@@ -1,0 +1,85 @@
+"""What an operation is, and what its handler works with.
+
+One `Operation` says who may ask, what is asked and answered, what it costs, whether it may be repeated and how it
+refuses. The ways in (HTTP, the client channel) decode and encode; they name an operation and hold no rule of their own.
+Knows nothing about any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, NamedTuple, Protocol
+
+from dray.errors import DrayError
+from dray.hub.access.caller import Caller
+from dray.hub.access.tokens import Tokens
+from dray.hub.answers.calls import CallAnswers
+from dray.hub.answers.service import Document, HubService
+from dray.hub.calls.blob_access import BlobAccess
+from dray.hub.calls.blobs import Blobs
+from dray.hub.calls.subscriptions import Listener
+from dray.hub.operations.batches import Batches
+from dray.hub.workers.owners import Owners
+
+# A token with `submit` may also read: whoever starts a job must be able to see how it ends, and both see only what is
+# their own.
+READ = ("read", "submit")
+SUBMIT = ("submit",)
+ADMIN = ("admin",)
+ANY = ("read", "submit", "worker")
+
+
+class Values(NamedTuple):
+    """Where values are read from, and jobs by the hundred."""
+
+    blobs: Blobs
+    calls: CallAnswers
+    access: BlobAccess
+    batches: Batches
+
+
+class Desk(NamedTuple):
+    """What handlers work with. A front that serves no values has none."""
+
+    service: HubService
+    tokens: Tokens
+    owners: Owners
+    values: Values | None = None
+
+
+class Session(Protocol):
+    """Whoever stays to be told more: one connection that carries many requests. What it submits goes in by `order`."""
+
+    caller: Caller
+    order: asyncio.Lock
+
+    @property
+    def listener(self) -> Listener: ...
+
+    def tell(self, job_id: str, row: Document, last: bool) -> None: ...
+
+
+class Operation(NamedTuple):
+    """One row. `handler` takes the desk, who asks and what; `ask` and `answer` are the types of both documents.
+
+    `scopes`: a token with any of them may; none for what strangers may ask. `weight`: how many units it takes of its
+    caller's budget beside those of its answer; None for a small question, that is always let through. `repeat`: asked
+    again it `reads` again, comes to the `same`, makes nothing more under the same `key` or id, or acts `anew`.
+    `streams`: its answer grows (`out`), or what is asked comes in pieces (`in`). `errors`: refusals beside those that
+    any may meet. `in_session`: its handler takes a `Session` in place of the caller.
+    """
+
+    name: str
+    about: str
+    scopes: tuple[str, ...]
+    ask: Any
+    answer: Any
+    handler: Callable[[Desk, Any, Any], Awaitable[Any]]
+    weight: float | None = None
+    repeat: Literal["reads", "same", "key", "anew"] = "reads"
+    paged: bool = False
+    streams: Literal["", "out", "in"] = ""
+    errors: tuple[type[DrayError], ...] = ()
+    in_session: bool = False
+    needs_ready: bool = True

@@ -1,0 +1,70 @@
+"""Operations on the site: its workers, events, queues, quotas, paces, policy and preemptions, and the hub itself.
+
+The policy is for everybody to see, since it decides about everybody's work; to change it, and to see the hub's own
+settings, takes an admin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from dray.errors import Conflict
+from dray.hub.access.caller import Caller
+from dray.hub.documents.public_feed import FeedEvent
+from dray.hub.documents.receipts import ReceiptFilter
+from dray.hub.operations import asks
+from dray.hub.operations.operation import ADMIN, READ, Desk, Operation
+from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import site as site_shapes
+
+Feed = AsyncIterator[FeedEvent | None]
+
+
+async def stream_events(desk: Desk, caller: Caller, ask: asks.FollowEvents) -> Feed:
+    return desk.service.feed(caller, ask.after)
+
+
+async def show_metrics(desk: Desk, caller: Caller, ask: asks.Nothing) -> bytes:
+    return desk.service.metrics_text()
+
+
+SITE = (
+    Operation("list_workers", "List workers", READ, asks.ListWorkers, shapes.WorkerList,
+              lambda desk, caller, ask: desk.service.workers(caller, ask.backend), weight=2),
+    Operation("show_worker", "Show a worker and what it runs", READ, asks.Named, shapes.WorkerDetail,
+              lambda desk, caller, ask: desk.service.worker(caller, ask.id)),
+    Operation("drain_worker", "Give a worker no new work", ADMIN, asks.Named, shapes.WorkerDocument,
+              lambda desk, caller, ask: desk.service.drain(caller, ask.id, True), repeat="same"),
+    Operation("resume_worker", "Give a drained worker work again", ADMIN, asks.Named, shapes.WorkerDocument,
+              lambda desk, caller, ask: desk.service.drain(caller, ask.id, False), repeat="same"),
+    Operation("stream_events", "Follow all that is committed, as server-sent events", READ, asks.FollowEvents, str,
+              stream_events, streams="out"),
+    Operation("show_hub", "Show the hub itself", READ, asks.Nothing, shapes.HubDocument,
+              lambda desk, caller, ask: desk.service.hub(caller)),
+    Operation("list_queues", "List queues with their statistics", READ, asks.Nothing, site_shapes.QueueList,
+              lambda desk, caller, ask: desk.service.site.queues(caller), weight=2),
+    Operation("show_queue", "Show a queue and the first of its line", READ, asks.ShowQueue, site_shapes.QueueDetail,
+              lambda desk, caller, ask: desk.service.site.queue(caller, ask.name, ask.limit), weight=2),
+    Operation("list_quotas", "List quotas and what is used of them", READ, asks.Nothing, site_shapes.QuotaList,
+              lambda desk, caller, ask: desk.service.site.quotas(caller), weight=2),
+    Operation("list_paces", "List paces and caps and how they stand", READ, asks.Nothing, site_shapes.PaceList,
+              lambda desk, caller, ask: desk.service.site.paces(caller), weight=2),
+    Operation("show_policy", "Show the policy in force and where each value came from", READ, asks.Nothing,
+              site_shapes.PolicyAnswer, lambda desk, caller, ask: desk.service.site.policy(caller)),
+    Operation("apply_policy", "Replace the policy, or tell what that would change", ADMIN, asks.ApplyPolicy,
+              site_shapes.PolicyChange, lambda desk, caller, ask: desk.service.site.apply(caller, *ask),
+              weight=20, repeat="same", errors=(Conflict,)),
+    Operation("show_settings", "Show the hub's settings and where each came from", ADMIN, asks.Nothing,
+              site_shapes.Settings, lambda desk, caller, ask: desk.service.site.settings(caller)),
+    Operation("list_preemptions", "List receipts of preemptions, newest first, with statistics", READ, ReceiptFilter,
+              site_shapes.PreemptionList, lambda desk, caller, ask: desk.service.site.preemptions(caller, ask),
+              weight=2, paged=True),
+    Operation("show_preemption", "Show the receipt of a preemption", READ, asks.Named, site_shapes.PreemptionDocument,
+              lambda desk, caller, ask: desk.service.site.preemption(caller, ask.id)),
+    Operation("examine_hub", "Check that the hub's state holds together", ADMIN, asks.Nothing, shapes.Doctor,
+              lambda desk, caller, ask: desk.service.doctor(caller), weight=20),
+    Operation("list_audit", "List who changed what", ADMIN, asks.ListAudit, shapes.AuditList,
+              lambda desk, caller, ask: desk.service.audit(caller, ask.limit), weight=2),
+    Operation("show_metrics", "Metrics in the text form of Prometheus", READ, asks.Nothing, str, show_metrics,
+              weight=2, needs_ready=False),
+)  # fmt: skip

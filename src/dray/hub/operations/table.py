@@ -1,0 +1,14 @@
+"""All operations of the hub by their names: the one table that HTTP, the client channel and OpenAPI are made from."""
+
+from __future__ import annotations
+
+from dray.hub.operations.access import ACCESS
+from dray.hub.operations.jobs import JOBS
+from dray.hub.operations.operation import Operation
+from dray.hub.operations.sessions import SESSIONS
+from dray.hub.operations.site import SITE
+from dray.hub.operations.values import VALUES
+
+OPERATIONS: dict[str, Operation] = {
+    row.name: row for rows in (JOBS, SESSIONS, VALUES, SITE, ACCESS) for row in rows
+}
