@@ -95,3 +95,41 @@ def test_a_job_without_output_has_empty_logs(site: Cluster) -> None:
     site.wait_state(job_id, "succeeded")
     assert site.logs(job_id) == b""
     assert site.dray("logs", "-f", job_id).out == ""
+
+
+SWEEP = "echo first $DRAY_ARRAY_INDEX; printf 'last %s' $DRAY_ARRAY_INDEX; test $DRAY_ARRAY_INDEX != 7"
+NUMBERED = [[f" {index} | first {index}", f" {index} | last {index}"] for index in range(10)]
+NUMBERED += [[f"{index} | first {index}", f"{index} | last {index}"] for index in (10, 11)]
+
+
+def printed(site: Cluster, job_id: str, *words: str) -> list[str]:
+    done = site.dray("logs", job_id, *words)
+    assert done.code == 0, done
+    return done.out.splitlines()
+
+
+def test_the_output_of_a_whole_array_stands_under_the_numbers_of_its_tasks(site: Cluster) -> None:
+    job_id = site.submit("sh", "-c", SWEEP, array={"first": 0, "last": 11})
+    site.wait_state(job_id, "failed")
+    whole = [line for lines in NUMBERED for line in lines]
+    wait_for(lambda: printed(site, job_id) == whole, "every line of every task, in order")
+    assert printed(site, job_id, "--failed") == NUMBERED[7]
+    assert printed(site, job_id, "--tail", "1") == [lines[1] for lines in NUMBERED]
+    assert site.dray("logs", f"{job_id}/7", "--failed").code == 2
+
+
+def test_following_a_whole_array_loses_no_line(site: Cluster) -> None:
+    """Some are followed while they run, some begin and end between two looks."""
+    gate = site.folder / "open"
+    command = (
+        f"echo first $DRAY_ARRAY_INDEX; until [ -e {gate} ]; do sleep 0.05; done; {SWEEP.partition(';')[2]}"
+    )
+    job_id = site.submit("sh", "-c", command, array={"first": 0, "last": 11})
+    watcher, shown = site.begin("logs", "-f", job_id, name="array")
+    wait_for(lambda: b" 0 | first 0\n" in shown.read_bytes(), "it follows what runs")
+    gate.touch()
+    assert watcher.wait(60) == 0
+    lines = shown.read_text().splitlines()
+    assert sorted(lines) == sorted(line for lines in NUMBERED for line in lines)
+    for first, last in NUMBERED:
+        assert lines.index(first) < lines.index(last)

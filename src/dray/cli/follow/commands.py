@@ -17,8 +17,10 @@ from dray.cli.asks.flags import job_options
 from dray.cli.asks.submission import SubmitCommand, prepare, send
 from dray.cli.base.completion import complete_job
 from dray.cli.base.exit_codes import INTERRUPTED, NOT_RUN, TIME_LIMIT, describe_end, has_ended, is_numbered
+from dray.cli.base.hub import job_path
 from dray.cli.base.invocation import HubCommand, Session, abandon_stdout, pass_session
 from dray.cli.base.outage import Outage, say
+from dray.cli.follow.array_logs import ArrayLogs, under_numbers
 from dray.cli.follow.following import (
     LONG_POLL_S,
     LastLines,
@@ -212,32 +214,72 @@ def wait(session: Session, jobs: tuple[str, ...], first: bool, timeout: str | No
 @click.option(
     "--stream", type=click.Choice(["stdout", "stderr", "both"]), help="Only this stream.  [default: both]"
 )
+@click.option(
+    "--failed", is_flag=True, help="Of a job with several tasks: only of those that did not succeed."
+)
 @pass_session
-def logs(session: Session, job: str, follow: bool, **options: Any) -> int:
-    """Print the output of a job or of one task (ID/INDEX), byte for byte."""
+def logs(session: Session, job: str, follow: bool, failed: bool, **options: Any) -> int:
+    """Print the output of a job or of one task (ID/INDEX), byte for byte.
+
+    Of a job with several tasks that of all of them, each line under the number of its task.
+    """
     job_id, index = split_id(job)
     query = {name: value for name, value in options.items() if value is not None}
     if index >= 0:
         query["task"] = index
-    write = _print_json_text if session.json else _print_bytes
     if not follow:
-        LogCopy(session.hub, job_id, query, write).copy(follow=False)
-        return 0
-    outage = Outage(session.config.away_s, "the job goes on")
-
-    def ended() -> bool:
-        return has_ended(
-            find_task(session.hub, job_id, index) if index >= 0 else look(session.hub, outage, job_id)
-        )
-
+        return _print_logs(session, job_id, index, query, failed, None)
     try:
-        position = _print_end(session, outage, job_id, query, write) if "tail" in query else 0
-        follow_logs(LogCopy(session.hub, job_id, query, write, position), outage, ended)
+        return _print_logs(
+            session, job_id, index, query, failed, Outage(session.config.away_s, "the job goes on")
+        )
     except KeyboardInterrupt:
         return INTERRUPTED
     except HubUnavailable as error:
         return session.report(error, NOT_RUN)
+
+
+def _print_logs(
+    session: Session, job_id: str, index: int, query: dict[str, Any], failed: bool, outage: Outage | None
+) -> int:
+    """Print what there is; with an outage to ride out, also what comes."""
+    if index < 0:
+        job = session.hub.get(job_path(job_id)) if outage is None else look(session.hub, outage, job_id)
+        if is_numbered(job):
+            _print_array(session, job, query, failed, outage)
+            return 0
+    if failed:
+        raise click.UsageError("--failed chooses among the tasks of a job, and this is one task")
+    write = _print_json_text if session.json else _print_bytes
+    if outage is None:
+        LogCopy(session.hub, job_id, query, write).copy(follow=False)
+        return 0
+    shown = outage
+
+    def ended() -> bool:
+        return has_ended(
+            find_task(session.hub, job_id, index) if index >= 0 else look(session.hub, shown, job_id)
+        )
+
+    position = _print_end(session, outage, job_id, query, write) if "tail" in query else 0
+    follow_logs(LogCopy(session.hub, job_id, query, write, position), outage, ended)
     return 0
+
+
+def _print_array(
+    session: Session, job: Mapping[str, Any], query: dict[str, Any], failed: bool, outage: Outage | None
+) -> None:
+    if "tail" in query and outage is not None:
+        raise click.UsageError(
+            "-f shows several tasks from their beginning: leave --tail out, or name one task"
+        )
+    job_id, total = str(job["id"]), int(job["tasks"]["total"])
+    give = _print_json_task(job_id) if session.json else under_numbers(total, _print_bytes)
+    output = ArrayLogs(session.hub, job_id, query, give, failed)
+    if outage is None:
+        output.copy()
+    else:
+        output.follow(outage)
 
 
 def _print_end(
@@ -257,6 +299,14 @@ def _print_bytes(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def _print_json_task(job_id: str) -> Callable[[int, bytes], None]:
+    def give(index: int, data: bytes) -> None:
+        document = {"task": f"{job_id}/{index}", "text": data.decode("utf-8", "replace")}
+        print(json.dumps(document, ensure_ascii=False), flush=True)
+
+    return give
+
+
 def _print_json_text(data: bytes) -> None:
     print(json.dumps({"text": data.decode("utf-8", "replace")}, ensure_ascii=False), flush=True)
 
@@ -268,7 +318,6 @@ def _print_json_text(data: bytes) -> None:
 @pass_session
 def events(session: Session, job: str | None, follow: bool, since: str | None) -> int:
     """Print the history of a job, or with -f what happens now, to all jobs or to one."""
-    from dray.cli.base.hub import job_path
     from dray.cli.jobs.job_views import draw_event
 
     job_id = split_id(job)[0] if job else None

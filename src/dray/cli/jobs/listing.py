@@ -198,7 +198,7 @@ def tasks(
     if index >= 0:
         raise click.UsageError(f"{job} is one task already: `dray show {job}` tells all of it")
     wanted = [*_read_states(states), *(UNSUCCESSFUL if failed else ())]
-    listed = _page_tasks(session.hub, job_id, wanted, _MANY if everything else limit)
+    listed = page_tasks(session.hub, job_id, wanted, _MANY if everything else limit)
     if session.json:
         session.print_json({"tasks": listed.items, "next": listed.next or None})
     elif quiet:
@@ -213,7 +213,7 @@ def tasks(
         print(f"{len(listed.items)} tasks shown, there are more: -n {2 * limit} or --all", file=sys.stderr)
 
 
-def _page_tasks(hub: Hub, job_id: str, states: list[str], most: int) -> Listed:
+def page_tasks(hub: Hub, job_id: str, states: list[str], most: int) -> Listed:
     """A page may be short, or empty, and not the last: whoever looks for few among many is answered in steps."""
     asked: dict[str, Any] = {"state": ",".join(states)}
     found: list[dict[str, Any]] = []
