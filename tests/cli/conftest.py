@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
+from tests.whole import answer_kind, whole, whole_answer
 
+from dray.errors import DrayError
 from dray.presence import hold
+from dray.wire.schemas.jobs import JobDocument
 
 TOKEN = "test-token"
 ENDED = ("succeeded", "failed", "killed", "worker_failed", "unschedulable")
@@ -23,38 +27,24 @@ NOW = "2026-11-15T09:10:49.123Z"
 
 
 def job_document(job_id: str = "j1", **changes: Any) -> dict[str, Any]:
-    tasks = {"total": 1, "pending": 0, "running": 1, "succeeded": 0, "failed": 0, "killed": 0}
+    """A job as the hub tells of it, which the type of that document fills up."""
     document = {
         "id": job_id,
         "name": "train",
-        "type": "batch",
         "state": "running",
         "phase": "running",
         "reason": "",
         "user": "ada",
         "queue": "default",
-        "priority": 0,
         "tier": "data_processing",
-        "labels": {},
-        "workload": "",
         "submitted_at": NOW,
-        "started_at": None,
-        "ended_at": None,
-        "exit_code": None,
-        "signal": 0,
-        "exit_class": "",
-        "error": "",
         "worker": "w1",
-        "tasks": {**tasks, "worker_failed": 0, "unschedulable": 0},
-        "attempts": [],
+        "tasks": {"total": 1, "running": 1},
         "attempt_count": 1,
-        "failures": 0,
-        "losses": 0,
-        "preemptions": 0,
-        "cancel_requested": False,
         "spec": {"command": ["true"], "cpu_milli": 1000},
     }
-    return {**document, **changes}
+    made: dict[str, Any] = whole(JobDocument, {**document, **changes})
+    return made
 
 
 class FakeHub:
@@ -69,6 +59,8 @@ class FakeHub:
         self.requests: list[tuple[str, str, dict[str, list[str]], Any, dict[str, str]]] = []
         self.keys: dict[str, Any] = {}
         self.drop_answers = 0
+        # What was to be answered and no hub would answer so.
+        self.faults: list[str] = []
         self.on_submit: Callable[[dict[str, Any]], dict[str, Any]] = lambda spec: {}
         self.changed = threading.Condition()
         self.tls = tls
@@ -107,7 +99,7 @@ class FakeHub:
 
     def set(self, job_id: str, **changes: Any) -> None:
         with self.changed:
-            self.jobs[job_id] = {**self.jobs.get(job_id, job_document(job_id)), **changes}
+            self.jobs[job_id] = whole(JobDocument, {**self.jobs.get(job_id, job_document(job_id)), **changes})
             self.changed.notify_all()
 
     def write(self, job_id: str, data: bytes) -> None:
@@ -180,9 +172,17 @@ class _Handler(BaseHTTPRequestHandler):
                     401, {"error": {"code": "unauthenticated", "message": "no such token", "problems": []}}
                 )
             elif (method, path) in self.fake.canned:
-                self.send(*self.fake.canned[method, path])
+                self.send(*self.can(method, parts.path, *self.fake.canned[method, path]))
             else:
                 self.route(method, path, query, body)
+
+    def can(self, method: str, path: str, status: int, document: Any) -> tuple[int, Any]:
+        """An answer as a test has it ready; of a job it names what matters, and the rest is as always."""
+        if status < 400 and answer_kind(method, path, status) is JobDocument:
+            document = job_document(
+                **{"job_id" if key == "id" else key: value for key, value in document.items()}
+            )
+        return status, document
 
     def route(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> None:
         words = path.strip("/").split("/")
@@ -274,6 +274,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def send(self, status: int, document: Any) -> None:
+        try:
+            document = whole_answer(self.command, urlsplit(self.path).path, status, document)
+        except (DrayError, LookupError, msgspec.ValidationError) as fault:
+            self.fake.faults.append(f"{self.command} {self.path} {status}: {fault}")
         data = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -301,6 +305,7 @@ def hub(clean_environment: Path) -> Iterator[FakeHub]:
         yield fake
     with contextlib.suppress(OSError):
         fake.stop()
+    assert not fake.faults, "\n".join(fake.faults)
 
 
 @pytest.fixture

@@ -74,14 +74,14 @@ def test_a_task_is_not_held_alone(hub, capfd):
     ],
 )
 def test_changes_are_written_as_in_a_job_file(hub, words, body):
-    hub.jobs["j1"] = {"id": "j1", "state": "pending", "spec": {}}
+    hub.set("j1", state="pending", spec={})
     hub.canned["PATCH", "/jobs/j1"] = (200, {"id": "j1", "state": "pending"})
     assert main(["set", "j1", *words]) == 0
     assert sent(hub, "PATCH") == [("/jobs/j1", body)]
 
 
 def test_cards_are_the_total_of_the_job(hub):
-    hub.jobs["j1"] = {"id": "j1", "state": "pending", "spec": {"node_count": 4}}
+    hub.set("j1", state="pending", spec={"node_count": 4})
     hub.canned["PATCH", "/jobs/j1"] = (200, {"id": "j1", "state": "pending"})
     assert main(["set", "j1", "gpus=8"]) == 0
     assert sent(hub, "PATCH") == [("/jobs/j1", {"gpu_count": 2})]
@@ -130,11 +130,7 @@ def test_parts_of_several_cards_are_refused(hub, capfd):
 
 def test_a_job_is_submitted_again_with_changes(hub, capfd):
     spec = {"id": "old", "user_id": "ada", "command": ["a"], "after": ["ok:x"], "hold": True}
-    hub.jobs["old"] = {
-        "id": "old",
-        "state": "failed",
-        "spec": {**spec, "env": {"A": "1"}, "node_count": 2, "gpu_count": 1},
-    }
+    hub.set("old", state="failed", spec={**spec, "env": {"A": "1"}, "node_count": 2, "gpu_count": 1})
     assert main(["submit", "--from", "old", "--mem", "1g", "--env", "B=2", "-G", "4"]) == 0
     ((_, again),) = sent(hub, "POST")
     assert again == {

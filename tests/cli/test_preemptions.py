@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.whole import whole
 
 from dray.cli.jobs.job_views import draw_event
 from dray.cli.jobs.preemption_views import draw_receipt, draw_receipts, tell_receipts
 from dray.cli.main import main
+from dray.wire.schemas.site import PreemptionDocument, PreemptionStatistics, VictimDocument
 
 NOW = "2026-11-15T09:10:49.123Z"
 LATER = datetime(2026, 11, 15, 9, 13, 49, tzinfo=UTC)
@@ -35,7 +37,8 @@ def victim(task: str | None = "low", **changes: Any) -> dict[str, Any]:
         "back_on": "",
         "earliest_back_at": None,
     }
-    return {**document, **changes}
+    made: dict[str, Any] = whole(VictimDocument, {**document, **changes})
+    return made
 
 
 def receipt(number: int = 1, **changes: Any) -> dict[str, Any]:
@@ -57,10 +60,11 @@ def receipt(number: int = 1, **changes: Any) -> dict[str, Any]:
         "ended_at": NOW,
         "wait_s": 2.4,
     }
-    return {**document, **changes}
+    made: dict[str, Any] = whole(PreemptionDocument, {**document, **changes})
+    return made
 
 
-STATISTICS = {
+STATISTICS: dict[str, Any] = {
     "window_s": 86400,
     "receipts": 2,
     "victims": 3,
@@ -94,11 +98,11 @@ def test_the_list(hub, capsys):
         "most lost  ben 2m25s (3 tasks)",
     ]
     assert main(["preemptions", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["statistics"] == STATISTICS
+    assert json.loads(capsys.readouterr().out)["statistics"] == whole(PreemptionStatistics, STATISTICS)
 
 
 def test_nothing_happened(hub, capsys):
-    hub.canned["GET", "/preemptions"] = (200, {"preemptions": [], "statistics": {}, "next_cursor": None})
+    hub.canned["GET", "/preemptions"] = (200, {"preemptions": [], "statistics": {"window_s": 86400}})
     assert main(["preemptions"]) == 0
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "no preemptions: nobody was stopped for other work\n")

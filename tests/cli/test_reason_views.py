@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.whole import whole_answer
 
 from dray.cli.jobs.reason_views import draw_estimates, draw_plan, draw_why
 from dray.cli.main import main
@@ -107,7 +108,12 @@ def test_the_record_of_estimates_is_told_in_words():
 @pytest.mark.parametrize(
     ("arguments", "request_line", "document", "part"),
     [
-        (["plan", "-c", "1", "--", "true"], "POST /plan", {"starts_now": True, "summary": "yes"}, "job: yes"),
+        (
+            ["plan", "-c", "1", "--", "true"],
+            "POST /plan",
+            {"starts_now": True, "summary": "yes", "tasks": 1},
+            "job: yes",
+        ),
         (["doctor", "--eta"], "GET /estimates", {"every_s": 10, "judged": 0}, "no task that had an estimate"),
         (
             ["why", "a", "--fast", "--eta"],
@@ -123,7 +129,7 @@ def test_text_for_people_and_the_document_for_programs(hub, capfd, arguments, re
     hub.set("a")
     options = arguments.index("--") if "--" in arguments else len(arguments)
     assert main([*arguments[:options], "-o", "json", *arguments[options:]]) == 0
-    assert json.loads(capfd.readouterr().out) == document
+    assert json.loads(capfd.readouterr().out) == whole_answer(method, f"/api/v1{path}", 200, document)
     assert main(arguments) == 0
     assert part in capfd.readouterr().out
 

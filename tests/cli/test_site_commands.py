@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.whole import whole
 
 from dray.cli.base.policy_text import spell_value, write_policy
 from dray.cli.main import main
@@ -16,6 +17,7 @@ from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import Policy
 from dray.core.model.policies.spelling import list_values, policy_document
 from dray.hub.decisions.policy_file import read_policy_text
+from dray.wire.schemas.site import QueueDocument
 
 NOW = "2026-11-15T09:10:49.123Z"
 QUEUE: dict[str, Any] = {
@@ -62,7 +64,7 @@ def test_queue_ls(hub, capsys):
     )
     assert lines[1].split() == "prod priority 3 12 2 1.5/8 1m15s 3s 2m10s 2.25 -".split()
     assert main(["queue", "ls", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["queues"][0] == QUEUE
+    assert json.loads(capsys.readouterr().out)["queues"][0] == whole(QueueDocument, QUEUE)
 
 
 def test_queues_on_a_narrow_terminal():

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.whole import whole_answer
 
 from dray.cli.base.render import Column, draw_table, short_span, shorten, text_width
 from dray.cli.jobs.job_views import draw_event, draw_job, draw_jobs
@@ -170,6 +171,8 @@ def test_ps_turns_pages_until_it_has_enough(hub, job, capfd):
 def test_show_of_a_job_and_of_a_task(hub, capfd):
     attempt = {
         "no": 1,
+        "uid": "1-1",
+        "task_id": "a",
         "worker": "w1",
         "phase": "failed",
         "devices": [0, 1],
@@ -220,9 +223,19 @@ WORKER = {
     "backend": "nvidia",
     "gpu_count": 8,
     "gpu_type": "H200",
+    "vram_gb": 1128,
+    "cpu_count": 128,
     "active_jobs": 2,
+    "total_slots": 8,
 }
-TOKEN_DOCUMENT = {"id": "t1", "user": "ada", "scopes": ["read"], "token": "secret", "revoked": False}
+TOKEN_DOCUMENT = {
+    "id": "t1",
+    "user": "ada",
+    "scopes": ["read"],
+    "created_at": "2026-11-15T09:40:00Z",
+    "expires_at": None,
+    "revoked": False,
+}
 DOCTOR = {
     "ok": True,
     "checks": [{"name": "epoch", "ok": True, "detail": "3"}],
@@ -243,7 +256,12 @@ DOCTOR = {
         ),
         (["worker", "resume", "w1"], "POST /workers/w1/resume", {**WORKER, "draining": False}, "w1: busy"),
         (["token", "ls"], "GET /tokens", {"tokens": [TOKEN_DOCUMENT]}, "valid"),
-        (["token", "create", "--scope", "read"], "POST /tokens", TOKEN_DOCUMENT, "secret"),
+        (
+            ["token", "create", "--scope", "read"],
+            "POST /tokens",
+            {**TOKEN_DOCUMENT, "token": "secret"},
+            "secret",
+        ),
         (
             ["token", "revoke", "t1"],
             "DELETE /tokens/t1",
@@ -256,10 +274,11 @@ DOCTOR = {
 )
 def test_text_for_people_and_the_document_for_programs(hub, capfd, arguments, request_line, document, part):
     method, path = request_line.split()
-    hub.canned[method, path] = (200, document)
+    status = 201 if path == "/tokens" and method == "POST" else 200
+    hub.canned[method, path] = (status, document)
     hub.set("a")
     assert main([*arguments, "-o", "json"]) == 0
-    assert json.loads(capfd.readouterr().out) == document
+    assert json.loads(capfd.readouterr().out) == whole_answer(method, f"/api/v1{path}", status, document)
     assert main(arguments) == (1 if arguments == ["doctor"] else 0)
     assert part in capfd.readouterr().out
     assert len(hub.asked(method, path)) == 2

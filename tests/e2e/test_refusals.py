@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import socket
 import sqlite3
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -78,11 +81,47 @@ def test_a_home_that_cannot_be_written(make_cluster: Callable[..., Cluster]) -> 
     assert_refused(try_hub(cluster, "--port", "0"), str(cluster.home))
 
 
-def test_plain_http_beyond_loopback_needs_a_certificate(make_cluster: Callable[..., Cluster]) -> None:
+def say_in_the_clear(address: str, port: int) -> bytes:
+    """What a listener answers to a request in plain HTTP, until it hangs up."""
+    said = b""
+    with socket.create_connection((address, port), timeout=30) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: hub\r\nConnection: close\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            while piece := connection.recv(4096):
+                said += piece
+    return said
+
+
+def test_beyond_loopback_nothing_is_said_in_the_clear(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster()
+    cluster.start_hub("--host", "0.0.0.0")
+    # The way to itself over any network that this machine is in; loopback alone where it is in none.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with contextlib.suppress(OSError):
+            probe.connect(("192.0.2.1", 9))
+        outside = probe.getsockname()[0]
+    addresses = {"127.0.0.1", "127.0.0.1" if outside == "0.0.0.0" else outside}
+    for address in addresses:
+        assert not say_in_the_clear(address, cluster.port).startswith(b"HTTP/")
+        trust = ssl.create_default_context(cafile=str(cluster.home / "tls/cert.pem"))
+        trust.check_hostname = False
+        connection = http.client.HTTPSConnection(address, cluster.port, timeout=30, context=trust)
+        with contextlib.closing(connection):
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+    assert (cluster.home / "tls/key.pem").stat().st_mode & 0o077 == 0
+    assert cluster.stop_hub() == 0
+    # On loopback the same question is answered: what was not answered above was not misspelled.
+    cluster.start_hub()
+    assert say_in_the_clear("127.0.0.1", cluster.port).startswith(b"HTTP/1.1 ")
+
+
+def test_a_certificate_without_its_key_is_no_way_round_that(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster()
     cluster.home.mkdir()
     (cluster.home / "config.toml").write_text('[hub]\ntls_cert = "/no/such/cert.pem"\n')
-    assert_refused(try_hub(cluster, "--port", "0"), "tls_key")
+    assert_refused(try_hub(cluster, "--host", "0.0.0.0", "--port", "0"), "tls_key")
+    assert not (cluster.home / "hub.json").exists()
 
 
 def test_a_corrupt_store_is_left_as_it_is(make_cluster: Callable[..., Cluster]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import uvloop
+from tests.whole import whole, whole_answer
 
 from dray.core.lifecycle.state.state import State
 from dray.errors import NotFound
@@ -26,8 +27,33 @@ from dray.hub.http.server import HttpServer, bind
 from dray.hub.operations.operation import Desk
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 from dray.hub.workers.owners import Owners
+from dray.wire.schemas import jobs as schemas
+from dray.wire.schemas import reasons as reason_schemas
+from dray.wire.schemas import site as site_schemas
 
 NOW_MS = 1_800_000_000_000
+WORKER = {
+    "status": "ready",
+    "backend": "cpu",
+    "gpu_count": 0,
+    "cpu_count": 4,
+    "vram_gb": 0,
+    "active_jobs": 0,
+    "total_slots": 4,
+}
+
+
+def job_document(job_id: str, state: str, **changes: Any) -> dict[str, Any]:
+    fields = {
+        "id": job_id,
+        "name": "",
+        "state": state,
+        "phase": "",
+        "reason": "",
+        "user": "ada",
+        "queue": "default",
+    }
+    return dict(whole(schemas.JobDocument, {**fields, **changes}))
 
 
 class FakeHub:
@@ -52,7 +78,7 @@ class FakeHub:
         self.note("submit", caller, list(specs), key)
         created = key == "" or key not in self.made
         jobs = [
-            {"id": spec.get("id") or f"j{len(self.made)}", "state": "pending", "user": caller.user}
+            job_document(spec.get("id") or f"j{len(self.made)}", "pending", user=caller.user)
             for spec in specs
         ]
         if created:
@@ -72,43 +98,43 @@ class FakeHub:
 
     async def jobs(self, caller: Caller, wanted: JobFilter) -> dict[str, Any]:
         self.note("jobs", caller, wanted)
-        return {"jobs": list(self.made.values()), "next_cursor": None}
+        return dict(whole(schemas.JobList, {"jobs": list(self.made.values())}))
 
     async def tasks(
         self, caller: Caller, job_id: str, states: tuple[str, ...], cursor: str, limit: int
     ) -> dict[str, Any]:
         self.note("tasks", caller, job_id, states, cursor, limit)
-        return {"tasks": [], "next_cursor": None}
+        return dict(whole(schemas.TaskList, {"tasks": []}))
 
     async def job_events(self, caller: Caller, job_id: str) -> dict[str, Any]:
         self.note("job_events", caller, job_id)
-        return {"events": []}
+        return dict(whole(schemas.JobEvents, {"events": []}))
 
     async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> dict[str, Any]:
         self.note("why", caller, job_id, fix, eta_s)
-        return {"state": "pending", "summary": "", "blockers": [], "workers": [], "fix": ""}
+        return dict(whole(reason_schemas.Why, {"state": "pending", "summary": ""}))
 
     async def cancel(
         self, caller: Caller, job_id: str, index: int | None = None, grace_s: float | None = None
     ) -> dict[str, Any]:
         self.note("cancel", caller, job_id, index, grace_s)
-        return {"id": job_id, "state": "killed"}
+        return job_document(job_id, "killed")
 
     async def hold(self, caller: Caller, job_id: str, on: bool) -> dict[str, Any]:
         self.note("hold", caller, job_id, on)
-        return {"id": job_id, "state": "pending", "held": on}
+        return job_document(job_id, "pending", held=on)
 
     async def requeue(self, caller: Caller, job_id: str, index: int | None = None) -> dict[str, Any]:
         self.note("requeue", caller, job_id, index)
-        return {"id": job_id, "state": "running"}
+        return job_document(job_id, "running")
 
     async def edit(self, caller: Caller, job_id: str, changes: Any) -> dict[str, Any]:
         self.note("edit", caller, job_id, changes)
-        return {"id": job_id, "state": "pending"}
+        return job_document(job_id, "pending")
 
     async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> dict[str, Any]:
         self.note("plan", caller, spec, eta_s)
-        return {"fits": True}
+        return dict(whole(reason_schemas.PlanAnswer, {"starts_now": True, "tasks": 1, "summary": "now"}))
 
     async def logs(self, caller: Caller, request: LogRequest) -> AsyncIterator[bytes]:
         self.note("logs", caller, request)
@@ -120,15 +146,15 @@ class FakeHub:
 
     async def workers(self, caller: Caller, backend: str = "") -> dict[str, Any]:
         self.note("workers", caller, backend)
-        return {"workers": []}
+        return dict(whole(schemas.WorkerList, {"workers": []}))
 
     async def worker(self, caller: Caller, worker_id: str) -> dict[str, Any]:
         self.note("worker", caller, worker_id)
-        return {"id": worker_id}
+        return dict(whole(schemas.WorkerDetail, {**WORKER, "id": worker_id}))
 
     async def drain(self, caller: Caller, worker_id: str, on: bool) -> dict[str, Any]:
         self.note("drain", caller, worker_id, on)
-        return {"id": worker_id, "draining": on}
+        return dict(whole(schemas.WorkerDocument, {**WORKER, "id": worker_id, "draining": on}))
 
     @property
     def site(self) -> FakeHub:
@@ -136,41 +162,44 @@ class FakeHub:
 
     async def queues(self, caller: Caller) -> dict[str, Any]:
         self.note("queues", caller)
-        return {"queues": []}
+        return dict(whole(site_schemas.QueueList, {"queues": []}))
 
     async def queue(self, caller: Caller, name: str, limit: int) -> dict[str, Any]:
         self.note("queue", caller, name, limit)
-        return {"name": name}
+        return dict(whole(site_schemas.QueueDetail, {"name": name, "policy": "fifo", "weight": 1}))
 
     async def quotas(self, caller: Caller) -> dict[str, Any]:
         self.note("quotas", caller)
-        return {"quotas": []}
+        return dict(whole(site_schemas.QuotaList, {"quotas": []}))
 
     async def paces(self, caller: Caller) -> dict[str, Any]:
         self.note("paces", caller)
-        return {"submits": [], "starts": [], "running": []}
+        return dict(whole(site_schemas.PaceList, {"submits": [], "starts": [], "running": []}))
 
     async def preemptions(self, caller: Caller, wanted: ReceiptFilter) -> dict[str, Any]:
         self.note("preemptions", caller, *wanted)
-        return {"preemptions": [], "statistics": {"window_s": wanted.window_s}}
+        found = {"preemptions": [], "statistics": {"window_s": wanted.window_s}}
+        return dict(whole(site_schemas.PreemptionList, found))
 
     async def preemption(self, caller: Caller, receipt_id: str) -> dict[str, Any]:
         self.note("preemption", caller, receipt_id)
-        return {"id": receipt_id, "status": "open", "rule": "priority"}
+        return dict(
+            whole(site_schemas.PreemptionDocument, {"id": receipt_id, "status": "open", "rule": "priority"})
+        )
 
     async def policy(self, caller: Caller) -> dict[str, Any]:
         self.note("policy", caller)
-        return {"policy": {}, "values": [], "origin": "default"}
+        return dict(whole(site_schemas.PolicyAnswer, {"policy": {}, "values": [], "origin": "default"}))
 
     async def apply(
         self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False
     ) -> dict[str, Any]:
         self.note("apply", caller, raw, dry_run, force)
-        return {"policy": raw, "values": [], "origin": "applied"}
+        return dict(whole(site_schemas.PolicyChange, {"policy": raw, "values": [], "origin": "applied"}))
 
     async def settings(self, caller: Caller) -> dict[str, Any]:
         self.note("settings", caller)
-        return {"values": []}
+        return dict(whole(site_schemas.Settings, {"values": []}))
 
     async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
         self.note("feed", caller, after)
@@ -187,19 +216,19 @@ class FakeHub:
 
     async def estimates(self, caller: Caller) -> dict[str, Any]:
         self.note("estimates", caller)
-        return {"every_s": 10, "judged": 0}
+        return dict(whole(reason_schemas.EstimateRecord, {"every_s": 10, "judged": 0}))
 
     async def doctor(self, caller: Caller) -> dict[str, Any]:
         self.note("doctor", caller)
-        return {"ok": True, "checks": [], "facts": {}}
+        return dict(whole(schemas.Doctor, {"ok": True, "checks": [], "facts": {}}))
 
     async def audit(self, caller: Caller, limit: int) -> dict[str, Any]:
         self.note("audit", caller, limit)
-        return {"records": []}
+        return dict(whole(schemas.AuditList, {"records": []}))
 
     async def hub(self, caller: Caller) -> dict[str, Any]:
         self.note("hub", caller)
-        return {"version": "0", "epoch": 1, "ready": True}
+        return dict(whole(schemas.HubDocument, {"version": "0", "epoch": 1, "ready": True}))
 
     def metrics_text(self) -> bytes:
         return b"# nothing\n"
@@ -320,9 +349,12 @@ class Site:
         try:
             connection.request(method, path, body, sent)
             answer = connection.getresponse()
-            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            reply = Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:
             connection.close()
+        if reply.body and reply.headers.get("content-type") == "application/json" and path != "/openapi.json":
+            whole_answer(method, path.partition("?")[0], reply.status, reply.json)
+        return reply
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self._stopping.set)
