@@ -208,3 +208,27 @@ def test_the_script_of_each_shell(shell, word, capsys):
     script = capsys.readouterr().out
     assert word in script
     assert "_DRAY_COMPLETE" in script
+
+
+def test_status_in_a_few_lines(hub, crowd, capsys):
+    assert main(["status"]) == 0
+    lines = dict(
+        line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line[:8] != "a minute"
+    )
+    assert lines["tasks"].startswith("1 running, 4 waiting")
+    assert lines["slots"] == "1 of 2 in use", "of w1 and busy"
+    assert lines["failed"] == "1 job in 24 hours: 1 array (`dray ps --failed`)"
+    assert "ready" in lines["workers"]
+    assert main(["status", "-o", "json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["failed_24h"] == {"array": 1}
+    assert figures["workers"]["away"] == {}
+
+
+def test_status_names_who_is_away(hub, capsys):
+    with MockWorker(hub.url, hub.token, "gone") as worker:
+        worker.register()
+    assert main(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "1 away" in said or "2 away" in said, "the one of another test may be away too"
+    assert "gone for" in said

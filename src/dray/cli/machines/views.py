@@ -13,6 +13,7 @@ from dray.cli.base.render import (
     has_colour,
     local_time,
     paint,
+    short_span,
     span_between,
     terminal_width,
 )
@@ -42,6 +43,43 @@ TOKEN_COLUMNS = (
     Column("WORKER", least=6),
     Column("STATE"),
 )
+
+
+def draw_status(status: Document) -> str:
+    """The lines of `status`; what there is nothing to say about is left out."""
+    workers, tasks, gpus = status["workers"], status["tasks"], status["gpus"]
+    away, failed, wait_s = workers["away"], status["failed_24h"], status["oldest_wait_s"]
+    silent = [
+        f"{name} for {span_between(seen, None)}" if seen else name for name, seen in sorted(away.items())
+    ]
+    oldest = f", the oldest for {short_span(wait_s)}" if wait_s is not None and tasks["waiting"] else ""
+    return draw_pairs(
+        [
+            ("workers", f"{workers['ready']} ready" + (f", {len(away)} away" if away else "")),
+            ("not ready", clean("; ".join(f"{name}: {why}" for name, why in workers["not_ready"].items()))),
+            ("draining", ", ".join(workers["draining"])),
+            ("away", clean(_few(silent))),
+            ("slots", f"{status['slots']['in_use']} of {status['slots']['total']} in use"),
+            ("gpus", f"{gpus['held']:g} of {gpus['total']} held" if gpus["total"] or gpus["held"] else ""),
+            ("tasks", f"{tasks['running']} running, {tasks['waiting']} waiting{oldest}"),
+            ("a minute", f"{status['starts_per_min']:g} starts, {status['ends_per_min']:g} ends"),
+            ("failed", _tell_failed(failed)),
+        ]
+    )
+
+
+def _few(words: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def _tell_failed(failed: Mapping[str, int]) -> str:
+    if not failed:
+        return "no job in 24 hours"
+    words = {"code": "by exit code", "signal": "by signal", "array": "array"}
+    kinds = ", ".join(f"{count} {words.get(name, name.replace('_', ' '))}" for name, count in failed.items())
+    total = sum(failed.values())
+    return f"{total} {'job' if total == 1 else 'jobs'} in 24 hours: {kinds} (`dray ps --failed`)"
 
 
 def draw_workers(workers: Sequence[Document], width: int | None = None) -> str:
