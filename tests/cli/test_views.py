@@ -313,3 +313,25 @@ def test_slots_in_use_are_those_that_are_not_free_now():
     }
     assert "3/4" in draw_workers([worker], 200)
     assert "0/4" in draw_workers([{**worker, "free": None}], 200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"state": "failed", "failures": 1}, ""),
+        ({"state": "failed", "failures": 3}, "2 after a failure"),
+        ({"state": "succeeded", "failures": 1, "losses": 2}, "1 after a failure, 2 after a lost worker"),
+        ({"state": "worker_failed", "losses": 1}, ""),
+        ({"state": "running", "preemptions": 1}, "1 after preemption"),
+    ],
+)
+def test_only_what_was_tried_again_is_called_so(job, changes, told):
+    document = job("j", **changes)
+    document["tasks"] = {**document["tasks"], "running": 0, changes["state"]: 1}
+    line = next((line for line in draw_job(document).splitlines() if line.startswith("tried again")), "")
+    assert line.removeprefix("tried again").strip() == told
+
+
+def test_an_array_without_an_end_shows_none(job):
+    assert "a task per call" in draw_job(job("j", spec={"array": {"first": 0, "last": -1}}))
+    assert "array 0-3" in draw_job(job("j", spec={"array": {"first": 0, "last": 3}}))

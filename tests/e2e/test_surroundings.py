@@ -34,7 +34,7 @@ def environment(site: Cluster) -> dict[str, str]:
 
 def test_only_named_variables_get_through(environment: dict[str, str]) -> None:
     rest = {name for name in environment if name not in KEPT | OWN and not name.startswith("DRAY_")}
-    assert rest == {"MINE", "PASSED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
+    assert rest == {"MINE", "PASSED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTHONUNBUFFERED"}
     assert (environment["MINE"], environment["PASSED"]) == ("1", "on")
 
 
@@ -107,3 +107,15 @@ def test_the_agents_own_surroundings_stay_its_own(site: Cluster) -> None:
     assert "DRAY_WORKER=w2" in done.out
     assert site.token not in done.out
     assert "hunter2" not in done.out
+
+
+KILLED = "import os, signal; print('before the end'); os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_python_keeps_nothing_back_of_what_it_prints(site: Cluster) -> None:
+    job_id = site.submit("python3", "-c", KILLED)
+    site.wait_state(job_id, "failed")
+    wait_for(lambda: site.logs(job_id) == b"before the end\n", "what was printed before the kill is there")
+    buffered = site.submit("python3", "-c", KILLED, env={"PYTHONUNBUFFERED": ""})
+    site.wait_state(buffered, "failed")
+    assert site.logs(buffered) == b"", "the job's own word counts"

@@ -24,6 +24,8 @@ def build_environment(
     """Give the whole environment of a task: kept names, then the job's own, then dray's."""
     environment = {name: own[name] for name in KEPT if name in own}
     environment.setdefault("PATH", FALLBACK_PATH)
+    # What a program printed before it was killed is what people need most: Python would have kept it back.
+    environment["PYTHONUNBUFFERED"] = "1"
     environment |= launch.spec.env
     return environment | _variables(launch, worker) | mask_cards(launch.devices, cards)
 

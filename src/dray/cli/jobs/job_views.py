@@ -205,13 +205,16 @@ def _tell_time(at: str | None, since: str | None, word: str) -> str:
     return f"{local_time(at)}{f' ({word} {span})' if span else ''}"
 
 
-def _tell_retries(job: Document) -> str:
+def _tell_retries(document: Document) -> str:
+    """How often something was tried again: the failure or loss that ended it was not followed by another try."""
+    ends: Document = document.get("tasks") or {str(document.get("state")): 1}
     kinds = (
-        ("failures", "after a failure"),
-        ("losses", "after a lost worker"),
-        ("preemptions", "after preemption"),
+        ("failures", "failed", "after a failure"),
+        ("losses", "worker_failed", "after a lost worker"),
+        ("preemptions", "", "after preemption"),
     )
-    return ", ".join(f"{job[name]} {words}" for name, words in kinds if job.get(name))
+    counts = [((document.get(name) or 0) - ends.get(end, 0), words) for name, end, words in kinds]
+    return ", ".join(f"{count} {words}" for count, words in counts if count > 0)
 
 
 def _tell_ask(spec: Document) -> str:
@@ -244,7 +247,9 @@ def _tell_variants(spec: Document) -> str:
 
 def _tell_array(array: Document) -> str:
     step, limit = array.get("step", 1), array.get("limit", 0)
-    text = f"array {array.get('first', 0)}-{array.get('last', 0)}"
+    first, last = array.get("first", 0), array.get("last", 0)
+    # Of calls there is no last one until somebody closes their array.
+    text = f"array {first}-{last}" if last >= first else "a task per call"
     return f"{text}{f':{step}' if step != 1 else ''}{f', {limit} at once' if limit else ''}"
 
 
