@@ -17,11 +17,11 @@ import dray
 from dray.cli.main import main
 from dray.client.faces.private_hub import PrivateHub
 from dray.client.reach.discovery import find_target
+from dray.client.reach.http import connect
 from dray.config import ClientConfig
 from dray.errors import DrayError
 from dray.functions.failures import RemoteError
 from dray.functions.values import unpack
-from dray.wire.reach.http_line import HubConnection
 
 LIMIT_S = 60.0
 
@@ -110,9 +110,8 @@ def ended(hub: dray.Hub, function: Any, *args: Any) -> str:
 def count_requests(cluster: PrivateHub) -> int:
     """How many HTTP requests the hub has answered."""
     target = find_target(ClientConfig(home=cluster.home))
-    connection = HubConnection(target.way, LIMIT_S, lambda: None)
-    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {target.token}"})
-    lines = connection.getresponse().read().decode().splitlines()
+    connection = connect(target, LIMIT_S)
+    lines = connection.ask("GET", "/metrics").read().decode().splitlines()
     connection.close()
     return round(
         sum(float(line.split()[-1]) for line in lines if line.startswith("dray_http_requests_total"))

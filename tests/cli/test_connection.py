@@ -12,10 +12,10 @@ import pytest
 import trustme
 
 from dray.cli.main import main
-from dray.client.reach.discovery import check_url, find_target
+from dray.client.reach.discovery import find_target
 from dray.config import ClientConfig
 from dray.errors import DrayError
-from dray.wire.reach.dialling import read_fingerprint
+from dray.wire.reach.dialling import check_url, read_fingerprint
 
 TOKEN = "test-token"
 

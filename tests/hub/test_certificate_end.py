@@ -128,7 +128,6 @@ async def join_once(config: AgentConfig) -> bool:
 
 
 def look(url: str, pinned: str) -> int:
-    connection = HubConnection(Way(url), 30, lambda: make_context(url, pinned))
+    connection = HubConnection(Way(url), "", 30, lambda: make_context(url, pinned))
     with contextlib.closing(connection):
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status
+        return connection.ask("GET", "/healthz").status

@@ -18,7 +18,7 @@ import msgspec
 from dray.agent.decide.machine import Machine
 from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
-from dray.agent.link import check_address, keep_dialling
+from dray.agent.link import keep_dialling
 from dray.agent.runners.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
 from dray.agent.supervisor.records.home import Home as SupervisorHome
@@ -29,6 +29,7 @@ from dray.descriptors import raise_file_limit
 from dray.errors import DrayError, StoreError
 from dray.logfile import make_handler
 from dray.presence import Hold, hold, keep_private
+from dray.wire.reach.dialling import check_url, read_fingerprint
 
 REDETECT_S = 60.0
 HOME_CHECK_S = 2.0
@@ -65,7 +66,9 @@ def run_agent(config: AgentConfig) -> int:
 
 async def _serve(config: AgentConfig, held: Hold) -> int:
     if config.hub:
-        check_address(config.hub)
+        check_url(config.hub)
+    if config.fingerprint:
+        read_fingerprint(config.fingerprint)
     home = config.home / "worker"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = await do_aside(detect, config.allow_software_vulkan, config.backend or None)

@@ -14,7 +14,6 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
@@ -29,13 +28,21 @@ from dray.presence import read_hub_note
 from dray.wire.messages.codec import Envelope, message
 from dray.wire.messages.hub import hub_codec
 from dray.wire.messages.worker import SUBPROTOCOL_MSGPACK
-from dray.wire.reach.dialling import SOCKET_NAME, Line, Trust, Way, WrongCertificate, open_line, tell_broken
+from dray.wire.reach.dialling import (
+    SOCKET_NAME,
+    Line,
+    Trust,
+    Way,
+    WrongCertificate,
+    check_url,
+    open_line,
+    tell_broken,
+)
 from dray.wire.reach.pinned_tls import make_context
 
 UNANSWERED_FRAMES = 2
 MAX_FRAME = 16 << 20
 SILENCE_FACTOR = 3.0
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HUB_FILE_POLL_S = 0.05
 OPEN_S = 10.0
 # Closes that only a person can mend: the token has ended, or is another worker's.
@@ -211,7 +218,7 @@ class Link:
             raise NoHubYet(f"no hub runs with {config.home} yet")
         is_own = url == note.get("url")
         pinned = config.fingerprint or (note.get("fingerprint", "") if is_own else "")
-        check_address(url)
+        check_url(url)
         socket = str(config.home / SOCKET_NAME) if is_own and note.get("socket") else ""
         return Way(url, socket, config.hub_user), pinned
 
@@ -226,23 +233,6 @@ async def _dial(way: Way, trust: Trust) -> Line:
         return await do_aside(open_line, way, OPEN_S, trust)
     except (OSError, TimeoutError) as fault:
         raise HubUnavailable(f"no hub answers at {way.url}: {fault!r}") from None
-
-
-def check_address(url: str) -> None:
-    """Refuse an address that is none, or that would carry the token in the clear beyond this machine."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError:
-        host, parts = "", urlsplit("")
-    if parts.scheme not in ("http", "https") or not host:
-        raise InvalidInput(
-            f"{url!r} is not the address of a hub: write http://127.0.0.1:7373 or https://HOST:PORT"
-        )
-    if parts.scheme == "http" and host not in LOOPBACK:
-        raise InvalidInput(
-            f"{url} would send the token in the clear: plain http is for this machine only, use https://{parts.netloc}"
-        )
 
 
 async def keep_dialling(

@@ -9,7 +9,6 @@ a new join token, or another hub in this home, leads to a new exchange, and a re
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import secrets
@@ -20,7 +19,8 @@ from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
 from dray.errors import HubUnavailable
 from dray.wire.reach.dialling import Trust, Way
-from dray.wire.reach.http_line import HubConnection
+from dray.wire.reach.http_line import BROKEN, HubConnection
+from dray.wire.reach.refusals import read_refusal
 
 JOIN_PREFIX = "drayjoin_"
 TIMEOUT_S = 10.0
@@ -105,13 +105,11 @@ def _id_of(token: str) -> str:
 
 def _exchange(way: Way, trust: Trust, token: str, name: str) -> str:
     """Ask the hub for this worker's own token; empty where the one at hand is to be used as it is."""
-    headers = {"Authorization": f"Bearer {token}", "Content-Length": "0"}
-    with contextlib.closing(HubConnection(way, TIMEOUT_S, trust)) as connection:
+    with contextlib.closing(HubConnection(way, token, TIMEOUT_S, trust)) as connection:
         try:
-            connection.request("POST", f"/api/v1/workers/{quote(name, safe='')}/token", headers=headers)
-            response = connection.getresponse()
+            response = connection.ask("POST", f"/api/v1/workers/{quote(name, safe='')}/token")
             status, body = response.status, response.read()
-        except (OSError, http.client.HTTPException) as fault:
+        except BROKEN as fault:
             raise HubUnavailable(f"no hub answers at {way.url}: {fault!r}") from None
     if status == 201:
         return str(json.loads(body)["token"])
@@ -123,7 +121,5 @@ def _exchange(way: Way, trust: Trust, token: str, name: str) -> str:
 
 def refusal_text(body: bytes | bytearray | None) -> str:
     """What the hub said when it said no."""
-    try:
-        return str(json.loads(body or b"{}")["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return "no reason given"
+    refusal = read_refusal(body)
+    return refusal.message if refusal is not None else "no reason given"

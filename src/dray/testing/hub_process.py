@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dray.errors import HubUnavailable
+from dray.wire.reach.dialling import Way
 
 if TYPE_CHECKING:
     from dray.client.faces.hub import Hub
@@ -94,16 +95,13 @@ class RunningHub:
 
     def make_token(self, user: str, scopes: Sequence[str] = ("submit",)) -> str:
         """A token for somebody else than the hub's owner."""
-        import http.client
+        from dray.wire.reach.http_line import HubConnection
 
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=START_S)
-        try:
+        connection = HubConnection(Way(self.url), self.token, START_S, lambda: None)
+        with contextlib.closing(connection):
             body = json.dumps({"user": user, "scopes": list(scopes), "shared_account": True})
-            headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-            connection.request("POST", "/api/v1/tokens", body, headers)
-            answer = json.loads(connection.getresponse().read())
-        finally:
-            connection.close()
+            headers = {"Content-Type": "application/json"}
+            answer = json.loads(connection.ask("POST", "/api/v1/tokens", body, headers).read())
         if "token" not in answer:
             raise HubUnavailable(f"the hub made no token: {answer}")
         return str(answer["token"])

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import http.client
-import json
 import os
 import secrets
 import threading
@@ -25,7 +24,8 @@ from dray.agent.tasks.aside import Aside
 from dray.errors import HubUnavailable, NoSpace, TooLarge
 from dray.wire.local.blob_folder import BlobFolder, check_digest, is_digest
 from dray.wire.reach.dialling import Trust, Way, WrongCertificate
-from dray.wire.reach.http_line import HubConnection
+from dray.wire.reach.http_line import BROKEN, HubConnection
+from dray.wire.reach.refusals import read_refusal
 
 CHUNK_BYTES = 1 << 20
 THREADS = 4
@@ -216,7 +216,7 @@ class Blobs:
         for _ in range(TRIES):
             try:
                 return await self._threads.do(transfer)
-            except (OSError, http.client.HTTPException, HubUnavailable, WrongCertificate):
+            except (*BROKEN, HubUnavailable, WrongCertificate):
                 await asyncio.sleep(delay_s)
                 delay_s = min(RETRY_MAX_S, 2 * delay_s)
         return await self._threads.do(transfer)
@@ -229,33 +229,32 @@ class Blobs:
         if access is None:
             raise HubUnavailable("no hub has been reached yet")
         connection = self._connection(access)
-        headers = {"Authorization": f"Bearer {token or access.token}"}
-        if body is not None:
-            headers |= {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             if body is None:
-                connection.request(method, target, None, headers)
+                response = connection.ask(method, target, None, headers)
             else:
-                _send_file(connection, target, body, headers, size)
-            response = connection.getresponse()
-        except (OSError, http.client.HTTPException, Refused):
+                response = _send_file(connection, target, body, size)
+        except (*BROKEN, Refused):
             connection.close()
             raise
         if response.status >= 500:
             response.read()
             raise OSError(f"{method} {target}: the hub answers {response.status}")
         if response.status >= 400:
-            raise Refused(_words(response), response.status == 413)
+            refusal = read_refusal(response.read())
+            words = refusal.message if refusal else f"the hub answers {response.status} {response.reason}"
+            raise Refused(words, response.status == 413)
         return response
 
-    def _connection(self, access: HubAccess) -> http.client.HTTPConnection:
+    def _connection(self, access: HubAccess) -> HubConnection:
         known = getattr(self._connections, "known", None)
         if known is not None and known[0] == access and time.monotonic() - known[2] < 2:
             self._connections.known = (access, known[1], time.monotonic())
             return known[1]  # type: ignore[no-any-return]  # what was put there below
         if known is not None:
             known[1].close()
-        made = HubConnection(access.way, TIMEOUT_S, access.trust, CHUNK_BYTES)
+        made = HubConnection(access.way, access.token, TIMEOUT_S, access.trust, CHUNK_BYTES)
         self._connections.known = (access, made, time.monotonic())
         return made
 
@@ -275,41 +274,15 @@ def _hand_over(near: BlobFolder, path: str, digest: str, size: int) -> str:
     return near.path(digest)
 
 
-def _send_file(
-    connection: http.client.HTTPConnection, target: str, body: BinaryIO, headers: dict[str, str], size: int
-) -> None:
+def _send_file(connection: HubConnection, target: str, body: BinaryIO, size: int) -> http.client.HTTPResponse:
     """PUT a file, and never more of it than was announced: its writer may go on, and what came behind would be taken
     for the next request. Without TLS it is not brought into this process.
     """
-    if isinstance(connection, http.client.HTTPSConnection):
-        portion = _Portion(body, size)
-        connection.request("PUT", target, portion, headers)
-        whole = portion.left == 0
-    else:
-        connection.putrequest("PUT", target)
-        for name, value in headers.items():
-            connection.putheader(name, value)
-        connection.endheaders()
-        whole = connection.sock.sendfile(body, 0, size) == size
-    if not whole:
+    connection.putrequest("PUT", target)
+    announced = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+    for name, value in connection.sign(announced).items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    if connection.sock.sendfile(body, 0, size) != size:
         raise Refused("the file that holds it was cut while it was sent")
-
-
-class _Portion:
-    """So many bytes of a file, for a reader that takes all there is."""
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self.left = file, size
-
-    def read(self, most: int = CHUNK_BYTES, /) -> bytes:
-        data = self._file.read(min(most, self.left))
-        self.left -= len(data)
-        return data
-
-
-def _words(response: http.client.HTTPResponse) -> str:
-    body = response.read()
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the hub answers {response.status} {response.reason}"
+    return connection.getresponse()

@@ -12,18 +12,19 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from dray import __version__
-from dray.client.reach.discovery import NoHub, Target, find_target, trust
+from dray.client.reach.discovery import NoHub, Target, find_target
+from dray.client.reach.http import connect
 from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, Problem
 from dray.presence import find_holder
 from dray.wire.reach.dialling import TURN_HEADER, Stranger
-from dray.wire.reach.http_line import HubConnection
+from dray.wire.reach.http_line import BROKEN, HubConnection
 
 API = "/api/v1"
 STREAM_SILENCE_S = 60.0
@@ -47,7 +48,7 @@ class HubRefusal(DrayError):
     """The hub understood and said no; `code` is the hub's own."""
 
     def __init__(
-        self, status: int, code: str, message: str, problems: list[Problem], retry_after_s: float
+        self, status: int, code: str, message: str, problems: Sequence[Problem], retry_after_s: float
     ) -> None:
         super().__init__(message, problems)
         self.status = status
@@ -78,7 +79,7 @@ class Stream:
                 data = self._response.read1(_CHUNK)
             except TimeoutError:
                 return
-            except (OSError, http.client.HTTPException) as error:
+            except BROKEN as error:
                 raise HubAway(f"the connection broke: {_reason(error)}", sent=True) from None
             if not data:
                 return
@@ -162,7 +163,6 @@ class Hub:
         given = {key: value for key, value in (query or {}).items() if value not in (None, "")}
         url = f"{API}{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
         sent = {
-            "Authorization": f"Bearer {target.token}",
             "User-Agent": f"dray/{__version__}",
             **({TURN_HEADER: self._turn} if self._turn else {}),
             **(headers or {}),
@@ -171,26 +171,20 @@ class Hub:
         if body is not None:
             payload = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
-        connection = _connect(target, timeout_s)
+        connection = connect(target, timeout_s)
+        _dial(connection, target)
         try:
-            connection.request(method, url, body=payload, headers=sent)
-            response = connection.getresponse()
+            response = connection.ask(method, url, payload, sent)
         except http.client.BadStatusLine as error:
             connection.close()
             if isinstance(error, http.client.RemoteDisconnected):
                 raise HubAway(f"the hub at {target.url} closed the connection", sent=True) from None
             raise _not_a_hub(target.url) from None
-        except (OSError, http.client.HTTPException) as error:
+        except BROKEN as error:
             connection.close()
             raise HubAway(f"the hub at {target.url} does not answer: {_reason(error)}", sent=True) from None
         self._turn = response.headers.get(TURN_HEADER, "") or self._turn
         return connection, response
-
-
-def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
-    connection = HubConnection(target.way, timeout_s, lambda: trust(target))
-    _dial(connection, target)
-    return connection
 
 
 def _dial(connection: HubConnection, target: Target) -> None:
@@ -221,24 +215,22 @@ def _dial(connection: HubConnection, target: Target) -> None:
 def _read_all(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read()
-    except (OSError, http.client.HTTPException) as error:
+    except BROKEN as error:
         raise HubAway(f"the connection broke: {_reason(error)}", sent=True) from None
 
 
 def _read_refusal(response: http.client.HTTPResponse, data: bytes, config: ClientConfig) -> DrayError:
-    try:
-        error = json.loads(data)["error"]
-        code, message = str(error["code"]), str(error["message"])
-        problems = [Problem(str(item["where"]), str(item["what"])) for item in error.get("problems") or []]
-    except (ValueError, KeyError, TypeError):
+    from dray.wire.reach.refusals import read_refusal
+
+    refusal = read_refusal(data)
+    if refusal is None:
         if response.status in (502, 503, 504):
             return HubAway(f"the hub is not ready ({response.status} {response.reason})", sent=True)
         return _not_a_hub(find_target(config).url, f"{response.status} {response.reason}")
     if response.status == 503:
-        return HubAway(f"the hub is not ready: {message}", sent=True)
-    return HubRefusal(
-        response.status, code, message, problems, _retry_after(response.headers.get("Retry-After"))
-    )
+        return HubAway(f"the hub is not ready: {refusal.message}", sent=True)
+    again_s = _retry_after(response.headers.get("Retry-After"))
+    return HubRefusal(response.status, refusal.code, refusal.message, refusal.problems, again_s)
 
 
 def _say_busy(refusal: HubRefusal, limit_s: float) -> None:

@@ -261,7 +261,8 @@ class Blobs:
 
     def _try(self, work: Callable[[BlobLine], Any]) -> Any:
         """Do something over this thread's own line; a line that broke is opened again."""
-        from dray.client.reach.blob_line import BlobLine, Broken  # here: HTTP loads half of the mail package
+        from dray.client.reach.blob_line import BlobLine  # here: HTTP loads half of the mail package
+        from dray.wire.reach.http_line import BROKEN
 
         for left in range(TRIES - 1, -1, -1):
             line: BlobLine | None = getattr(self._own, "line", None)
@@ -271,7 +272,7 @@ class Blobs:
                     line = self._own.line = BlobLine(self._find())
                     self._lines.add(line)
                 return work(line)
-            except Broken as fault:
+            except BROKEN as fault:
                 self._own.line = None
                 if line is not None:
                     line.close()

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 from collections.abc import Iterable, Sequence
 
-from dray.client.reach.discovery import Target, trust
-from dray.client.reach.refusals import read_error
-from dray.errors import DrayError, HubUnavailable
+from dray.client.reach.discovery import Target
+from dray.client.reach.http import connect, tell_refusal
 from dray.functions.values import Part
-from dray.wire.reach.http_line import HubConnection
 
 ASK_FIRST_BYTES = 8 << 20
 SILENCE_S = 120.0
 PIECE_BYTES = 1 << 20
 ANSWER_S = 0.5
 NOBODY = "0" * 64
-Broken = (OSError, http.client.HTTPException)
 
 
 class BlobLine:
     """One HTTP connection, kept open."""
 
     def __init__(self, target: Target) -> None:
-        self._headers = {"Authorization": f"Bearer {target.token}"}
-        self._http = HubConnection(target.way, SILENCE_S, lambda: trust(target))
+        self._target, self._http = target, connect(target, SILENCE_S)
 
     def close(self) -> None:
         self._http.close()
@@ -36,26 +30,26 @@ class BlobLine:
         path = f"/api/v1/blobs/{digest}"
         if (ask_first or size >= ASK_FIRST_BYTES) and self._has(path):
             return
-        headers = {**self._headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         # A hub that refuses says so before all has arrived; its words may still be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._http.request("PUT", path, _in_pieces(parts), headers)
+            self._http.request("PUT", path, _in_pieces(parts), self._http.sign(headers))
         answer = self._http.getresponse()
         body = answer.read()
         if answer.status not in (200, 201, 204):
-            raise _read_refusal(answer.status, body)
+            raise tell_refusal(self._target, answer.status, body)
 
     def check_size(self, size: int) -> None:
         """Raise what the hub would refuse a value of this size with, without sending any of it."""
         try:
             self._http.putrequest("PUT", f"/api/v1/blobs/{NOBODY}")
-            for name, value in {**self._headers, "Content-Length": str(size)}.items():
+            for name, value in self._http.sign({"Content-Length": str(size)}).items():
                 self._http.putheader(name, value)
             self._http.endheaders()
             if self._http.sock is not None:
                 self._http.sock.settimeout(ANSWER_S)
             answer = self._http.getresponse()
-            raise _read_refusal(answer.status, answer.read())
+            raise tell_refusal(self._target, answer.status, answer.read())
         except TimeoutError:
             # It waits for the value: nothing stands against it.
             return
@@ -64,10 +58,9 @@ class BlobLine:
 
     def get(self, digest: str, size: int) -> bytearray:
         """Fetch a blob into memory that may be written to."""
-        self._http.request("GET", f"/api/v1/blobs/{digest}", headers=self._headers)
-        answer = self._http.getresponse()
+        answer = self._http.ask("GET", f"/api/v1/blobs/{digest}")
         if answer.status != 200:
-            raise _read_refusal(answer.status, answer.read())
+            raise tell_refusal(self._target, answer.status, answer.read())
         data = bytearray(size)
         view, at = memoryview(data), 0
         while at < size:
@@ -79,8 +72,7 @@ class BlobLine:
         return data
 
     def _has(self, path: str) -> bool:
-        self._http.request("HEAD", path, headers=self._headers)
-        answer = self._http.getresponse()
+        answer = self._http.ask("HEAD", path)
         answer.read()
         return answer.status == 200
 
@@ -90,10 +82,3 @@ def _in_pieces(parts: Sequence[Part]) -> Iterable[memoryview]:
         view = memoryview(part).cast("B")
         for start in range(0, view.nbytes, PIECE_BYTES):
             yield view[start : start + PIECE_BYTES]
-
-
-def _read_refusal(status: int, body: bytes) -> DrayError:
-    try:
-        return read_error(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return HubUnavailable(f"what answers is not a dray hub (status {status}): look at DRAY_HUB")

@@ -9,7 +9,6 @@ batches anything.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 import re
@@ -18,12 +17,12 @@ from typing import Any, NamedTuple
 
 from dray import errors
 from dray.client.reach.discovery import Target, trust
-from dray.client.reach.refusals import read_error
 from dray.client.reach.watches import Watch, Watchlist
 from dray.client.reach.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire.messages import client as wire
 from dray.wire.reach.dialling import TURN_HEADER, Line, open_line, tell_broken
+from dray.wire.reach.refusals import read_error, read_refusal
 
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
@@ -307,10 +306,9 @@ def _address(target: Target, turn: str) -> Address:
     return Address(parts.hostname or "", port, path, wire.SUBPROTOCOL_CLIENT, target.token, (told,))
 
 
-def _read_refusal(url: str, status: int, body: bytes | bytearray | None) -> DrayError:
-    try:
-        refusal = read_error(json.loads(body or b"")["error"])
-    except (ValueError, KeyError, TypeError):
+def _read_refusal(url: str, status: int, body: bytes) -> DrayError:
+    refusal = read_refusal(body)
+    if refusal is None:
         return HubUnavailable(f"what answers at {url} is not a dray hub (status {status}): look at DRAY_HUB")
     if isinstance(refusal, (Unauthenticated, Forbidden)):
         return refusal

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from dray.config import ClientConfig, find_home, load_client
-from dray.errors import HubUnavailable, InvalidConfig, Unauthenticated
+from dray.errors import HubUnavailable, Unauthenticated
 from dray.presence import find_holder, read_hub_note
-from dray.wire.reach.dialling import SOCKET_NAME, Way
+from dray.wire.reach.dialling import LOOPBACK, SOCKET_NAME, Way, check_url
 
 if TYPE_CHECKING:
     import ssl
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _KNOCK_S = 2
 
 
@@ -66,7 +65,7 @@ def find_target(config: ClientConfig) -> Target:
     check_url(url)
     is_own = url == own_url
     token = config.token
-    if not token and (is_own or urlsplit(url).hostname in _LOOPBACK):
+    if not token and (is_own or urlsplit(url).hostname in LOOPBACK):
         token = _read_token(config.home)
     if not token:
         raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN, or give a token")
@@ -83,23 +82,6 @@ def trust(target: Target) -> ssl.SSLContext | None:
     from dray.wire.reach.pinned_tls import make_context
 
     return make_context(target.url, target.fingerprint, target.cafile)
-
-
-def check_url(url: str) -> None:
-    """Refuse an address that is none, or that would carry the token in the clear beyond this machine."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as fault:
-        raise InvalidConfig(f"{url!r} is not the address of a hub: {fault}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise InvalidConfig(
-            f"{url!r} is not the address of a hub: write http://127.0.0.1:7373 or https://HOST:PORT"
-        )
-    if parts.scheme == "http" and host not in _LOOPBACK:
-        raise InvalidConfig(
-            f"{url} would send the token in the clear: plain http is for this machine only, use https://{parts.netloc}"
-        )
 
 
 def read_hub_file(home: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import ssl
 
 SOCKET_NAME = "hub.sock"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # What the hub last said of its turns, given back to it: see `hub/engine/told_turns.py`.
 TURN_HEADER = "Dray-Turn"
 # What every system takes as the path of a socket, its closing zero included.
@@ -100,6 +101,23 @@ def open_line(way: Way, limit_s: float | None, trust: Trust) -> Line:
     except BaseException:
         sock.close()
         raise
+
+
+def check_url(url: str) -> None:
+    """Refuse an address that is none, or that would carry the token in the clear beyond this machine."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as fault:
+        raise InvalidConfig(f"{url!r} is not the address of a hub: {fault}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidConfig(
+            f"{url!r} is not the address of a hub: write http://127.0.0.1:7373 or https://HOST:PORT"
+        )
+    if parts.scheme == "http" and host not in LOOPBACK:
+        raise InvalidConfig(
+            f"{url} would send the token in the clear: plain http is for this machine only, use https://{parts.netloc}"
+        )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""The documented shape of an error, turned back into the class it came from."""
+"""A hub's refusal, turned back into the class it came from: read alike by client, command line and agent."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,14 @@ def read_error(document: Any) -> DrayError:
     refusal = (kind or DrayError)(message, problems)
     refusal.code = code
     return refusal
+
+
+def read_refusal(body: bytes | bytearray | None) -> DrayError | None:
+    """Read the body of an answer that is none; None where no dray hub wrote it."""
+    try:
+        return read_error(json.loads(body or b"")["error"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _by_code(kinds: Iterable[type[DrayError]], code: str) -> type[DrayError] | None:
