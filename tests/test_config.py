@@ -22,8 +22,10 @@ from dray.config import (
     load_hub,
     tell_origin,
 )
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import is_id
 from dray.errors import InvalidConfig
+from dray.hub.app import _rules
 
 
 def problems_of(home: Path, flags=None, env=None, load=load_hub) -> list[tuple[str, str]]:
@@ -180,3 +182,7 @@ def test_importing_it_is_cheap():
     code = f"import sys, dray.config; print([name for name in sys.modules if name in {heavy}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_timers_have_the_defaults_of_the_core(tmp_path):
+    assert _rules(HubConfig(home=tmp_path)) == Rules()

@@ -1,4 +1,4 @@
-"""Fail on files and functions that have outgrown one reading, warn about those on their way there.
+"""Fail on files, functions and rooms that have outgrown one reading, warn about those on their way there.
 
 Takes folders to look through (default: all code of the project). Generated protobuf modules do not count.
 """
@@ -17,6 +17,9 @@ SUFFIXES = (".py", ".ts", ".tsx")
 IGNORED = ("node_modules", "dist", "__pycache__", ".venv")
 FILE_WARN, FILE_STOP = 400, 600
 FUNCTION_WARN, FUNCTION_STOP = 60, 70
+# Modules in one package, its __init__.py aside. Benchmarks are run by their names, one file each.
+ROOM_STOP = 12
+NO_ROOM = ROOT / "benchmarks"
 
 
 class Finding(NamedTuple):
@@ -51,9 +54,20 @@ def code_files(folders: list[Path]) -> Iterator[Path]:
                 yield path
 
 
+def rooms(paths: list[Path]) -> Iterator[Finding]:
+    """Packages with more modules than one looks through for a name."""
+    for folder in sorted({path.parent for path in paths if path.name == "__init__.py"}):
+        count = sum(path.parent == folder and path.name != "__init__.py" for path in paths)
+        if count > ROOM_STOP and folder != NO_ROOM:
+            yield Finding(
+                True, f"{folder}: error: {count} modules, the limit is {ROOM_STOP}: make rooms of it"
+            )
+
+
 def main() -> int:
     folders = [Path(name) for name in sys.argv[1:]] or [ROOT / name for name in FOLDERS]
-    findings = [finding for path in code_files(folders) for finding in measure(path)]
+    paths = list(code_files(folders))
+    findings = [finding for path in paths for finding in measure(path)] + list(rooms(paths))
     for finding in sorted(findings, key=lambda finding: finding.fails):
         print(finding.text.replace(f"{ROOT}/", ""))
     return 1 if any(finding.fails for finding in findings) else 0

@@ -1,9 +1,10 @@
-"""Every default of hub, agent and client in one place: file < environment < flag.
+"""Every setting of hub, agent and client: file < environment < flag.
 
-Owns names, defaults and where each value came from; opens no socket and knows nothing about what the numbers do. The
-file is `HOME/config.toml` with the tables [hub], [worker] and [client]. The surprising rule: an unknown key in the
-file is an error, an unknown variable only when it is a near miss, because other software makes up names of its own that
-begin with DRAY_HUB_ (service links of container platforms do).
+Owns names, defaults and where each value came from (timers of the worker protocol have the defaults of
+`core.lifecycle.state.timings`, and a test compares them); opens no socket and knows nothing about what the numbers do.
+The file is `HOME/config.toml` with the tables [hub], [worker] and [client]. The surprising rule: an unknown key in the
+file is an error, an unknown variable only when it is a near miss, because other software makes up names of its own
+that begin with DRAY_HUB_ (service links of container platforms do).
 """
 
 from __future__ import annotations

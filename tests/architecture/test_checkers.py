@@ -49,6 +49,15 @@ def test_sizes(tmp_path: Path, text: str, code: int, words: str) -> None:
     assert words or not done.stdout
 
 
+@pytest.mark.parametrize(("modules", "code"), [(12, 0), (13, 1)])
+def test_a_room_that_is_too_full(tmp_path: Path, modules: int, code: int) -> None:
+    for name in ("__init__", *(f"m{number}" for number in range(modules))):
+        (tmp_path / f"{name}.py").write_text("")
+    done = run("check_sizes", tmp_path)
+    assert done.returncode == code, done.stdout
+    assert ("make rooms of it" in done.stdout) == bool(code)
+
+
 def test_the_project_keeps_its_sizes() -> None:
     done = run("check_sizes")
     assert done.returncode == 0, done.stdout

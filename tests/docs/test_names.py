@@ -44,7 +44,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 def is_named(dotted: str) -> bool:
     """Whether rooms lead to a module, and a name behind it is in that module."""
-    at, *rest = SOURCE, *dotted.removeprefix("dray.").split(".")
+    at, rest = SOURCE, dotted.removeprefix("dray.").split(".")
     for place, name in enumerate(rest):
         if (at / name).is_dir():
             at /= name
@@ -80,6 +80,28 @@ def test_modules_that_are_named_exist() -> None:
                     gone.append(name)
             wrong += [f"{where}:{number}: {name}" for name in gone]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("walk", ["job", "call"])
+def test_a_walk_is_short_and_its_functions_exist(walk: str) -> None:
+    page = (ROOT / "docs/explain/architecture.md").read_text(encoding="utf-8")
+    section = page.partition(f"## The walk of a {walk}\n")[2].partition("\n## ")[0]
+    steps = re.findall(r"`((?:\w+\.){2,}\w+)`", section)
+    assert 30 <= len(steps) <= 45
+    wrong = []
+    for step in steps:
+        path, rest = SOURCE, step.split(".")
+        while (path / rest[0]).is_dir():
+            path /= rest.pop(0)
+        body: list[ast.stmt] = ast.parse((path / f"{rest.pop(0)}.py").read_text(encoding="utf-8")).body
+        for name in rest:
+            defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+            found = [node for node in body if isinstance(node, defined) and node.name == name]
+            if not found:
+                wrong.append(step)
+                break
+            body = found[-1].body
+    assert not wrong
 
 
 def test_error_codes_are_those_of_the_code() -> None:

@@ -1,5 +1,7 @@
-"""The agent's shell: carries events to the machine and its effects to supervisor, hub and files. Decides nothing
-itself.
+"""The agent's shell: carries events to the machine and its effects to supervisor, hub and files.
+
+What to do is decided in `decide`. Only when something leaves is settled here: the first words about an attempt wait a
+moment for its result, and what the supervisor may forget is told it once the output has been shipped.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The core run in virtual time: fault simulation now, trace replay on the same clock."""
+"""The core run in virtual time: whole clusters under faults (`faults`), and recorded workloads (`traces`)."""

@@ -1,1 +1,3 @@
-"""Messages as bytes: closed, tagged unions in JSON and msgpack. Knows no sockets and no state."""
+"""What hub, agent, client and runner share: messages and documents as types, how a hub is reached, files and frames
+between programs of one machine. Holds no state of any of them.
+"""

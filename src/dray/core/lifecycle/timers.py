@@ -1,7 +1,8 @@
 """Which timers have run out, as events. A timer is only a reason to look: what it meant may be over.
 
-One per worker for silence, one per attempt for acceptance and limits, one per job for the scheduling timeout: the
-cost is in what is due, not in what exists.
+Of workers: silence, a pause after refusals. Of attempts: acceptance, sending again, limits, a stop without an answer.
+Of jobs: the scheduling timeout, protection, an open array that idles. Of lanes: slices and lingering. Of gates: when
+they open. The cost is in what is due, not in what exists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What every way into the hub (HTTP, client channel, gRPC) may ask of it, in one place.
+"""What the hub may be asked about jobs, workers and itself, whichever way the question came in.
 
-The ways in decode, authenticate and encode; what is allowed and what happens is decided behind this interface, so
-that the same rules hold everywhere. Documents are plain dicts ready to be encoded.
+The ways in decode and encode, the table of operations says who may; what happens is decided behind this interface, so
+that the same rules hold everywhere. Calls and their values are asked for in `calls`, tokens in `access`. Documents are
+plain dicts ready to be encoded.
 """
 
 from __future__ import annotations

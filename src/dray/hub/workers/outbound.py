@@ -1,6 +1,7 @@
 """Committed effects become I/O: messages to sessions, lines for the feed, alarms for the log.
 
-Runs only after the commit that justifies the effects, in their order.
+Runs only after the commit that justifies the effects, in their order. What a worker asks about and memory has let go
+(a late result, an attempt that it still runs) is looked up in the rows here, and answered by them.
 """
 
 from __future__ import annotations

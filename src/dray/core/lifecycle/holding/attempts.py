@@ -1,7 +1,7 @@
-"""The life of an attempt as a table: which phase follows which, and on what.
+"""The life of an attempt as a table: which phase follows which, and on what; and what it holds meanwhile.
 
-What a message means for the task is decided in `jobs`; here only the phase moves. A pair that is not in the table
-changes nothing: it is a duplicate, or comes from an attempt whose time is over.
+Keeps rooms, quotas and meters in step with the phase. What an end means for the task is concluded in `tasks.results`.
+A pair that is not in the table changes nothing: it is a duplicate, or comes from an attempt whose time is over.
 """
 
 from __future__ import annotations

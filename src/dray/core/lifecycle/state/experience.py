@@ -1,7 +1,8 @@
 """What recent work has taught: which workers fail, where code is warm, how long jobs run where, what is usually asked.
 
-A cache in memory, bounded, empty after a restart, and no part of replay equality: placement reads it to choose among
-workers that fit, nothing else depends on it. The surprising rule: time here is the latest end that was heard of, so
+A cache in memory, bounded, and no part of replay equality; after a restart run times alone are known, from the rows.
+Placement chooses by it among workers that fit, lanes are fed and starts are estimated by it. What may run at all never
+depends on it. The surprising rule: time here is the latest end that was heard of, so
 that reading needs no clock.
 """
 

@@ -1,7 +1,9 @@
-"""Jobs and their tasks: queued, placed, queued again, ended. Only here are conclusions drawn from what agents report.
+"""Jobs and their tasks: queued, placed, queued again, ended.
 
-A task's result is recorded once and never changes. Failures, losses and preemptions are counted apart: only a
-failure uses up `retries`, only a loss after user code may have run uses up `losses`.
+What the end of an attempt means for its task is concluded in `results`, for a gang in `gangs`, for calls in `calls`;
+they end tasks and queue them again by what is here. A task's result is recorded once and never changes. Failures,
+losses and preemptions are counted apart: only a failure uses up `retries`, only a loss after user code may have run
+uses up `losses`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requirement against offer: each rule says why a worker will not do, or nothing.
 
-The one implementation of matching: a pass stops at the first "no", `why` collects them all. Column scans elsewhere
-only leave out workers that these rules would refuse anyway.
+The one place where a rule has words. `why` asks all of them of a worker. A pass asks those about classes once per kind
+of ask; amounts it compares in columns (`remaining`, `survey`), which a property test holds to these rules.
 """
 
 from __future__ import annotations
