@@ -14,10 +14,10 @@ from dray.core.lifecycle.state.events import (
     Clock,
     CreditSet,
     EpochStarted,
+    Event,
     JobsSubmitted,
     NewJob,
     Outcome,
-    PlanDecided,
     SessionOpened,
     SlotsSeen,
     WorkerRegistered,
@@ -26,7 +26,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.capability import Capability, Slots
 from dray.core.model.specs.check import check_spec
 from dray.core.model.specs.spec import pack_spec
-from dray.core.scheduling.passes.planning import plan, settle_plan
+from dray.core.scheduling.passes.turn import answer_polls, take_pass
 
 CLOCK = Clock(1_000_000, 1_700_000_000_000)
 MIB = 1 << 20
@@ -56,12 +56,13 @@ class CoreCluster:
 
     def run_pass(self) -> int:
         """One pass as in a turn: plan, fold the plan in, settle. Gives the number of placements."""
-        decided = plan(self.state)
-        if decided.placements:
-            apply(self.state, PlanDecided(decided.placements), CLOCK)
-        settle_plan(self.state, decided)
-        self.state.polls.clear()
-        return len(decided.placements)
+        passed = take_pass(self.state, self.fold)
+        answer_polls(self.state, self.fold)
+        return len(passed.plan.placements) if passed is not None else 0
+
+    def fold(self, event: Event) -> None:
+        """Apply one event; what follows from it is of no interest here."""
+        apply(self.state, event, CLOCK)
 
     def fill(self) -> int:
         """Passes until nothing more is placed."""

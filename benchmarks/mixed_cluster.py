@@ -12,7 +12,6 @@ from dray.core.lifecycle.state.events import (
     CreditSet,
     JobsSubmitted,
     NewJob,
-    PlanDecided,
     PolicyChanged,
     SessionOpened,
     WorkerRegistered,
@@ -21,7 +20,6 @@ from dray.core.model.capability import Capability
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import pack_policy
 from dray.core.model.records.records import Job
-from dray.core.scheduling.passes.planning import plan, settle_plan
 
 # Model, cards, VRAM of each in GB.
 GPU_KINDS = (("", 0, 0), ("A100", 8, 80), ("H100", 8, 80), ("V100", 4, 32))
@@ -42,15 +40,6 @@ class MixedCluster(CoreCluster):
         """Queue one job under a name."""
         apply(self.state, JobsSubmitted((NewJob(job_id, "bench", pack(**fields)),)), CLOCK)
         return self.state.jobs[job_id]
-
-    def run_pass(self) -> int:
-        self.state.now_ms = CLOCK.now_ms
-        decided = plan(self.state)
-        if decided.placements or decided.preemptions:
-            apply(self.state, PlanDecided(decided.placements, decided.preemptions), CLOCK)
-        settle_plan(self.state, decided)
-        self.state.polls.clear()
-        return len(decided.placements)
 
     def start_all(self) -> None:
         for attempt in list(self.state.attempts.values()):

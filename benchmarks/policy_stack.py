@@ -30,6 +30,7 @@ from dray.core.model.policies.policy import (
     pack_policy,
 )
 from dray.core.scheduling.passes.planning import plan, settle_plan
+from dray.core.scheduling.passes.turn import answer_polls
 
 PER_JOB = 100
 # Published of Iris, in seconds: what one match and one whole tick take at these sizes.
@@ -115,9 +116,10 @@ def _fill(workers: int, tasks: int, policy: Policy | None) -> tuple[float, float
         planning += time.perf_counter() - at
         if not decided.placements:
             raise RuntimeError(f"{placed} of {tasks} tasks were placed")
-        apply(cluster.state, PlanDecided(decided.placements, decided.preemptions), CLOCK)
-        settle_plan(cluster.state, decided)
-        cluster.state.polls.clear()
+        cluster.fold(decided.began)
+        cluster.fold(PlanDecided(decided.placements, decided.preemptions))
+        cluster.fold(settle_plan(cluster.state, decided))
+        answer_polls(cluster.state, cluster.fold)
         placed += len(decided.placements)
     whole = time.perf_counter() - began
     gc.unfreeze()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PURE_STDLIB = frozenset(
     "__future__ abc array bisect collections contextlib dataclasses decimal difflib enum fractions"
     " functools hashlib heapq itertools json keyword math operator re statistics string struct sys"
-    " textwrap types typing typing_extensions unicodedata zlib".split()
+    " textwrap types typing typing_extensions unicodedata weakref zlib".split()
 )
 STDLIB = frozenset(sys.stdlib_module_names)
 

@@ -13,7 +13,7 @@ from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.holding.attempts import adoptable
 from dray.core.lifecycle.holding.lanes import outstanding
 from dray.core.lifecycle.invariants import problems
-from dray.core.lifecycle.state.effects import Assign, Cancel, Effect, FeedCalls, NoWork
+from dray.core.lifecycle.state.effects import Assign, Cancel, Effect
 from dray.core.lifecycle.state.events import (
     Activity,
     ArrayExtended,
@@ -33,7 +33,6 @@ from dray.core.lifecycle.state.events import (
     JobsSubmitted,
     NewJob,
     Outcome,
-    PlanDecided,
     PolicyChanged,
     RequeueRequested,
     SessionClosed,
@@ -44,9 +43,10 @@ from dray.core.lifecycle.state.events import (
     WorkerReturned,
     is_fact,
 )
+from dray.core.lifecycle.state.pass_events import TurnBegan
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.lifecycle.timers import due, forget_answered, next_due_ms
+from dray.core.lifecycle.timers import forget_answered, next_due_ms
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import Policy, pack_policy
@@ -54,8 +54,7 @@ from dray.core.model.records.records import Attempt, Job, Task
 from dray.core.model.specs.check import check_spec
 from dray.core.model.specs.spec import pack_spec, spec_document, unpack_spec
 from dray.core.scheduling.explain.explain import explain
-from dray.core.scheduling.passes.lane_feeding import feed, prepare
-from dray.core.scheduling.passes.planning import is_due, plan, settle_plan
+from dray.core.scheduling.passes.turn import take_turn
 
 AGENT = ("calls", "gang", "job_started", "resend", "shared_gpu")
 WALL_MS = 1_700_000_000_000
@@ -95,24 +94,9 @@ class Cluster:
     def turn(self, *events: Event) -> list[Effect]:
         """One turn of a hub: events, timers, passes until none is cut short. Gives what leaves after the commit."""
         effects = [effect for event in events for effect in self.fold(event)]
-        for event in due(self.state, self.clock, self._reason):
-            effects += self.fold(event)
-        self.state.now_ms = self.now_ms
-        for fact in prepare(self.state):
-            effects += self.fold(fact)
-        cut = is_due(self.state)
-        while cut:
-            decided = plan(self.state)
-            if decided.placements or decided.preemptions:
-                effects += self.fold(PlanDecided(decided.placements, decided.preemptions))
-            cut = settle_plan(self.state, decided)
-        for fact in feed(self.state):
-            effects += self.fold(fact)
-        served = {effect.worker for effect in effects if isinstance(effect, Assign | FeedCalls)}
-        effects += [NoWork(worker) for worker in self.state.polls if worker not in served]
-        self.state.polls.clear()
-        found = problems(self.state)
-        assert not found, f"after a pass: {found}"
+        effects += self.fold(TurnBegan())
+        while take_turn(self.state, self.clock, lambda event: effects.extend(self.fold(event)), self._reason):
+            pass
         self.effects = effects
         return effects
 

@@ -14,6 +14,7 @@ from dray.config import load_hub
 from dray.core.lifecycle import apply
 from dray.core.lifecycle.state import events
 from dray.core.lifecycle.state.state import State
+from dray.core.scheduling.passes import turn
 from dray.core.scheduling.passes.planning import plan
 from dray.hub import app
 from dray.hub.answers import answers
@@ -59,8 +60,10 @@ def install(home: Path) -> None:
         return why_steps(state, find, *rest)
 
     apply.RULES[events.JobsSubmitted] = submit
+    faulty_pass: Any = turn
+    faulty_pass.plan = decide
     faulty: Any = turns
-    faulty.plan, faulty.pack_facts = decide, spell
+    faulty.pack_facts = spell
     effect_runner.Runner._assign = send  # type: ignore[method-assign]  # the fault
     faulty_answers: Any = answers
     faulty_answers.why_steps = explain

@@ -236,9 +236,8 @@ async def _go_on(
     epoch = store.begin_epoch()
     now = clock.read()
     store.save_clock(now.now_ms, now.at_ms, clock.base)
-    wake_up(state, now)
-    for name, span_ms, limit_ms in store.recent_runs(RECALLED_RUNS):
-        state.experience.spans.learn(name, span_ms, limit_ms)
+    # With a new key: a hub that was put back to an earlier time counts again what it counted then, for other work.
+    wake_up(state, now, secrets.token_bytes(32), store.recent_runs(RECALLED_RUNS))
     leave_out_what_is_there()
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
     hub = _wire(config, store, state, seq, clock, ground, server, tls)
@@ -283,8 +282,6 @@ def _wire(
     metrics = Metrics(lambda: standing.read(the_engine(), sessions))
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
-    # Drawn anew: a hub that was put back to an earlier time counts again what it counted then, for other work.
-    state.uid_key = secrets.token_bytes(32)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
     behind = partial(report_behind, setbacks.reports)
     sessions = Sessions(the_engine, store, rows, outputs, questions, _limits(config), tokens, owners, behind)

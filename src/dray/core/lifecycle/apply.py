@@ -8,9 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.core.lifecycle.happenings import cancels, edits, policy, preemptions, saves, workers, yields
+from dray.core.lifecycle.happenings import (
+    cancels,
+    edits,
+    passes,
+    policy,
+    preemptions,
+    saves,
+    workers,
+    yields,
+)
 from dray.core.lifecycle.holding import refusals
-from dray.core.lifecycle.state import events
+from dray.core.lifecycle.state import events, pass_events
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state.state import State
@@ -73,6 +82,16 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.AttemptYielded: yields.yielded,
     events.AttemptResumed: yields.resumed,
     events.ResumeAsked: yields.resume_asked,
+    pass_events.TurnBegan: passes.turn_began,
+    pass_events.Braked: passes.braked,
+    pass_events.RoomReleased: passes.room_released,
+    pass_events.PassBegan: passes.pass_began,
+    pass_events.HeadsStale: passes.heads_stale,
+    pass_events.PassSettled: passes.pass_settled,
+    pass_events.PollsAnswered: passes.polls_answered,
+    pass_events.LanesSeen: passes.lanes_seen,
+    pass_events.LanesHungry: passes.lanes_hungry,
+    pass_events.LanesKept: passes.lanes_kept,
 }
 
 

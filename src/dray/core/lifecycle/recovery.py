@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts
 from dray.core.lifecycle.state.events import Clock
-from dray.core.lifecycle.state.state import Counters, State
+from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.lifecycle.timers import unanswered
 from dray.core.model.policies.policy import unpack_policy
@@ -111,9 +111,16 @@ def recall(state: State, attempt: Attempt) -> None:
         attempts.hold(state, attempt, 1)
 
 
-def wake_up(state: State, clock: Clock) -> None:
-    """Start the clocks after a load: nobody is connected, everybody was heard just now."""
-    state.started_ms = clock.now_ms
+def wake_up(
+    state: State, clock: Clock, uid_key: bytes = b"", runs: Iterable[tuple[str, int, int]] = ()
+) -> None:
+    """Start the clocks after a load: nobody is connected, everybody was heard just now.
+
+    `uid_key` goes into the uids that are drawn from here on; `runs` are what rows tell of earlier run times.
+    """
+    state.started_ms, state.uid_key = clock.now_ms, uid_key
+    for name, span_ms, limit_ms in runs:
+        state.experience.spans.learn(name, span_ms, limit_ms)
     state.polls.clear()
     state.timers.clear()
     for worker_id in state.workers:
@@ -142,6 +149,12 @@ def wake_up(state: State, clock: Clock) -> None:
         ):
             due_ms = attempt.started_ms + attempt.limit_ms + state.rules.limit_margin_ms
             state.set_timer(due_ms, "limit", attempt.uid)
+
+
+def take_touched(state: State) -> Touched:
+    """Hand over what changed since the rows were last written; from here on it is gathered anew."""
+    touched, state.touched = state.touched, Touched()
+    return touched
 
 
 def release(

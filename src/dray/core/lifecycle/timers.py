@@ -31,6 +31,7 @@ from dray.core.lifecycle.state.events import (
     WaitTimedOut,
     WorkerSilent,
 )
+from dray.core.lifecycle.state.pass_events import Braked
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.records.records import Attempt, Phase
@@ -66,11 +67,14 @@ def due(state: State, clock: Clock, reasons: Reasons) -> list[Event]:
         looks.append((kind, key))
     if not looks:
         return []
+    was_braked = state.braked
     if state.braked or any(kind == "silence" and _is_quiet(state, key, clock) for kind, key in looks):
         state.braked = brake(state, clock)
     events: list[Event] = []
     for kind, key in looks:
         events += _LOOKS[kind](state, key, clock, reasons)
+    if state.braked and not was_braked:
+        events.append(Braked())
     return events
 
 

@@ -362,8 +362,7 @@ def _start_paces(state: State, now_ms: int) -> list[Document]:
 
 
 def _tokens(gate: PaceGate, now_ms: int) -> float:
-    gate.room(0, 0, 0, now_ms)
-    return round(gate.tokens_ms * gate.rule.per_minute / MINUTE_MS, 3)
+    return round(gate.tokens_at(now_ms) * gate.rule.per_minute / MINUTE_MS, 3)
 
 
 def _cap_document(state: State, cap: Cap) -> Document:

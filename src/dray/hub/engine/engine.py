@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Fact
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.timers import forget_answered, next_due_ms
+from dray.core.scheduling.passes.turn import TIMERS
 from dray.errors import NotReady
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.failed_turns import Setbacks
 from dray.hub.engine.inbox import Inbox
 from dray.hub.engine.projection import Projector
 from dray.hub.engine.turns import (
-    TIMERS,
     Commit,
     Conductor,
     Decide,

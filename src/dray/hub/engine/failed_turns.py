@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from dray.core.model.units import format_seconds
+from dray.core.scheduling.passes.turn import CALLS, PASS, TIMERS
 from dray.errors import DrayError, InternalFault
 from dray.hub.engine.fault_reports import Report, Reports
-from dray.hub.engine.turns import CALLS, PASS, RECORD, TIMERS, Origin, Request, TurnFailed
+from dray.hub.engine.turns import RECORD, Origin, Request, TurnFailed
 
 REMEMBERED_S, SUSPECTED_S = 3600.0, 60.0
 CAREFUL_S = 10.0

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
-from dray.core.lifecycle.recovery import release
+from dray.core.lifecycle.recovery import release, take_touched
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State, Touched
 from dray.core.model.records.ledger import LedgerKey, pack_record
@@ -75,7 +75,7 @@ class Projector:
             await self._under_way
         # Before the list of changes starts anew: what changed since the last rows must not be let go with them.
         self._release(state)
-        touched, state.touched, self._since = state.touched, Touched(), None
+        touched, self._since = take_touched(state), None
         projection = build_projection(state, touched, seq, clock)
         self._under_way = asyncio.create_task(self._write(projection, touched, settlers))
 

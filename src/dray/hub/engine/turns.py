@@ -7,20 +7,18 @@ between any two steps: the order of the steps, which every promise hangs on, exi
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.state.effects import Alarm, Effect, Note, NoWork
-from dray.core.lifecycle.state.events import Clock, Event, Fact, PlanDecided, is_fact, pack_facts
+from dray.core.lifecycle.state.effects import Effect, Note
+from dray.core.lifecycle.state.events import Clock, Event, Fact, is_fact, pack_facts
+from dray.core.lifecycle.state.pass_events import TurnBegan
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.timers import due
 from dray.core.scheduling.explain.explain import View, headline
-from dray.core.scheduling.passes.lane_feeding import feed, prepare
-from dray.core.scheduling.passes.planning import is_due, plan, settle_plan
+from dray.core.scheduling.passes.turn import take_turn
 from dray.errors import BrokenInvariant, DrayError
 from dray.hub.calls.results import AckCalls, Recorded
 from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Turn
@@ -98,7 +96,7 @@ def _spell_kind(body: object) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() or "request"
 
 
-REQUESTS, TIMERS, PASS, CALLS, RECORD = "requests", "timers", "pass", "calls", "record"
+REQUESTS, RECORD = "requests", "record"
 
 
 class Commit(NamedTuple):
@@ -153,7 +151,6 @@ class Conductor:
         gathered = Gathered(self.state, clock)
         # Whoever looks for chunks while the turn is under way finds those that no store has yet.
         self.fresh = gathered.chunks
-        self.state.now_ms = clock.now_ms
         commit: Commit | None = None
         try:
             self._decide(gathered, requests, first, skip)
@@ -172,56 +169,14 @@ class Conductor:
     def _decide(
         self, gathered: Gathered, requests: Iterable[Request], first: Iterable[Fact], skip: Container[str]
     ) -> None:
+        gathered.fold(TurnBegan())
         for fact in first:
             gathered.fold(fact)
         for request in requests:
             gathered.taking = request
             gathered.take(request)
         gathered.taking = None
-        if TIMERS not in skip:
-            gathered.stage = TIMERS
-            self._ring(gathered)
-        gathered.stage = CALLS
-        if CALLS not in skip:
-            for fact in prepare(self.state):
-                gathered.fold(fact)
-        gathered.stage = PASS
-        self.cut = self._pass(gathered, PASS in skip)
-        gathered.stage = CALLS
-        if CALLS not in skip:
-            for fact in feed(self.state):
-                gathered.fold(fact)
-
-    def _ring(self, gathered: Gathered) -> None:
-        was_braked = self.state.braked
-        for event in due(self.state, gathered.clock, self._reason):
-            gathered.fold(event)
-        if self.state.braked and not was_braked:
-            text = (
-                "over half the workers fell silent within a minute: no loss is decided until they are back; "
-                "if they are gone for good, drain them (dray worker drain)"
-            )
-            gathered.effects += [Alarm(text), Note("alarm", data={"text": text})]
-
-    def _pass(self, gathered: Gathered, skipped: bool) -> bool:
-        state = self.state
-        if skipped:
-            # Whoever asks for work is answered all the same.
-            for worker, polls in state.polls.items():
-                gathered.effects += [NoWork(worker)] * polls
-            state.polls.clear()
-            return False
-        if not is_due(state):
-            return False
-        decided = plan(state)
-        if decided.placements or decided.preemptions:
-            gathered.fold(PlanDecided(decided.placements, decided.preemptions))
-        again = settle_plan(state, decided)
-        served = Counter(placement.worker for placement in decided.placements)
-        for worker, polls in state.polls.items():
-            gathered.effects += [NoWork(worker)] * (polls - served[worker])
-        state.polls.clear()
-        return again
+        self.cut = take_turn(self.state, gathered.clock, gathered.fold, self._reason, skip, gathered.enter)
 
     def _reason(self, job_id: str) -> str:
         return headline(self.state, self.state.jobs[job_id], View(self.state))
@@ -240,6 +195,10 @@ class Gathered:
         self.answers: list[tuple[Waiting, Any, BaseException | None]] = []
         self.stage = REQUESTS
         self.taking: Request | None = None
+
+    def enter(self, stage: str) -> None:
+        """Note what the turn is at, for whoever has to say what failed."""
+        self.stage = stage
 
     @property
     def durable(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.recovery import release
+from dray.core.lifecycle.recovery import release, take_touched
 from dray.core.lifecycle.state.effects import Cancel, Effect
 from dray.core.lifecycle.state.events import (
     AttemptAccepted,
@@ -28,16 +28,15 @@ from dray.core.lifecycle.state.events import (
     NewJob,
     Outcome,
     Placement,
-    PlanDecided,
     PolicyChanged,
     SessionClosed,
     SessionOpened,
 )
-from dray.core.lifecycle.state.state import State, Touched
+from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import due
 from dray.core.model.policies.policy import Policy, pack_policy
-from dray.core.scheduling.passes.planning import plan, settle_plan
+from dray.core.scheduling.passes.turn import answer_polls, take_pass
 from dray.sim.traces.failures import Failure
 from dray.sim.traces.ledger import Ledger, Shot
 from dray.sim.traces.workload import (
@@ -227,7 +226,7 @@ class World:
         apply(self.state, SessionOpened(node.name, self._sessions, ""), clock)
         apply(self.state, register(node, self._sessions), clock)
         apply(self.state, CreditSet(node.name, CREDIT, node.slots), clock)
-        self.state.polls.clear()
+        answer_polls(self.state, lambda event: apply(self.state, event, clock))
 
     # --- what is decided ----------------------------------------------------------------------------------------------
 
@@ -236,13 +235,14 @@ class World:
         state, placed = self.state, 0
         if not state.backlog.buckets:
             return 0  # nobody waits
+        effects: list[Effect] = []
         while True:
-            decided = plan(state)
-            effects: list[Effect] = []
-            if decided.placements or decided.preemptions:
-                effects = apply(state, PlanDecided(decided.placements, decided.preemptions), clock)
+            effects.clear()
+            passed = take_pass(state, lambda event: effects.extend(apply(state, event, clock)))
+            if passed is None:
+                return placed
+            decided, again = passed
             self.moved += sum(len(one.moves) for one in decided.preemptions)
-            again = settle_plan(state, decided)
             self._begin(decided.placements, clock)
             placed += len(decided.placements)
             stopped = self._react(effects, clock) if decided.preemptions else False
@@ -328,7 +328,7 @@ class World:
     def _let_go(self) -> None:
         """Ended work leaves memory, as it does once a hub has written its rows."""
         state = self.state
-        touched, state.touched = state.touched, Touched()
+        touched = take_touched(state)
         release(state, touched.jobs, touched.tasks, touched.attempts)
 
 

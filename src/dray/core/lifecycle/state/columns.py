@@ -57,8 +57,7 @@ class Columns:
     """One row per worker. Rows of forgotten workers are reused. Others read `cells`, and write nothing.
 
     `device_free` and `device_vram` have one column per card, in the order of `cards`; a card that is not there or not
-    healthy has 0 free and VRAM -1. `classes` keeps which offers match which kind of ask, `standings` the scores of
-    shapes: both filled by the pass. `changes` lists the rows that changed in any way, for caches of scores that
+    healthy has 0 free and VRAM -1. `changes` lists the rows that changed in any way, for caches of scores that
     remember how far they have read; `change` counts those of them whose room did; `roster` counts how often any worker
     came, went or registered as another than before.
     """
@@ -79,8 +78,6 @@ class Columns:
         self._roomless = 0
         self.roster = 0
         self._inverses: dict[str, tuple[int, np.ndarray[Any, np.dtype[np.float64]]]] = {}
-        self.classes: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.bool_]]] = {}
-        self.standings: dict[tuple[int, str], Any] = {}
         self.roomier: dict[int, None] = {}
         self.ranks_stale = False
         self._offer_index: dict[Offer, int] = {}

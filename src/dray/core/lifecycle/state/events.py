@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dray.core.lifecycle.state.pass_events import PassSignal
 from dray.core.model.capability import Capability, Device, Slots
 
 
@@ -476,6 +477,7 @@ Signal = (
     | CutDue
     | LingerDue
     | PauseOver
+    | PassSignal
 )
 Event = Fact | Signal
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import Any
 
 from dray.core.lifecycle.state.run_times import Spans
 from dray.core.model.records.records import LONGEST_S, Attempt, Job, Phase
@@ -27,7 +26,7 @@ _BLAMED = {Phase.FAILED: 0.25, Phase.LOST: 1.0}
 class Experience:
     """All of it. `shapes` counts placed tasks by what they asked for; old counts fade as new ones come in.
 
-    `warm_marks` is what a scorer has made of `warm`; it hangs on `warm_version`.
+    `pinned`: how often somebody has said what is usually asked for, which is not learnt from then on.
     """
 
     def __init__(self) -> None:
@@ -35,18 +34,15 @@ class Experience:
         self.trouble: dict[str, tuple[float, int]] = {}
         self.warm: dict[str, dict[str, None]] = {}
         self.warm_version = 0
-        self.warm_marks: dict[str, tuple[tuple[int, int], Any]] = {}
         self._tokens_of: dict[str, dict[str, None]] = {}
         self.runtimes: dict[tuple[str, str], tuple[float, int]] = {}
         self.spans = Spans()
         self.calls: dict[str, float] = {}
         self.shapes: dict[Asks, int] = {}
-        self.fragments: object | None = None
-        self.foresight: object | None = None
         self.placed_ever = self._placed = self._fresh = 0
         self._typical: tuple[tuple[Asks, int], ...] = ()
         self.typical_version = 0
-        self._pinned = False
+        self.pinned = 0
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
@@ -152,7 +148,7 @@ class Experience:
 
         Made anew only now and then: everything computed from it hangs on `typical_version`.
         """
-        if self._pinned:
+        if self.pinned:
             return self._typical
         if self._fresh > 64 + self._placed // 10 or (self._fresh and not self._typical):
             self.set_typical(self.shapes)
@@ -162,8 +158,7 @@ class Experience:
     def pin_typical(self, shapes: dict[Asks, int]) -> None:
         """Say once and for all what is usually asked for: a published experiment is judged with its own."""
         self.set_typical(shapes)
-        self.foresight = None
-        self._pinned = True
+        self.pinned += 1
 
     def set_typical(self, shapes: dict[Asks, int]) -> None:
         """Say what is usually asked for."""

@@ -45,6 +45,11 @@ class Bucket:
         self.entries: list[Entry] = []
         self.head = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many entries there are, stale ones included."""
+        return len(self.entries) - self.head
+
     def add(self, entry: Entry) -> bool:
         """Put an entry in its place; gives whether that is the first."""
         if not self.entries or self.entries[-1] < entry:

@@ -82,10 +82,10 @@ class QuotaGate(Gate):
         """Milli-GPU milliseconds used in the present period, what still runs included."""
         if not self.per_ms:
             return 0
-        self._turn_over(now_ms)
+        period, starts = self._turned_over(now_ms)
         meter = self._ledger.get(("meter", self.key))
-        ended = meter.gpu_ms if isinstance(meter, Meter) and meter.period == self.period else 0
-        return ended + self.gpu_milli * now_ms - self.starts
+        ended = meter.gpu_ms if isinstance(meter, Meter) and meter.period == period else 0
+        return ended + self.gpu_milli * now_ms - starts
 
     def is_late(self, now_ms: int) -> bool:
         """Whether its work goes behind everybody else's."""
@@ -94,7 +94,7 @@ class QuotaGate(Gate):
     def hold(self, sign: int, gpu_milli: int, assigned_ms: int, now_ms: int) -> int:
         charge = 0
         if self.per_ms and gpu_milli:
-            self._turn_over(now_ms)
+            self.period, self.starts = self._turned_over(now_ms)
             begin_ms = max(assigned_ms, self.period * self.per_ms)
             self.starts += sign * gpu_milli * begin_ms
             charge = gpu_milli * max(0, now_ms - begin_ms) if sign < 0 else 0
@@ -108,11 +108,13 @@ class QuotaGate(Gate):
         before = known.gpu_ms if isinstance(known, Meter) and known.period == period else 0
         return Meter(since_ms=now_ms, period=period, gpu_ms=before + charge)
 
-    def _turn_over(self, now_ms: int) -> None:
+    def _turned_over(self, now_ms: int) -> tuple[int, int]:
+        """The period at a moment, and the sum of beginnings in it."""
         period = now_ms // self.per_ms
-        if period > self.period:
-            # What began earlier counts from the period's first moment: its sum of beginnings is exactly that.
-            self.period, self.starts = period, self.gpu_milli * period * self.per_ms
+        if period <= self.period:
+            return self.period, self.starts
+        # What began earlier counts from the period's first moment: its sum of beginnings is exactly that.
+        return period, self.gpu_milli * period * self.per_ms
 
 
 class PaceGate(Gate):
@@ -131,23 +133,24 @@ class PaceGate(Gate):
         return max(1, round(MINUTE_MS / self.rule.per_minute))
 
     def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
-        self._refill(now_ms)
-        return max(0, self.tokens_ms // self._token_ms - taken)
+        return max(0, self.tokens_at(now_ms) // self._token_ms - taken)
 
     def opens_ms(self, now_ms: int) -> int:
-        self._refill(now_ms)
+        tokens_ms = self.tokens_at(now_ms)
         # The next token, also where one is there already: a gang may wait for several.
-        missing_ms = self._token_ms - self.tokens_ms
-        return now_ms + (missing_ms if missing_ms > 0 else self._token_ms - self.tokens_ms % self._token_ms)
+        missing_ms = self._token_ms - tokens_ms
+        return now_ms + (missing_ms if missing_ms > 0 else self._token_ms - tokens_ms % self._token_ms)
 
     def start(self, now_ms: int) -> None:
-        self._refill(now_ms)
+        self.tokens_ms = self.tokens_at(now_ms)
+        self.since_ms = max(self.since_ms, now_ms)
         self.tokens_ms -= self._token_ms
 
-    def _refill(self, now_ms: int) -> None:
-        if now_ms > self.since_ms:
-            self.tokens_ms = min(self._most_ms, self.tokens_ms + now_ms - self.since_ms)
-            self.since_ms = now_ms
+    def tokens_at(self, now_ms: int) -> int:
+        """What has come in by a moment, as the time that it took."""
+        if now_ms <= self.since_ms:
+            return self.tokens_ms
+        return min(self._most_ms, self.tokens_ms + now_ms - self.since_ms)
 
 
 class CapGate(Gate):

@@ -18,6 +18,13 @@ class Spans:
         self.by_name: dict[str, tuple[int, ...]] = {}
         self.shares: deque[float] = deque(maxlen=MOST_SHARES)
 
+    def copy(self) -> Spans:
+        """What is known now; what is learnt later is not in it."""
+        found = Spans()
+        found.by_name.update(self.by_name)
+        found.shares.extend(self.shares)
+        return found
+
     def learn(self, name: str, span_ms: int, limit_ms: int) -> None:
         """Take in one run that came to its own end."""
         known = self.by_name.pop(name, ())

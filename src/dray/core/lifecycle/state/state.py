@@ -3,7 +3,7 @@
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
 signal (presence, progress, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how many
 attempts of tasks ended in which phase), learnt in passing (experience) or a cache that can be derived (columns,
-backlog, needs, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
+backlog, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
 first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
 than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened).
 Memory holds live work: ended entities leave once their rows are written.
@@ -19,7 +19,6 @@ import msgspec
 from dray.core.lifecycle.state.columns import Columns
 from dray.core.lifecycle.state.experience import Experience
 from dray.core.lifecycle.state.lines import RANGE, Backlog, BucketKey, Entry, Shapes
-from dray.core.lifecycle.state.parked_needs import Needs
 from dray.core.lifecycle.state.parties import Parties, gpus_of
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import task_id
@@ -111,11 +110,8 @@ class State:
         self.unprotected: dict[str, None] = {}
         self.watched: dict[str, int] = {}
         self.looking: dict[str, int] = {}
-        self.vain: dict[str, None] = {}
-        self.vain_change = 0
         self.receipts: dict[str, Receipt] = {}
         self.moves: dict[TaskKey, Moving] = {}
-        self.needs = Needs()
         self.experience = Experience()
         self.touched = Touched()
         self.ends: dict[Phase, int] = {}

@@ -17,11 +17,10 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.records.worker import why_not_ready
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
+from dray.core.scheduling.capacity.memory import ClassKey, Mask, memory_of
 
 Rows = np.ndarray[Any, np.dtype[np.intp]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Devices = tuple[int, ...]
-ClassKey = tuple[Any, ...]
 MOST_CLASSES = 10_000
 
 
@@ -96,7 +95,7 @@ class Rooms:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.columns = state.columns
+        self.columns, self.memory = state.columns, memory_of(state)
         self.guards: dict[int, Guard] = {}
         self.claimed: list[int] = []
         self.spent: list[int] = []
@@ -284,7 +283,7 @@ class Rooms:
 
     def class_mask(self, ask: Ask) -> Mask:
         """Which classes of worker match an ask at all; kept from pass to pass."""
-        classes, offers = self.columns.classes, self.columns.offers
+        classes, offers = self.memory.classes, self.columns.offers
         key = class_key(ask)
         mask = classes.get(key)
         if mask is None or len(mask) < len(offers):

@@ -13,7 +13,8 @@ from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.state import State
 from dray.core.model.specs.resources import WHOLE, Ask, Rejection
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, rejections
-from dray.core.scheduling.capacity.remaining import ClassKey, Mask, Rooms, Rows, class_key
+from dray.core.scheduling.capacity.memory import ClassKey, Mask
+from dray.core.scheduling.capacity.remaining import Rooms, Rows, class_key
 
 Kind = tuple[str, bool]
 

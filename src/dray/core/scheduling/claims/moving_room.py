@@ -27,21 +27,19 @@ def could_hold(state: State, row: int, ask: Ask) -> bool:
     return not any(rejection.ever for rejection in rejections(ask, Rooms(state).room(row, ask.pool)))
 
 
-def drop_over(state: State) -> None:
-    """Let go of moves whose task started again, ended or may not start, and of those whose other worker is away or
-    can no longer hold it.
+def find_over(state: State) -> tuple[TaskKey, ...]:
+    """The moves whose task started again, ended or may not start, and those whose other worker is away or can no
+    longer hold it.
     """
-    columns = state.columns
-    for key, move in list(state.moves.items()):
+    columns, over = state.columns, []
+    for key, move in state.moves.items():
         row = columns.row_of.get(move.worker)
         if row is not None and columns.get("open", row) and is_under_way(state, key, move):
             asks = state.asks(state.jobs[key[0]].shape)
             if move.variant >= len(asks) or could_hold(state, row, asks[move.variant]):
                 continue
-        del state.moves[key]
-        if row is not None:
-            # What was kept is there for others, and nobody else will say so.
-            columns.roomier[row] = None
+        over.append(key)
+    return tuple(over)
 
 
 def _rest(ask: Ask, part: Ask) -> Ask:

@@ -15,6 +15,7 @@ import msgspec
 
 from dray.core.lifecycle.state.columns import pick_cards
 from dray.core.lifecycle.state.events import Preemption
+from dray.core.lifecycle.state.pass_events import LineWatch, RoomReleased
 from dray.core.lifecycle.state.state import NEVER, Reservation, State
 from dray.core.model.capability import Device
 from dray.core.model.records.ledger import Receipt
@@ -22,9 +23,9 @@ from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
-from dray.core.scheduling.claims.moving_room import could_hold, drop_over
+from dray.core.scheduling.claims.moving_room import could_hold, find_over
 from dray.core.scheduling.turns.order import Head, Turns, next_entry, rank_of
-from dray.core.scheduling.turns.reservation_rights import Slots
+from dray.core.scheduling.turns.reservation_rights import Draft, Slots
 
 # Beyond these an earlier start is hardly to be found, and a pass must stay short.
 MOST_ROWS = 1024
@@ -211,10 +212,10 @@ class Watch:
         self._state, self._rooms, self._window = state, rooms, window
         self.of_row: dict[int, Keepers] = {}
 
-    def stand_guard(self) -> None:
-        """Keep what is reserved now. Changes nothing else: a dry run asks for it too."""
+    def stand_guard(self, reserved: Iterable[Reservation]) -> None:
+        """Keep what is reserved, and what preemptors were promised."""
         state = self._state
-        for kept in state.reservations.values():
+        for kept in reserved:
             if _is_waiting(state, kept) and all(_is_open(state, spot[1]) for spot in kept.spots):
                 self.reserve(kept)
         for receipt in state.receipts.values():
@@ -337,41 +338,40 @@ def _by_backend(state: State, ask: Ask, starts: list[Start]) -> list[list[Start]
     return list(groups.values())
 
 
-def drop_stale(state: State, served: Container[str] = ()) -> None:
-    """Let go of moves that are over, and of reservations whose job no longer waits, or whose worker is away or can no
-    longer hold it.
+def find_stale(state: State, served: Container[str] = ()) -> RoomReleased | None:
+    """The moves that are over, and the reservations whose job no longer waits, or whose worker is away or can no
+    longer hold it; None where there are none.
 
     Their room is there for others. `served`: jobs that were given places just now. Those that wait on began to wait
     anew, and may have within one millisecond: by the moment alone what they got would be kept for them once more.
     """
-    drop_over(state)
-    for slot, kept in list(state.reservations.items()):
+    if not (state.moves or state.reservations):
+        return None
+    over, slots = find_over(state), []
+    for slot, kept in state.reservations.items():
         waits, rows = _is_waiting(state, kept), [spot[1] for spot in kept.spots]
         waits = waits and kept.job_id not in served
         if waits and all(_is_open(state, row) for row in rows) and _could_be_kept(state, kept):
             continue
-        del state.reservations[slot]
-        state.columns.roomier.update(dict.fromkeys(rows))
-        if waits:
-            state.unprotected[kept.job_id] = None
+        slots.append((slot, waits))
+    return RoomReleased(tuple(slots), over) if slots or over else None
 
 
-def renew(state: State, rooms: Rooms, roomier: Sequence[int], watch: Watch) -> None:
-    """Bring reservations in line with what has changed, make due ones, and set the keepers of their workers."""
+def renew(state: State, rooms: Rooms, roomier: Sequence[int], draft: Draft) -> None:
+    """Bring reservations in line with what has changed, and make due ones."""
     if roomier:
-        for slot, kept in list(state.reservations.items()):
-            _improve(state, rooms, slot, kept, roomier)
-    if state.unprotected:
-        slots = Slots(state)
-        for job in _in_turn(state, slots):
-            _protect(state, rooms, job, slots)
-    watch.stand_guard()
+        for slot, kept in list(draft.reservations.items()):
+            _improve(state, draft, rooms, slot, kept, roomier)
+    if draft.unprotected:
+        slots = Slots(state, draft)
+        for job in _in_turn(state, draft, slots):
+            _protect(state, draft, rooms, job, slots)
 
 
-def _taken(state: State, job_id: str) -> set[int]:
+def _taken(state: State, draft: Draft, job_id: str) -> set[int]:
     """Rows that are kept for others: two promises on one worker could not both be held."""
     row_of = state.columns.row_of
-    rows = {spot[1] for kept in state.reservations.values() if kept.job_id != job_id for spot in kept.spots}
+    rows = {spot[1] for kept in draft.reservations.values() if kept.job_id != job_id for spot in kept.spots}
     return rows | {
         row_of[worker]
         for receipt in state.receipts.values()
@@ -381,13 +381,13 @@ def _taken(state: State, job_id: str) -> set[int]:
     }
 
 
-def _in_turn(state: State, slots: Slots) -> list[Job]:
+def _in_turn(state: State, draft: Draft, slots: Slots) -> list[Job]:
     """Who is due for a reservation that is to be had, in the order of turns; the others stay due."""
     turns = Turns(state, ())
-    for job_id in list(state.unprotected):
+    for job_id in list(draft.unprotected):
         job = state.jobs.get(job_id)
         if job is None or not _may_start(state, job):
-            del state.unprotected[job_id]
+            draft.answer(job_id)
         elif slots.of(job):
             line = state.line_of(job)
             turns.push(Head(rank_of(state, line, job, next_entry(state, job)), line, job))
@@ -397,37 +397,38 @@ def _in_turn(state: State, slots: Slots) -> list[Job]:
     return found
 
 
-def _protect(state: State, rooms: Rooms, job: Job, slots: Slots) -> None:
+def _protect(state: State, draft: Draft, rooms: Rooms, job: Job, slots: Slots) -> None:
     """Give a task that has waited too long its reservation, unless another has it by now; then it stays due."""
     job_id, slot = job.id, slots.of(job)
     if not slot:
         return
-    del state.unprotected[job_id]
-    taken = _taken(state, job_id)
+    draft.answer(job_id)
+    taken = _taken(state, draft, job_id)
     rows = [row for row in _rows(state) if row not in taken]
     starts = earliest(state, rooms, state.asks(job.shape), rows)
     if starts:
         start_ms = max(start.at_ms for start in starts)
-        kept = Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, _spots(starts))
-        state.reservations[slot] = kept
+        draft.keep(slot, Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, _spots(starts)))
     else:
         # Nobody may ever look at its shape again while others fill every gap: it is asked for by time.
-        watch_line(state, job, slots)
+        watch_line(state, draft, job, slots)
 
 
-def _improve(state: State, rooms: Rooms, slot: str, kept: Reservation, roomier: Sequence[int]) -> None:
+def _improve(
+    state: State, draft: Draft, rooms: Rooms, slot: str, kept: Reservation, roomier: Sequence[int]
+) -> None:
     """Move a reservation to where it starts earlier: to its own workers anew, or to one that gained room."""
     asks = state.asks(state.jobs[kept.job_id].shape)
-    taken = _taken(state, kept.job_id)
+    taken = _taken(state, draft, kept.job_id)
     rows = list(dict.fromkeys([*(spot[1] for spot in kept.spots), *roomier]))[:MOST_ROWS]
     rows = [row for row in rows if _is_open(state, row) and row not in taken]
     starts = earliest(state, rooms, asks, rows)
     if starts and (at_ms := max(start.at_ms for start in starts)) <= kept.start_ms:
         spots = _spots(starts)
-        state.reservations[slot] = kept._replace(start_ms=at_ms, spots=spots)
+        draft.keep(slot, kept._replace(start_ms=at_ms, spots=spots))
         # A worker that is no longer kept has room for others, and nobody else will say so.
         left = {spot[1] for spot in kept.spots} - {spot[1] for spot in spots}
-        state.columns.roomier.update(dict.fromkeys(sorted(left)))
+        draft.left.update(dict.fromkeys(sorted(left)))
 
 
 def _spots(starts: Sequence[Start]) -> tuple[tuple[int, int, int, Devices], ...]:
@@ -461,9 +462,9 @@ def _rows(state: State) -> list[int]:
     return found[:MOST_ROWS]
 
 
-def watch_line(state: State, job: Job, slots: Slots) -> None:
+def watch_line(state: State, draft: Draft, job: Job, slots: Slots) -> None:
     """Look at the first of a blocked line once it has waited long enough to be protected."""
-    if job.id in state.watched:
+    if job.id in state.watched or job.id in draft.watches:
         return
     after_ms = slots.patience_ms(job)
     if not after_ms:
@@ -471,8 +472,8 @@ def watch_line(state: State, job: Job, slots: Slots) -> None:
     due_ms = job.waiting_since_ms + after_ms
     if due_ms <= state.now_ms and not slots.of(job):
         # Another has the reservation that it could have: it is next in turn, and must not miss the moment.
-        state.unprotected[job.id] = None
+        draft.note_due(job.id)
         return
-    state.watched[job.id] = after_ms
     # One that is due already found nowhere to be protected.
-    state.set_timer(due_ms if due_ms > state.now_ms else state.now_ms + AGAIN_MS, "protect", job.id)
+    at_ms = due_ms if due_ms > state.now_ms else state.now_ms + AGAIN_MS
+    draft.watches[job.id] = LineWatch(job.id, after_ms, at_ms)

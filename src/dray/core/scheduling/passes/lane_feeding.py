@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.core.lifecycle.happenings.yields import has_room
-from dray.core.lifecycle.state.events import AttemptResumed, CallsFed, Fact, Feed, LanesClosed
+from dray.core.lifecycle.state.events import AttemptResumed, CallsFed, Event, Feed, LanesClosed
+from dray.core.lifecycle.state.lines import BucketKey
 from dray.core.lifecycle.state.parties import QuotaGate
+from dray.core.lifecycle.state.pass_events import HeadsStale, LanesHungry, LanesKept, LanesSeen
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.calls import OVER
 from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.model.specs.spec import unpack_spec
-from dray.core.scheduling.passes.planning import prune
+from dray.core.scheduling.passes.planning import stale_heads
 
 AHEAD_US = 5_000
 LONG_US = 100_000
@@ -69,17 +71,21 @@ def _add(ranges: list[int], first: int, count: int) -> None:
         ranges += (first, count)
 
 
-def prepare(state: State) -> Iterator[Fact]:
+def prepare(state: State) -> Iterator[Event]:
     """What comes before a pass; each step is to be folded in before the next is asked for."""
     yield from _resume(state)
-    for uid in state.lingering:
-        if others_wait(state, state.jobs[state.attempts[uid].job_id]):
-            state.hungry[uid] = None
+    if state.lingering and (
+        outstayed := tuple(
+            uid for uid in state.lingering if others_wait(state, state.jobs[state.attempts[uid].job_id])
+        )
+    ):
+        yield LanesHungry(outstayed)
     if not state.hungry:
         return
     supplies: dict[str, Supply] = {}
     feeds: list[Feed] = []
     over: list[str] = []
+    kept: list[tuple[str, int]] = []
     for uid in state.hungry:
         lane = state.attempts.get(uid)
         if lane is None or lane.calls or lane.cancel or not lane.phase.live:
@@ -90,31 +96,34 @@ def prepare(state: State) -> Iterator[Fact]:
         ranges = _supply(state, supplies, job).take(1) if fit else []
         if ranges:
             feeds.append(Feed(uid, tuple(ranges)))
-        elif not _lingers(state, job, lane):
+        elif not _may_linger(state, job, lane):
             over.append(uid)
+        elif uid not in state.lingering:
+            kept.append((uid, state.now_ms + state.rules.linger_ms))
+    if kept:
+        yield LanesKept(tuple(kept))
     if feeds:
         yield CallsFed(tuple(feeds))
-        _leave_lines(state, supplies)
+        if stale := tuple(stale_heads(state, _empty_lines(state, supplies))):
+            yield HeadsStale(stale)
     if over:
         yield LanesClosed(tuple(over))
         yield from _resume(state)
 
 
-def _leave_lines(state: State, supplies: dict[str, Supply]) -> None:
-    """A job of which nothing waits any more leaves its line: no pass is made to find that out."""
-    for job_id in supplies:
-        job = state.jobs[job_id]
-        if not job.waiting and (line := state.line_of(job)) in state.backlog.buckets:
-            prune(state, line)
+def _empty_lines(state: State, supplies: dict[str, Supply]) -> dict[BucketKey, None]:
+    """The lines of jobs of which nothing waits any more: they leave them, and no pass is made to find that out."""
+    jobs = [job for job_id in supplies if not (job := state.jobs[job_id]).waiting]
+    return {line: None for job in jobs if (line := state.line_of(job)) in state.backlog.buckets}
 
 
-def _resume(state: State) -> Iterator[Fact]:
+def _resume(state: State) -> Iterator[Event]:
     for uid in list(state.resuming):
         if has_room(state, state.attempts[uid]):
             yield AttemptResumed(uid)
 
 
-def feed(state: State) -> Iterator[Fact]:
+def feed(state: State) -> Iterator[Event]:
     """Top up the lanes that had results, or were opened just now."""
     supplies: dict[str, Supply] = {}
     feeds: list[Feed] = []
@@ -131,7 +140,8 @@ def feed(state: State) -> Iterator[Fact]:
         ranges = supply.take(min(target(state, job) - len(lane.calls), share))
         if ranges:
             feeds.append(Feed(uid, tuple(ranges)))
-    state.hungry.clear()
+    if state.hungry:
+        yield LanesSeen(tuple(state.hungry))
     if feeds:
         yield CallsFed(tuple(feeds))
 
@@ -182,17 +192,8 @@ def _is_spent(state: State, job: Job) -> bool:
     )
 
 
-def _lingers(state: State, job: Job, lane: Attempt) -> bool:
+def _may_linger(state: State, job: Job, lane: Attempt) -> bool:
     """Keep a lane for a moment where more calls are likely to come and nobody else waits for its place."""
     if not job.open or lane.uid in state.busy or others_wait(state, job):
         return False
-    if not may_feed(state, job, lane):
-        return False
-    due_ms = state.lingering.get(lane.uid)
-    if due_ms == OVER:
-        return False
-    if due_ms is None:
-        due_ms = state.now_ms + state.rules.linger_ms
-        state.set_timer(due_ms, "linger", lane.uid)
-        state.lingering[lane.uid] = due_ms
-    return True
+    return may_feed(state, job, lane) and state.lingering.get(lane.uid) != OVER

@@ -77,5 +77,5 @@ def look_through(state: State) -> Overlay:
     rooms, window = Rooms(state), Window()
     claim_moves(state, rooms)
     watch = Watch(state, rooms, window)
-    watch.stand_guard()
+    watch.stand_guard(state.reservations.values())
     return Overlay(state, rooms, window, watch)

@@ -7,26 +7,28 @@ that gate. Both are caches: a dry run leaves them alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.events import Placement, Preemption
 from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
 from dray.core.lifecycle.state.parties import cost_of
-from dray.core.lifecycle.state.state import NEVER, State
+from dray.core.lifecycle.state.pass_events import PassBegan, PassSettled
+from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records.records import Job
+from dray.core.scheduling.capacity.memory import Memory, memory_of
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.claims.moving_room import claim_moves
-from dray.core.scheduling.claims.reservations import Watch, Window, drop_stale, renew, watch_line
+from dray.core.scheduling.claims.reservations import Watch, Window, renew, watch_line
 from dray.core.scheduling.claims.victims import RETRY_MS, gives_up_ms, lapsed
 from dray.core.scheduling.passes.overlay import Overlay
-from dray.core.scheduling.passes.waking import note_parked, wake
+from dray.core.scheduling.passes.waking import find_woken, note_parked
 from dray.core.scheduling.placement.candidates import Spot
 from dray.core.scheduling.turns.order import Head, Turns, entry_of, next_entry, stands
-from dray.core.scheduling.turns.reservation_rights import Slots
+from dray.core.scheduling.turns.reservation_rights import Draft, Slots
 
 _ONLY = (0,)
 
@@ -35,7 +37,7 @@ class Plan(NamedTuple):
     """What one pass decided. `gated` names lines and the gates they wait for, `blocked` the jobs that found no room and
     `looks` when some of them are to be looked at again; `vain`: those that looked for victims and will not find any by
     waiting alone. `cut`: the limit of one pass was reached and the next is due at once. `owned`: lines from which room
-    that was kept was taken.
+    that was kept was taken. `began`: whom it woke and what it reserved before anything was given out.
     """
 
     placements: tuple[Placement, ...]
@@ -47,34 +49,36 @@ class Plan(NamedTuple):
     cut: bool
     vain: tuple[str, ...] = ()
     owned: tuple[BucketKey, ...] = ()
+    began: PassBegan = PassBegan()
 
 
 def is_due(state: State) -> bool:
     """Whether a pass has anything to do: somebody to look at, or somebody who asked for work."""
-    # An owner that was cancelled or held gains nobody room by itself: what was kept for it is given back first.
-    drop_stale(state)
     return bool(state.backlog.awake or state.columns.roomier or state.polls or state.unprotected)
 
 
-def plan(state: State) -> Plan:
-    """Decide who starts where now. Reads the state; only `settle_plan` and `apply` change it."""
-    return _Pass(state).run()
+def plan(state: State, lines: Iterable[BucketKey] | None = None) -> Plan:
+    """Decide who starts where now. Reads the state, which `apply` alone changes: a plan may be thrown away.
+
+    `lines`: those to be looked at, whether or not they are awake and before their gates are asked.
+    """
+    return _Pass(state, lines).run()
 
 
 class _Pass:
     """One pass under way: the overlay of what it has given out."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, lines: Iterable[BucketKey] | None) -> None:
         self._state = state
-        roomier = list(state.columns.roomier)
-        drop_stale(state)
-        # Before rows that changed are forgotten: those may be what a preemption can no longer use.
         self._preemptions = lapsed(state)
-        hints = {shape: rows for shape, rows in wake(state).items() if state.asks(shape)[0].nodes == 1}
+        self._woken = woken = find_woken(state)
+        hints = {shape: rows for shape, rows in woken.hints.items() if state.asks(shape)[0].nodes == 1}
         rooms, window = Rooms(state), Window()
         self._moving = claim_moves(state, rooms)
         watch = Watch(state, rooms, window)
-        renew(state, rooms, roomier, watch)
+        self._draft = draft = Draft(state)
+        renew(state, rooms, list(state.columns.roomier), draft)
+        watch.stand_guard(draft.reservations.values())
         self._overlay = overlay = Overlay(state, rooms, window, watch, hints)
         self._rooms, self._placer = overlay.rooms, overlay.placer
         self._gates, self._search = overlay.gates, overlay.search
@@ -87,7 +91,7 @@ class _Pass:
         self._blocked: dict[str, None] = {}
         self._looks: dict[str, int] = {}
         self._owned: dict[BucketKey, None] = {}
-        self._turns = Turns(state, _awake_lines(state))
+        self._turns = Turns(state, _awake_lines(state, woken.shapes) if lines is None else lines)
         self._ruled = bool(state.parties.gates)
         self._weighs = not self._turns.alone or state.backlog.eager
         self._number = state.counters.next_attempt
@@ -109,6 +113,18 @@ class _Pass:
             len(self._placements) >= limit,
             tuple(self._search.vain),
             tuple(self._owned),
+            self._memo(),
+        )
+
+    def _memo(self) -> PassBegan:
+        draft = self._draft
+        return PassBegan(
+            tuple(self._woken.shapes),
+            tuple(draft.made.items()),
+            tuple(draft.answered),
+            tuple(draft.due),
+            tuple(draft.watches.values()),
+            tuple(draft.left),
         )
 
     def _serve_owners(self) -> None:
@@ -119,7 +135,7 @@ class _Pass:
                 self._serve_moved(state.jobs[job_id], index, spot)
         owners = [
             (kept.job_id, [(row, variant) for _, row, variant, _ in kept.spots])
-            for kept in state.reservations.values()
+            for kept in self._draft.reservations.values()
         ]
         owners += [
             (
@@ -277,80 +293,68 @@ class _Pass:
             self._looks[job.id] = look_ms
 
 
-def settle_plan(state: State, decided: Plan) -> bool:
-    """Bring the caches in line once the plan was folded in: park what found no room, forget empty lines.
-
-    Gives whether another pass is due at once: this one was cut, or what it decided has left room to others.
-    """
-    for shape in decided.parked:
-        note_parked(state, shape)
-        state.backlog.park(shape, full=True)
-    for line, gate in decided.gated:
-        # Also where others stand behind it already: they may wait for an end, and this line for a moment.
-        opens_ms = state.parties.gates[gate].opens_ms(state.now_ms)
-        if opens_ms and opens_ms < state.backlog.opens.get(gate, NEVER):
-            state.backlog.opens[gate] = opens_ms
-            state.set_timer(opens_ms, "gate", gate)
-        state.backlog.shut(line, gate)
-    slots = Slots(state)
-    for job_id in decided.blocked:
-        watch_line(state, state.jobs[job_id], slots)
-    for job_id, at_ms in decided.looks:
-        _look_at(state, job_id, at_ms)
-    _remember_vain(state, decided)
-    for line in decided.owned:
-        # Perhaps none of its shape was awake: whoever comes next must not stand behind an entry that means nothing.
-        if line in state.backlog.buckets:
-            prune(state, line)
-    for shape in list(state.backlog.awake):
-        for line in list(state.backlog.of_shape.get(shape, ())):
-            prune(state, line)
-        if not decided.cut:
-            if shape in state.backlog.of_shape:
-                note_parked(state, shape)
-            state.backlog.park(shape, full=False)
-    drop_stale(state, _served(state, decided) if state.reservations else ())
-    return decided.cut or bool(state.columns.roomier)
+def settle_plan(state: State, decided: Plan) -> PassSettled:
+    """What to remember once the plan was folded in: park what found no room, forget empty lines."""
+    memory = memory_of(state)
+    backlog, draft = state.backlog, Draft(state)
+    if decided.blocked:
+        slots = Slots(state, draft)
+        for job_id in decided.blocked:
+            watch_line(state, draft, state.jobs[job_id], slots)
+    parked = dict.fromkeys(decided.parked)
+    for shape in parked:
+        note_parked(state, memory.needs, shape)
+    # Perhaps none of an owner's shape was awake: whoever comes next must not stand behind an entry that means nothing.
+    stale = dict(stale_heads(state, (line for line in decided.owned if line in backlog.buckets)))
+    seen = []
+    for shape in backlog.awake:
+        if shape in parked:
+            continue
+        lines = backlog.of_shape.get(shape, ())
+        stale.update(stale_heads(state, lines))
+        seen.append(shape)
+        if not decided.cut and any(stale.get(line, 0) < backlog.buckets[line].waiting for line in lines):
+            note_parked(state, memory.needs, shape)
+    return PassSettled(
+        parked=decided.parked,
+        gated=decided.gated,
+        due=tuple(draft.due),
+        watches=tuple(draft.watches.values()),
+        looks=(*decided.looks, *_vain_looks(state, memory, decided)),
+        stale=tuple(stale.items()),
+        seen=() if decided.cut else tuple(seen),
+    )
 
 
-def _served(state: State, decided: Plan) -> set[str]:
-    return {placement.job_id for placement in decided.placements if placement.uid in state.attempts}
-
-
-def _look_at(state: State, job_id: str, at_ms: int) -> None:
-    if at_ms < state.looking.get(job_id, NEVER):
-        state.looking[job_id] = at_ms
-        state.set_timer(at_ms, "look", job_id)
-
-
-def _remember_vain(state: State, decided: Plan) -> None:
+def _vain_looks(state: State, memory: Memory, decided: Plan) -> Iterator[tuple[str, int]]:
     """Look again for those who found no victims once something has changed, and no more often than now and then."""
     change, again_ms = state.columns.change, state.now_ms + RETRY_MS
-    if state.vain and change != state.vain_change:
-        for job_id in state.vain:
-            _look_at(state, job_id, again_ms)
-        state.vain.clear()
-    state.vain_change = change
+    if memory.vain and change != memory.vain_change:
+        yield from ((job_id, again_ms) for job_id in memory.vain)
+        memory.vain.clear()
+    memory.vain_change = change
     for job_id in decided.vain:
         if decided.placements:
             # What this very pass has placed may be stopped once it runs.
-            _look_at(state, job_id, again_ms)
+            yield job_id, again_ms
         else:
-            state.vain[job_id] = None
+            memory.vain[job_id] = None
 
 
-def prune(state: State, line: BucketKey) -> None:
-    """Drop stale entries at the head of a line, and the line when nothing is left."""
-    bucket = state.backlog.buckets[line]
-    while bucket.head < len(bucket.entries) and not stands(state, line, bucket.entries[bucket.head]):
-        bucket.drop_head()
-    if bucket.head >= len(bucket.entries):
-        state.backlog.remove_bucket(line)
+def stale_heads(state: State, lines: Iterable[BucketKey]) -> Iterator[tuple[BucketKey, int]]:
+    """How many entries at the head of each line mean nothing any more; lines that begin well are left out."""
+    for line in lines:
+        bucket = state.backlog.buckets[line]
+        entries, place = bucket.entries, bucket.head
+        while place < len(entries) and not stands(state, line, entries[place]):
+            place += 1
+        if place > bucket.head:
+            yield line, place - bucket.head
 
 
-def _awake_lines(state: State) -> list[BucketKey]:
+def _awake_lines(state: State, woken: Iterable[int]) -> list[BucketKey]:
     backlog = state.backlog
-    lines = [line for shape in backlog.awake for line in backlog.of_shape.get(shape, ())]
+    lines = [line for shape in chain(backlog.awake, woken) for line in backlog.of_shape.get(shape, ())]
     return [line for line in lines if line not in backlog.gated] if backlog.gated else lines
 
 

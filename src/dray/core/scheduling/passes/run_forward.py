@@ -18,20 +18,21 @@ from dray.core.lifecycle.state.events import (
     CallsEnded,
     CallsFed,
     Clock,
+    Event,
     Feed,
     LanesClosed,
     Outcome,
-    PlanDecided,
     Preemption,
 )
 from dray.core.lifecycle.state.experience import kind_of_work
+from dray.core.lifecycle.state.pass_events import LanesSeen, TurnBegan
 from dray.core.lifecycle.state.run_times import Spans
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.scheduling.claims.reservations import end_ms
 from dray.core.scheduling.passes.lane_feeding import Supply, may_feed
-from dray.core.scheduling.passes.planning import plan, settle_plan
+from dray.core.scheduling.passes.turn import answer_polls, take_pass
 
 HORIZON_MS = 30 * 86_400_000
 MOST_STEPS = 20_000
@@ -47,7 +48,7 @@ class Forecast:
         self._state, self._began, self._number, self._go_on = state, clock, number, go_on
         self._now_ms = clock.now_ms
         # What is only imagined must not be learnt from.
-        self._spans, state.experience.spans = state.experience.spans, Spans()
+        self._spans = state.experience.spans.copy()
         self._means = dict(state.experience.calls)
         self._ends: list[tuple[int, str, str]] = []
         self.starts: dict[TaskKey, int] = {}
@@ -70,22 +71,22 @@ class Forecast:
         began = self._began
         return Clock(self._now_ms, began.at_ms + self._now_ms - began.now_ms)
 
+    def _fold(self, event: Event) -> None:
+        apply(self._state, event, self._clock)
+
     def _take_turn(self) -> None:
         """Timers and passes at this moment; whoever was placed starts at once."""
         state, clock = self._state, self._clock
-        state.now_ms = self._now_ms
+        self._fold(TurnBegan())
         for event in due(state, clock, lambda job_id: ""):
-            apply(state, event, clock)
+            self._fold(event)
         cut = True
-        while cut:
-            decided = plan(state)
-            if decided.placements or decided.preemptions:
-                apply(state, PlanDecided(decided.placements, decided.preemptions), clock)
-            settle_plan(state, decided)
+        while cut and (passed := take_pass(state, self._fold)) is not None:
+            decided = passed.plan
             self._begin([placement.uid for placement in decided.placements])
             self._stop(decided.preemptions)
             cut = decided.cut
-        state.polls.clear()
+        answer_polls(state, self._fold)
 
     def _begin(self, uids: list[str]) -> None:
         state, clock = self._state, self._clock
@@ -155,7 +156,7 @@ class Forecast:
         if not times or min(times) > self._began.now_ms + HORIZON_MS:
             return False
         self._now_ms = max(self._now_ms, min(times))
-        self._state.now_ms = self._now_ms
+        self._fold(TurnBegan())
         while self._ends and self._ends[0][0] <= self._now_ms:
             _, uid, said = heapq.heappop(self._ends)
             attempt = self._state.attempts.get(uid)
@@ -186,7 +187,7 @@ class Forecast:
             share = max(1, job.waiting // (PARTS * max(1, job.live)))
             if ranges := Supply(state, job).take(share):
                 apply(state, CallsFed((Feed(lane.uid, tuple(ranges)),)), clock)
-        state.hungry.pop(lane.uid, None)
+        self._fold(LanesSeen((lane.uid,)))
         if not calls:
             apply(state, LanesClosed((lane.uid,)), clock)
             return

@@ -15,11 +15,12 @@ import numpy as np
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.state import State
 from dray.core.model.specs.resources import WHOLE, Ask
+from dray.core.scheduling.capacity.memory import Floats, memory_of
 from dray.core.scheduling.capacity.remaining import matches_offer
 from dray.core.scheduling.placement.kept_columns import Book, Books
 from dray.core.scheduling.placement.packing_worth import LINES, Fillings, Usual
 from dray.core.scheduling.placement.scarcity import Charges, find_needs
-from dray.core.scheduling.placement.scorers import Floats, Sight
+from dray.core.scheduling.placement.scorers import Sight
 
 TENTH = WHOLE // 10
 MOST_UNSEEN = 20_000
@@ -41,15 +42,15 @@ class Foresight:
     """The worth of rooms to the usual work of a site. Kept from pass to pass: see `foresight_of`."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
+        self._columns = state.columns
         self._typical = state.experience.typical()
         self.version = state.experience.typical_version
-        self.placed = state.experience.placed_ever
+        self.placed, self.pinned = state.experience.placed_ever, state.experience.pinned
         self.prepare()
 
     def prepare(self) -> None:
         """Line up the usual work; again when new classes of worker have come."""
-        columns = self._state.columns
+        columns = self._columns
         self.offers = len(columns.offers)
         usual: dict[tuple[int, int, int, tuple[bool, ...]], int] = {}
         for alternatives, count in self._typical:
@@ -64,7 +65,7 @@ class Foresight:
         lined = [Usual(*key[:3], count, key[3]) for key, count in usual.items()]
         self._fillings = Fillings(lined)
         self._needs = find_needs(lined)
-        self._books, self._now = Books(self._state), Book()
+        self._books, self._now = Books(columns), Book()
         self._charges, self._charged_at = Charges((), columns), -1
 
     def scores(self, sight: Sight, ask: Ask) -> Numbers:
@@ -100,7 +101,7 @@ class Foresight:
         return nets
 
     def _charge_now(self) -> Charges:
-        columns = self._state.columns
+        columns = self._columns
         now = columns.changes_read
         fresh = self._charged_at >= 0 and now - self._charged_at < CHARGED_EVERY
         if not fresh or self._charges.cards != columns.device_free.shape[1]:
@@ -163,12 +164,13 @@ def foresight_of(state: State) -> Foresight:
     """The foresight in force; made anew when as much again has been placed since, and taught something new."""
     experience = state.experience
     experience.typical()
-    kept = experience.foresight
-    if isinstance(kept, Foresight):
+    measures = memory_of(state).measures
+    kept = measures.get(Foresight)
+    if isinstance(kept, Foresight) and kept.pinned == experience.pinned:
         unseen = experience.placed_ever - kept.placed
         if kept.version == experience.typical_version or unseen < min(kept.placed, MOST_UNSEEN):
             if len(state.columns.offers) > kept.offers:
                 kept.prepare()
             return kept
-    made = experience.foresight = Foresight(state)
+    made = measures[Foresight] = Foresight(state)
     return made

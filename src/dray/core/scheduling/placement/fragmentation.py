@@ -14,9 +14,10 @@ import numpy as np
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.state import State
 from dray.core.model.specs.resources import WHOLE, Ask
-from dray.core.scheduling.capacity.remaining import Mask, matches_offer
+from dray.core.scheduling.capacity.memory import Floats, Mask, memory_of
+from dray.core.scheduling.capacity.remaining import matches_offer
 from dray.core.scheduling.placement.kept_columns import Book, Books
-from dray.core.scheduling.placement.scorers import Floats, Sight, Wish
+from dray.core.scheduling.placement.scorers import Sight, Wish
 
 CHUNK = 2_048
 _NONE = -(1 << 60)
@@ -35,12 +36,12 @@ class Fragments:
 
     def __init__(self, state: State) -> None:
         experience = state.experience
-        self._state = state
+        self._columns = state.columns
         self._typical = experience.typical()
         self.version = experience.typical_version
         self._whole = sum(count for _, count in self._typical)
         self.covered = max(1, self._whole)
-        self._books = Books(state)
+        self._books = Books(state.columns)
         self._now = Book()
         self._group()
 
@@ -49,7 +50,7 @@ class Fragments:
 
         Shapes that differ in cores alone are one kind: how much of its weight has cores enough is looked up.
         """
-        columns = self._state.columns
+        columns = self._columns
         self._offers = len(columns.offers)
         kinds: dict[tuple[int, int, tuple[bool, ...]], dict[int, int]] = {}
         for alternatives, count in self._typical:
@@ -79,7 +80,7 @@ class Fragments:
 
     def measure(self, cpu: Numbers, devices: Numbers, offers: Numbers) -> Numbers:
         """Fragmentation of each of these workers, times `covered`."""
-        if len(self._state.columns.offers) > self._offers:
+        if len(self._columns.offers) > self._offers:
             self._group()
         total: Numbers = devices.sum(axis=1)
         if not len(self._gpus) or not len(cpu):
@@ -184,10 +185,11 @@ class Fragments:
 def fragments_of(state: State) -> Fragments:
     """The measure in force; made anew when what is usually asked for has changed."""
     state.experience.typical()
-    kept = state.experience.fragments
+    measures = memory_of(state).measures
+    kept = measures.get(Fragments)
     if isinstance(kept, Fragments) and kept.version == state.experience.typical_version:
         return kept
-    made = state.experience.fragments = Fragments(state)
+    made = measures[Fragments] = Fragments(state)
     return made
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dray.core.lifecycle.state.columns import Numbers
-from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.columns import Columns, Numbers
 from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.placement.scorers import Sight
 
@@ -29,8 +28,8 @@ class Book:
 class Books:
     """A book per kind of ask, as many as are worth keeping."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
         self._books: dict[tuple[int, ...], Book] = {}
 
     def of(self, ask: Ask) -> Book:
@@ -45,7 +44,7 @@ class Books:
 
     def follow(self, book: Book, sight: Sight, look: Callable[[Sight], Numbers]) -> Numbers:
         """The numbers of all workers as the pass found them."""
-        columns = self._state.columns
+        columns = self._columns
         changed = columns.changes_since(book.read)
         if len(book.rows) != columns.count or changed is None:
             book.rows = look(sight)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.specs.resources import Asks
+from dray.core.scheduling.capacity.memory import Floats, Stamp, Standing
 from dray.core.scheduling.capacity.remaining import Left
 from dray.core.scheduling.placement.candidates import LAST_RANK, RANK_BITS, score_all
-from dray.core.scheduling.placement.scorers import Floats, Wish
+from dray.core.scheduling.placement.scorers import Wish
 
 if TYPE_CHECKING:
     from dray.core.scheduling.placement.placer import Placer
@@ -21,16 +22,6 @@ if TYPE_CHECKING:
 MOST_STANDINGS = 128
 # One by one takes a few microseconds each, all at once about a hundred for a thousand workers.
 FEW_CHANGES = 16
-Stamp = tuple[object, ...]
-
-
-class Standing:
-    """The keys of one shape as of a moment. `steady`: the parts of its scores that do not hang on room."""
-
-    __slots__ = ("keys", "read", "stamp", "steady")
-
-    def __init__(self, stamp: Stamp, read: int, keys: Numbers, steady: tuple[Floats, ...]) -> None:
-        self.stamp, self.read, self.keys, self.steady = stamp, read, keys, steady
 
 
 def is_plain(asks: Asks) -> bool:
@@ -43,10 +34,10 @@ def keep_keys(placer: Placer, shape: int, flavour: str, wish: Wish) -> Numbers:
     stamp = placer.stamp(flavour)
     if stamp is None:
         return score_all(placer, wish)
-    columns, known = placer.state.columns, placer.state.columns.standings
+    columns, known = placer.state.columns, placer.rooms.memory.standings
     # The ask itself, since numbers of shapes are used again; so long as it is kept here no other takes its place.
     stamp = (wish.ask, placer.state.policy, columns.roster, *stamp)
-    kept: Standing | None = known.get((shape, flavour))
+    kept = known.get((shape, flavour))
     if kept is not None and _is_same(kept.stamp, stamp):
         changed = columns.changes_since(kept.read)
         if changed is not None and len(changed) <= FEW_CHANGES:

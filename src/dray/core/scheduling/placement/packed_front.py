@@ -13,7 +13,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.records.records import Job
-from dray.core.scheduling.capacity.remaining import Mask
+from dray.core.scheduling.capacity.memory import Mask
 from dray.core.scheduling.placement.candidates import RANK_BITS, Spot
 from dray.core.scheduling.placement.kept_keys import keep_keys
 from dray.core.scheduling.placement.scorers import Sight, Wish, to_integers

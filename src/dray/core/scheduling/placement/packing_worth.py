@@ -17,7 +17,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.specs.resources import WHOLE
-from dray.core.scheduling.capacity.remaining import Mask
+from dray.core.scheduling.capacity.memory import Mask
 
 LINES, LENGTH = 16, 30
 CORE = 1000

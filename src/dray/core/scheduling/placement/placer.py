@@ -22,16 +22,16 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import Weights
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import WHOLE, Ask
+from dray.core.scheduling.capacity.memory import Floats, Stamp
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
 from dray.core.scheduling.placement.candidates import LAST_RANK, Candidate, Spot, Walk
 from dray.core.scheduling.placement.foresight import foresight_of
 from dray.core.scheduling.placement.fragmentation import fragmentation, fragments_of
-from dray.core.scheduling.placement.kept_keys import Stamp, is_plain
+from dray.core.scheduling.placement.kept_keys import is_plain
 from dray.core.scheduling.placement.packed_front import FEWEST_WORKERS, Front, PlainWalk
 from dray.core.scheduling.placement.scorers import (
     SCORERS,
     UNIT,
-    Floats,
     Scorer,
     Sight,
     Wish,

@@ -14,8 +14,8 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Columns, Numbers
 from dray.core.model.specs.resources import WHOLE
+from dray.core.scheduling.capacity.memory import Floats
 from dray.core.scheduling.placement.packing_worth import Usual
-from dray.core.scheduling.placement.scorers import Floats
 
 # How suddenly the charge rises: half as much need as there is room costs a sixteenth.
 STEEPNESS = 4

@@ -19,9 +19,9 @@ from dray.core.model.labels import holds
 from dray.core.model.policies.policy import Weights
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import WHOLE, Ask
+from dray.core.scheduling.capacity.memory import Floats
 from dray.core.scheduling.capacity.remaining import Rooms, Rows
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 # Of one worker or of many: the same rule for both.
 Share = TypeVar("Share", float, Floats)
 UNIT = 1_000_000
@@ -195,12 +195,13 @@ def warmth(sight: Sight, wish: Wish) -> Floats | None:
     if not workers:
         return None
     when = experience.warm_version, wish.state.columns.roster
-    kept = experience.warm_marks.get(token)
+    known = sight.rooms.memory.warm
+    kept = known.get(token)
     if kept is None or kept[0] != when:
-        if len(experience.warm_marks) >= MOST_MARKS:
-            experience.warm_marks.clear()
-        kept = experience.warm_marks[token] = when, sight.among(workers)
-    marks: Floats = kept[1]
+        if len(known) >= MOST_MARKS:
+            known.clear()
+        kept = known[token] = when, sight.among(workers)
+    marks = kept[1]
     # A copy in any case: whoever weighs it multiplies in place.
     return marks.copy() if sight.rows is None else marks[sight.rows]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dray.core.lifecycle.state.state import State
-from dray.core.scheduling.placement.scorers import Floats, Sight
+from dray.core.scheduling.capacity.memory import Floats
+from dray.core.scheduling.placement.scorers import Sight
 
 
 class Spreading:

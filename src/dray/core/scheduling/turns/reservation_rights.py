@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
+from dray.core.lifecycle.state.pass_events import LineWatch
 from dray.core.lifecycle.state.state import Reservation, State
 from dray.core.model.records.records import Job
 
@@ -24,20 +25,50 @@ def own_slot(job: Job) -> str:
     return f"{job.queue} {job.user}"
 
 
-def kept_for(state: State, job: Job) -> Reservation | None:
+class Draft:
+    """Reservations in the making: those of a state, and what one pass makes of them. The state is left alone.
+
+    `unprotected` are due for one, `watches` those that were added for later, `left` rows that are no longer kept.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.reservations = dict(state.reservations)
+        self.unprotected = dict(state.unprotected)
+        self.made: dict[str, Reservation] = {}
+        self.answered: dict[str, None] = {}
+        self.due: dict[str, None] = {}
+        self.watches: dict[str, LineWatch] = {}
+        self.left: dict[int, None] = {}
+
+    def keep(self, slot: str, kept: Reservation) -> None:
+        """Make or move a reservation."""
+        self.reservations[slot] = self.made[slot] = kept
+
+    def answer(self, job_id: str) -> None:
+        """A job is no longer due for one."""
+        del self.unprotected[job_id]
+        self.answered[job_id] = None
+
+    def note_due(self, job_id: str) -> None:
+        """A job is due for one."""
+        self.unprotected[job_id] = self.due[job_id] = None
+
+
+def kept_for(kept_by: State | Draft, job: Job) -> Reservation | None:
     """The reservation of a job, if it has one."""
     for slot in (job.queue, own_slot(job)):
-        kept = state.reservations.get(slot)
+        kept = kept_by.reservations.get(slot)
         if kept is not None and kept.job_id == job.id:
             return kept
     return None
 
 
-def find_pressing(state: State, queue: str) -> set[str]:
+def find_pressing(state: State, queue: str, draft: Draft | None = None) -> set[str]:
     """Who holds more than twice his share of all that is held, among those who hold or are due in a queue."""
+    known = draft or state
     parties, weights = state.parties, state.policy.fair_share.weights
     held = {party.user: party.of_user.cost for party in parties.all if party.queue == queue and party.live}
-    for job_id in chain(state.unprotected, (kept.job_id for kept in state.reservations.values())):
+    for job_id in chain(known.unprotected, (kept.job_id for kept in known.reservations.values())):
         job = state.jobs.get(job_id)
         if job is not None and job.queue == queue and job.user in parties.users:
             held.setdefault(job.user, parties.users[job.user].cost)
@@ -48,18 +79,18 @@ def find_pressing(state: State, queue: str) -> set[str]:
 class Slots:
     """Who may have which reservation, as one pass found it."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, draft: Draft) -> None:
+        self._state, self._draft = state, draft
         self._pressing: dict[str, set[str]] = {}
         self._due: dict[str, bool] = {}
 
     def of(self, job: Job) -> str:
         """The reservation that a job may have now; empty where it has one, may have none, or another has it."""
-        if kept_for(self._state, job) is not None:
+        if kept_for(self._draft, job) is not None:
             # What it has from when somebody pressed, or from before, is not given a second time.
             return ""
         slot = self._wanted(job)
-        return "" if slot in self._state.reservations else slot
+        return "" if slot in self._draft.reservations else slot
 
     def patience_ms(self, job: Job) -> int:
         """How long a job waits before it is protected; 0 where that never happens."""
@@ -73,7 +104,7 @@ class Slots:
             return job.queue
         if job.user in pressing:
             return "" if self._is_needed(job.queue, pressing) else job.queue
-        common = self._state.reservations.get(job.queue)
+        common = self._draft.reservations.get(job.queue)
         owner = self._state.jobs.get(common.job_id) if common else None
         # Who has the queue's reservation from calmer times needs no other.
         return job.queue if owner is not None and owner.user == job.user else own_slot(job)
@@ -82,15 +113,15 @@ class Slots:
         found = self._pressing.get(queue)
         if found is None:
             fair = self._state.policy.queue(queue).order == "fair_share"
-            found = self._pressing[queue] = find_pressing(self._state, queue) if fair else set()
+            found = self._pressing[queue] = find_pressing(self._state, queue, self._draft) if fair else set()
         return found
 
     def _is_needed(self, queue: str, pressing: set[str]) -> bool:
         """Whether any of the others has a reservation or is due for one."""
-        state = self._state
+        draft = self._draft
         if queue not in self._due:
-            self._due[queue] = self._others(state.unprotected, queue, pressing)
-        kept = (kept.job_id for kept in state.reservations.values())
+            self._due[queue] = self._others(draft.unprotected, queue, pressing)
+        kept = (kept.job_id for kept in draft.reservations.values())
         return self._due[queue] or self._others(kept, queue, pressing)
 
     def _others(self, job_ids: Iterable[str], queue: str, pressing: set[str]) -> bool:

@@ -61,7 +61,7 @@ RULES = (
     _one(
         "gate-timer-not-set",
         "Nobody looks at a gate that time alone opens.",
-        _PASS + "settle_plan",
+        "dray.core.lifecycle.happenings.passes:pass_settled",
         'state.set_timer(opens_ms, "gate", gate)',
         "pass",
     ),
@@ -75,7 +75,7 @@ RULES = (
     _one(
         "pace-without-end",
         "A pace that was not used saves up more than its burst.",
-        _PARTIES + "PaceGate._refill",
+        _PARTIES + "PaceGate.tokens_at",
         "min(self._most_ms, self.tokens_ms + now_ms - self.since_ms)",
         "self.tokens_ms + now_ms - self.since_ms",
     ),
@@ -141,7 +141,7 @@ KEPT = (
     _one(
         "reservation-outlives-its-job",
         "Room stays kept for a job that no longer waits.",
-        _KEPT + "drop_stale",
+        _KEPT + "find_stale",
         "if waits and all(",
         "if True or all(",
     ),
@@ -163,22 +163,22 @@ KEPT = (
         "promised-twice",
         "A job that has a reservation of its user's is given its queue's too.",
         "dray.core.scheduling.turns.reservation_rights:Slots.of",
-        "if kept_for(self._state, job) is not None:",
+        "if kept_for(self._draft, job) is not None:",
         "if False:",
     ),
     _one(
         "promise-handed-on",
         "Whoever is due gets the reservation that another has.",
         "dray.core.scheduling.turns.reservation_rights:Slots.of",
-        'return "" if slot in self._state.reservations else slot',
+        'return "" if slot in self._draft.reservations else slot',
         "return slot",
     ),
     _one(
         "room-left-untold",
         "Room that a pass leaves to others is not looked at until something else happens.",
-        _PASS + "settle_plan",
-        "return decided.cut or bool(state.columns.roomier)",
-        "return decided.cut",
+        "dray.core.scheduling.passes.turn:take_pass",
+        "again = decided.cut or bool(state.columns.roomier)",
+        "again = decided.cut",
     ),
 )
 

@@ -19,7 +19,7 @@ SHY = (
     _one(
         "served-room-kept-again",
         "A job that got its room and waits on within the same millisecond has it kept once more.",
-        _KEPT + "drop_stale",
+        _KEPT + "find_stale",
         "waits = waits and kept.job_id not in served",
         "pass",
     ),

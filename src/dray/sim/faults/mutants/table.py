@@ -12,7 +12,6 @@ from dray.sim.faults.mutants.shy import SHY
 from dray.sim.faults.mutants.starts import STARTS
 
 _TURN = "dray.hub.engine.turns:Conductor.turn"
-_PASS = "dray.hub.engine.turns:Conductor._pass"
 _RECOVER = "dray.hub.engine.recovery:_recover"
 _BUILD = "dray.hub.engine.projection:build_projection"
 _INBOUND = "dray.hub.workers.inbound:"
@@ -50,10 +49,9 @@ TURNS = (
     _one(
         "plan-not-logged",
         "Placements change the state and are not among the facts.",
-        _PASS,
-        "gathered.fold(PlanDecided(decided.placements, decided.preemptions))",
-        "gathered.effects += apply("
-        "state, PlanDecided(decided.placements, decided.preemptions), gathered.clock)",
+        "dray.hub.engine.turns:Gathered.fold",
+        "if is_fact(item):",
+        'if is_fact(item) and kind.__name__ != "PlanDecided":',
     ),
     _one(
         "log-tail-not-folded",

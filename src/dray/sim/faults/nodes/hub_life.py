@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dray.core.lifecycle.recovery import release, wake_up
+from dray.core.lifecycle.recovery import release, take_touched, wake_up
 from dray.core.lifecycle.state.effects import Alarm, Note
 from dray.core.lifecycle.state.events import (
     ArrayExtended,
@@ -128,8 +128,7 @@ class HubLife:
         site.shift_ms = max(site.shift_ms, recovered.now_ms + 1 - self.world.now_ms)
         epoch = self.store.begin_epoch()
         self.state: State = recovered.state
-        self.state.uid_key = f"hub {number}".encode()
-        wake_up(self.state, self.clock())
+        wake_up(self.state, self.clock(), f"hub {number}".encode())
         self.rows = Rows(self.state, self.store)
         self.conductor = Conductor(self.state, recovered.seq)
         self.sessions = SimSessions()
@@ -453,7 +452,7 @@ class HubLife:
 
     def _project(self) -> None:
         self._release()
-        touched, self.state.touched = self.state.touched, Touched()
+        touched = take_touched(self.state)
         projection = build_projection(self.state, touched, self.conductor.seq, self.clock())
         self._projecting = True
         self._in_flight = projection

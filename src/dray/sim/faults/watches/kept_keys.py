@@ -21,7 +21,7 @@ def find_misjudged(state: State) -> list[str]:
     for job in state.jobs.values():
         placer = make_placer(state, Rooms(state))
         key, asks = (job.shape, placer.flavour(job) if placer.personal else ""), state.asks(job.shape)
-        if key not in state.columns.standings or key in asked or not is_plain(asks):
+        if key not in placer.rooms.memory.standings or key in asked or not is_plain(asks):
             continue
         asked.add(key)
         wish = Wish(state, asks[0], job)

@@ -1,0 +1,108 @@
+"""What a turn remembers for the next one, as signals: passes and the feeding of lanes decide it, `apply` writes it.
+
+None of it is durable: a hub that comes back looks at everything anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dray.core.lifecycle.state.lines import BucketKey
+from dray.core.lifecycle.state.state import Reservation, TaskKey
+
+
+class TurnBegan(NamedTuple):
+    """Time has come to a new turn, whether or not anything has happened."""
+
+
+class Braked(NamedTuple):
+    """So many workers fell silent at once that no loss is decided."""
+
+
+class RoomReleased(NamedTuple):
+    """Kept room is there for others: of reservations, by slot and whether the job is still due, and of moves."""
+
+    slots: tuple[tuple[str, bool], ...]
+    moves: tuple[TaskKey, ...]
+
+
+class LineWatch(NamedTuple):
+    """Look at a blocked job at `at_ms`, whose patience is `after_ms`."""
+
+    job_id: str
+    after_ms: int
+    at_ms: int
+
+
+class PassBegan(NamedTuple):
+    """A pass has looked at every worker that gained room: whom that woke, and what is reserved now.
+
+    `answered`: jobs that are no longer due for a reservation; `left`: rows that are no longer kept for anybody.
+    """
+
+    woken: tuple[int, ...] = ()
+    kept: tuple[tuple[str, Reservation], ...] = ()
+    answered: tuple[str, ...] = ()
+    due: tuple[str, ...] = ()
+    watches: tuple[LineWatch, ...] = ()
+    left: tuple[int, ...] = ()
+
+
+class HeadsStale(NamedTuple):
+    """So many entries at the head of each line mean nothing any more."""
+
+    lines: tuple[tuple[BucketKey, int], ...]
+
+
+class PassSettled(NamedTuple):
+    """Who is left out of passes until something changes: shapes without room (`parked`), lines behind gates, shapes
+    that were looked at (`seen`). `due` and `watches`: who is to be protected now or later; `looks`: who is looked at
+    again, and when.
+    """
+
+    parked: tuple[int, ...]
+    gated: tuple[tuple[BucketKey, str], ...]
+    due: tuple[str, ...]
+    watches: tuple[LineWatch, ...]
+    looks: tuple[tuple[str, int], ...]
+    stale: tuple[tuple[BucketKey, int], ...]
+    seen: tuple[int, ...]
+
+
+class PollsAnswered(NamedTuple):
+    """Whoever asked for work has got some (`served`: how much), or hears that there is none."""
+
+    served: Mapping[str, int]
+
+
+class LanesSeen(NamedTuple):
+    """Lanes that had room for more were looked at."""
+
+    uids: tuple[str, ...]
+
+
+class LanesHungry(NamedTuple):
+    """Lanes are to be looked at: somebody waits for their place."""
+
+    uids: tuple[str, ...]
+
+
+class LanesKept(NamedTuple):
+    """Lanes without calls stay for a moment, each until when."""
+
+    until_ms: tuple[tuple[str, int], ...]
+
+
+PassSignal = (
+    TurnBegan
+    | Braked
+    | RoomReleased
+    | PassBegan
+    | HeadsStale
+    | PassSettled
+    | PollsAnswered
+    | LanesSeen
+    | LanesHungry
+    | LanesKept
+)

@@ -1,0 +1,92 @@
+"""One turn of the core after what has come in was folded: timers, lanes, the pass, lanes again.
+
+The hub, forecasts, replays and tests go this one way and differ in how they fold: each event is to be folded in before
+the next is asked for. A forecast and a replay, which feed lanes in their own way or not at all, take the pass alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple
+
+from dray.core.lifecycle.state.events import Clock, Event, PlanDecided
+from dray.core.lifecycle.state.pass_events import PollsAnswered
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.timers import Reasons, due
+from dray.core.scheduling.claims.reservations import find_stale
+from dray.core.scheduling.passes.lane_feeding import feed, prepare
+from dray.core.scheduling.passes.planning import Plan, is_due, plan, settle_plan
+
+Fold = Callable[[Event], Any]
+TIMERS, CALLS, PASS = "timers", "calls", "pass"
+
+
+class Passed(NamedTuple):
+    """What a pass decided, and whether another is due at once: it was cut, or has left room to others."""
+
+    plan: Plan
+    again: bool
+
+
+def take_pass(state: State, fold: Fold) -> Passed | None:
+    """Decide who starts where, fold it in and remember what the next pass needs; None where nothing was to be done."""
+    # An owner that was cancelled or held gains nobody room by itself: what was kept for it is given back first.
+    if (stale := find_stale(state)) is not None:
+        fold(stale)
+    if not is_due(state):
+        return None
+    decided = plan(state)
+    fold(decided.began)
+    if decided.placements or decided.preemptions:
+        fold(PlanDecided(decided.placements, decided.preemptions))
+    fold(settle_plan(state, decided))
+    if (stale := find_stale(state, _served(state, decided))) is not None:
+        fold(stale)
+    again = decided.cut or bool(state.columns.roomier)
+    return Passed(decided, again)
+
+
+def _served(state: State, decided: Plan) -> set[str]:
+    if not state.reservations:
+        return set()
+    return {placement.job_id for placement in decided.placements if placement.uid in state.attempts}
+
+
+def answer_polls(state: State, fold: Fold, decided: Plan | None = None) -> None:
+    """Tell whoever asked for work and was given none."""
+    if state.polls:
+        fold(PollsAnswered(Counter(one.worker for one in decided.placements) if decided else {}))
+
+
+def take_turn(
+    state: State,
+    clock: Clock,
+    fold: Fold,
+    reasons: Reasons,
+    skip: Container[str] = (),
+    enter: Callable[[str], None] = lambda stage: None,
+) -> bool:
+    """Timers, lanes, one pass, lanes again; gives whether another pass is due at once.
+
+    `skip` names stages that are left out because they failed again and again; `enter` hears which one is under way.
+    """
+    passed = None
+    enter(TIMERS)
+    if TIMERS not in skip:
+        for event in due(state, clock, reasons):
+            fold(event)
+    enter(CALLS)
+    if CALLS not in skip:
+        for step in prepare(state):
+            fold(step)
+    enter(PASS)
+    if PASS not in skip:
+        passed = take_pass(state, fold)
+    # Whoever asks for work is answered, pass or not.
+    answer_polls(state, fold, passed.plan if passed else None)
+    enter(CALLS)
+    if CALLS not in skip:
+        for step in feed(state):
+            fold(step)
+    return passed is not None and passed.again
