@@ -174,3 +174,8 @@ def test_run_takes_a_file_with_one_job(hub, tmp_path):
     assert main(["run", str(path)]) == 0
     path.write_text("- command: [a]\n- command: [b]\n")
     assert main(["run", str(path)]) == 2
+
+
+def test_a_character_that_yaml_does_not_know_is_told(tmp_path):
+    (found,) = problems(tmp_path, "command: [a\x01b]\n")
+    assert "is not valid YAML: unacceptable character #x0001" in found
