@@ -22,6 +22,7 @@ from dray.core.model.specs.spec import pack_spec
 from dray.hub.engine.projection import build_projection
 from dray.hub.engine.recovery import recover
 from dray.hub.engine.turns import Commit, Conductor, Decide, Decision, Request
+from dray.hub.rows import Rows
 from dray.hub.store.sqlite.store import SqliteStore
 
 BATCH = 2_000
@@ -65,7 +66,7 @@ def _fill(path: Path, jobs: int) -> None:
     try:
         store.begin_epoch()
         recovered = recover(store, State().rules)
-        state, conductor = recovered.state, Conductor(recovered.state, recovered.seq)
+        state, conductor = recovered.state, Conductor(Rows(recovered.state, store), recovered.seq)
         spec = pack_spec(msgspec.structs.replace(check_spec(waiting_spec()), user_id="bench"))
         for first in range(0, jobs, BATCH):
             clock = Clock(recovered.now_ms + 1, round(time.time() * 1000))

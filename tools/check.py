@@ -49,6 +49,7 @@ def checks() -> list[Check]:
         Check("layers", (tool("lint-imports"), "--config", "pyproject.toml")),
         Check("purity", script("check_purity")),
         Check("state", script("check_state")),
+        Check("reads", script("check_reads")),
         Check("sizes", script("check_sizes")),
         Check("generated", script("check_generated")),
         Check("words", script("check_words")),

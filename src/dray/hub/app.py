@@ -297,7 +297,7 @@ def _wire(
         _publish_to(call_feed, blobs),
         partial(_report_effect, setbacks.reports),
     )
-    engine = Engine(state, writer, clock, runner, metrics, Projector(writer, seq), seq, setbacks)
+    engine = Engine(rows, writer, clock, runner, metrics, Projector(writer, seq), seq, setbacks)
 
     words = _make_words(secret, store, engine, behind)
     is_low = partial(store.low_space, config.min_free_bytes)

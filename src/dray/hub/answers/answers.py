@@ -28,7 +28,7 @@ from dray.hub.answers.output import LogReader
 from dray.hub.answers.pages import PAGE_BYTES, read_page, weigh_task
 from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
-from dray.hub.answers.slices import spread, work_off
+from dray.hub.answers.slices import portions, spread, work_off
 from dray.hub.calls.reading import CallReader, call_of
 from dray.hub.decisions import commands, edits
 from dray.hub.decisions.commands import KeyMemory, Sources, owned
@@ -43,7 +43,7 @@ from dray.hub.documents.story import job_history
 from dray.hub.documents.why_and_plan import make_guest, plan_steps, why_steps
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
-from dray.hub.rows import Rows
+from dray.hub.rows import Rows, job_row
 from dray.hub.store.base import JobFilter, Store
 from dray.hub.workers.outputs import Outputs
 
@@ -105,7 +105,7 @@ class Answers:
             state: State, ids: Sequence[str], created: bool
         ) -> tuple[list[Document], Sequence[str], bool]:
             return (
-                [self.documents.brief(state, job_id) for job_id in ids[:BRIEF_JOBS]],
+                self._rows.each(lambda job_id: self.documents.brief(state, job_id), ids[:BRIEF_JOBS]),
                 ids[BRIEF_JOBS:],
                 created,
             )
@@ -116,15 +116,16 @@ class Answers:
             caller.user,
             key or checked,
             "submit",
+            wants=commands.submit_rows(caller, checked, key),
         )
 
-        def steps(state: State) -> Iterator[list[Document]]:
-            for job_id in left:
-                shown.append(self.documents.brief(state, job_id))
-                yield shown
+        def look(state: State, some: Sequence[str]) -> list[Document]:
+            return self._rows.each(lambda job_id: self.documents.brief(state, job_id), some)
 
         try:
-            return Submitted(await work_off(self._engine, steps) if left else shown, created)
+            async for briefs in portions(self._engine, left, look):
+                shown += briefs
+            return Submitted(shown, created)
         except NotReady:
             # The hub stops, and the jobs are recorded: nobody may be told that they are not.
             rest = left[len(shown) - BRIEF_JOBS :]
@@ -138,10 +139,8 @@ class Answers:
         """Submit by the same rules what has been checked, and answer with ids and states alone."""
 
         def finish(state: State, ids: Sequence[str], created: bool) -> Document:
-            if created:
-                states = [JobState.PENDING.value] * len(ids)
-            else:
-                states = [self.documents.state_of(state, job_id) for job_id in ids]
+            new = [JobState.PENDING.value] * len(ids)
+            states = new if created else self._rows.each(self.documents.state_of, ids)
             return {"ids": ids, "states": states, "created": created}
 
         answer: Document = await self._engine.change(
@@ -150,6 +149,7 @@ class Answers:
             caller.user,
             key or checked,
             "submit",
+            wants=commands.submit_rows(caller, checked, key),
         )
         return answer
 
@@ -160,7 +160,8 @@ class Answers:
             document = self.documents.document(state, caller, job_id)
             if not done:
                 return document | {"note": "already finished: nothing to cancel"}
-            if index is not None and state.jobs[job_id].gang:
+            job = self._rows.job(job_id)
+            if index is not None and job is not None and job.gang:
                 return document | {"note": "cancelled whole: the tasks of a gang end together"}
             return document
 
@@ -169,6 +170,7 @@ class Answers:
             who=caller.user,
             body=(job_id, index),
             kind="cancel",
+            wants=(job_row(job_id),),
         )
         return answer
 
@@ -189,7 +191,9 @@ class Answers:
             return document | {"note": note} if note else document
 
         decide = make(caller, job_id, what, reader, finish)
-        answer: Document = await self._engine.change(decide, 1, caller.user, (job_id, what), make.__name__)
+        answer: Document = await self._engine.change(
+            decide, 1, caller.user, (job_id, what), make.__name__, wants=(job_row(job_id),)
+        )
         return answer
 
     async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
@@ -202,7 +206,9 @@ class Answers:
     async def job(self, caller: Caller, job_id: str, wait_s: float = 0) -> Document:
         if wait_s > 0:
             await self._wait_for_end(caller, job_id, wait_s)
-        return await self._engine.ask(lambda state: self.documents.document(state, caller, job_id))
+        return await self._engine.ask(
+            lambda state: self.documents.document(state, caller, job_id), job_row(job_id)
+        )
 
     async def jobs(self, caller: Caller, wanted: JobFilter) -> Document:
         if not caller.may("admin"):
@@ -216,14 +222,14 @@ class Answers:
         if any(row.state is JobState.PENDING for row in rows):
             self.forecasts.want()
 
-        def steps(state: State) -> Iterator[list[Document]]:
-            shown: list[Document] = []
-            for first in range(0, len(rows), VIEWED_JOBS):
-                view, some = View(state), rows[first : first + VIEWED_JOBS]
-                shown += [self.documents.listed(state, state.jobs.get(row.id, row), view) for row in some]
-                yield shown
+        def look(state: State, some: Sequence[Job]) -> list[Document]:
+            view = View(state)
+            known = [state.jobs.get(row.id, row) for row in some]
+            return self._rows.each(lambda job: self.documents.listed(state, job, view), known)
 
-        shown = await work_off(self._engine, steps) if rows else []
+        shown: list[Document] = []
+        async for lines in portions(self._engine, rows, look, VIEWED_JOBS):
+            shown += lines
         return {"jobs": shown, "next_cursor": str(rows[-1].seq) if more else None}
 
     async def tasks(
@@ -234,24 +240,33 @@ class Answers:
         await self._engine.settle()
         first = int(cursor) if cursor else 0
 
-        def steps(state: State) -> Iterator[Document]:
-            job = owned(caller, self._rows.job(job_id), job_id)
-            if job.calls:
-                yield from self.documents.call_documents(state, job, states, first, limit)
-                return
-            indices, following = self.documents.indices(job, states, first, limit)
-            shown: list[Document] = []
-            size = 0
-            for index in indices:
-                if size > PAGE_BYTES:
-                    following = index
-                    break
-                shown.append(self.documents.task_document(state, job, index))
-                size += weigh_task(shown[-1])
-                yield {}
-            yield {"tasks": shown, "next_cursor": str(following) if following < job.total else None}
+        def find(state: State) -> Job:
+            return owned(caller, self._rows.job(job_id), job_id)
 
-        return await work_off(self._engine, steps)
+        job = await self._engine.read(find, job_row(job_id))
+        if job.calls:
+            return await work_off(
+                self._engine, lambda state: self.documents.call_documents(state, job, states, first, limit)
+            )
+        indices, following = await self._engine.read(
+            lambda state: self.documents.indices(state, job, states, first, limit)
+        )
+
+        def look(state: State, some: Sequence[int]) -> list[Document]:
+            return self._rows.each(lambda index: self.documents.task_document(state, job, index), some)
+
+        shown: list[Document] = []
+        size = 0
+        async for tasks in portions(self._engine, indices, look):
+            for task in tasks:
+                if size <= PAGE_BYTES:
+                    shown.append(task)
+                    size += weigh_task(task)
+            if size > PAGE_BYTES:
+                break
+        if len(shown) < len(indices):
+            following = indices[len(shown)]
+        return {"tasks": shown, "next_cursor": str(following) if following < job.total else None}
 
     async def job_events(self, caller: Caller, job_id: str) -> Document:
         def look(state: State) -> Document:
@@ -259,7 +274,7 @@ class Answers:
             attempts = self.documents.attempts_of(state, job, None)
             return {"events": job_history(job, attempts, receipts_about(state, job.id))}
 
-        return await self._engine.read(look)
+        return await self._engine.read(look, job_row(job_id))
 
     async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> Document:
         def find(state: State) -> Job:
@@ -325,12 +340,16 @@ class Answers:
     async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
         owners: dict[str, str] = {}
 
-        def sees(event: FeedEvent) -> bool:
+        async def sees(event: FeedEvent) -> bool:
             job_id = event.data.get("job_id", "")
             if not job_id or caller.may("admin"):
                 return True
             if job_id not in owners:
-                job = self._rows.job(job_id)
+                try:
+                    job = await self._engine.ask(lambda state: self._rows.job(job_id), job_row(job_id))
+                except NotReady:
+                    # The hub stops, and this feed with it: its reader asks again from the last event it was shown.
+                    return False
                 owners[job_id] = job.user if job is not None else ""
             return caller.sees(owners[job_id])
 
@@ -376,7 +395,7 @@ class Answers:
 
     async def audit(self, caller: Caller, limit: int) -> Document:
         await self._engine.read(lambda state: None)
-        rows = self._store.audit(limit)
+        rows = await asyncio.to_thread(self._store.audit, limit)
         return {"records": [row._asdict() | {"at": moment(row.at_ms)} for row in rows]}
 
     async def hub(self, caller: Caller) -> Document:
@@ -416,7 +435,7 @@ class Answers:
             self._waiters.setdefault(job_id, []).append(waiter)
             return waiter
 
-        waiter = await self._engine.read(join)
+        waiter = await self._engine.read(join, job_row(job_id))
         if waiter is None:
             return
         with contextlib.suppress(TimeoutError):

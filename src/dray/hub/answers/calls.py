@@ -16,8 +16,9 @@ from dray.hub.answers.service import Document
 from dray.hub.calls.reading import CallReader, End
 from dray.hub.calls.subscriptions import CallFeed, Listener
 from dray.hub.decisions.calls import CallSources, add_calls, read_call_spec
-from dray.hub.decisions.commands import owned, works_for
+from dray.hub.decisions.commands import owned, submit_rows, works_for
 from dray.hub.engine.engine import Engine
+from dray.hub.rows import job_row
 from dray.wire.messages.client import Calls, Collect
 from dray.wire.messages.worker import PackedValue
 
@@ -51,7 +52,8 @@ class CallAnswers:
 
         decide = add_calls(caller, body, spec, self._sources, finish)
         weight = 1 + len(body.args) // CALLS_PER_UNIT
-        answer: Document = await self._engine.change(decide, weight, caller.user, body)
+        wants = (job_row(body.job), *(submit_rows(caller, [spec]) if spec is not None else ()))
+        answer: Document = await self._engine.change(decide, weight, caller.user, body, wants=wants)
         return answer
 
     async def collect(self, caller: Caller, body: Collect, listener: Listener) -> Document:
@@ -59,10 +61,11 @@ class CallAnswers:
 
         def look(state: State) -> Document:
             job = self._find(caller, body.job)
+            collected = self._collected(job, body.first, body.first + body.limit)
             self.feed.add(job, listener)
-            return self._collected(job, body.first, min(job.total, body.first + body.limit))
+            return collected
 
-        return await self._engine.read(look)
+        return await self._engine.read(look, job_row(body.job))
 
     async def value(self, caller: Caller, job_id: str, index: int | None) -> Value:
         """Give the value of one call, or of a job's only task; to a worker while it works for the job's user."""
@@ -84,7 +87,7 @@ class CallAnswers:
                 raise NotFound(f"call {place} of job {job.id} left no value: it is {call.task.state}{words}")
             return Value(call.row.state, call.row.value)
 
-        return await self._engine.read(look)
+        return await self._engine.read(look, job_row(job_id))
 
     def _find(self, caller: Caller, job_id: str) -> Job:
         job = owned(caller, self._rows.job(job_id), job_id)
@@ -94,7 +97,7 @@ class CallAnswers:
 
     def _collected(self, job: Job, first: int, end: int) -> Document:
         shown: list[End] = []
-        size, cut = 0, end
+        size, cut = 0, min(job.total, end)
         for one in self._reader.ends(job, first, end):
             if size > ANSWER_BYTES:
                 cut = one.number

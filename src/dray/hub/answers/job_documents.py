@@ -33,7 +33,7 @@ class JobDocuments:
         job = owned(caller, self._rows.job(job_id), job_id)
         return self.whole(state, job)
 
-    def state_of(self, state: State, job_id: str) -> str:
+    def state_of(self, job_id: str) -> str:
         job = self._rows.job(job_id)
         return job.state.value if job is not None else "forgotten"
 
@@ -112,8 +112,9 @@ class JobDocuments:
         """A page of calls; one that looks for few among many ends early, with a cursor to go on from."""
         shown: list[Document] = []
         size = 0
-        end = min(job.total, first + max(limit, SCANNED_CALLS if states else 0))
-        for call in self._calls.calls(job, first, end):
+        most = max(limit, SCANNED_CALLS if states else 0)
+        end = min(job.total, first + most)
+        for call in self._calls.calls(job, first, first + most):
             if len(shown) == limit or size > PAGE_BYTES:
                 end = call.number
                 break
@@ -123,7 +124,9 @@ class JobDocuments:
             yield {}
         yield {"tasks": shown, "next_cursor": str(end) if end < job.total else None}
 
-    def indices(self, job: Job, states: tuple[str, ...], first: int, limit: int) -> tuple[Sequence[int], int]:
+    def indices(
+        self, state: State, job: Job, states: tuple[str, ...], first: int, limit: int
+    ) -> tuple[Sequence[int], int]:
         """The tasks of a page, and where the next one begins; one that looks for few among many ends early."""
         if not states:
             end = min(job.total, first + limit)
@@ -134,16 +137,21 @@ class JobDocuments:
         end = rows[-1].index + 1 if len(rows) == limit else job.total
         if job.rest.value in states:
             index, scanned = max(first, job.cursor), 0
+            touched = self._touched(job, index)
             while index < end and len(found) < 2 * limit and scanned < SCANNED_TASKS:
-                if self._untouched(job, index):
+                if index not in touched and (job.id, index) not in state.tasks:
                     found.add(index)
                 index, scanned = index + 1, scanned + 1
             end = min(end, index)
         kept = sorted(index for index in found if index < end)
         return kept[:limit], end if len(kept) <= limit else kept[limit - 1] + 1
 
-    def _untouched(self, job: Job, index: int) -> bool:
-        return not job.holes or self._rows.task(job.id, index) is None
+    def _touched(self, job: Job, first: int) -> set[int]:
+        """Tasks beyond the cursor that have rows, as far as a scan goes; in fixed steps, since the cursor moves."""
+        if not job.holes:
+            return set()
+        start = first - first % SCANNED_TASKS
+        return {task.index for task in self._rows.tasks(job.id, start, 2 * SCANNED_TASKS)}
 
     def attempts_of(self, state: State, job: Job, index: int | None) -> list[Attempt]:
         """Attempts of a job's task (None: of all its tasks), memory before rows. Those of a call are its lane's."""

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from dray.core.lifecycle.state.state import State
 from dray.hub.engine.engine import Engine
+from dray.hub.rows import RowsWanted
 
 T = TypeVar("T")
+Made = TypeVar("Made")
 SLICE_S = 0.004
+# So many documents take about as long as a slice.
+PORTION = 64
 # Slices of so many long answers may fall into one turn.
 AT_ONCE = 4
 _at_work: WeakKeyDictionary[Engine, asyncio.Semaphore] = WeakKeyDictionary()
@@ -33,6 +38,21 @@ async def spread(work: Iterator[T]) -> T:
     return said[0]
 
 
+def _look_at(look: Callable[[State, Sequence[T]], list[Made]], some: Sequence[T], state: State) -> list[Made]:
+    return look(state, some)
+
+
+async def portions(
+    engine: Engine, items: Sequence[T], look: Callable[[State, Sequence[T]], list[Made]], size: int = PORTION
+) -> AsyncIterator[list[Made]]:
+    """Look at many things, a portion of them in one turn; whoever has enough stops asking for more."""
+    for first in range(0, len(items), size):
+        some = items[first : first + size]
+        async with _at_work.setdefault(engine, asyncio.Semaphore(AT_ONCE)):
+            made = await engine.read(partial(_look_at, look, some))
+        yield made
+
+
 async def work_off(engine: Engine, begin: Callable[[State], Iterator[T]]) -> T:
     """Run work that stops now and then to its end, and give what it said last."""
     work: list[Iterator[T]] = []
@@ -42,11 +62,16 @@ async def work_off(engine: Engine, begin: Callable[[State], Iterator[T]]) -> T:
         if not work:
             work.append(begin(state))
         until = time.perf_counter() + SLICE_S
-        while time.perf_counter() < until:
-            step = list(_one(work[0]))
-            if not step:
-                return True
-            said[:] = step
+        try:
+            while time.perf_counter() < until:
+                step = list(_one(work[0]))
+                if not step:
+                    return True
+                said[:] = step
+        except RowsWanted:
+            # Work that was broken off cannot go on: once its rows are there it begins anew.
+            work.clear()
+            raise
         return False
 
     async with _at_work.setdefault(engine, asyncio.Semaphore(AT_ONCE)):

@@ -182,7 +182,7 @@ class Blobs:
         strays = 0
         for number in range(256):
             sizes = await asyncio.to_thread(_sizes, Path(self.folder.root) / f"{number:02x}")
-            listed = self._store.find_blobs(list(sizes))
+            listed = await asyncio.to_thread(self._store.find_blobs, list(sizes))
             for digest in sizes.keys() - listed.keys() - self._young.keys():
                 self.note(digest, sizes[digest])
                 strays += 1

@@ -47,35 +47,31 @@ class CallReader:
     def __init__(self, records: Rows, fresh: Callable[[], Sequence[Chunk]]) -> None:
         self.records, self._fresh = records, fresh
 
-    def rows(self, job_id: str, first: int, end: int) -> dict[int, CallRow]:
-        """Give the recorded results of the calls `first` to `end - 1` by index."""
+    def rows(self, job_id: str, first: int, end: int) -> tuple[dict[int, CallRow], dict[int, Task]]:
+        """Give the recorded results of the calls `first` to `end - 1` by index, and their records as last written."""
+        chunks, tasks = self.records.calls(job_id, first, end)
         found: dict[int, CallRow] = {}
-        for chunk in self.records.results(job_id, first, end):
+        for chunk in chunks:
             found |= {row.index: row for row in rows_of(chunk, first, end)}
         for kept in self._fresh():
             if isinstance(kept, ResultsChunk) and kept.job_id == job_id:
                 found |= {row.index: row for row in rows_of(kept, first, end)}
-        return found
+        return found, {task.index: task for task in tasks}
 
     def calls(self, job: Job, first: int, end: int) -> Iterator[Call]:
         """Give the calls `first` to `end - 1` in order; to be used inside a turn."""
-        end = min(end, job.total)
-        if end <= first:
+        if min(end, job.total) <= first:
             return
-        state, rows = self.records.state, self.rows(job.id, first, end)
-        given = _given(state, job)
-        tasks = {task.index: task for task in self.records.tasks(job.id, first, end - first)}
-        for index in range(first, end):
+        state = self.records.state
+        (rows, tasks), given = self.rows(job.id, first, end), _given(state, job)
+        for index in range(first, min(end, job.total)):
             known = state.tasks.get((job.id, index)) or tasks.get(index)
             yield _call(job, index, known, rows.get(index), given.get(index))
 
     def ends(self, job: Job, first: int, end: int) -> Iterator[End]:
         """Give those of the calls `first` to `end - 1` that have ended, without all that a document shows of them."""
-        rows = self.rows(job.id, first, end) if end > first else {}
-        missing = end - first - len(rows)
-        tasks = self.records.tasks(job.id, first, end - first) if missing > 0 else []
-        known = {task.index: task for task in tasks}
-        for index in range(first, end):
+        rows, known = self.rows(job.id, first, end) if min(end, job.total) > first else ({}, {})
+        for index in range(first, min(end, job.total)):
             if (row := rows.get(index)) is not None:
                 yield End(index, row.state, row.value, row.exit_class, row.error, row.worker)
                 continue

@@ -36,7 +36,9 @@ Finish = Callable[[State, str], Any]
 
 
 class CallSources(NamedTuple):
-    """What calls are checked against, and where their arguments wait. `missing` gives blobs a caller has not got."""
+    """What calls are checked against, and where their arguments wait. `missing` gives blobs a caller has not got: it
+    reads, and so is asked before the turn.
+    """
 
     submit: Sources
     args: ArgsMemory
@@ -71,7 +73,9 @@ def read_call_spec(caller: Caller, body: Calls) -> JobSpec | None:
 def add_calls(
     caller: Caller, body: Calls, spec: JobSpec | None, sources: CallSources, finish: Finish
 ) -> Callable[[State, Clock], Decision]:
-    """Make the decision of one `calls` message."""
+    """Make the decision of one `calls` message; whether its blobs are there is looked up now."""
+    wanted = list(digests_of(body.args) | dict.fromkeys(body.blobs))
+    missing = sources.missing(caller, wanted) if wanted else []
 
     def decide(state: State, clock: Clock) -> Decision:
         job = sources.submit.rows.job(body.job)
@@ -79,7 +83,7 @@ def add_calls(
             raise NotFound(
                 f"there is no job {body.job!r}, or it is not yours: send its spec with the first calls"
             )
-        _check_blobs(caller, body, sources)
+        _check_blobs(missing)
         made = Decision()
         if spec is not None:
             made = submit(caller, [spec], "", sources.submit, lambda after, ids, created: None)(state, clock)
@@ -159,11 +163,8 @@ def _check_order(body: Calls, total: int) -> None:
         )
 
 
-def _check_blobs(caller: Caller, body: Calls, sources: CallSources) -> None:
-    wanted = list(digests_of(body.args) | dict.fromkeys(body.blobs))
-    if not wanted:
-        return
-    if missing := sources.missing(caller, wanted):
+def _check_blobs(missing: Sequence[str]) -> None:
+    if missing:
         raise MissingBlobs(
             f"{len(missing)} of the values are not here (the first is {missing[0]}): "
             "upload them, then send the calls again",

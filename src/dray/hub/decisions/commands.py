@@ -18,6 +18,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import Policy
 from dray.core.model.records.records import Job
 from dray.core.model.specs.check import MAX_PROBLEMS, check_spec
+from dray.core.model.specs.dependency import read_need
 from dray.core.model.specs.spec import JobSpec, pack_spec, unpack_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
 from dray.hub.access.caller import Caller
@@ -27,7 +28,7 @@ from dray.hub.decisions.pacing import SubmitPacing
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import Open, resolve
 from dray.hub.engine.turns import Decision
-from dray.hub.rows import Rows
+from dray.hub.rows import RowKey, Rows, job_row, key_row
 from dray.hub.store.base import AuditRecord, KeyRow
 from dray.wire.messages.codec import MAX_DEPTH, depth_of
 
@@ -144,6 +145,16 @@ def check_queues(policy: Policy, specs: Sequence[JobSpec]) -> None:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems[:MAX_PROBLEMS])
+
+
+def submit_rows(caller: Caller, specs: Sequence[JobSpec], key: str = "") -> tuple[RowKey, ...]:
+    """The rows that a submit is checked against: its key, jobs under its ids, jobs that it waits for."""
+    wants = [key_row(caller.user, key)] if key else []
+    for spec in specs:
+        if spec.id:
+            wants.append(job_row(spec.id))
+        wants += [job_row(read_need(text).job_id) for text in spec.after]
+    return tuple(wants)
 
 
 def submit(

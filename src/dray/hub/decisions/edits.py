@@ -86,9 +86,10 @@ def requeue(
 
 def _task_state(calls: CallReader, job: Job, index: int) -> JobState | None:
     """How one task stands, where it has a result or a record."""
-    rows = calls.rows(job.id, index, index + 1) if job.calls else {}
-    if index in rows:
-        return JobState(rows[index].state)
+    if job.calls:
+        rows, _ = calls.rows(job.id, index, index + 1)
+        if index in rows:
+            return JobState(rows[index].state)
     task = calls.records.task(job.id, index)
     return task.state if task is not None else None
 

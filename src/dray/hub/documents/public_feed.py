@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -61,15 +61,17 @@ class Feed:
         self.closed = True
         self._bell.set()
 
-    async def follow(self, after: str, sees: Callable[[FeedEvent], bool]) -> AsyncIterator[FeedEvent | None]:
+    async def follow(
+        self, after: str, sees: Callable[[FeedEvent], Awaitable[bool]]
+    ) -> AsyncIterator[FeedEvent | None]:
         """Yield what comes after a number (empty: from now on); None from time to time while nothing happens."""
         position = parse_position(after) if after else self._last
         while not self.closed:
             bell = self._bell
-            found = self._since(position)
+            found = await self._since(position)
             for place, event in found:
                 position = place
-                if sees(event):
+                if await sees(event):
                     yield event
             if found:
                 continue
@@ -78,13 +80,14 @@ class Feed:
             except TimeoutError:
                 yield None
 
-    def _since(self, position: Position) -> list[tuple[Position, FeedEvent]]:
+    async def _since(self, position: Position) -> list[tuple[Position, FeedEvent]]:
         if position >= self._last:
             return []
         if self._recent and self._recent[0][0] <= position[0]:
             return self._since_recent(position)
         found: list[tuple[Position, FeedEvent]] = []
-        for entry in self._store.tail(position[0] - 1, 200):
+        # What is no longer in memory is read on a thread: it may be a lot.
+        for entry in await asyncio.to_thread(self._store.tail, position[0] - 1, 200):
             notes = [Note(*fields) for fields in _decode(entry.notes)] if entry.notes else []
             events = _events(entry.seq, entry.at_ms, notes)
             found += [((entry.seq, place), event) for place, event in enumerate(events)]

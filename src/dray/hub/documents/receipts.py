@@ -88,7 +88,7 @@ def list_document(sight: ReceiptSight, wanted: ReceiptFilter, clock: Clock) -> D
     since_ms = clock.now_ms - round(wanted.window_s * 1000)
     recent = [receipt for receipt in found if receipt.now_ms >= since_ms]
     return {
-        "preemptions": [receipt_document(sight, receipt) for receipt in shown],
+        "preemptions": sight.rows.each(lambda receipt: receipt_document(sight, receipt), shown),
         "next_cursor": str(number_of(shown[-1])) if len(page) > len(shown) else None,
         "statistics": statistics_document(sight, recent, wanted.window_s),
     }
@@ -117,7 +117,9 @@ def receipt_document(sight: ReceiptSight, receipt: Receipt, clock: Clock | None 
         "priority": receipt.priority,
         "queue": receipt.queue,
         "workers": list(receipt.workers),
-        "victims": [_victim_document(sight, receipt, victim, clock) for victim in receipt.victims],
+        "victims": sight.rows.each(
+            lambda victim: _victim_document(sight, receipt, victim, clock), receipt.victims
+        ),
         "lost_s": _seconds(sum(victim.lost_ms for victim in receipt.victims)),
         "decided_at": moment(receipt.at_ms),
         "served_at": moment(receipt.served_at_ms),

@@ -32,6 +32,7 @@ from dray.hub.engine.turns import (
     Step,
     TurnFailed,
 )
+from dray.hub.rows import RowKey, Rows
 from dray.hub.store.base import Chunk
 from dray.hub.store.writer import StoreWriter
 
@@ -60,7 +61,7 @@ class Engine:
 
     def __init__(
         self,
-        state: State,
+        rows: Rows,
         writer: StoreWriter,
         clock: HubClock,
         runner: EffectRunner,
@@ -69,10 +70,10 @@ class Engine:
         seq: int,
         setbacks: Setbacks,
     ) -> None:
-        self.state = state
+        self.state, self._rows = rows.state, rows
         self._setbacks = setbacks
         self._settled = False
-        self._conductor = Conductor(state, seq)
+        self._conductor = Conductor(rows, seq)
         self._writer, self._clock, self._runner, self._observer = writer, clock, runner, observer
         self._projector = projector
         self._inbox = Inbox(DRAIN)
@@ -105,9 +106,16 @@ class Engine:
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
-    def post(self, decide: Decide, who: str = "", body: Any = None, presses: bool = False) -> None:
+    def post(
+        self,
+        decide: Decide,
+        who: str = "",
+        body: Any = None,
+        presses: bool = False,
+        wants: tuple[RowKey, ...] = (),
+    ) -> None:
         """Queue a message that nobody awaits; one that has broken a turn before is refused."""
-        request = Request(decide, None, 1, who, body)
+        request = Request(decide, None, 1, who, body, wants=wants)
         if self._setbacks:
             self._setbacks.refuse(request.origin)
         self._inbox.add(request, presses)
@@ -123,29 +131,30 @@ class Engine:
         body: Any = None,
         kind: str = "",
         presses: bool = False,
+        wants: tuple[RowKey, ...] = (),
     ) -> Any:
         """Queue a request and wait for the commit that justifies its answer."""
         if self._stopping or self.failure is not None:
             raise NotReady("the hub is stopping: try again in a moment")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        request = Request(decide, done, weight, who, body, kind)
+        request = Request(decide, done, weight, who, body, kind, wants)
         if self._setbacks:
             self._setbacks.refuse(request.origin)
         self._inbox.add(request, presses)
         self._wake.set()
         return await done
 
-    async def read(self, look: Callable[[State], T]) -> T:
-        """Read the state as of the last commit, after all that was queued before."""
-        answer: T = await self.change(lambda state, clock: Decision(answer=look))
+    async def read(self, look: Callable[[State], T], *wants: RowKey) -> T:
+        """Read the state as of the last commit, after all that was queued before; and the rows that it may want."""
+        answer: T = await self.change(lambda state, clock: Decision(answer=look), wants=wants)
         return answer
 
-    async def ask(self, look: Callable[[State], T]) -> T:
-        """Read the state as of the last commit, before bulk work that waits.
+    async def ask(self, look: Callable[[State], T], *wants: RowKey) -> T:
+        """Read the state as of the last commit, and rows that it may want, before bulk work that waits.
 
         For whoever has nothing else under way: what it changed was answered, and so committed, before it asks.
         """
-        answer: T = await self.change(lambda state, clock: Decision(answer=look), presses=True)
+        answer: T = await self.change(lambda state, clock: Decision(answer=look), presses=True, wants=wants)
         return answer
 
     def look(
@@ -210,7 +219,7 @@ class Engine:
     async def run(self) -> None:
         """Turn after turn. Returns when stopped; raises when a commit failed or an invariant broke."""
         try:
-            while not (self._stopping and not self._inbox):
+            while not (self._stopping and not self._inbox and not self._conductor.put_back):
                 await self._wait_for_work()
                 if self._doom is not None:
                     raise self._doom
@@ -228,7 +237,7 @@ class Engine:
         self._wake.set()
 
     async def _wait_for_work(self) -> None:
-        if self._inbox or self._stopping or self._settlers or self._conductor.cut:
+        if self._inbox or self._stopping or self._settlers or self._conductor.cut or self._conductor.put_back:
             return
         self._wake.clear()
         waits = [
@@ -254,7 +263,6 @@ class Engine:
 
     async def _turn(self) -> None:
         began = time.perf_counter()
-        clock = self._clock.read()
         first: list[Fact] = []
         if self._epoch_wanted > self.state.counters.epoch:
             wanted = self._epoch_wanted
@@ -262,6 +270,8 @@ class Engine:
         requests = self._taken = self._drain()
         if len(self._inbox) < MAX_INBOX:
             self._room.set()
+        await self._rows.fetch(key for request in requests for key in request.wants)
+        clock = self._clock.read()
         for step in self._steps(requests, first, clock):
             if isinstance(step, Commit):
                 decided = time.perf_counter()
@@ -303,9 +313,9 @@ class Engine:
         without any.
         """
         if not self._setbacks.careful:
-            return self._inbox.take()
+            return self._conductor.take_back() + self._inbox.take()
         self._settled = not self._settled
-        return [] if self._settled else self._inbox.take(1)
+        return [] if self._settled else self._conductor.take_back(1) or self._inbox.take(1)
 
     async def _project(self, clock: Clock) -> None:
         if self._settlers:
@@ -318,7 +328,7 @@ class Engine:
         for settler in self._settlers:
             if not settler.done():
                 settler.set_exception(NotReady("the hub is stopping: try again in a moment"))
-        for request in (*self._taken, *self._inbox):
+        for request in (*self._taken, *self._conductor.put_back, *self._inbox):
             if request.done is not None and not request.done.done():
                 request.done.set_exception(NotReady("the hub stopped before it could answer this: try again"))
         self._taken = []

@@ -19,8 +19,9 @@ from dray.core.lifecycle.state.pass_events import TurnBegan
 from dray.core.lifecycle.state.state import State
 from dray.core.scheduling.explain.explain import View, headline
 from dray.core.scheduling.passes.turn import take_turn
-from dray.errors import BrokenInvariant, DrayError
+from dray.errors import BrokenInvariant, DrayError, InternalFault
 from dray.hub.calls.results import AckCalls, Recorded
+from dray.hub.rows import RowKey, Rows, RowsWanted
 from dray.hub.store.base import AuditRecord, Chunk, KeyRow, Turn
 
 # What leaves after the commit: effects of the core, and those that only a hub with sockets knows.
@@ -28,6 +29,8 @@ Leaving = Effect | Recorded | AckCalls
 _EFFECTS = frozenset((*Effect.__args__, AckCalls))
 _CHUNKS = frozenset(Chunk.__args__)
 _encode = msgspec.msgpack.Encoder().encode
+# A request that goes on asking for rows longer than this never ends.
+MOST_ROUNDS = 16
 
 
 class Waiting(Protocol):
@@ -63,7 +66,8 @@ class Origin(NamedTuple):
 class Request(NamedTuple):
     """One entry of the inbox. `done` is None for messages that nobody awaits; `weight` is how much work it brings.
 
-    `who` sent it, `body` and `kind` tell what it is: not needed before something goes wrong.
+    `who` sent it, `body` and `kind` tell what it is: not needed before something goes wrong. `wants` are the rows that
+    deciding it may need, as far as that is known; a request that misses one is put back with it, `rounds` times so far.
     """
 
     decide: Decide
@@ -72,6 +76,8 @@ class Request(NamedTuple):
     who: str = ""
     body: Any = None
     kind: str = ""
+    wants: tuple[RowKey, ...] = ()
+    rounds: int = 0
 
     @property
     def origin(self) -> Origin:
@@ -132,9 +138,11 @@ Step = Commit | Deliver | Answer
 class Conductor:
     """Holds the state and the number of the last turn."""
 
-    def __init__(self, state: State, seq: int) -> None:
-        self.state, self.seq = state, seq
+    def __init__(self, rows: Rows, seq: int) -> None:
+        self.state, self.seq, self._rows = rows.state, seq, rows
         self.cut = False
+        # Requests that miss rows: they come first in the next turn, whose rows are fetched anew.
+        self.put_back: list[Request] = []
         self.fresh: list[Chunk] = []
 
     def turn(
@@ -153,7 +161,9 @@ class Conductor:
         self.fresh = gathered.chunks
         commit: Commit | None = None
         try:
-            self._decide(gathered, requests, first, skip)
+            with self._rows.deciding():
+                self._decide(gathered, requests, first, skip)
+            self.put_back += gathered.put_back
             if gathered.durable:
                 gathered.stage = RECORD
                 commit = Commit(gathered.record(self.seq + 1))
@@ -165,6 +175,12 @@ class Conductor:
         self.fresh = []
         yield Deliver(gathered.effects)
         yield Answer(gathered.answers)
+
+    def take_back(self, most: int | None = None) -> list[Request]:
+        """Take what was put back, all of it or the first few, to be asked again in the next turn."""
+        back = self.put_back[:most]
+        del self.put_back[:most]
+        return back
 
     def _decide(
         self, gathered: Gathered, requests: Iterable[Request], first: Iterable[Fact], skip: Container[str]
@@ -182,6 +198,11 @@ class Conductor:
         return headline(self.state, self.state.jobs[job_id], View(self.state))
 
 
+def _look(decision: Decision) -> Decide:
+    """Only the answer of what has been decided."""
+    return lambda state, clock: Decision(answer=decision.answer)
+
+
 class Gathered:
     """What one turn gathers before its commit."""
 
@@ -195,6 +216,7 @@ class Gathered:
         self.answers: list[tuple[Waiting, Any, BaseException | None]] = []
         self.stage = REQUESTS
         self.taking: Request | None = None
+        self.put_back: list[Request] = []
 
     def enter(self, stage: str) -> None:
         """Note what the turn is at, for whoever has to say what failed."""
@@ -208,18 +230,38 @@ class Gathered:
         """Decide one request against the state as it stands now, and fold what it comes to in."""
         try:
             decision = request.decide(self.state, self.clock)
+        except RowsWanted as missed:
+            self._put_back(request, missed)
+            return
         except BrokenInvariant:
             raise
         except DrayError as refusal:
             if request.done is not None:
                 self.answers.append((request.done, None, refusal))
             return
-        for item in decision.events:
-            self.fold(item)
+        try:
+            for item in decision.events:
+                self.fold(item)
+        except RowsWanted as missed:
+            raise BrokenInvariant(f"half of a request is decided and {missed}: declare them") from missed
         self.keys += decision.keys
         self.audit += decision.audit
         if request.done is not None:
-            self.answers.append((request.done, *self._compose(decision)))
+            try:
+                self.answers.append((request.done, *self._compose(decision)))
+            except RowsWanted as missed:
+                # What was decided stands; the answer follows when its rows are there.
+                self._put_back(request._replace(decide=_look(decision)), missed)
+
+    def _put_back(self, request: Request, missed: RowsWanted) -> None:
+        wants = tuple(dict.fromkeys((*request.wants, *missed.keys)))
+        if request.rounds < MOST_ROUNDS:
+            self.put_back.append(request._replace(wants=wants, rounds=request.rounds + 1))
+            return
+        fault = InternalFault(f"this asked for rows {MOST_ROUNDS} times and wants more: {missed}")
+        if request.done is None:
+            raise BrokenInvariant(fault.message)
+        self.answers.append((request.done, None, fault))
 
     def _compose(self, decision: Decision) -> tuple[Any, BaseException | None]:
         """Look at the state for an answer; what goes wrong there is the asker's trouble, never the engine's."""

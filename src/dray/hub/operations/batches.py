@@ -7,21 +7,20 @@ says what it left out, because a few ids may stand for gigabytes of specs and va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.spec import JobSpec
-from dray.errors import NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.answers.answers import Answers
-from dray.hub.answers.slices import work_off
+from dray.hub.answers.slices import portions
 from dray.hub.decisions.commands import owned
 from dray.hub.documents.records import Document
 from dray.hub.engine.engine import Engine
 from dray.hub.operations.watches import Watcher, Watches
-from dray.hub.rows import Rows
+from dray.hub.rows import Rows, job_row
 from dray.wire.messages.worker import PackedValue
 
 ANSWER_BYTES = 4 << 20
@@ -65,42 +64,45 @@ class Batches:
 
     async def results(self, caller: Caller, ids: Sequence[str]) -> Document:
         """Give documents and values of those that have ended."""
-        unfinished: list[str] = []
 
         def show(state: State, job: Job) -> Document | None:
             if not job.state.final:
-                unfinished.append(job.id)
                 return None
             return {"id": job.id, "state": job.state.value, **self._last_row(state, job)}
 
-        return await self._collect(caller, ids, show) | {"unfinished": unfinished}
+        return await self._collect(caller, ids, show, "unfinished")
 
     async def values(self, caller: Caller, job_id: str, first: int, limit: int) -> Document:
         """Give states and values of a range of tasks in columns; None stands for a task without a value."""
 
-        def look(state: State) -> Document:
-            job = owned(caller, self._rows.job(job_id), job_id)
-            if job.calls:
-                return self._call_values(job, first, limit)
-            indices = range(first, min(job.total, first + limit))
-            shown: list[tuple[str, bytes | None]] = []
-            size = 0
-            for index in indices:
-                if size > ANSWER_BYTES:
-                    break
-                shown.append(self._task(state, job, index))
-                size += len(shown[-1][1] or b"")
-            end = first + len(shown)
-            return {
-                "id": job.id,
-                "total": job.total,
-                "first": first,
-                "states": [task_state for task_state, _ in shown],
-                "values": [value for _, value in shown],
-                "next": end if shown and end < job.total else None,
-            }
+        def find(state: State) -> Job:
+            return owned(caller, self._rows.job(job_id), job_id)
 
-        return await self._engine.read(look)
+        job = await self._engine.read(find, job_row(job_id))
+        if job.calls:
+            return await self._engine.read(lambda state: self._call_values(job, first, limit))
+
+        def look(state: State, some: Sequence[int]) -> list[tuple[str, bytes | None]]:
+            return self._rows.each(lambda index: self._task(state, job, index), some)
+
+        shown: list[tuple[str, bytes | None]] = []
+        size = 0
+        async for tasks in portions(self._engine, range(first, min(job.total, first + limit)), look):
+            for task in tasks:
+                if size <= ANSWER_BYTES:
+                    shown.append(task)
+                    size += len(task[1] or b"")
+            if size > ANSWER_BYTES:
+                break
+        end = first + len(shown)
+        return {
+            "id": job.id,
+            "total": job.total,
+            "first": first,
+            "states": [task_state for task_state, _ in shown],
+            "values": [value for _, value in shown],
+            "next": end if shown and end < job.total else None,
+        }
 
     def _call_values(self, job: Job, first: int, limit: int) -> Document:
         states: list[str] = []
@@ -118,30 +120,42 @@ class Batches:
         return {"id": job.id, "total": job.total, "first": first, **shown}
 
     async def _collect(
-        self, caller: Caller, ids: Sequence[str], show: Callable[[State, Job], Document | None]
+        self,
+        caller: Caller,
+        ids: Sequence[str],
+        show: Callable[[State, Job], Document | None],
+        unshown: str = "",
     ) -> Document:
-        def steps(state: State) -> Iterator[Document]:
-            shown: list[Document] = []
-            missing: list[str] = []
-            left: list[str] = []
-            size = 0
-            for job_id in dict.fromkeys(ids):
-                yield {}
-                if size > ANSWER_BYTES:
-                    left.append(job_id)
-                    continue
-                try:
-                    job = owned(caller, self._rows.job(job_id), job_id)
-                except NotFound:
-                    missing.append(job_id)
-                    continue
-                if (row := show(state, job)) is not None:
-                    shown.append(row)
-                    if "document" in row or "spec" in row:
-                        size += _DOCUMENT_BYTES + len(job.spec) + len(row.get("value", b""))
-            yield {"jobs": shown, "missing": missing, "left": left}
+        """Show jobs as far as an answer goes; those that `show` gives nothing for are named under `unshown`."""
+        answer: Document = {"jobs": [], "missing": [], "left": []} | ({unshown: []} if unshown else {})
+        size = 0
 
-        return await work_off(self._engine, steps)
+        def look(state: State, some: Sequence[str]) -> list[tuple[str, str, Document | None, int]]:
+            room = ANSWER_BYTES - size
+
+            def one(job_id: str) -> tuple[str, str, Document | None, int]:
+                nonlocal room
+                if room < 0:
+                    return "left", job_id, None, 0
+                job = self._rows.job(job_id)
+                if job is None or not caller.sees(job.user):
+                    return "missing", job_id, None, 0
+                row = show(state, job)
+                if row is None:
+                    return unshown, job_id, None, 0
+                weight = 0
+                if "document" in row or "spec" in row:
+                    weight = _DOCUMENT_BYTES + len(job.spec) + len(row.get("value", b""))
+                room -= weight
+                return "jobs", job_id, row, weight
+
+            return self._rows.each(one, some)
+
+        async for found in portions(self._engine, list(dict.fromkeys(ids)), look):
+            for kind, job_id, row, weight in found:
+                answer[kind].append(job_id if row is None else row)
+                size += weight
+        return answer
 
     def _last_row(self, state: State, job: Job) -> Document:
         attempts = [] if job.numbered else self._answers.documents.attempts_of(state, job, 0)

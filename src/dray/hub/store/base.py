@@ -6,6 +6,7 @@ Every write carries the epoch and fails with `EpochLost` when another hub has ta
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ import msgspec
 
 from dray.core.model.records.records import Attempt, Job, Task
 from dray.core.model.records.worker import Worker
+from dray.errors import BrokenInvariant
 
 
 class AuditRecord(NamedTuple):
@@ -207,13 +209,43 @@ class Retention(NamedTuple):
     batch: int = 1000
 
 
-class Store(Protocol):
-    """Called from one writer thread (writes) and from the loop (short reads through a reader connection).
+class ReadGuard:
+    """Refuses reads to the thread that decides a turn: what a turn needs is fetched before it (`hub.rows`).
 
-    `list_jobs`, `find_tasks` and `audit` may also be called from other threads: some filters walk over many rows.
+    Other threads read on meanwhile. Always on: where it is open, asking it costs one look at a number.
     """
 
+    __slots__ = ("_thread",)
+
+    def __init__(self) -> None:
+        self._thread = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._thread != 0
+
+    def close(self) -> None:
+        """A turn is decided by this thread from now on."""
+        self._thread = threading.get_ident()
+
+    def open(self) -> None:
+        """It is decided."""
+        self._thread = 0
+
+    def check(self) -> None:
+        """Raise for a read inside a turn."""
+        if self._thread and self._thread == threading.get_ident():
+            raise BrokenInvariant(
+                "the store is read while a turn is decided: fetch it before the turn, by `hub.rows`"
+            )
+
+
+class Store(Protocol):
+    """Written by one thread; read by any, and by the loop where a read is short and no turn is decided (`guard`)."""
+
     epoch: int
+    guard: ReadGuard
+    """Every read asks it first."""
     sweep_pending: bool
     """Whether the last `sweep` ended at its bound, so that another one finds more."""
     lost: Lost | None

@@ -8,8 +8,9 @@ live object.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from dray.core.model.ids import attempt_number
 from dray.core.model.records.records import Attempt, Job, Phase, Task
@@ -29,6 +30,7 @@ from dray.hub.store.base import (
     Lost,
     Position,
     Projection,
+    ReadGuard,
     ResultsChunk,
     Retention,
     Snapshot,
@@ -37,6 +39,21 @@ from dray.hub.store.base import (
 )
 
 Record = TypeVar("Record", Job, Task, Attempt)
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
+
+
+def _read(
+    find: Callable[Concatenate[MemoryStore, Asked], Answer],
+) -> Callable[Concatenate[MemoryStore, Asked], Answer]:
+    """A read, which the guard may refuse."""
+
+    @wraps(find)
+    def ask(store: MemoryStore, /, *args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
+        store.guard.check()
+        return find(store, *args, **kwargs)
+
+    return ask
 
 
 class MemoryFile:
@@ -71,7 +88,7 @@ class MemoryStore:
 
     def __init__(self, file: MemoryFile | None = None) -> None:
         self.file = file if file is not None else MemoryFile()
-        self.epoch = 0
+        self.epoch, self.guard = 0, ReadGuard()
         self.sweep_pending = False
         self.lost: Lost | None = None
         self.set_aside: list[str] = []
@@ -217,14 +234,17 @@ class MemoryStore:
             known = self.file.blobs.get(digest, row)
             self.file.blobs[digest] = BlobRow(known.size, max(row.at_ms, known.at_ms))
 
+    @_read
     def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]:
         """Find those of the blobs that are filed."""
         return {digest: self.file.blobs[digest] for digest in digests if digest in self.file.blobs}
 
+    @_read
     def is_referred(self, digest: str) -> bool:
         """Whether any job uses a blob."""
         return any(digest in refs for refs in self.file.blob_refs.values())
 
+    @_read
     def count_user_blobs(self, user: str, digests: Sequence[str]) -> tuple[int, list[str]]:
         """How many bytes of blobs the jobs of a user use, and which of these any job uses."""
         owned = ((self.find_job(job_id), refs) for job_id, refs in self.file.blob_refs.items())
@@ -232,15 +252,18 @@ class MemoryStore:
         size = sum(row.size for row in self.find_blobs(list(used)).values())
         return size, [digest for digest in digests if self.is_referred(digest)]
 
+    @_read
     def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
         """Whether one of these jobs uses a blob."""
         return any(digest in self.file.blob_refs.get(job_id, ()) for job_id in job_ids)
 
+    @_read
     def user_refers(self, digest: str, user: str) -> bool:
         """Whether a job of this user, of those that have a row, uses a blob."""
         rows = (self.find_job(job_id) for job_id, refs in self.file.blob_refs.items() if digest in refs)
         return any(job is not None and job.user == user for job in rows)
 
+    @_read
     def fresh_refs(self, digest: str) -> list[str]:
         """Jobs that use a blob and have no row yet."""
         using = [job_id for job_id, refs in self.file.blob_refs.items() if digest in refs]
@@ -258,6 +281,7 @@ class MemoryStore:
             del self.file.blobs[digest]
         return gone
 
+    @_read
     def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
         """Find the chunk that holds a call's arguments."""
         chunks = self.file.call_args.get(job_id, {})
@@ -265,11 +289,13 @@ class MemoryStore:
         chunk = chunks.get(first)
         return chunk if chunk is not None and index < first + chunk.calls else None
 
+    @_read
     def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]:
         """Give the chunks that may hold results of the calls `first` to `end - 1`, oldest first."""
         chunks = self.file.call_results.get(job_id, ())
         return [chunk for chunk in chunks if chunk.hi >= first and chunk.lo < end]
 
+    @_read
     def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]:
         """Give chunks of results from a turn on, in order of arrival."""
         return [chunk for chunk in self.file.call_results.get(job_id, ()) if chunk.seq >= seq][:limit]
@@ -281,6 +307,7 @@ class MemoryStore:
                 f"{self.file.epoch}): stop this hub, and let only one run on a store"
             )
 
+    @_read
     def load(self) -> Snapshot:
         """Give the rows of live work."""
         file = self.file
@@ -302,22 +329,26 @@ class MemoryStore:
             ledger=(LedgerRow(*key, record) for key, record in sorted(file.ledger.items())),
         )
 
+    @_read
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
         """Give the turns after `after_seq`, oldest first."""
         found = (entry for seq, entry in self.file.log.items() if seq > after_seq)
         return [entry for entry, _ in zip(found, range(limit), strict=False)]
 
+    @_read
     def find_job(self, job_id: str) -> Job | None:
         """Find a job by its id."""
         row = self.file.jobs.get(job_id)
         return copy.copy(row.job) if row else None
 
+    @_read
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """List jobs newest first."""
         found = [row.job for row in self.file.jobs.values() if _matches(row, wanted)]
         found.sort(key=lambda job: -job.seq)
         return list(_copies(found[: wanted.limit]))
 
+    @_read
     def find_tasks(
         self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
     ) -> list[Task]:
@@ -328,11 +359,13 @@ class MemoryStore:
         ]
         return list(_copies(found[:limit]))
 
+    @_read
     def find_task(self, job_id: str, index: int) -> Task | None:
         """Find one task."""
         task = self.file.tasks.get(job_id, {}).get(index)
         return copy.copy(task) if task else None
 
+    @_read
     def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]:
         """Give the attempts of a task, or of a whole job, in order of task and age."""
         numbers = self.file.numbers_by_job.get(job_id, {})
@@ -340,6 +373,7 @@ class MemoryStore:
         found = [self.file.attempts[number].attempt for at, number in rows if index is None or at == index]
         return list(_copies(found[:limit]))
 
+    @_read
     def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
         """Give name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
         found = []
@@ -350,11 +384,13 @@ class MemoryStore:
                 found.append((row.name, max(1, attempt.span_ms), attempt.limit_ms))
         return found
 
+    @_read
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""
         row = self.file.attempts.get(attempt_number(uid))
         return _twin(row.attempt) if row and row.attempt.uid == uid else None
 
+    @_read
     def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
         """Find the last attempt of a task on one worker."""
         found = [
@@ -362,14 +398,17 @@ class MemoryStore:
         ]
         return found[-1] if found else None
 
+    @_read
     def find_key(self, user: str, key: str) -> KeyRow | None:
         """Find what the first request under a key made."""
         return self.file.keys.get((user, key))
 
+    @_read
     def tokens(self) -> list[TokenRow]:
         """Give all tokens, revoked ones too."""
         return [token for _, token in sorted(self.file.tokens.items())]
 
+    @_read
     def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]:
         """Give audit records, newest first."""
         found = [row for row in reversed(self.file.audit) if not before_ms or row.at_ms < before_ms]

@@ -41,7 +41,7 @@ from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import LANE, Attempt
 from dray.hub.calls.results import record
 from dray.hub.engine.turns import Leaving
-from dray.hub.rows import Rows
+from dray.hub.rows import RowKey, Rows, attempt_row, newest_row
 from dray.hub.store.base import Chunk, Position
 from dray.wire.messages.worker import (
     MAX_NOTE,
@@ -134,6 +134,16 @@ def forgettable(state: State) -> list[str]:
 def is_forgotten(began: Position, body: Register) -> bool:
     """Whether this worker was told of a turn, by an earlier hub, that is not in what this one began with."""
     return body.max_epoch_seen < began.epoch and body.max_turn_seen > began.seq
+
+
+def register_rows(body: Register) -> tuple[RowKey, ...]:
+    """The rows that a register may want: of all that it says is active."""
+    wants = []
+    for item in body.active_tasks or ():
+        job_id, index = split_task_id(item.task_id) or (item.task_id, -1)
+        uid = item.attempt or ""
+        wants.append(attempt_row(uid) if uid else newest_row(body.id, job_id, max(index, 0)))
+    return tuple(wants)
 
 
 def register(

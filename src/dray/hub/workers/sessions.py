@@ -444,7 +444,7 @@ class Sessions:
                 self._behind(
                     f"worker {body.id}", Position(body.max_epoch_seen, body.max_turn_seen), self._began
                 )
-        engine.post(decide, body.id, body)
+        engine.post(decide, body.id, body, wants=inbound.register_rows(body))
 
     def _check_epoch(self, body: Register) -> None:
         """Refuse a worker that would raise this hub's epoch further than any backup is old.

@@ -25,6 +25,7 @@ from dray.hub.store.base import (
     KeyRow,
     LedgerRow,
     LogEntry,
+    ReadGuard,
     ResultsChunk,
     Snapshot,
     TokenRow,
@@ -78,7 +79,10 @@ _LIVE_ATTEMPTS = """SELECT record FROM attempts INDEXED BY attempts_live
 class Reader:
     """The questions that the loop asks of the rows."""
 
-    def __init__(self, path: Path, set_aside: list[str] | None = None) -> None:
+    def __init__(
+        self, path: Path, set_aside: list[str] | None = None, guard: ReadGuard | None = None
+    ) -> None:
+        self._guard = guard or ReadGuard()
         self._connection = connect(path, read_only=True)
         self._path = path
         # Lists may be asked for from several threads, and not every build of SQLite lets two share a connection.
@@ -107,6 +111,7 @@ class Reader:
         self._connection.close()
 
     def _all(self, asked: str, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        self._guard.check()
         try:
             with self._lock:
                 return self._connection.execute(query, values).fetchall()
@@ -114,6 +119,7 @@ class Reader:
             raise translate(error, self._path, asked) from error
 
     def _one(self, asked: str, query: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        self._guard.check()
         try:
             # Fetched whole: a statement not read to its end keeps its snapshot, and so the log from starting over.
             with self._lock:

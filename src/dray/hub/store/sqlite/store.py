@@ -29,6 +29,7 @@ from dray.hub.store.base import (
     Lost,
     Position,
     Projection,
+    ReadGuard,
     ResultsChunk,
     Retention,
     Snapshot,
@@ -73,7 +74,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, reserve: Reserve, wal_bytes: int, lost: Lost | None = None) -> None:
         self.path = path
-        self.epoch = 0
+        self.epoch, self.guard = 0, ReadGuard()
         self.sweep_pending = False
         self.lost = lost
         self.set_aside: list[str] = []
@@ -87,11 +88,11 @@ class SqliteStore:
             self._reserve = reserve
             if free_bytes(path.parent) >= reserve.size_bytes + START_BYTES:
                 self._reserve.take()
-            self._reader = Reader(path, self.set_aside)
+            self._reader = Reader(path, self.set_aside, self.guard)
             stack.callback(self._reader.close)
             # Lists may have to walk over many rows: on a connection of their own they can run in another thread
             # without holding up the loop's short reads.
-            self._lister = Reader(path, self.set_aside)
+            self._lister = Reader(path, self.set_aside, self.guard)
             stack.callback(self._lister.close)
             self._note_positions()
             self._witness = Witness(path)

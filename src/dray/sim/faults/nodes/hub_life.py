@@ -42,7 +42,7 @@ from dray.hub.engine.projection import build_projection
 from dray.hub.engine.recovery import recover
 from dray.hub.engine.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.hub.housekeeping import note_lost_epoch
-from dray.hub.rows import Rows
+from dray.hub.rows import RowKey, Rows
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
@@ -130,7 +130,7 @@ class HubLife:
         self.state: State = recovered.state
         wake_up(self.state, self.clock(), f"hub {number}".encode())
         self.rows = Rows(self.state, self.store)
-        self.conductor = Conductor(self.state, recovered.seq)
+        self.conductor = Conductor(self.rows, recovered.seq)
         self.sessions = SimSessions()
         sessions: Any = self.sessions
         feed: Any = SilentFeed()
@@ -201,9 +201,11 @@ class HubLife:
         connection.to_hub = lambda _, message: self._received(session, message)
         connection.hub_hears_end = lambda _, code: self._closed(session, code)
 
-    def post(self, decide: Decide, done: Any = None, presses: bool = False) -> None:
+    def post(
+        self, decide: Decide, done: Any = None, presses: bool = False, wants: tuple[RowKey, ...] = ()
+    ) -> None:
         """Queue a request."""
-        self._inbox.add(Request(decide, done), presses)
+        self._inbox.add(Request(decide, done, wants=wants), presses)
         self._schedule_turn(0)
 
     def submit(self, specs: list[dict[str, Any]], key: str, done: Any) -> None:
@@ -218,6 +220,7 @@ class HubLife:
                 lambda state, ids, created: (tuple(ids), created, self.site.low_space),
             ),
             done,
+            wants=commands.submit_rows(USER, checked, key),
         )
 
     def cancel(self, job_id: str, index: int | None, done: Any) -> None:
@@ -286,7 +289,9 @@ class HubLife:
                     self._fall(failure)
                     return
                 self._first.append(EpochStarted(raised))
-            self.post(lambda state, clock: self._let_in(session, body, at_ms))
+            self.post(
+                lambda state, clock: self._let_in(session, body, at_ms), wants=inbound.register_rows(body)
+            )
         elif session.worker:
             worker, number = session.worker, session.number
             if isinstance(body, Heartbeat):
@@ -367,7 +372,8 @@ class HubLife:
     def _turn(self) -> None:
         if not self.up:
             return
-        requests = self._inbox.take()
+        requests = self.conductor.take_back() + self._inbox.take()
+        self.rows.read(self.rows.missing(key for request in requests for key in request.wants))
         self.turn_ms = self.world.now_ms
         first, self._first = self._first, []
         self._go_on(self.conductor.turn(requests, first, self.clock()))
@@ -430,7 +436,7 @@ class HubLife:
         self._release()
         if len(self.state.touched) and not self._projecting and self.world.rng.random() < 0.3:
             self._project()
-        if self._inbox or self._first or self.conductor.cut:
+        if self._inbox or self._first or self.conductor.cut or self.conductor.put_back:
             self._schedule_turn(0)
         self._arm_timer()
 
