@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dray.core.lifecycle.holding import attempts, lanes, receipts, refusals
+from dray.core.lifecycle.holding import attempts, lanes, outcomes, receipts, refusals
 from dray.core.lifecycle.holding.attempts import ACCEPT, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.state.effects import CallsDone, Cancel, Effect, FeedCalls, Note
 from dray.core.lifecycle.state.events import (
@@ -25,7 +25,6 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import jobs
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.specs.spec import unpack_spec
 
 # A lane has lingered long enough: no moment is as early as this.
 OVER = 0
@@ -193,10 +192,10 @@ def _try_again(
 ) -> list[Effect]:
     """A call that did not come to its end: its failure is counted, a return is free unless it may begin only once."""
     if why == "failed":
-        record(state, job, index, number, lane.uid).failures += 1
-    elif why != "returned" and unpack_spec(job.spec).at_most_once:
-        error = f"handed back by its worker after it had started ({why}), and it may start once only"
-        return end_calls(state, job, lane, {index: number}, JobState.WORKER_FAILED, "preempted", error, clock)
+        task = record(state, job, index, number, lane.uid)
+        outcomes.charge_failure(job, task, (task,))
+    elif end := outcomes.hand_back(job, why != "returned", why):
+        return end_calls(state, job, lane, {index: number}, *end, clock)
     back[index] = number
     return []
 
@@ -206,12 +205,10 @@ def charge_loss(
 ) -> list[Effect]:
     """A call was under way when its worker, or its runner's agent, went."""
     task = record(state, job, index, number, lane.uid)
-    task.losses += 1
-    if task.losses <= job.losses_allowed:
-        back[index] = number
-        return []
-    error = f"its worker was lost {task.losses} times, {job.losses_allowed} allowed"
-    return end_calls(state, job, lane, {index: number}, JobState.WORKER_FAILED, "lost", error, clock)
+    if end := outcomes.charge_loss(job, task, (task,)):
+        return end_calls(state, job, lane, {index: number}, *end, clock)
+    back[index] = number
+    return []
 
 
 # --- records of calls that had trouble --------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ one. Until then a member that has ended stays its task's current attempt: a resu
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import attempts
+from dray.core.lifecycle.holding import attempts, outcomes
 from dray.core.lifecycle.holding.attempts import REVOKE
 from dray.core.lifecycle.state.effects import Cancel, Effect, Go
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import jobs
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.specs.spec import TIERS, unpack_spec
+from dray.core.model.specs.spec import TIERS
 
 FAILED, LOST, PREEMPTED, KILLED = "failed", "lost", "preempted", "killed"
 RELEASED, REQUEUED = "released", "requeued on request"
@@ -185,28 +185,20 @@ def _judge(
         said = breaker.exit_class or "cancelled"
         return _end(state, job, tasks, breaker, JobState.KILLED, said, breaker.error, clock)
     if how == FAILED:
-        for task in tasks:
-            task.failures += 1
-        said = breaker.exit_class or "code"
-        if first.failures > job.retries:
+        may_retry, said = outcomes.charge_failure(job, first, tasks), breaker.exit_class or "code"
+        if not may_retry:
             return _end(state, job, tasks, breaker, JobState.FAILED, said, breaker.error, clock)
         why = f"{name} failed ({said}), retry {first.failures}"
         return _try_again(state, job, tasks, why, clock, afresh=True)
     if how == LOST and ran:
-        for task in tasks:
-            task.losses += 1
-        if first.losses > job.losses_allowed:
-            error = f"a worker was lost {first.losses} times, {job.losses_allowed} allowed"
-            return _end(state, job, tasks, breaker, JobState.WORKER_FAILED, LOST, error, clock)
+        end = outcomes.charge_loss(job, first, tasks)
         why = f"{name} was lost with its worker {breaker.worker} (loss {first.losses})"
-        return _try_again(state, job, tasks, why, clock)
-    for task in tasks:
-        task.preemptions += how == PREEMPTED
-    why = f"{name} on {breaker.worker}: {breaker.error or how}"
-    if ran and unpack_spec(job.spec).at_most_once:
-        error = f"it had started and was taken back ({why}), and it may start once only"
-        return _end(state, job, tasks, breaker, JobState.WORKER_FAILED, how, error, clock)
-    return _try_again(state, job, tasks, why, clock)
+    else:
+        for task in tasks:
+            task.preemptions += how == PREEMPTED
+        why = f"{name} on {breaker.worker}: {breaker.error or how}"
+        end = outcomes.hand_back(job, ran, why, how)
+    return _end(state, job, tasks, breaker, *end, clock) if end else _try_again(state, job, tasks, why, clock)
 
 
 def _try_again(

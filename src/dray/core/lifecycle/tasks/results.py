@@ -6,7 +6,7 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import attempts, lanes, receipts, refusals
+from dray.core.lifecycle.holding import attempts, lanes, outcomes, receipts, refusals
 from dray.core.lifecycle.holding.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.state.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.state.events import (
@@ -23,7 +23,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
-from dray.core.model.specs.spec import TIERS, unpack_spec
+from dray.core.model.specs.spec import TIERS
 
 _TRIGGER = {"succeeded": SUCCEED, "completed": SUCCEED, "failed": FAIL, "killed": KILL, "preempted": PREEMPT}
 # What a worker lost, and whether user code had begun: its word counts even where `job_started` never came through.
@@ -209,8 +209,7 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         )
     if attempt.cancel == "time_limit":
         attempt.exit_class = "time_limit"
-    task.failures += 1
-    if task.failures <= job.retries:
+    if outcomes.charge_failure(job, task, (task,)):
         why = f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
         return jobs.requeue(state, job, task, clock, why, afresh=True)
     return jobs.end_task(
@@ -220,10 +219,16 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
 
 def _hand_back(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock, why: str) -> list[Effect]:
     """Queue a task again that its worker gave back; one that may start once only and has started ends here."""
-    if not (attempt.started and unpack_spec(job.spec).at_most_once):
+    end = outcomes.hand_back(job, attempt.started, why)
+    return _requeue_or_end(state, job, task, end, why, clock)
+
+
+def _requeue_or_end(
+    state: State, job: Job, task: Task, end: outcomes.End | None, why: str, clock: Clock
+) -> list[Effect]:
+    if end is None:
         return jobs.requeue(state, job, task, clock, why)
-    error = f"handed back by its worker after it had started ({why}), and it may start once only"
-    return jobs.end_task(state, job, task, JobState.WORKER_FAILED, clock, "preempted", error)
+    return jobs.end_task(state, job, task, end.state, clock, end.exit_class, end.error)
 
 
 def _conclude_loss(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:
@@ -231,13 +236,9 @@ def _conclude_loss(state: State, job: Job, task: Task, attempt: Attempt, clock: 
         told = f"{attempt.worker} did not start it: {attempt.error}"
         why = told if attempt.exit_class == refusals.NEVER_BEGAN and attempt.error else ""
         return jobs.requeue(state, job, task, clock, why or "its worker was lost before it started")
-    task.losses += 1
-    if task.losses <= job.losses_allowed:
-        return jobs.requeue(
-            state, job, task, clock, f"its worker {attempt.worker} was lost (loss {task.losses})"
-        )
-    error = f"its worker was lost {task.losses} times, {job.losses_allowed} allowed"
-    return jobs.end_task(state, job, task, JobState.WORKER_FAILED, clock, "lost", error)
+    end = outcomes.charge_loss(job, task, (task,))
+    why = f"its worker {attempt.worker} was lost (loss {task.losses})"
+    return _requeue_or_end(state, job, task, end, why, clock)
 
 
 def lose(state: State, attempt: Attempt, reason: str, clock: Clock) -> list[Effect]:

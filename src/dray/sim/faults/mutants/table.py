@@ -17,6 +17,7 @@ _BUILD = "dray.hub.engine.projection:build_projection"
 _INBOUND = "dray.hub.workers.inbound:"
 _COMMANDS = "dray.hub.decisions.commands:"
 _RESULTS = "dray.core.lifecycle.tasks.results:"
+_OUTCOMES = "dray.core.lifecycle.holding.outcomes:"
 _CANCELS = "dray.core.lifecycle.happenings.cancels:"
 _JOBS = "dray.core.lifecycle.tasks.jobs:"
 _WORKERS = "dray.core.lifecycle.happenings.workers:"
@@ -167,27 +168,27 @@ RESULTS = (
         "failure-not-charged",
         "A failure does not use up a retry.",
         _RESULTS + "conclude",
-        "task.failures += 1",
-        "task.failures += 0",
+        "outcomes.charge_failure(job, task, (task,))",
+        "outcomes.charge_failure(job, task, ())",
     ),
     _one(
         "one-retry-less",
         "A task gets one retry less than it asked for.",
-        _RESULTS + "conclude",
-        "task.failures <= job.retries",
-        "task.failures < job.retries",
+        _OUTCOMES + "is_last_failure",
+        "failures > job.retries",
+        "failures >= job.retries",
     ),
     _one(
         "one-loss-less",
         "A task is given up one loss too early.",
-        _RESULTS + "_conclude_loss",
+        _OUTCOMES + "charge_loss",
         "task.losses <= job.losses_allowed",
         "task.losses < job.losses_allowed",
     ),
     _one(
         "at-most-once-ignored",
         "A task that may start once is started again after a loss.",
-        _RESULTS + "_conclude_loss",
+        _OUTCOMES + "charge_loss",
         "task.losses <= job.losses_allowed",
         "task.losses <= max(1, job.losses_allowed)",
     ),
