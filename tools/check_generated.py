@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 ROWS: tuple[Row, ...] = (
     Row("docs/reference/openapi.json", "dray.hub.http.openapi", "openapi_text"),
-    Row("docs/reference/states.md", "dray.core.lifecycle.diagram", "states_page"),
+    Row("docs/reference/states.md", "generate_states", "states_page"),
     Row("docs/reference/cli.md", "generate_cli_reference", "write_reference"),
     Row("docs/reference/config.md", "generate_reference_tables", "write_config"),
     Row("docs/reference/policy.md", "generate_policy_reference", "write_policy_page"),

@@ -1,7 +1,7 @@
 """Every setting of hub, agent and client: file < environment < flag.
 
-Owns names, defaults and where each value came from (timers of the worker protocol have the defaults of
-`core.lifecycle.state.timings`, and a test compares them); opens no socket and knows nothing about what the numbers do.
+Owns names, defaults and where each value came from (timers of the worker protocol have those of
+`core.lifecycle.state.timings`); opens no socket and knows nothing about what the numbers do.
 The file is `HOME/config.toml` with the tables [hub], [worker] and [client]. The surprising rule: an unknown key in the
 file is an error, an unknown variable only when it is a near miss, because other software makes up names of its own
 that begin with DRAY_HUB_ (service links of container platforms do).
@@ -18,6 +18,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import DrayError, InvalidConfig, InvalidInput, Problem
@@ -25,6 +26,7 @@ from dray.errors import DrayError, InvalidConfig, InvalidInput, Problem
 MIB, GIB = 1 << 20, 1 << 30
 DAY_S = 86400.0
 FILE_NAME = "config.toml"
+_TIMERS = Rules()
 DEFAULT_PORT = 7373
 MAX_NAMED = 64
 MAX_USERS = 4096
@@ -93,19 +95,19 @@ class HubConfig:
     blob_idle_s: float = 3600.0
 
     heartbeat_s: float = 10.0
-    suspect_s: float = 25.0
-    unknown_s: float = 40.0
-    lost_s: float = 120.0
-    lost_service_s: float = 60.0
-    start_grace_s: float = 120.0
-    accept_s: float = 30.0
-    open_idle_s: float = 60.0
-    resend_s: tuple[float, ...] = (2.0, 4.0, 8.0)
-    brake_share: float = 0.5
-    brake_window_s: float = 60.0
-    brake_min: int = 3
-    limit_margin_s: float = 5.0
-    flap_refuse_s: float = 60.0
+    suspect_s: float = _TIMERS.suspect_ms / 1000
+    unknown_s: float = _TIMERS.unknown_ms / 1000
+    lost_s: float = _TIMERS.lost_ms / 1000
+    lost_service_s: float = _TIMERS.lost_service_ms / 1000
+    start_grace_s: float = _TIMERS.start_grace_ms / 1000
+    accept_s: float = _TIMERS.accept_ms / 1000
+    open_idle_s: float = _TIMERS.open_idle_ms / 1000
+    resend_s: tuple[float, ...] = tuple(delay / 1000 for delay in _TIMERS.resend_ms)
+    brake_share: float = _TIMERS.brake_share
+    brake_window_s: float = _TIMERS.brake_window_ms / 1000
+    brake_min: int = _TIMERS.brake_min
+    limit_margin_s: float = _TIMERS.limit_margin_ms / 1000
+    flap_refuse_s: float = _TIMERS.flap_refuse_ms / 1000
 
     estimate_every_s: float = 10.0
 

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -549,18 +550,12 @@ def _tls_files(config: HubConfig) -> TlsFiles | None:
 
 
 def _rules(config: HubConfig) -> Rules:
-    return Rules(
-        suspect_ms=round(config.suspect_s * 1000),
-        unknown_ms=round(config.unknown_s * 1000),
-        lost_ms=round(config.lost_s * 1000),
-        lost_service_ms=round(config.lost_service_s * 1000),
-        start_grace_ms=round(config.start_grace_s * 1000),
-        accept_ms=round(config.accept_s * 1000),
-        resend_ms=tuple(round(delay * 1000) for delay in config.resend_s),
-        limit_margin_ms=round(config.limit_margin_s * 1000),
-        brake_share=config.brake_share,
-        brake_window_ms=round(config.brake_window_s * 1000),
-        brake_min=config.brake_min,
-        flap_refuse_ms=round(config.flap_refuse_s * 1000),
-        open_idle_ms=round(config.open_idle_s * 1000),
-    )
+    """The timers as they are set: what a setting says in seconds a rule says in milliseconds."""
+    given: dict[str, Any] = {}
+    for rule in fields(Rules):
+        if hasattr(config, rule.name):
+            given[rule.name] = getattr(config, rule.name)
+        elif (said := getattr(config, f"{rule.name.removesuffix('_ms')}_s", None)) is not None:
+            each = isinstance(said, tuple)
+            given[rule.name] = tuple(round(one * 1000) for one in said) if each else round(said * 1000)
+    return Rules(**given)

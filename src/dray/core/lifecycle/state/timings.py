@@ -1,11 +1,15 @@
-"""The numbers that lifecycle decisions depend on, all in milliseconds, with the protocol's defaults."""
+"""The numbers that lifecycle decisions depend on, times in milliseconds, with the protocol's defaults.
+
+Settings take their defaults from here. No `msgspec`: what reads settings has to start at once.
+"""
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
     """Timers of the worker protocol. Times are hub time: a clock that never runs backwards."""
 
     suspect_ms: int = 25_000

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tools.generate_states import EVENTS, PHASES, STATES, states_page
 
-from dray.core.lifecycle.diagram import EVENTS, PHASES, STATES, states_page
 from dray.core.lifecycle.holding.attempts import TRANSITIONS, TRIGGERS
 from dray.core.model.records.records import JobState, Phase
 
