@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dray.config import HubConfig, tell_origin
 from dray.core.lifecycle.state.effects import Note
-from dray.core.lifecycle.state.parties import MINUTE_MS, PaceGate
+from dray.core.lifecycle.state.parties import MINUTE_MS, GateKey, PaceGate
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import DEFAULT_QUEUE, EACH, Cap, Pace, Quota
@@ -346,11 +346,9 @@ def _start_paces(state: State, now_ms: int) -> list[Document]:
     for number, pace in enumerate(state.policy.pacing.starts):
         kind, name = _pace_whom(pace)
         buckets = {
-            gate.key.split(" ")[2]: gate
+            gate.whom.name: gate
             for gate in state.parties.gates.values()
-            if isinstance(gate, PaceGate)
-            and gate.key.startswith(f"pace {kind} ")
-            and gate.key.endswith(f" {number}")
+            if isinstance(gate, PaceGate) and (gate.whom.kind, gate.whom.mark) == (kind, str(number))
         }
         if name not in buckets:
             found.append(_pace_document(kind, name, pace, None if name == EACH else float(pace.burst)))
@@ -366,5 +364,5 @@ def _tokens(gate: PaceGate, now_ms: int) -> float:
 
 
 def _cap_document(state: State, cap: Cap) -> Document:
-    gate = state.parties.gates.get(f"cap label {cap.label}")
+    gate = state.parties.gates.get(str(GateKey("cap", "label", cap.label)))
     return {"label": cap.label, "most": cap.most, "running": gate.live if gate is not None else 0}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from dray.core.lifecycle.state.parties import HOUR_MS, QuotaGate
+from dray.core.lifecycle.state.parties import HOUR_MS, GateKey, QuotaGate, quota_key
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import EACH, PRINCIPALS, Policy, Quota
 from dray.core.model.records.records import Job
@@ -67,8 +67,8 @@ def quotas_in_force(policy: Policy, names: Mapping[str, Iterable[str]]) -> dict[
 
 def used_gpu_hours(state: State, kind: str, name: str, quota: Quota, now_ms: int) -> float:
     """GPU-hours used in the present period, what is held now counted up to this moment."""
-    key = f"quota {kind} {name} {'each' if whom(quota)[1] == EACH else 'own'}"
-    gate = state.parties.gates.get(key)
+    key = quota_key(kind, name, whom(quota)[1])
+    gate = state.parties.gates.get(str(key))
     if not isinstance(gate, QuotaGate):
         # Nobody's work passes it now; what was used before is in its meter.
         gate = QuotaGate(key, quota, state.ledger)
@@ -83,9 +83,9 @@ def known_names(state: State, held: Holdings) -> dict[str, set[str]]:
         names["user"].add(party.user)
         names["queue"].add(party.queue)
     for kind, key in state.ledger:
-        words = key.split(" ")
-        if kind == "meter" and words[0] == "quota" and words[1] in names:
-            names[words[1]].add(words[2])
+        quota = GateKey.of_meter(key) if kind == "meter" else None
+        if quota is not None and quota.kind in names:
+            names[quota.kind].add(quota.name)
     return names
 
 

@@ -9,7 +9,7 @@ meters of the ledger. The surprising rule: nothing is counted per job, so a mill
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dray.core.model.labels import holds
 from dray.core.model.policies.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Quota
@@ -25,11 +25,31 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 
 
-class Gate:
-    """One rule for one principal, and what its work holds now. `key` is what reasons and wake-ups call it."""
+class GateKey(NamedTuple):
+    """Which rule a gate is about (quota, pace, cap), what kind of principal, and which; `mark` tells rules apart."""
 
-    def __init__(self, key: str, rule: Quota | Pace | Cap) -> None:
-        self.key, self.rule = key, rule
+    rule: str
+    kind: str
+    name: str
+    mark: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(self[:3] if not self.mark else self)
+
+    @classmethod
+    def of_meter(cls, text: str) -> GateKey | None:
+        """The quota that a meter of the ledger belongs to; None where it is another's."""
+        words = text.split(" ")
+        if words[0] != "quota" or len(words) < 4:
+            return None
+        return cls(words[0], words[1], " ".join(words[2:-1]), words[-1])
+
+
+class Gate:
+    """One rule for one principal, and what its work holds now. `key` is what reasons, wake-ups and meters call it."""
+
+    def __init__(self, whom: GateKey, rule: Quota | Pace | Cap) -> None:
+        self.whom, self.key, self.rule = whom, str(whom), rule
         self.live = 0
         self.gpu_milli = 0
 
@@ -56,8 +76,8 @@ class QuotaGate(Gate):
 
     rule: Quota
 
-    def __init__(self, key: str, rule: Quota, ledger: Ledger) -> None:
-        super().__init__(key, rule)
+    def __init__(self, whom: GateKey, rule: Quota, ledger: Ledger) -> None:
+        super().__init__(whom, rule)
         self.limit_milli = round(rule.gpus * 1000) if rule.gpus >= 0 else ENDLESS
         budget = rule.gpu_hours
         self.per_ms = round(budget.per_s * 1000) if budget else 0
@@ -122,8 +142,8 @@ class PaceGate(Gate):
 
     rule: Pace
 
-    def __init__(self, key: str, rule: Pace, before: PaceGate | None = None) -> None:
-        super().__init__(key, rule)
+    def __init__(self, whom: GateKey, rule: Pace, before: PaceGate | None = None) -> None:
+        super().__init__(whom, rule)
         self._most_ms = rule.burst * self._token_ms
         self.tokens_ms: int = before.tokens_ms if before else self._most_ms
         self.since_ms: int = before.since_ms if before else 0
@@ -281,32 +301,38 @@ class Parties:
             for kind, wanted in (("user", quota.user), ("queue", quota.queue), ("plugin", quota.plugin)):
                 if wanted and kind in names:
                     for name in _named(mine, own, kind, wanted):
-                        yield self._quota_gate(f"quota {kind} {name}", wanted, quota, ledger)
+                        yield self._quota_gate(quota_key(kind, name, wanted), quota, ledger)
         own = {("user", pace.user) for pace in policy.pacing.starts}
         own |= {("queue", pace.queue) for pace in policy.pacing.starts}
         for number, pace in enumerate(policy.pacing.starts):
             for kind, wanted in (("user", pace.user), ("queue", pace.queue), ("label", pace.label)):
                 if wanted:
                     for name in _named(mine, own, kind, wanted):
-                        yield self._pace_gate(f"pace {kind} {name} {number}", pace)
+                        yield self._pace_gate(GateKey("pace", kind, name, str(number)), pace)
         for cap in policy.pacing.running:
             if ("label", cap.label) in mine:
-                gate_key = f"cap label {cap.label}"
-                yield self.gates.setdefault(gate_key, CapGate(gate_key, cap))
+                gate = CapGate(GateKey("cap", "label", cap.label), cap)
+                yield self.gates.setdefault(gate.key, gate)
 
-    def _pace_gate(self, key: str, pace: Pace) -> Gate:
+    def _pace_gate(self, whom: GateKey, pace: Pace) -> Gate:
+        key = str(whom)
         gate = self.gates.get(key)
         if gate is None:
             before = self._before.get(key)
-            gate = self.gates[key] = PaceGate(key, pace, before if before and before.rule == pace else None)
+            gate = self.gates[key] = PaceGate(whom, pace, before if before and before.rule == pace else None)
         return gate
 
-    def _quota_gate(self, key: str, wanted: str, quota: Quota, ledger: Ledger) -> QuotaGate:
-        key = f"{key} {'each' if wanted == EACH else 'own'}"
+    def _quota_gate(self, whom: GateKey, quota: Quota, ledger: Ledger) -> QuotaGate:
+        key = str(whom)
         gate = self.gates.get(key)
         if not isinstance(gate, QuotaGate):
-            gate = self.gates[key] = QuotaGate(key, quota, ledger)
+            gate = self.gates[key] = QuotaGate(whom, quota, ledger)
         return gate
+
+
+def quota_key(kind: str, name: str, wanted: str) -> GateKey:
+    """The key of a quota's gate; `wanted` is whom the rule names, or that it is for each."""
+    return GateKey("quota", kind, name, "each" if wanted == EACH else "own")
 
 
 def _named(mine: set[tuple[str, ...]], own: set[tuple[str, str]], kind: str, wanted: str) -> list[str]:

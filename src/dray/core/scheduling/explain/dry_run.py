@@ -135,7 +135,7 @@ def _place(state: State, job: Job, found: Rehearsal) -> None:
 
 
 def _use(state: State, job: Job, gate: Gate, placed: int) -> Iterator[GateUse]:
-    kind, name, now_ms = gate.key.split(" ", 1)[0], whose(gate), state.now_ms
+    kind, name, now_ms = gate.whom.rule, whose(gate), state.now_ms
     if isinstance(gate, QuotaGate):
         if gate.rule.gpus >= 0:
             held, more = gate.gpu_milli / 1000, placed * most_gpus(state, job.shape) / 1000

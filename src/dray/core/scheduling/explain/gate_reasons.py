@@ -70,9 +70,8 @@ _WORDS = {QuotaGate: _word_quota, PaceGate: _word_pace, CapGate: _word_cap}
 
 
 def whose(gate: Gate) -> str:
-    """Whom a gate is about: its key is `rule kind name ...`."""
-    _, kind, name = gate.key.split(" ")[:3]
-    return f"{kind} {name}"
+    """Whom a gate is about."""
+    return f"{gate.whom.kind} {gate.whom.name}"
 
 
 def _hours(milli_ms: int) -> str:
