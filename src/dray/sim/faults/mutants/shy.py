@@ -124,7 +124,7 @@ SHOWN_BY: dict[str, int] = {
     "calls-counted-by-message": 21,
     "held-job-fed": 25,
     "resume-never-granted": 20,
-    "call-s-end-not-told": 21,
+    "call-s-end-not-told": 44,
     "call-s-failure-will-do": 54,
     "lost-calls-not-sent-again": 44,
     "served-room-kept-again": 571,

@@ -42,7 +42,7 @@ from dray.hub.engine.projection import build_projection
 from dray.hub.engine.recovery import recover
 from dray.hub.engine.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.hub.housekeeping import note_lost_epoch
-from dray.hub.rows import RowKey, Rows
+from dray.hub.rows import RowKey, Rows, job_row
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
@@ -225,19 +225,23 @@ class HubLife:
 
     def cancel(self, job_id: str, index: int | None, done: Any) -> None:
         """Cancel as a client would."""
-        self.post(commands.cancel(USER, job_id, index, None, self.rows, lambda state, ids, did: did), done)
+        decide = commands.cancel(USER, job_id, index, None, self.rows, lambda state, ids, did: did)
+        self.post(decide, done, wants=(job_row(job_id),))
 
     def hold(self, job_id: str, on: bool, done: Any) -> None:
         """Hold or release as a client would."""
-        self.post(edits.hold(USER, job_id, on, self.rows, lambda state, job_id, note: note), done)
+        decide = edits.hold(USER, job_id, on, self.rows, lambda state, job_id, note: note)
+        self.post(decide, done, wants=(job_row(job_id),))
 
     def requeue(self, job_id: str, index: int | None, done: Any) -> None:
         """Queue again as a client would."""
-        self.post(edits.requeue(USER, job_id, index, self.calls, lambda state, job_id, note: note), done)
+        decide = edits.requeue(USER, job_id, index, self.calls, lambda state, job_id, note: note)
+        self.post(decide, done, wants=(job_row(job_id),))
 
     def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
         """Edit as a client would."""
-        self.post(edits.edit(USER, job_id, wanted, self.calls, lambda state, job_id, note: note), done)
+        decide = edits.edit(USER, job_id, wanted, self.calls, lambda state, job_id, note: note)
+        self.post(decide, done, wants=(job_row(job_id),))
 
     def apply_policy(self, policy: Policy, done: Any) -> None:
         """Replace the policy as an operator would."""
@@ -258,6 +262,7 @@ class HubLife:
         self.post(
             call_commands.add_calls(USER, body, spec, sources, self._count_calls),
             done,
+            wants=(job_row(body.job), *commands.submit_rows(USER, [spec] if spec is not None else [])),
         )
 
     def _count_calls(self, state: State, job_id: str) -> int:
@@ -273,7 +278,7 @@ class HubLife:
                 raise NotFound(f"array {job_id} is closed")
             return Decision([ArrayExtended(job_id, count, close)], lambda after: True)
 
-        self.post(decide, done)
+        self.post(decide, done, wants=(job_row(job_id),))
 
     def _received(self, session: SimSession, message: Message) -> None:
         if not self.up:
@@ -372,7 +377,8 @@ class HubLife:
     def _turn(self) -> None:
         if not self.up:
             return
-        requests = self.conductor.take_back() + self._inbox.take()
+        # What was put back has a turn of its own, at once: so a world goes on as if its rows had been there.
+        requests = self.conductor.take_back() or self._inbox.take()
         self.rows.read(self.rows.missing(key for request in requests for key in request.wants))
         self.turn_ms = self.world.now_ms
         first, self._first = self._first, []
@@ -428,6 +434,10 @@ class HubLife:
         return False
 
     def _turn_over(self) -> None:
+        if self.conductor.put_back:
+            self.world.counts["request put back for rows"] += 1
+            self._turn()
+            return
         self.busy = False
         self._note_arrivals()
         if self.state.braked:
@@ -436,7 +446,7 @@ class HubLife:
         self._release()
         if len(self.state.touched) and not self._projecting and self.world.rng.random() < 0.3:
             self._project()
-        if self._inbox or self._first or self.conductor.cut or self.conductor.put_back:
+        if self._inbox or self._first or self.conductor.cut:
             self._schedule_turn(0)
         self._arm_timer()
 
