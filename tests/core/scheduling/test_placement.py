@@ -14,7 +14,7 @@ from dray.core.model.policies.policy import PlacementPolicy, Policy, Weights, pa
 from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.capacity.matching import Room
 from dray.core.scheduling.capacity.remaining import Rooms
-from dray.core.scheduling.placement.placer import STRATEGIES, Placer, Wanted, make_placer
+from dray.core.scheduling.placement.placer import STRATEGIES, Placer, make_placer
 
 GPU: dict[str, Any] = {"gpus": 2, "vram_gb": 80}
 
@@ -79,8 +79,7 @@ def test_an_exact_strategy_scores_what_others_claimed_again(cluster: Cluster) ->
     cluster.join("b", credit=8)
     found, one = placer(cluster, Ask(cpu_milli=1000))
     two = cluster.state.shapes.take((Ask(cpu_milli=1500),))
-    wanted = [Wanted(one, 1), Wanted(two, 1), Wanted(one, 1), Wanted(two, 1)]
-    spots = [spot for part in found.place_batch(wanted) for spot in part]
+    spots = [spot for shape in (one, two, one, two) for spot in found.place(shape, 1)]
     assert names(cluster, spots) == ["a", "b", "a", "b"]
 
 

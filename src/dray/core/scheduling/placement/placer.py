@@ -1,9 +1,8 @@
 """Where tasks go among the workers that fit: one mechanism, several strategies.
 
 Every strategy gives an integer score per worker; the best wins, among equals the earlier alternative, then the smaller
-worker id. A strategy is a class in `STRATEGIES`: most replace `score` alone, one that looks at many shapes at once
-replaces `place_batch`. The surprising rule: where a worker just used can only have become better for the same shape
-(`sticky`), it is filled on without being scored again.
+worker id. A strategy is a class in `STRATEGIES`: most replace `score` alone. The surprising rule: where a worker just
+used can only have become better for the same shape (`sticky`), it is filled on without being scored again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
-import msgspec
 import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
@@ -50,14 +48,6 @@ Hints = Mapping[int, Sequence[int]]
 MOST_WALKS = 256
 FEW_WALKS = 4
 MOST_WEIGHT = 1000.0
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """So many tasks of a shape for one job."""
-
-    shape: int
-    count: int
-    owner: str = ""
 
 
 class Placer:
@@ -112,10 +102,6 @@ class Placer:
         for spot in chosen or ():
             self.claim(spot, asks[spot.variant], owner)
         return chosen
-
-    def place_batch(self, wanted: Sequence[Wanted]) -> list[list[Spot]]:
-        """Place several shapes in their order. Optimisers that weigh them against each other replace this."""
-        return [self.place(one.shape, one.count, one.owner) for one in wanted]
 
     def ranking(self, shape: int, owner: str = "", most: int | None = None) -> list[Candidate]:
         """Every worker that fits now, or so many, best first, with its score: what `plan` shows. Claims nothing."""
