@@ -262,7 +262,9 @@ class CallHub:
         name = target.rpartition("/")[2]
         if method == "PUT":
             if len(body) > self.most_bytes:
-                return 413, json.dumps({"error": {"message": f"at most {self.most_bytes} bytes"}}).encode()
+                return 413, json.dumps(
+                    {"error": {"code": "too_large", "message": f"at most {self.most_bytes} bytes"}}
+                ).encode()
             assert hashlib.sha256(body).hexdigest() == name
             self.blobs[name] = body
             return 201, b"{}"
@@ -270,7 +272,7 @@ class CallHub:
         known = self.values if "/value" in target else self.blobs
         name = target.partition("/jobs/")[2].replace("/value?task=", "/") if "/value" in target else name
         if name not in known:
-            return 404, b'{"error": {"message": "there is no such value"}}'
+            return 404, b'{"error": {"code": "not_found", "message": "there is no such value"}}'
         return 200, known[name]
 
     # --- what tests do ------------------------------------------------------------------------------------------------
