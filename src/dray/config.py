@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.ids import ID_RULE, is_id
+from dray.core.model.ids import FAKE_PREFIX, ID_RULE, is_fake, is_id
 from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import DrayError, InvalidConfig, InvalidInput, Problem
 
@@ -132,6 +132,8 @@ class AgentConfig:
     resources: dict[str, int] = field(default_factory=dict)
     backend: str = ""
     allow_software_vulkan: bool = False
+    fake: str = ""
+    count: int = 1
     task_user: str = ""
     task_users: dict[str, str] = field(default_factory=dict)
     address: str = ""
@@ -150,6 +152,11 @@ class AgentConfig:
     log_files: int = 5
 
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """Where this agent keeps what is its own: several fake machines share the home of one hub."""
+        return self.home / "fake" / self.name if self.fake else self.home
 
     @property
     def accounts(self) -> dict[str, str]:
@@ -209,7 +216,13 @@ def load_hub(home: Path, flags: Mapping[str, Any], env: Mapping[str, str] = os.e
 
 def load_agent(home: Path, flags: Mapping[str, Any], env: Mapping[str, str] = os.environ) -> AgentConfig:
     """Settle an agent's configuration, or raise `InvalidConfig` with every problem."""
-    return _load(AgentConfig, "worker", home, flags, env)
+    config = _load(AgentConfig, "worker", home, flags, env)
+    if is_fake(config.name) and not config.fake:
+        what = f"{config.name}: names that begin with {FAKE_PREFIX} are those of fake machines: choose another --name"
+        raise InvalidConfig(what)
+    if config.count > 1 and not config.fake:
+        raise InvalidConfig("--count goes with --fake: this machine is one worker")
+    return config
 
 
 def load_client(home: Path, flags: Mapping[str, Any], env: Mapping[str, str] = os.environ) -> ClientConfig:

@@ -18,6 +18,7 @@ import msgspec
 from dray.agent.decide.machine import Machine
 from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
+from dray.agent.fake import list_machines, pretend
 from dray.agent.link import keep_dialling
 from dray.agent.runners.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
@@ -25,6 +26,7 @@ from dray.agent.supervisor.records.home import Home as SupervisorHome
 from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
+from dray.core.model.units import GB, format_bytes
 from dray.descriptors import raise_file_limit
 from dray.errors import DrayError, StoreError
 from dray.logfile import make_handler
@@ -55,23 +57,38 @@ def run_agent(config: AgentConfig) -> int:
 
         uvloop.install()
     try:
-        with hold(config.home, "agent") as held:
-            for text in keep_private(config.home):
-                logger.warning("%s", text)
-            return asyncio.run(_serve(config, held))
+        with contextlib.ExitStack() as stack:
+            machines = []
+            for each in list_machines(config) if config.fake else [config]:
+                machines.append((each, stack.enter_context(hold(each.folder, "agent"))))
+                for text in keep_private(each.folder):
+                    logger.warning("%s", text)
+            asyncio.run(_serve_all(machines))
+            return 0
     except (DrayError, SupervisorError) as fault:
         print(f"dray worker: {fault}", file=sys.stderr)
         return 1
 
 
-async def _serve(config: AgentConfig, held: Hold) -> int:
+async def _serve_all(machines: Sequence[tuple[AgentConfig, Hold]]) -> None:
+    """One agent, or those of some fake machines, until they are told to stop or one of them cannot go on."""
+    told = asyncio.Event()
+    serving = [asyncio.create_task(_serve(config, held, told)) for config, held in machines]
+    await asyncio.wait(serving, return_when=asyncio.FIRST_EXCEPTION)
+    told.set()
+    await asyncio.wait(serving)
+    for ended in serving:
+        ended.result()
+
+
+async def _serve(config: AgentConfig, held: Hold, told: asyncio.Event) -> None:
     if config.hub:
         check_url(config.hub)
     if config.fingerprint:
         read_fingerprint(config.fingerprint)
-    home = config.home / "worker"
+    home = config.folder / "worker"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = await do_aside(detect, config.allow_software_vulkan, config.backend or None)
+    found = await do_aside(_look, config)
     machine = make_machine(config, found)
     if SupervisorHome(str(home)).forget_copied():
         logger.warning("this home is a copy: what runs in the original is left alone and not spoken for")
@@ -93,10 +110,12 @@ async def _serve(config: AgentConfig, held: Hold) -> int:
         asyncio.create_task(_keep_detecting(config, machine)),
         asyncio.create_task(_watch_home(config, held)),
     ]
-    told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
-    print(f"worker {machine.name}: {machine.batch_total} slots, {_describe(found)}", flush=True)
+    print(
+        f"worker {machine.name}: {machine.batch_total} slots, {'made up: ' if config.fake else ''}{_describe(found)}",
+        flush=True,
+    )
     waiting = asyncio.create_task(told.wait())
     done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     await driver.drain()
@@ -107,7 +126,11 @@ async def _serve(config: AgentConfig, held: Hold) -> int:
         await driver.dismiss_supervisor()
     for ended in done - {waiting}:
         ended.result()
-    return 0
+
+
+def _look(config: AgentConfig) -> Detected:
+    """What this machine has, or what a fake one is said to have."""
+    return pretend(config) if config.fake else detect(config.allow_software_vulkan, config.backend or None)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -140,7 +163,7 @@ async def _keep_detecting(config: AgentConfig, machine: Machine) -> None:
     """Look again from time to time: cards fail and limits change; the next heartbeat says so."""
     while True:
         await asyncio.sleep(REDETECT_S)
-        found = await do_aside(detect, config.allow_software_vulkan, config.backend or None)
+        found = await do_aside(_look, config)
         offered = (_offer(config, found), tuple(found.devices))
         if offered != (machine.capability, machine.devices):
             logger.warning("this machine has changed: %s", _describe(found))
@@ -151,7 +174,7 @@ async def _watch_home(config: AgentConfig, held: Hold) -> None:
     """End with the home: what comes to lie in its place has, or will have, an agent of its own."""
     while not held.is_lost():  # noqa: ASYNC110 - a file system tells nobody
         await asyncio.sleep(HOME_CHECK_S)
-    raise StoreError(f"the home {config.home} was removed or replaced: this agent ends with it")
+    raise StoreError(f"the home {config.folder} was removed or replaced: this agent ends with it")
 
 
 def _offer(config: AgentConfig, found: Detected) -> Capability:
@@ -163,5 +186,6 @@ def _offer(config: AgentConfig, found: Detected) -> Capability:
 
 def _describe(found: Detected) -> str:
     capability = found.capability
+    memory = format_bytes(round(capability.memory_gb * GB))
     cards = f"{capability.gpu_count} x {capability.gpu_type}, " if capability.gpu_count else ""
-    return f"{capability.gpu_backend}, {cards}{capability.cpu_count:g} cores, {capability.memory_gb:.0f} GB"
+    return f"{capability.gpu_backend}, {cards}{capability.cpu_count:g} cores, {memory}"

@@ -45,7 +45,7 @@ class OwnToken:
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
-        self._path = config.home / "worker" / "token"
+        self._path = config.folder / "worker" / "token"
 
     async def settle(self, way: Way, trust: Trust) -> str:
         """The token to dial with; one that only lets a worker join is exchanged first."""

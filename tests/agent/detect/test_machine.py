@@ -105,7 +105,7 @@ def test_probes_that_raise_leave_notes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("_look_at_cpu", "_look_at_memory", "_look_at_nvidia", "_look_at_vulkan", "_read_hostname"):
         monkeypatch.setattr(machine, name, explode)
-    monkeypatch.setattr(machine, "_read_labels", explode)
+    monkeypatch.setattr(machine, "read_labels", explode)
     found = detect()
     assert (found.capability.gpu_backend, found.usable_cores, found.labels) == ("cpu", 1, {})
     assert sum("RuntimeError: boom" in note for note in found.notes) == 6

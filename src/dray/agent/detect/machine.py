@@ -49,7 +49,9 @@ def detect(allow_software_vulkan: bool = False, backend: str | None = None) -> D
             f"{format_gb(sum(card.vram_bytes for card in cards if card.healthy))} VRAM"
         )
     devices = [_to_device(card) for card in cards]
-    return Detected(capability, devices, usable_cores, notes, _guard("labels", _read_labels, {}, notes))
+    return Detected(
+        capability, devices, usable_cores, notes, _guard("labels", lambda _: read_labels(), {}, notes)
+    )
 
 
 def _guard(label: str, look: Callable[[list[str]], _Result], otherwise: _Result, notes: list[str]) -> _Result:
@@ -181,7 +183,7 @@ def _read_hostname(_: list[str]) -> str:
     return os.uname().nodename
 
 
-def _read_labels(_: list[str]) -> dict[str, str]:
+def read_labels() -> dict[str, str]:
     """One spelling per thing on every system, so that a condition on a label holds on Linux and macOS alike."""
     system = os.uname()
     return {

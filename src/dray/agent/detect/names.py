@@ -27,6 +27,7 @@ _FILLER = frozenset(
 )
 _MEMORY_OR_SOCKET = re.compile(r"\d+(\.\d+)?(g|[gmt]i?b)|hbm\d\w*|sxm\d*", re.IGNORECASE)
 _NAMES_MODEL_ALONE = re.compile(r"[a-z]{1,2}\d{3,}\w*|titan", re.IGNORECASE)
+FAKE_CARD = "FAKE-"
 _MIG = re.compile(r"\s+MIG\s+(\S+)\s*$", re.IGNORECASE)
 
 
@@ -43,8 +44,10 @@ def shorten_model(full_name: str) -> str:
 
 
 def mask_name(device: Device) -> str:
-    """How CUDA_VISIBLE_DEVICES names a device: by index in PCI order, except a MIG slice, which has only its uuid."""
-    return device.uuid if device.uuid.startswith("MIG-") else str(device.index)
+    """How CUDA_VISIBLE_DEVICES names a device: by index in PCI order, except a MIG slice, which has only its uuid, and
+    a fake card, whose name no driver knows: real ones must not be seen in its place.
+    """
+    return device.uuid if device.uuid.startswith(("MIG-", FAKE_CARD)) else str(device.index)
 
 
 def _strip_form_factor(word: str) -> str:

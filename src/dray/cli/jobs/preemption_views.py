@@ -158,7 +158,11 @@ def draw_receipt(receipt: Document, now: datetime | None = None) -> str:
             "resource",
             {"gpu": "GPUs", "cpu": "cores"}.get(str(receipt.get("kind")), str(receipt.get("kind") or "")),
         ),
-        ("room on", ", ".join(map(str, receipt.get("workers") or []))),
+        (
+            "room on",
+            ", ".join(map(str, receipt.get("workers") or []))
+            + (" (made up: fake machines)" if receipt.get("fake") else ""),
+        ),
         ("decided", _tell_moment(receipt.get("decided_at"), now)),
         ("started", _tell_end(receipt) if status == "served" else ""),
         ("ended", local_time(receipt.get("ended_at")) if status not in ("served", "open") else ""),

@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -88,6 +89,14 @@ def hub(session: Session, **flags: Any) -> int:
     "--allow-software-vulkan", is_flag=True, default=None, help="Offer Vulkan devices that are no cards."
 )
 @click.option(
+    "--fake",
+    metavar="OFFER",
+    help="Pretend to be another machine, to learn or to try things out: gpus=4,type=A100,vram=80G,cpus=64,memory=512G "
+    "or a part of it (also backend=NAME). Tasks are real processes here and see no card; the worker's name begins "
+    "with fake-.",
+)
+@click.option("--count", type=click.IntRange(1), help="With --fake: so many machines of the kind.")
+@click.option(
     "--task-user",
     "task_users",
     multiple=True,
@@ -126,21 +135,24 @@ def worker_start(
     if given.get("token") == "-":
         given["token"] = sys.stdin.readline().strip()
     config = load_agent(session.home, given)
+    from dray.agent.fake import list_machines
+
+    machines = list_machines(config) if config.fake else [config]
     if given.get("token"):
-        hide_token(session.home, str(given["token"]))
+        hide_token([each.folder / "worker" for each in machines], str(given["token"]))
     from dray.agent.app import run_agent
 
     return run_agent(config)
 
 
-def hide_token(home: Path, token: str) -> None:
+def hide_token(folders: Sequence[Path], token: str) -> None:
     """Keep a token out of the process list, which every user of the machine can read: leave it in a file and start
     anew.
     """
-    folder = home / "worker"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(f"{token}\n")
+    for folder in folders:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(folder / "token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(f"{token}\n")
     words, kept = sys.argv[1:], []
     while words:
         word = words.pop(0)
@@ -313,31 +325,49 @@ def _wait_for_worker(hub: Hub, name: str, agent: Process | None) -> dict[str, An
 def down(session: Session, tasks: bool) -> int:
     """Stop the agent and the hub of this home; tasks go on unless --tasks is given."""
     home = session.home
-    found = {role: find_holder(home, role) for role in ("agent", "hub")}
-    if not any(found.values()):
+    found = _find_daemons(home)
+    if not found:
         if session.json:
             session.print_json({"stopped": {}, "home": str(home)})
         else:
             print(f"nothing runs here (looked in {home})")
         return 0
-    still = _deal_with_tasks(home, tasks) if found["hub"] is not None else []
+    still = _deal_with_tasks(home, tasks) if any(daemon.role == "hub" for daemon in found) else []
     stopped, failed = {}, 0
-    for role, holder in found.items():
-        if holder is None:
-            continue
-        if stop_daemon(home, role):
-            stopped[role] = holder.pid
+    for name, folder, role, holder in found:
+        if stop_daemon(folder, role):
+            stopped[name] = holder.pid
             if not session.json:
-                print(f"{role} stopped ({holder.words})")
+                print(f"{name} stopped ({holder.words})")
         else:
             failed = 1
-            say(tell_unstopped(home, role, holder))
+            say(tell_unstopped(folder, role, holder))
     if session.json:
         session.print_json({"stopped": stopped, "home": str(home), "still_running": still})
     elif still:
         print(f"{len(still)} job{'s' if len(still) > 1 else ''} still running: {tell_jobs(still)}")
         print("`dray up` takes them up again; `dray down --tasks` would have cancelled them")
     return failed
+
+
+class _Daemon(NamedTuple):
+    name: str
+    folder: Path
+    role: str
+    holder: Holder
+
+
+def _find_daemons(home: Path) -> list[_Daemon]:
+    """What runs with a home, in the order in which it is to be stopped; fake machines of one process are one."""
+    places = [("agent", home, "agent")]
+    places += [(lock.parent.name, lock.parent, "agent") for lock in sorted(home.glob("fake/*/agent.lock"))]
+    places.append(("hub", home, "hub"))
+    found: dict[int, _Daemon] = {}
+    for name, folder, role in places:
+        holder = find_holder(folder, role)
+        if holder is not None:
+            found.setdefault(holder.pid or -len(found) - 1, _Daemon(name, folder, role, holder))
+    return list(found.values())
 
 
 def tell_unstopped(home: Path, role: str, holder: Holder) -> str:

@@ -17,7 +17,7 @@ from dray.cli.base.render import (
     span_between,
     terminal_width,
 )
-from dray.core.model.units import format_bytes, format_seconds
+from dray.core.model.units import GB, format_bytes, format_seconds
 
 Document = Mapping[str, Any]
 WORKER_COLUMNS = (
@@ -103,7 +103,7 @@ def _worker_row(worker: Document) -> list[str]:
         tell_cards(worker),
         f"{worker['vram_gb']:g}G" if worker.get("vram_gb") else "-",
         f"{worker['cpu_count']:g}" if worker.get("cpu_count") else "?",
-        f"{worker['memory_gb']:.4g}G" if worker.get("memory_gb") else "?",
+        _tell_memory(worker) or "?",
         f"{used}/{total}",
         str(worker.get("active_jobs", 0)),
         f"{seen} ago" if seen else "never",
@@ -111,12 +111,17 @@ def _worker_row(worker: Document) -> list[str]:
 
 
 def _tell_worker(worker: Document) -> str:
-    parts = [str(worker.get("state_detail") or "")]
-    if worker.get("draining") and "drain" not in parts[0]:
+    parts = ["fake" if worker.get("fake") else "", str(worker.get("state_detail") or "")]
+    if worker.get("draining") and "drain" not in parts[1]:
         parts.append("draining")
     if worker.get("quarantined"):
         parts.append(f"{len(worker['quarantined'])} unknown")
     return ", ".join(filter(None, parts)) or "-"
+
+
+def _tell_memory(offer: Document) -> str:
+    """In the unit in which jobs ask for it: a job may ask for as much as stands here."""
+    return format_bytes(round(offer["memory_gb"] * GB)) if offer.get("memory_gb") else ""
 
 
 def tell_cards(worker: Document) -> str:
@@ -137,7 +142,7 @@ def draw_worker(worker: Document) -> str:
             f"{tell_cards(worker)}{_in_brackets(_tell_vram(worker))}, backend {worker.get('backend') or '-'}",
         ),
         ("cores", f"{worker['cpu_count']:g}" if worker.get("cpu_count") else "unknown"),
-        ("memory", f"{worker['memory_gb']:g} GB" if worker.get("memory_gb") else "unknown"),
+        ("memory", _tell_memory(worker) or "unknown"),
         ("slots", _tell_slots(slots)),
         ("free", _tell_free(free)),
         ("labels", clean(" ".join(f"{key}={value}" for key, value in (worker.get("labels") or {}).items()))),
@@ -291,7 +296,6 @@ def draw_machine(found: Document) -> str:
     """What `worker detect` tells: the offer, the cards, and what could not be seen."""
     capability: Document = found.get("capability") or {}
     labels = " ".join(f"{key}={value}" for key, value in (found.get("labels") or {}).items())
-    memory = capability.get("memory_gb")
     info: Document = capability.get("gpu_info") or {}
     pairs = [
         ("host", clean(str(capability.get("hostname") or "-"))),
@@ -299,7 +303,7 @@ def draw_machine(found: Document) -> str:
         ("cards", f"{tell_cards(capability)}{_in_brackets(_tell_vram(capability))}"),
         ("driver", clean(str(info.get("driver") or ""))),
         ("cores", f"{capability.get('cpu_count') or 0:g} ({found.get('usable_cores')} usable)"),
-        ("memory", f"{memory:g} GB" if memory else "unknown"),
+        ("memory", _tell_memory(capability) or "unknown"),
         ("labels", clean(labels)),
     ]
     blocks = [draw_pairs(pairs)]

@@ -11,6 +11,8 @@ from functools import lru_cache
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 ID_RULE = "1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
+# The mark of a worker whose machine is made up: part of its name, so that nothing that names a worker leaves it out.
+FAKE_PREFIX = "fake-"
 _ID = re.compile(ID_PATTERN)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _MAX_EPOCH, LAST_ATTEMPT = (1 << 23) - 1, (1 << 40) - 1
@@ -19,6 +21,11 @@ _MAX_EPOCH, LAST_ATTEMPT = (1 << 23) - 1, (1 << 40) - 1
 def is_id(text: str) -> bool:
     """Tell whether `text` may name a job, a worker or a user."""
     return _ID.fullmatch(text) is not None
+
+
+def is_fake(worker_id: str) -> bool:
+    """Tell whether a worker only pretends to have what it offers."""
+    return worker_id.startswith(FAKE_PREFIX)
 
 
 def task_id(job_id: str, index: int) -> str:

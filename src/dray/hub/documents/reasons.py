@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dray.core.lifecycle.state.state import NEVER, State
+from dray.core.model.ids import is_fake
 from dray.core.model.specs.resources import Rejection
 from dray.core.scheduling.explain.reason import (
     Blocker,
@@ -83,6 +84,7 @@ def _class_document(group: WorkerClass) -> Document:
 def _worker_document(worker: str, found: list[Rejection]) -> Document:
     return {
         "id": worker,
+        "fake": is_fake(worker),
         "rejections": [
             {"kind": no.kind, "need": no.need, "have": no.have, "ever": no.ever, "message": message_of(no)}
             for no in found

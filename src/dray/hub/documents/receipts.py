@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dray.core.lifecycle.holding.receipts import number_of, receipts
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
-from dray.core.model.ids import task_id
+from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.ledger import Receipt, Victim
 from dray.core.model.records.records import Attempt, Phase, Task
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -117,6 +117,7 @@ def receipt_document(sight: ReceiptSight, receipt: Receipt, clock: Clock | None 
         "priority": receipt.priority,
         "queue": receipt.queue,
         "workers": list(receipt.workers),
+        "fake": any(map(is_fake, receipt.workers)),
         "victims": sight.rows.each(
             lambda victim: _victim_document(sight, receipt, victim, clock), receipt.victims
         ),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.ids import task_id
+from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
 from dray.core.model.records.worker import Progress, why_not_ready
 from dray.core.model.specs.spec import spec_document, unpack_spec
@@ -35,6 +35,7 @@ def attempt_document(attempt: Attempt, job: Job) -> Document:
         "fence": attempt.fence,
         "task_id": task_id(attempt.job_id, attempt.index if numbered else -1),
         "worker": attempt.worker,
+        "fake": is_fake(attempt.worker),
         "phase": attempt.phase.value,
         "devices": list(attempt.devices),
         "variant": (variants[attempt.variant].name or str(attempt.variant)) if variants else "",
@@ -254,6 +255,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         ("has not asked for work", bool(presence.session) and not presence.credit),
     )
     return worker_line(state, worker_id) | {
+        "fake": is_fake(worker_id),
         "state_detail": next((words for words, holds in details if holds), ""),
         "gpu_type": worker.capability.gpu_type,
         "memory_gb": worker.capability.memory_gb,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dray.core.lifecycle.state.events import Clock, NewJob
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.jobs import draft_job
+from dray.core.model.ids import is_fake
 from dray.core.model.records.ledger import Victim
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import asks_of
@@ -82,6 +83,7 @@ def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason,
             {
                 "task": place.task,
                 "worker": place.worker,
+                "fake": is_fake(place.worker),
                 "variant": _variant(spec, place.variant),
                 "devices": list(place.devices),
             }
@@ -90,6 +92,7 @@ def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason,
         "candidates": [
             {
                 "worker": each.worker,
+                "fake": is_fake(each.worker),
                 "variant": _variant(spec, each.variant),
                 "score": each.score,
                 "terms": each.terms,

@@ -18,6 +18,7 @@ Id = Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")]
 Time = Annotated[
     str, Meta(description="RFC 3339, UTC, with milliseconds", extra_json_schema={"format": "date-time"})
 ]
+Fake = Annotated[bool, Meta(description="its machine is made up (`dray worker start --fake`)")]
 State = Literal["pending", "running", "succeeded", "failed", "killed", "worker_failed", "unschedulable"]
 TokenScope = Literal["admin", "submit", "read", "worker", "join"]
 
@@ -62,6 +63,7 @@ class AttemptDocument(msgspec.Struct):
     task_id: str
     worker: str
     phase: str
+    fake: Fake = False
     fence: int = 0
     devices: list[int] = []
     assigned_at: Time | None = None
@@ -226,6 +228,7 @@ class WorkerDocument(msgspec.Struct):
     vram_gb: float
     active_jobs: int
     total_slots: int
+    fake: Fake = False
     state_detail: str = ""
     gpu_type: str = ""
     memory_gb: float = 0

@@ -59,6 +59,7 @@ class WorkerRejections(msgspec.Struct):
     """What stands in the way on one worker."""
 
     id: str
+    fake: bool = False
     rejections: list[RejectionDocument] = []
 
 
@@ -173,6 +174,7 @@ class PlacementDocument(msgspec.Struct):
 
     task: int
     worker: str
+    fake: bool = False
     variant: str = ""
     devices: list[int] = []
 
@@ -182,6 +184,7 @@ class CandidateDocument(msgspec.Struct):
 
     worker: str
     score: int
+    fake: bool = False
     variant: str = ""
     devices: list[int] = []
     terms: dict[str, float] = {}

@@ -209,6 +209,7 @@ class PreemptionDocument(msgspec.Struct):
     priority: int = 0
     queue: str = ""
     workers: list[str] = []
+    fake: Annotated[bool, Meta(description="some of these machines are made up")] = False
     victims: list[VictimDocument] = []
     lost_s: float = 0
     decided_at: Time | None = None

@@ -48,7 +48,8 @@ def _keys(columns: Columns, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.in
 
 
 def _make(offer: Offer) -> tuple[str, str]:
-    return offer.backend, offer.gpu_words[0] if offer.gpu_words else ""
+    fake = "fake " if ("fake", "true") in offer.labels else ""
+    return f"{fake}{offer.backend}", offer.gpu_words[0] if offer.gpu_words else ""
 
 
 def _name(columns: Columns, row: int) -> str:
