@@ -210,6 +210,32 @@ def test_what_is_put_back_waits_until_it_is_taken_however_few_are_taken_at_a_tim
     assert not desk.conductor.put_back
 
 
+def test_who_asks_later_is_decided_later_whoever_misses_rows(desk: Desk) -> None:
+    decided = list[str]()
+
+    def ask(name: str, *needed: str) -> Request:
+        def decide(state: State, clock: Clock) -> Decision:
+            for job_id in needed:
+                desk.rows.job(job_id)
+            decided.append(name)
+            return Decision()
+
+        return Request(decide, Told())
+
+    desk.turn(ask("one"), ask("two", "old", "nobody"), ask("three"), ask("four", "old"), ask("five"))
+    assert decided == ["one"]
+    while desk.conductor.put_back:
+        desk.turn(ask(f"behind {len(decided)}"))
+    assert [name for name in decided if not name.startswith("behind")] == [
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+    ]
+    assert decided[-1].startswith("behind")
+
+
 def test_each_item_says_what_it_misses(desk: Desk) -> None:
     told = Told()
     names = ["old", "nobody", "else"]

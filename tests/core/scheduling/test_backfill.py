@@ -40,6 +40,16 @@ def test_short_work_passes_and_long_work_does_not(cluster: Cluster) -> None:
     assert not cluster.current("long")
 
 
+def test_calls_pass_only_if_their_lane_is_gone_in_time(cluster: Cluster) -> None:
+    """A lane is fed for a second before its last call has its limit: 89 and a half are too long with 90 s left."""
+    crowd(cluster)
+    cluster.advance(10)
+    cluster.map("long", count=1, cpu_milli=1000, max_runtime_s=89.5)
+    assert not cluster.lanes("long")
+    cluster.map("short", count=1, cpu_milli=1000, max_runtime_s=50)
+    assert cluster.lanes("short")
+
+
 def test_nobody_is_kept_out_before_the_time(cluster: Cluster) -> None:
     crowd(cluster)
     cluster.advance(9)

@@ -163,7 +163,7 @@ class Conductor:
         try:
             with self._rows.deciding():
                 self._decide(gathered, requests, first, skip)
-            self.put_back += gathered.put_back
+            self.put_back[:0] = gathered.put_back
             if gathered.durable:
                 gathered.stage = RECORD
                 commit = Commit(gathered.record(self.seq + 1))
@@ -189,6 +189,10 @@ class Conductor:
         for fact in first:
             gathered.fold(fact)
         for request in requests:
+            if gathered.stalled:
+                # Who asked later is decided later: otherwise of two edits the first would win.
+                gathered.put_back.append(request)
+                continue
             gathered.taking = request
             gathered.take(request)
         gathered.taking = None
@@ -217,6 +221,7 @@ class Gathered:
         self.stage = REQUESTS
         self.taking: Request | None = None
         self.put_back: list[Request] = []
+        self.stalled = False
 
     def enter(self, stage: str) -> None:
         """Note what the turn is at, for whoever has to say what failed."""
@@ -231,7 +236,7 @@ class Gathered:
         try:
             decision = request.decide(self.state, self.clock)
         except RowsWanted as missed:
-            self._put_back(request, missed)
+            self.stalled = self._put_back(request, missed)
             return
         except BrokenInvariant:
             raise
@@ -253,15 +258,17 @@ class Gathered:
                 # What was decided stands; the answer follows when its rows are there.
                 self._put_back(request._replace(decide=_look(decision)), missed)
 
-    def _put_back(self, request: Request, missed: RowsWanted) -> None:
+    def _put_back(self, request: Request, missed: RowsWanted) -> bool:
+        """Have a request asked again once its rows are there; whether it will be."""
         wants = tuple(dict.fromkeys((*request.wants, *missed.keys)))
         if request.rounds < MOST_ROUNDS:
             self.put_back.append(request._replace(wants=wants, rounds=request.rounds + 1))
-            return
+            return True
         fault = InternalFault(f"this asked for rows {MOST_ROUNDS} times and wants more: {missed}")
         if request.done is None:
             raise BrokenInvariant(fault.message)
         self.answers.append((request.done, None, fault))
+        return False
 
     def _compose(self, decision: Decision) -> tuple[Any, BaseException | None]:
         """Look at the state for an answer; what goes wrong there is the asker's trouble, never the engine's."""

@@ -236,7 +236,7 @@ class Watch:
         """Keep the room of a preemptor's victims for it, on every worker that is there."""
         state = self._state
         ask = state.asks(job.shape)[preemption.variant]
-        until_ms = state.now_ms + job.limit_ms if job.limit_ms else NEVER
+        until_ms = placed_until_ms(state, job)
         victims = [one if isinstance(one, str) else one.uid for one in preemption.victims]
         for worker, devices in zip(preemption.workers, preemption.devices, strict=True):
             row = state.columns.row_of.get(worker)
@@ -271,6 +271,13 @@ class Start(NamedTuple):
     row: int
     variant: int
     devices: Devices
+
+
+def placed_until_ms(state: State, job: Job) -> int:
+    """When a task of a job, or a lane of its calls, would be gone at the latest if it were placed now."""
+    if not job.limit_ms:
+        return NEVER
+    return state.now_ms + job.limit_ms + (state.rules.slice_ms if job.calls else 0)
 
 
 def end_ms(state: State, attempt: Attempt) -> int:

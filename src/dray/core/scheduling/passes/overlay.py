@@ -7,12 +7,12 @@ throw the overlay away.
 from __future__ import annotations
 
 from dray.core.lifecycle.state.events import Preemption
-from dray.core.lifecycle.state.state import NEVER, State
+from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.claims.moving_aside import Aside
 from dray.core.scheduling.claims.moving_room import claim_moves
-from dray.core.scheduling.claims.reservations import Watch, Window
+from dray.core.scheduling.claims.reservations import Watch, Window, placed_until_ms
 from dray.core.scheduling.claims.victims import Search
 from dray.core.scheduling.placement.candidates import Spot
 from dray.core.scheduling.placement.placer import Hints, make_placer
@@ -38,7 +38,7 @@ class Overlay:
 
     def look_for(self, job: Job) -> None:
         """Say for whom room is looked for: keepers ask until when it would run."""
-        self.window.until_ms = self.state.now_ms + job.limit_ms if job.limit_ms else NEVER
+        self.window.until_ms = placed_until_ms(self.state, job)
 
     def find(self, job: Job, count: int) -> list[Spot]:
         """Claim room for some tasks of a job, or for its whole gang; fewer means that there is no more."""

@@ -58,9 +58,25 @@ SHY = (
         "self._check_epoch()",
         "pass",
     ),
+    _one(
+        "later-request-first",
+        "Of two requests the later one is decided first where rows are missing for the other.",
+        "dray.hub.engine.turns:Conductor._decide",
+        "if gathered.stalled:",
+        "if False:",
+    ),
+    _one(
+        "lane-gone-with-its-first-call",
+        "A lane passes a reservation as if it ended with its first call.",
+        _KEPT + "placed_until_ms",
+        "(state.rules.slice_ms if job.calls else 0)",
+        "0",
+    ),
 )
 
 SHOWN_BY: dict[str, int] = {
+    "later-request-first": 1913948666253248,
+    "lane-gone-with-its-first-call": 1913948666251135,
     "answer-before-commit": 17,
     "idle-stale-hub-stays": 50,
     "equal-epoch-trusted": 61,

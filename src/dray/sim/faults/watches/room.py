@@ -92,7 +92,7 @@ class RoomWatch:
 
     def _check_reserved(self, state: State, attempt: Attempt) -> None:
         """Work that outlasts a promised start leaves the promised room alone."""
-        limit_ms = state.jobs[attempt.job_id].limit_ms
+        limit_ms = _longest_ms(state, state.jobs[attempt.job_id])
         for kept in state.reservations.values():
             job = state.jobs.get(kept.job_id)
             waits = job is not None and job.waiting and job.waiting_since_ms == kept.since_ms
@@ -492,7 +492,10 @@ def _expected(state: State, worker: str, start_ms: int, but: str) -> Others:
     parts: list[Part] = []
     for receipt in state.receipts.values():
         job = state.jobs.get(receipt.job_id)
-        if job is None or job.id == but or (job.limit_ms and state.now_ms + job.limit_ms <= start_ms):
+        if job is None or job.id == but:
+            continue
+        longest_ms = _longest_ms(state, job)
+        if longest_ms and state.now_ms + longest_ms <= start_ms:
             continue
         for name, devices in zip(receipt.workers, receipt.devices, strict=True):
             if name == worker:
@@ -519,6 +522,11 @@ def _limit_ms(state: State, attempt: Attempt) -> int:
         fed_ms = max(attempt.fed_ms, attempt.assigned_ms + state.rules.slice_ms)
         return fed_ms + attempt.limit_ms * max(1, len(attempt.calls))
     return (attempt.started_ms or attempt.assigned_ms) + attempt.limit_ms if attempt.limit_ms else NEVER
+
+
+def _longest_ms(state: State, job: Job) -> int:
+    """How long what is placed for a job now may stay; 0: for ever. A lane is fed for a while before its last call."""
+    return job.limit_ms and job.limit_ms + (state.rules.slice_ms if job.calls else 0)
 
 
 def _service(job: Job, ask: Ask, used_ms: int) -> int:
