@@ -26,6 +26,7 @@ from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import is_id
 from dray.errors import InvalidConfig
 from dray.hub.app import _rules
+from dray.settings_file import list_ignored
 
 
 def problems_of(home: Path, flags=None, env=None, load=load_hub) -> list[tuple[str, str]]:
@@ -76,10 +77,10 @@ def test_every_problem_is_told_at_once(tmp_path):
     env = {"DRAY_HUB_PROT": "7", "DRAY_HUB_JSON_DEPTH": "deep", "DRAY_HUB_SERVICE_HOST": "10.0.0.1"}
     found = problems_of(tmp_path, {"port": 70000, "brake_share": 2}, env)
     assert found == [
-        (str(path), "[hubb] is not a table; did you mean 'hub'?"),
+        (f"{path}:4:1", "[hubb] is not a table; did you mean 'hub'?"),
         ("DRAY_HUB_PROT", "is not a variable of dray; did you mean DRAY_HUB_PORT?"),
-        (f"{path} [hub] prot", "'prot' is not a setting; did you mean 'port'?"),
-        (f"{path} [hub] lost_s", "'soon' is not a span of time: write seconds, or 90s, 15m, 2h, 1d"),
+        (f"{path}:2:1 [hub] prot", "'prot' is not a setting; did you mean 'port'?"),
+        (f"{path}:3:1 [hub] lost_s", "'soon' is not a span of time: write seconds, or 90s, 15m, 2h, 1d"),
         ("DRAY_HUB_JSON_DEPTH", "must be a whole number, got 'deep'"),
         ("--port", "must be 65535 or less, got 70000"),
         ("--brake-share", "must be 1 or less, got 2"),
@@ -116,6 +117,45 @@ def test_bad_files(tmp_path):
     (tmp_path / "config.toml").write_text("[worker]\nslots = 'x'\n")
     assert load_hub(tmp_path, {}, {}).port == 7373
     assert "must be a whole number" in problems_of(tmp_path, load=load_agent)[0][1]
+
+
+def test_settings_may_be_yaml_and_say_where_they_are_wrong(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("hub:\n  port: 7400\n  lost_s: 5m\n  hosts: [a, b]\nworker:\n  labels: {room: lab-2}\n")
+    config = load_hub(tmp_path, {}, {})
+    assert (config.port, config.lost_s, config.hosts) == (7400, 300, ("a", "b"))
+    assert load_agent(tmp_path, {}, {}).labels == {"room": "lab-2"}
+    assert tell_origin(config, "port") == f"{path} [hub] port"
+    path.write_text("hub:\n  prot: 7400\n  lost_s: soon\nhubb: {}\n")
+    found = problems_of(tmp_path)
+    assert [where for where, _ in found] == [
+        f"{path}:4:1",
+        f"{path}:2:3 [hub] prot",
+        f"{path}:3:3 [hub] lost_s",
+    ]
+    path.write_text("hub: {port: 1\n")
+    ((where, what),) = problems_of(tmp_path)
+    assert where == f"{path}:2:1"
+    assert "not valid YAML" in what
+    path.write_text("- 3\n")
+    assert "must hold tables" in problems_of(tmp_path)[0][1]
+
+
+def test_toml_that_cannot_be_read_says_where(tmp_path):
+    (tmp_path / "config.toml").write_text("[hub]\nport = 7400\nlost_s = 5m\n")
+    ((where, what),) = problems_of(tmp_path)
+    assert where == f"{tmp_path / 'config.toml'}:3:11"
+    assert "is not valid TOML" in what
+
+
+def test_files_that_are_not_read_are_named(tmp_path):
+    assert list_ignored(tmp_path) == []
+    for name in ("config.yml", "config.toml", "policy.yml"):
+        (tmp_path / name).write_text("")
+    assert list_ignored(tmp_path) == [
+        f"{tmp_path / 'config.yml'} is ignored: the settings are read from config.toml",
+        f"{tmp_path / 'policy.yml'} is ignored: it would be read as policy.yaml",
+    ]
 
 
 def test_certificate_and_key_go_together(tmp_path):

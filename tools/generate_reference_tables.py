@@ -72,6 +72,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "brake_min": "and at least this many",
         "limit_margin_s": "how long past its time limit a task may be before the hub itself cancels it",
         "flap_refuse_s": "how long two agents under one name are both refused",
+        "stale_s": "after so long away a worker is left out of lists",
         "estimate_every_s": "how often start times are estimated at most, while somebody looks; 0: never",
     },
     "worker": {
@@ -121,9 +122,11 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 CONFIG_INTRODUCTION = """# Settings
 
-Every setting has a default, so none is needed. A value is taken from the file `config.toml` in the home (`~/.dray` or
-`DRAY_HOME`), then from the environment, then from a flag; the later one wins. An unknown key in the file is an error
-with a suggestion. Where a command fails over a setting, it says which file, variable or flag it came from.
+Every setting has a default, so none is needed. A value is taken from the file `config.toml`, or `config.yaml`, in the
+home (`~/.dray` or `DRAY_HOME`), then from the environment, then from a flag; the later one wins. An unknown key in
+the file is an error with a suggestion. Where a command fails over a setting, it says which file, with line and
+column, which variable or which flag it came from. A file that lies there and is not read, such as `config.yaml`
+beside `config.toml` or `policy.yml`, is named.
 
 ```toml
 [hub]
@@ -134,6 +137,15 @@ output_bytes = "50g"
 [worker]
 slots = 4
 labels = {room = "lab-2"}
+```
+
+The same in YAML:
+
+```yaml
+hub: {port: 7400, lost_s: 5m, output_bytes: 50g}
+worker:
+  slots: 4
+  labels: {room: lab-2}
 ```
 
 Times are seconds, or text such as `90s`, `15m`, `2h`, `7d`. Sizes are bytes, or text such as `512m`, `10g` (powers of

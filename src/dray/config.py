@@ -2,9 +2,9 @@
 
 Owns names, defaults and where each value came from (timers of the worker protocol have those of
 `core.lifecycle.state.timings`); opens no socket and knows nothing about what the numbers do.
-The file is `HOME/config.toml` with the tables [hub], [worker] and [client]. The surprising rule: an unknown key in the
-file is an error, an unknown variable only when it is a near miss, because other software makes up names of its own
-that begin with DRAY_HUB_ (service links of container platforms do).
+The file is `HOME/config.toml`, or `config.yaml`, with the tables [hub], [worker] and [client]. The surprising rule:
+an unknown key in the file is an error, an unknown variable only when it is a near miss, because other software makes
+up names of its own that begin with DRAY_HUB_ (service links of container platforms do).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import FAKE_PREFIX, ID_RULE, is_fake, is_id
 from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import DrayError, InvalidConfig, InvalidInput, Problem
+from dray.settings_file import read_settings
 
 MIB, GIB = 1 << 20, 1 << 30
 DAY_S = 86400.0
-FILE_NAME = "config.toml"
 _TIMERS = Rules()
 DEFAULT_PORT = 7373
 MAX_NAMED = 64
@@ -110,6 +110,7 @@ class HubConfig:
     flap_refuse_s: float = _TIMERS.flap_refuse_ms / 1000
 
     estimate_every_s: float = 10.0
+    stale_s: float = DAY_S
 
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -198,6 +199,16 @@ _SHARED_VARIABLES = {
 }
 _CHOICES = {"backend": ("", "cpu", "nvidia", "metal", "vulkan"), "safe_results": ("", "json")}
 _HOME_KEYS = ("home", "origins")
+
+
+class Given(NamedTuple):
+    """A value as it was given, where it came from, and the place to look at if it is wrong."""
+
+    raw: Any
+    origin: str
+    place: str
+
+
 T = TypeVar("T", HubConfig, AgentConfig, ClientConfig)
 
 
@@ -243,17 +254,17 @@ def _load(kind: type[T], table: str, home: Path, flags: Mapping[str, Any], env: 
     layers = (
         _read_file(home, table, problems),
         _read_environment(known, table, env, problems),
-        {name: (value, _flag_name(name)) for name, value in flags.items() if value is not None},
+        {name: Given(value, *[_flag_name(name)] * 2) for name, value in flags.items() if value is not None},
     )
     for layer in layers:
-        for name, (raw, origin) in layer.items():
+        for name, (raw, origin, place) in layer.items():
             if name not in known:
-                problems.append(Problem(origin, f"{name!r} is not a setting{_suggest(name, list(known))}"))
+                problems.append(Problem(place, f"{name!r} is not a setting{_suggest(name, list(known))}"))
                 continue
             try:
                 values[name] = _convert(known[name], raw)
             except DrayError as error:
-                problems.append(Problem(origin, error.message))
+                problems.append(Problem(place, error.message))
             else:
                 origins[name] = origin
     if problems:
@@ -262,45 +273,35 @@ def _load(kind: type[T], table: str, home: Path, flags: Mapping[str, Any], env: 
     return kind(home=home, origins=origins, **values)
 
 
-def _read_file(home: Path, table: str, problems: list[Problem]) -> dict[str, tuple[Any, str]]:
-    path = home / FILE_NAME
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        problems.append(Problem(str(path), f"cannot be read: {error.strerror}"))
-        return {}
-    import tomllib
-
-    try:
-        document = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        problems.append(Problem(str(path), f"is not valid TOML: {error}"))
-        return {}
-    for name, value in document.items():
+def _read_file(home: Path, table: str, problems: list[Problem]) -> dict[str, Given]:
+    settings = read_settings(home)
+    problems += settings.problems
+    for name, value in settings.tables.items():
         if name not in TABLES:
-            problems.append(Problem(str(path), f"[{name}] is not a table{_suggest(name, list(TABLES))}"))
-        elif not isinstance(value, dict):
-            problems.append(Problem(str(path), f"{name} must be a table: write [{name}]"))
-    found = document.get(table, {})
-    return (
-        {key: (value, f"{path} [{table}] {key}") for key, value in found.items()}
-        if isinstance(found, dict)
-        else {}
-    )
+            problems.append(
+                Problem(settings.where(name), f"[{name}] is not a table{_suggest(name, list(TABLES))}")
+            )
+        elif value is not None and not isinstance(value, dict):
+            problems.append(Problem(settings.where(name), f"{name} must be a table: write [{name}]"))
+    found = settings.tables.get(table)
+    if not isinstance(found, dict):
+        return {}
+    return {
+        key: Given(value, f"{settings.path} [{table}] {key}", f"{settings.where(table, key)} [{table}] {key}")
+        for key, value in found.items()
+    }
 
 
 def _read_environment(
     known: Mapping[str, Field[Any]], table: str, env: Mapping[str, str], problems: list[Problem]
-) -> dict[str, tuple[Any, str]]:
+) -> dict[str, Given]:
     prefix = f"DRAY_{table.upper()}_"
     variables = {f"{prefix}{name.upper()}": name for name in known}
     shared = {variable: name for name, variable in _SHARED_VARIABLES.items() if name in known}
-    found: dict[str, tuple[Any, str]] = {}
+    found: dict[str, Given] = {}
     for variable, name in {**shared, **variables}.items():
         if env.get(variable):
-            found[name] = (env[variable], variable)
+            found[name] = Given(env[variable], variable, variable)
     for variable in env:
         if variable.startswith(prefix) and variable not in variables:
             near = _nearest(variable[len(prefix) :].lower(), list(known), cutoff=0.7)

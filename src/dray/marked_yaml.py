@@ -1,4 +1,5 @@
-"""YAML whose problems are told with line and column, all of them at once: what job files and policies are read with.
+"""YAML whose problems are told with line and column, all of them at once: what job files,
+policies and settings are read with.
 
 Reads nodes instead of values, because only nodes know where they stand. Knows nothing about what a file is for.
 """
@@ -57,6 +58,15 @@ class MarkedYaml:
         """The loader; its constructor refuses characters that YAML does not know."""
         self.loader = yaml.SafeLoader(self._text)
         return self.loader
+
+    def read(self) -> Any:
+        """The whole file; None where it is empty, or cannot be read."""
+        try:
+            root = self.start().get_single_node()
+            return None if root is None else self.value(root, ())
+        except (yaml.MarkedYAMLError, yaml.reader.ReaderError, RecursionError) as error:
+            self.note_syntax(error)
+        return None
 
     def note(self, mark: yaml.Mark | None, what: str) -> None:
         self._faults.append(_Fault(mark, what))
@@ -124,11 +134,22 @@ class MarkedYaml:
 
     def scalar(self, node: yaml.Node, place: Place) -> Any:
         """What a single value is read as."""
-        raise NotImplementedError
+        if node.tag in TEXTS:
+            return node.value
+        if node.tag not in (*NUMBERS, NULL):
+            self.note_tag(node)
+            return None
+        try:
+            return self.loader.construct_object(node)
+        except ValueError as error:
+            self.note(node.start_mark, f"{node.value[:64]!r} cannot be read: {error}")
+            return None
 
     def overflow(self, node: yaml.Node) -> Any:
         """What becomes of a value that is one too many."""
-        raise NotImplementedError
+        raise yaml.MarkedYAMLError(
+            problem=f"it unfolds to more than a {self.what} holds", problem_mark=node.start_mark
+        )
 
     def _find_duplicates(self, node: yaml.MappingNode) -> None:
         """Before merge keys are unfolded: a merged name may be given again, a written one may not."""

@@ -29,7 +29,7 @@ PATIENCE_S = 1.0
 _FOLDERS = (".", "worker", "log", "output", "blobs", "reports", "tls")
 _SECRETS = (
     "token",
-    "config.toml",
+    "config.*",
     "hub.json",
     "hub.sqlite*",
     "task_secret",

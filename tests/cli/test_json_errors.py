@@ -24,7 +24,7 @@ OFFLINE = {
     "worker start",
 }
 # What else a command must be given before it asks.
-MORE = {"map": ["true", ":::", "item"], "set": ["job", "priority=1"]}
+MORE = {"worker label": ["w", "k=v"], "map": ["true", ":::", "item"], "set": ["job", "priority=1"]}
 
 
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> dict[str, click.Command]:

@@ -19,7 +19,7 @@ from dray.wire.messages.hub import hub_codec
 from dray.wire.messages.worker import worker_codec
 
 HERE = Path(__file__).parent
-VERSION = "v0.2"
+VERSION = "v0.3"
 Recorded = dict[str, Any]
 
 

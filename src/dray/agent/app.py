@@ -20,6 +20,7 @@ from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
 from dray.agent.fake import list_machines, pretend
 from dray.agent.link import keep_dialling
+from dray.agent.own_token import OwnToken
 from dray.agent.runners.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
 from dray.agent.supervisor.records.home import Home as SupervisorHome
@@ -31,6 +32,7 @@ from dray.descriptors import raise_file_limit
 from dray.errors import DrayError, StoreError
 from dray.logfile import make_handler
 from dray.presence import Hold, hold, keep_private
+from dray.settings_file import list_ignored
 from dray.wire.reach.dialling import check_url, read_fingerprint
 
 REDETECT_S = 60.0
@@ -56,10 +58,13 @@ def run_agent(config: AgentConfig) -> int:
         import uvloop
 
         uvloop.install()
+    for text in list_ignored(config.home):
+        logger.warning("%s", text)
     try:
         with contextlib.ExitStack() as stack:
             machines = []
             for each in list_machines(config) if config.fake else [config]:
+                OwnToken(each).check_given()
                 machines.append((each, stack.enter_context(hold(each.folder, "agent"))))
                 for text in keep_private(each.folder):
                     logger.warning("%s", text)

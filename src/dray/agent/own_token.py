@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
-from dray.errors import HubUnavailable
+from dray.errors import HubUnavailable, Unauthenticated
 from dray.wire.reach.dialling import Trust, Way
 from dray.wire.reach.http_line import BROKEN, HubConnection
 from dray.wire.reach.refusals import read_refusal
@@ -57,6 +57,14 @@ class OwnToken:
             return text
         self._keep(Kept(made, self._config.name, source))
         return made
+
+    def check_given(self) -> None:
+        """Tell a person what to do who starts a worker of a hub elsewhere without any token."""
+        if self._config.hub and not self._choose()[0]:
+            raise Unauthenticated(
+                f"this machine has no token of the hub at {self._config.hub}: where you are admin of that hub, run "
+                "`dray token create --scope join`, and paste here the line that it prints"
+            )
 
     def _choose(self) -> tuple[str, str]:
         """A token, and under which name to remember what it is exchanged for; an empty one: it is used as it is."""

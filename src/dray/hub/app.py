@@ -92,6 +92,7 @@ from dray.hub.workers.questions import Questions
 from dray.hub.workers.sessions import GOING_AWAY, Limits, Sessions
 from dray.logfile import make_handler
 from dray.presence import describe_self, hold, keep_private
+from dray.settings_file import list_ignored
 from dray.wire.messages.client import CLIENT_PATH
 from dray.wire.reach.dialling import SOCKET_NAME
 
@@ -144,7 +145,7 @@ def run_hub(config: HubConfig) -> int:
         return 1
     try:
         with hold(config.home, "hub"):
-            for text in keep_private(config.home):
+            for text in [*keep_private(config.home), *list_ignored(config.home)]:
                 logger.warning("%s", text)
             with contextlib.suppress(ImportError):
                 import uvloop
@@ -302,9 +303,10 @@ def _wire(
 
     words = _make_words(secret, store, engine, behind)
     is_low = partial(store.low_space, config.min_free_bytes)
-    most, now_at, more = config.batch_specs, clock.read().at_ms, _make_more(config, engine, clock, rows)
+    limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
+    more = _make_more(config, engine, clock, rows)
     answers = Answers(
-        Parts(engine, store, rows, feed, outputs, metrics, is_low, most, now_at, *more, setbacks)
+        Parts(engine, store, rows, feed, outputs, metrics, is_low, *limits, now_at, *more, setbacks)
     )
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]

@@ -7,7 +7,7 @@ import contextlib
 import http.client
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,7 +144,7 @@ class FakeHub:
             await self.ended.wait()
             yield b"last\n"
 
-    async def workers(self, caller: Caller, backend: str = "") -> dict[str, Any]:
+    async def workers(self, caller: Caller, backend: str = "", stale: bool = False) -> dict[str, Any]:
         self.note("workers", caller, backend)
         return dict(whole(schemas.WorkerList, {"workers": []}))
 
@@ -152,9 +152,21 @@ class FakeHub:
         self.note("worker", caller, worker_id)
         return dict(whole(schemas.WorkerDetail, {**WORKER, "id": worker_id}))
 
-    async def drain(self, caller: Caller, worker_id: str, on: bool) -> dict[str, Any]:
+    async def drain(
+        self, caller: Caller, worker_id: str, on: bool, reason: str = "", until: str = ""
+    ) -> dict[str, Any]:
         self.note("drain", caller, worker_id, on)
         return dict(whole(schemas.WorkerDocument, {**WORKER, "id": worker_id, "draining": on}))
+
+    async def label_worker(
+        self, caller: Caller, worker_id: str, labels: Mapping[str, str | None]
+    ) -> dict[str, Any]:
+        self.note("label_worker", caller, worker_id, labels)
+        return dict(whole(schemas.WorkerDocument, {**WORKER, "id": worker_id}))
+
+    async def remove_worker(self, caller: Caller, worker_id: str, force: bool) -> dict[str, Any]:
+        self.note("remove_worker", caller, worker_id, force)
+        return {"id": worker_id}
 
     @property
     def site(self) -> FakeHub:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -51,7 +52,10 @@ class Session:
     @cached_property
     def config(self) -> ClientConfig:
         from dray.config import load_client
+        from dray.settings_file import list_ignored
 
+        for text in list_ignored(self.home):
+            print(f"dray: {text}", file=sys.stderr)
         return load_client(self.home, {name: text for name, text in self.flags.items() if name != "home"})
 
     @cached_property
@@ -141,11 +145,20 @@ class HomeCommand(HubCommand):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when called; `table` maps a name to (module:function, short help)."""
+    """A group whose commands are imported when called; `table` maps a name to (module:function, short help).
 
-    def __init__(self, *args: Any, table: dict[str, tuple[str, str]], **kwargs: Any) -> None:
+    `elsewhere`: what other tools call a command that has another name here.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        table: dict[str, tuple[str, str]],
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.table = table
+        self.table, self._elsewhere = table, elsewhere
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)
@@ -172,6 +185,10 @@ class LazyGroup(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], list(self.table), n=1)
+            if here := self._elsewhere.get(args[0]):
+                ctx.fail(
+                    f"{ctx.command_path} has no command {args[0]!r}: that is `{ctx.command_path} {here}` here"
+                )
             hint = f"; did you mean {near[0]!r}?" if near else f": there is {', '.join(self.table)}"
             ctx.fail(f"{ctx.command_path} has no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)

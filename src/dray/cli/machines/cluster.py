@@ -11,7 +11,7 @@ from dray.cli.base.completion import complete_worker
 from dray.cli.base.hub import HubRefusal, worker_path
 from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_session
 from dray.client.reach.discovery import read_hub_file
-from dray.errors import DrayError, HubUnavailable, SharedAccount
+from dray.errors import DrayError, HubUnavailable, InvalidInput, SharedAccount
 
 _HERE = "dray.cli.machines.cluster"
 _DAEMONS = "dray.cli.machines.up_and_down"
@@ -27,29 +27,40 @@ SCOPES = ("admin", "submit", "read", "worker", "join")
         "show": (f"{_HERE}:worker_show", "Show a worker, its cards and what runs there."),
         "drain": (f"{_HERE}:worker_drain", "Give a worker no new work; what runs there goes on."),
         "resume": (f"{_HERE}:worker_resume", "Give a drained worker work again."),
+        "label": (f"{_HERE}:worker_label", "Give a worker labels that jobs can ask for."),
+        "rm": (f"{_HERE}:worker_rm", "Forget a worker that is gone for good."),
         "detect": (f"{_DAEMONS}:worker_detect", "Show what an agent would offer from this machine."),
     },
+    elsewhere={"cordon": "drain", "uncordon": "resume", "undrain": "resume", "remove": "rm", "delete": "rm"},
 )
 def worker() -> None:
-    """Start, list, show, drain and resume workers."""
+    """Start, list and show workers; drain, label and remove them."""
 
 
 @click.command("ls", cls=HubCommand)
 @click.option("--backend", metavar="NAME", help="Only workers with this backend.")
+@click.option("--all", "everything", is_flag=True, help="Also those that have been away for more than a day.")
 @pass_session
-def worker_ls(session: Session, backend: str | None) -> None:
-    """List workers."""
-    answer = session.hub.get("/workers", {"backend": backend})
+def worker_ls(session: Session, backend: str | None, everything: bool) -> None:
+    """List workers; those that have been away for more than a day are left out."""
+    answer = session.hub.get("/workers", {"backend": backend, "all": "true" if everything else None})
     if session.json:
         session.print_json(answer)
         return
     workers = answer.get("workers") or []
-    if not workers:
+    stale = answer.get("stale") or 0
+    if not workers and not stale:
         print("no workers: start one with `dray worker start`", file=sys.stderr)
         return
     from dray.cli.machines.views import draw_workers
 
-    print(draw_workers(workers))
+    if workers:
+        print(draw_workers(workers))
+    if stale:
+        print(
+            f"{stale} not listed: away for more than a day (`dray worker ls --all`, `dray worker rm`)",
+            file=sys.stderr,
+        )
 
 
 @click.command("show", cls=HubCommand)
@@ -71,10 +82,16 @@ def _print_worker(session: Session, document: dict[str, Any]) -> None:
 
 @click.command("drain", cls=HubCommand)
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_worker)
+@click.option("--reason", metavar="TEXT", help="Why; `worker ls` and `why` tell it.")
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="Give it work again by itself then: a span such as 2h, or a moment such as 2030-01-31T18:00:00Z.",
+)
 @pass_session
-def worker_drain(session: Session, names: tuple[str, ...]) -> None:
-    """Give workers no new work; what runs there goes on."""
-    _change_workers(session, names, "drain")
+def worker_drain(session: Session, names: tuple[str, ...], reason: str | None, until: str | None) -> None:
+    """Give workers no new work; what runs there goes on. Slurm's drain, Kubernetes' cordon."""
+    _change_workers(session, names, "drain", {"reason": reason or "", "until": until or ""})
 
 
 @click.command("resume", cls=HubCommand)
@@ -82,11 +99,52 @@ def worker_drain(session: Session, names: tuple[str, ...]) -> None:
 @pass_session
 def worker_resume(session: Session, names: tuple[str, ...]) -> None:
     """Give drained workers work again."""
-    _change_workers(session, names, "resume")
+    _change_workers(session, names, "resume", {})
 
 
-def _change_workers(session: Session, names: tuple[str, ...], verb: str) -> None:
-    documents = [session.hub.call("POST", worker_path(name, f"/{verb}"), body={}) for name in names]
+@click.command("label", cls=HubCommand)
+@click.argument("name", shell_complete=complete_worker)
+@click.argument("labels", nargs=-1, required=True, metavar="K=V|K-...")
+@pass_session
+def worker_label(session: Session, name: str, labels: tuple[str, ...]) -> None:
+    """Give a worker labels, which jobs ask for with --require; K- takes a given one back.
+
+    They come before those that the machine has by itself, and stay when its agent is started again.
+    """
+    wanted: dict[str, str | None] = {}
+    for text in labels:
+        key, mark, value = text.partition("=")
+        if not mark and not key.endswith("-"):
+            raise InvalidInput(f"{text!r} is not a label: write K=V to give one, K- to take it back")
+        wanted[key if mark else key[:-1]] = value if mark else None
+    document = session.hub.call("PATCH", worker_path(name), body={"labels": wanted})
+    if session.json:
+        session.print_json(document)
+        return
+    from dray.cli.machines.views import tell_labels
+
+    print(f"{document.get('id')}: {tell_labels(document)}")
+
+
+@click.command("rm", cls=HubCommand)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_worker)
+@click.option("--force", is_flag=True, help="Give up what it may still run: the machine must be off.")
+@pass_session
+def worker_rm(session: Session, names: tuple[str, ...], force: bool) -> None:
+    """Forget workers that are gone for good; one that is connected must be stopped first."""
+    query = {"force": "true"} if force else None
+    removed = [session.hub.call("DELETE", worker_path(name), query) for name in names]
+    if session.json:
+        session.print_json(removed[0] if len(removed) == 1 else {"workers": removed})
+        return
+    for document in removed:
+        token = document.get("token")
+        back = f"; it may join again until its token ends (`dray token revoke {token}`)" if token else ""
+        print(f"{document.get('id')}: removed{back}")
+
+
+def _change_workers(session: Session, names: tuple[str, ...], verb: str, body: dict[str, Any]) -> None:
+    documents = [session.hub.call("POST", worker_path(name, f"/{verb}"), body=body) for name in names]
     if session.json:
         session.print_json(documents[0] if len(documents) == 1 else {"workers": documents})
         return

@@ -145,7 +145,8 @@ def draw_worker(worker: Document) -> str:
         ("memory", _tell_memory(worker) or "unknown"),
         ("slots", _tell_slots(slots)),
         ("free", _tell_free(free)),
-        ("labels", clean(" ".join(f"{key}={value}" for key, value in (worker.get("labels") or {}).items()))),
+        ("labels", tell_labels(worker)),
+        ("drained by", clean(str(worker.get("drained_by") or ""))),
         ("registered", local_time(worker.get("registered_at"))),
         ("last seen", local_time(worker.get("last_heartbeat"))),
         ("unknown tasks", ", ".join(map(str, worker.get("quarantined") or []))),
@@ -155,6 +156,11 @@ def draw_worker(worker: Document) -> str:
         if worker.get(title):
             blocks.append(draw(worker[title]))
     return "\n\n".join(blocks)
+
+
+def tell_labels(worker: Document) -> str:
+    labels = sorted((worker.get("labels") or {}).items())
+    return clean(" ".join(f"{key}={value}" for key, value in labels)) or "no labels"
 
 
 def _in_brackets(text: str) -> str:

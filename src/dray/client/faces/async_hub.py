@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
+from urllib.parse import quote
 
 from dray.client.calls.desk import CallDesk
 from dray.client.calls.functions import Functions, bare_function
@@ -337,12 +338,29 @@ class AsyncHub:
 
     async def workers(self) -> list[dict[str, Any]]:
         """The machines that the hub knows: id, status, slots, what they have."""
-        from dray.client.reach.output import read_document  # here: HTTP loads half of the mail package
+        return list((await self._ask_http("GET", "/workers"))["workers"])
 
-        found = await asyncio.to_thread(
-            read_document, find_target(self.config), "/api/v1/workers", self.config.timeout_s
-        )
-        return list(found["workers"])
+    async def drain_worker(self, name: str, reason: str = "", until: str = "") -> dict[str, Any]:
+        """Give a worker no new work; `until` is a moment (RFC 3339) or a span such as `2h`."""
+        return await self._ask_http("POST", _worker(name, "/drain"), {"reason": reason, "until": until})
+
+    async def resume_worker(self, name: str) -> dict[str, Any]:
+        """Give a drained worker work again."""
+        return await self._ask_http("POST", _worker(name, "/resume"))
+
+    async def label_worker(self, name: str, labels: Mapping[str, str | None]) -> dict[str, Any]:
+        """Give a worker labels, before its own; None takes a given one back."""
+        return await self._ask_http("PATCH", _worker(name), {"labels": dict(labels)})
+
+    async def remove_worker(self, name: str, force: bool = False) -> dict[str, Any]:
+        """Forget a worker that is gone for good; `force`: what it may still run is given up."""
+        return await self._ask_http("DELETE", _worker(name, "?force=true" if force else ""))
+
+    async def _ask_http(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        from dray.client.reach.output import ask_document  # here: HTTP loads half of the mail package
+
+        target = find_target(self.config)
+        return await asyncio.to_thread(ask_document, target, self.config.timeout_s, method, path, body)
 
     async def logs(self, job: AnyJob, follow: bool = False, **wanted: Any) -> AsyncIterator[bytes]:
         """Yield a task's output; keywords `task`, `attempt`, `stream`, `tail`."""
@@ -360,6 +378,10 @@ class AsyncHub:
 
         query = {"follow": follow, **({"task": index} if index >= 0 else {}), **wanted}
         return read_output(find_target(self.config), job_id, query, self.config.timeout_s)
+
+
+def _worker(name: str, rest: str = "") -> str:
+    return f"/workers/{quote(name, safe='')}{rest}"
 
 
 def id_of(job: AsyncJob | str) -> str:

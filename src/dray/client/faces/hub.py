@@ -316,6 +316,26 @@ class Hub:
         found: list[dict[str, Any]] = self._call("workers")
         return found
 
+    def drain_worker(self, name: str, reason: str = "", until: str = "") -> dict[str, Any]:
+        """Give a worker no new work; `until` is a moment (RFC 3339) or a span such as `2h`."""
+        return self._call_worker("drain_worker", name, reason, until)
+
+    def resume_worker(self, name: str) -> dict[str, Any]:
+        """Give a drained worker work again."""
+        return self._call_worker("resume_worker", name)
+
+    def label_worker(self, name: str, labels: Mapping[str, str | None]) -> dict[str, Any]:
+        """Give a worker labels, before its own; None takes a given one back."""
+        return self._call_worker("label_worker", name, labels)
+
+    def remove_worker(self, name: str, force: bool = False) -> dict[str, Any]:
+        """Forget a worker that is gone for good; `force`: what it may still run is given up."""
+        return self._call_worker("remove_worker", name, force)
+
+    def _call_worker(self, method: str, *given: Any) -> dict[str, Any]:
+        document: dict[str, Any] = self._call(method, *given)
+        return document
+
     def slots(self) -> int:
         """How many tasks the workers that are here can run at once."""
         here = (worker for worker in self.workers() if worker.get("status") in ("ready", "busy"))

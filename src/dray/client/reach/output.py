@@ -43,11 +43,13 @@ def read_output(target: Target, job_id: str, query: dict[str, Any], open_s: floa
         connection.close()
 
 
-def read_document(target: Target, path: str, open_s: float) -> dict[str, Any]:
+def ask_document(
+    target: Target, open_s: float, method: str, path: str, body: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """One answer of the API, whole."""
     connection = connect(target, open_s)
     try:
-        document: dict[str, Any] = json.loads(_ask(connection, target, path).read())
+        document: dict[str, Any] = json.loads(_ask(connection, target, f"/api/v1{path}", method, body).read())
     except BROKEN as fault:
         raise HubUnavailable(f"no hub answers at {target.url}: {fault}") from None
     finally:
@@ -55,9 +57,16 @@ def read_document(target: Target, path: str, open_s: float) -> dict[str, Any]:
     return document
 
 
-def _ask(connection: HubConnection, target: Target, path: str) -> HTTPResponse:
+def _ask(
+    connection: HubConnection,
+    target: Target,
+    path: str,
+    method: str = "GET",
+    body: dict[str, Any] | None = None,
+) -> HTTPResponse:
+    sent = {} if body is None else {"Content-Type": "application/json"}
     try:
-        response = connection.ask("GET", path)
+        response = connection.ask(method, path, None if body is None else json.dumps(body), sent)
     except BROKEN as fault:
         raise HubUnavailable(f"no hub answers at {target.url}: {fault}") from None
     if response.status != 200:

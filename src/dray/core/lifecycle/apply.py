@@ -52,6 +52,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.WorkerSilent: workers.silent,
     events.WorkerReturned: workers.returned,
     events.WorkerDrained: workers.drained,
+    events.WorkerLabelled: workers.labelled,
     events.WorkerLeft: workers.left,
     events.WorkerForgotten: workers.forgotten,
     events.EpochStarted: _epoch_started,

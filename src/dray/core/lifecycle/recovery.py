@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import Counters, State, Touched
@@ -129,6 +130,7 @@ def wake_up(
         presence = state.presence[worker_id]
         presence.loss_timer_ms = clock.now_ms + state.rules.suspect_ms
         state.set_timer(presence.loss_timer_ms, "silence", worker_id)
+        watch_drain(state, state.workers[worker_id], clock)
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
         jobs.arm_idle(state, job)

@@ -1,8 +1,8 @@
 """Which timers have run out, as events. A timer is only a reason to look: what it meant may be over.
 
-Of workers: silence, a pause after refusals. Of attempts: acceptance, sending again, limits, a stop without an answer.
-Of jobs: the scheduling timeout, protection, an open array that idles. Of lanes: slices and lingering. Of gates: when
-they open. The cost is in what is due, not in what exists.
+Of workers: silence, a pause after refusals, a drain that ends by itself. Of attempts: acceptance, sending again,
+limits, a stop without an answer. Of jobs: the scheduling timeout, protection, an open array that idles. Of lanes:
+slices and lingering. Of gates: when they open. The cost is in what is due, not in what exists.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts
 from dray.core.lifecycle.state.events import (
     ArrayExtended,
@@ -29,6 +30,7 @@ from dray.core.lifecycle.state.events import (
     StopDue,
     Suspected,
     WaitTimedOut,
+    WorkerDrained,
     WorkerSilent,
 )
 from dray.core.lifecycle.state.pass_events import Braked
@@ -255,6 +257,16 @@ def _pause(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list
     return [PauseOver(worker_id)] if over else []
 
 
+def _drain(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    worker = state.workers.get(worker_id)
+    if worker is None or not (worker.draining and worker.drain_until_ms):
+        return []
+    if clock.at_ms < worker.drain_until_ms:
+        watch_drain(state, worker, clock)
+        return []
+    return [WorkerDrained(worker_id, False, reason="its time is over")]
+
+
 def _idle(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     job = state.jobs.get(job_id)
     if job is None or not job.open:
@@ -283,4 +295,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "linger": _linger,
     "idle": _idle,
     "pause": _pause,
+    "drain": _drain,
 }

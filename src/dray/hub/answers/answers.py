@@ -30,7 +30,7 @@ from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import portions, spread, work_off
 from dray.hub.calls.reading import CallReader, call_of
-from dray.hub.decisions import commands, edits
+from dray.hub.decisions import commands, edits, machines
 from dray.hub.decisions.commands import KeyMemory, Sources, owned
 from dray.hub.documents.public_feed import Feed, FeedEvent
 from dray.hub.documents.records import (
@@ -63,6 +63,7 @@ class Parts(NamedTuple):
     metrics: Metrics
     low_space: Callable[[], bool]
     batch_specs: int
+    stale_ms: int
     started_at_ms: int
     site: SiteAnswers
     forecasts: Forecasts
@@ -196,9 +197,23 @@ class Answers:
         )
         return answer
 
-    async def drain(self, caller: Caller, worker_id: str, on: bool) -> Document:
-        decide = commands.drain(caller, worker_id, on, worker_document)
+    async def drain(
+        self, caller: Caller, worker_id: str, on: bool, reason: str = "", until: str = ""
+    ) -> Document:
+        decide = machines.drain(caller, worker_id, on, worker_document, reason, until)
         answer: Document = await self._engine.change(decide, 1, caller.user, (worker_id, on), "drain")
+        return answer
+
+    async def label_worker(
+        self, caller: Caller, worker_id: str, labels: Mapping[str, str | None]
+    ) -> Document:
+        decide = machines.label(caller, worker_id, labels, worker_document)
+        answer: Document = await self._engine.change(decide, 1, caller.user, (worker_id, labels), "label")
+        return answer
+
+    async def remove_worker(self, caller: Caller, worker_id: str, force: bool) -> Document:
+        decide = machines.remove(caller, worker_id, force, lambda state, removed: {"id": removed})
+        answer: Document = await self._engine.change(decide, 1, caller.user, (worker_id, force), "remove")
         return answer
 
     # --- jobs -------------------------------------------------------------------------------------------------------
@@ -316,17 +331,25 @@ class Answers:
 
     # --- workers, the hub itself --------------------------------------------------------------------------------------
 
-    async def workers(self, caller: Caller, backend: str = "") -> Document:
+    async def workers(self, caller: Caller, backend: str = "", stale: bool = False) -> Document:
+        """All that are here or were within a day; `stale`: the others too, of which else only the number is told."""
+        left_out = 0
+
         def steps(state: State) -> Iterator[list[Document]]:
+            nonlocal left_out
             shown: list[Document] = []
+            at_ms = self._engine.clock_ms()
             for worker_id in sorted(state.workers):
-                if worker_id in state.workers:
-                    line = worker_document(state, worker_id)
-                    shown += [line] if not backend or line["backend"] == backend else []
+                worker = state.workers.get(worker_id)
+                if worker is not None and backend in ("", worker.capability.gpu_backend or "cpu"):
+                    if stale or not worker.is_stale(at_ms, self._parts.stale_ms):
+                        shown.append(worker_document(state, worker_id))
+                    else:
+                        left_out += 1
                 yield shown
             yield shown
 
-        return {"workers": await work_off(self._engine, steps)}
+        return {"workers": await work_off(self._engine, steps), "stale": left_out}
 
     async def worker(self, caller: Caller, worker_id: str) -> Document:
         def look(state: State) -> Document:

@@ -1,5 +1,4 @@
-"""What may be changed and by whom: submit, cancel, drain. Checks, authorises, draws ids; the engine folds the
-events in.
+"""What may be changed and by whom: submit, cancel. Checks, authorises, draws ids; the engine folds the events in.
 
 Decisions that need the state are made inside the turn, so that two requests racing for one id or key cannot both win.
 """
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.lifecycle.state.events import CancelRequested, Clock, JobsSubmitted, NewJob, WorkerDrained
+from dray.core.lifecycle.state.events import CancelRequested, Clock, JobsSubmitted, NewJob
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import Policy
 from dray.core.model.records.records import Job
@@ -280,22 +279,5 @@ def cancel(
         target = job_id if wanted < 0 else f"{job_id}/{wanted}"
         record = AuditRecord(clock.at_ms, caller.user, caller.token_id, "cancel", target, "")
         return Decision([event], lambda after: finish(after, (job_id,), True), (record,))
-
-    return decide
-
-
-def drain(
-    caller: Caller, worker_id: str, on: bool, finish: Callable[[State, str], Any]
-) -> Callable[[State, Clock], Decision]:
-    """Make the decision of one drain or resume."""
-
-    def decide(state: State, clock: Clock) -> Decision:
-        worker = state.workers.get(worker_id)
-        if worker is None:
-            raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
-        events = [] if worker.draining == on else [WorkerDrained(worker_id, on, caller.user)]
-        action = "drain" if on else "resume"
-        record = AuditRecord(clock.at_ms, caller.user, caller.token_id, action, worker_id, "")
-        return Decision(events, lambda after: finish(after, worker_id), (record,) if events else ())
 
     return decide

@@ -15,7 +15,7 @@ import yaml
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import Policy
 from dray.errors import InvalidPolicy
-from dray.marked_yaml import NULL, NUMBERS, TEXTS, MarkedYaml, Place, read_text
+from dray.marked_yaml import MarkedYaml, Place, read_text
 
 FILE_NAME = "policy.yaml"
 MAX_FILE_BYTES = 1 << 20
@@ -70,14 +70,6 @@ def read_policy_text(text: str, name: str) -> tuple[dict[str, Any], Policy]:
 class _Reader(MarkedYaml):
     what, called, most, deepest = "policy", "name", MAX_VALUES, MAX_DEPTH
 
-    def read(self) -> Any:
-        try:
-            root = self.start().get_single_node()
-            return None if root is None else self.value(root, ())
-        except (yaml.MarkedYAMLError, yaml.reader.ReaderError, RecursionError) as error:
-            self.note_syntax(error)
-        return None
-
     def find(self, where: str) -> yaml.Mark | None:
         """Where a value stands; where it is missing, where the entry around it does."""
         while where and where not in self._spelled:
@@ -87,23 +79,6 @@ class _Reader(MarkedYaml):
     @cached_property
     def _spelled(self) -> dict[str, yaml.Mark]:
         return {_spell(place): mark for place, mark in self.marks.items()}
-
-    def overflow(self, node: yaml.Node) -> Any:
-        raise yaml.MarkedYAMLError(
-            problem="it unfolds to more than a policy holds", problem_mark=node.start_mark
-        )
-
-    def scalar(self, node: yaml.Node, place: Place) -> Any:
-        if node.tag in TEXTS:
-            return node.value
-        if node.tag not in (*NUMBERS, NULL):
-            self.note_tag(node)
-            return None
-        try:
-            return self.loader.construct_object(node)
-        except ValueError as error:
-            self.note(node.start_mark, f"{node.value[:64]!r} cannot be read: {error}")
-            return None
 
 
 def _spell(place: Place) -> str:

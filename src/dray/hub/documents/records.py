@@ -10,7 +10,7 @@ from typing import Any
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
-from dray.core.model.records.worker import Progress, why_not_ready
+from dray.core.model.records.worker import Progress, Worker, why_not_ready
 from dray.core.model.specs.spec import spec_document, unpack_spec
 from dray.core.scheduling.capacity.remaining import Rooms
 
@@ -239,6 +239,13 @@ def worker_tasks(state: State, worker_id: str) -> list[Document]:
     return lines
 
 
+def tell_drain(worker: Worker) -> str:
+    """That a worker is drained, why, and until when."""
+    until = f"until {moment(worker.drain_until_ms)}" if worker.drain_until_ms else ""
+    why = ", ".join(filter(None, (worker.drain_reason, until)))
+    return f"draining ({why})" if why else "draining"
+
+
 def worker_document(state: State, worker_id: str) -> Document:
     """A worker with all that is known of it."""
     worker, presence = state.workers[worker_id], state.presence[worker_id]
@@ -246,7 +253,7 @@ def worker_document(state: State, worker_id: str) -> Document:
     batch, service = rooms.room(row, "batch"), rooms.room(row, "service")
     not_ready = why_not_ready(presence, state.now_ms) if presence.session else ""
     details = (
-        ("draining", worker.draining),
+        (tell_drain(worker), worker.draining),
         ("said goodbye", worker.left and not presence.session),
         ("silent", worker.silent),
         ("suspect", presence.suspect),
@@ -261,7 +268,11 @@ def worker_document(state: State, worker_id: str) -> Document:
         "memory_gb": worker.capability.memory_gb,
         "hostname": worker.capability.hostname,
         "draining": worker.draining,
-        "labels": worker.labels,
+        "drained_by": worker.drained_by,
+        "drain_reason": worker.drain_reason,
+        "drain_until": moment(worker.drain_until_ms),
+        "labels": worker.all_labels,
+        "given_labels": worker.given,
         "resources": worker.resources,
         "devices": [
             {

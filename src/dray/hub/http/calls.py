@@ -96,6 +96,15 @@ def _read_cancel(request: Request) -> wire.Cancel:
     return wire.Cancel(request.path["id"], asked.task, asked.grace_s)
 
 
+def _read_drain(request: Request) -> asks.DrainWorker:
+    asked = read_struct(shapes.DrainRequest, request.body)
+    return asks.DrainWorker(request.path["id"], asked.reason, asked.until)
+
+
+def _read_labels(request: Request) -> asks.LabelWorker:
+    return asks.LabelWorker(request.path["id"], read_struct(shapes.LabelRequest, request.body).labels)
+
+
 def _read_requeue(request: Request) -> wire.Requeue:
     return wire.Requeue(request.path["id"], read_struct(shapes.RequeueRequest, request.body).task)
 
@@ -287,6 +296,8 @@ _FIX = Param("fix", "look for the smallest change that would start it", kind="fl
 _SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="")
 _BACKENDS = ("cpu", "nvidia", "metal", "vulkan")
 _BACKEND = Param("backend", "only workers with this backend", default="", choices=_BACKENDS)
+_STALE = Param("all", "also those that have been away for a day", kind="flag", default=False)
+_GIVE_UP = Param("force", "give up what it may still run", kind="flag", default=False)
 _RECEIPTS = (
     Param("job", "only those that this job made or suffered", default="", pattern=ID_PATTERN),
     Param("user", "only those that this user's jobs made or suffered", default=""),
@@ -328,9 +339,12 @@ ROUTES: tuple[Route, ...] = (
     _api("PUT", "/blobs/{digest}", "put_blob", raw_body=True, read=_read_put, write=_write_made, statuses=(201,)),
     _api("GET", "/blobs/{digest}", "get_blob", read=_read_get, write=_write_file, media=BINARY),
     _api("GET", "/jobs/{id}/value", "read_value", params=(_TASK,), write=_write_value, media=BINARY),
-    _api("GET", "/workers", "list_workers", params=(_BACKEND,)),
+    _api("GET", "/workers", "list_workers", params=(_BACKEND, _STALE)),
     _api("GET", "/workers/{id}", "show_worker"),
-    _api("POST", "/workers/{id}/drain", "drain_worker"),
+    _api("PATCH", "/workers/{id}", "label_worker", body=shapes.LabelRequest, read=_read_labels),
+    _api("DELETE", "/workers/{id}", "remove_worker", params=(_GIVE_UP,)),
+    _api("POST", "/workers/{id}/drain", "drain_worker", body=shapes.DrainRequest, body_optional=True,
+         read=_read_drain),
     _api("POST", "/workers/{id}/resume", "resume_worker"),
     _api("POST", "/workers/{id}/token", "join_worker", write=_write_made, statuses=(201,)),
     _api("GET", "/events", "stream_events", params=(_SINCE,), headers=("Last-Event-ID",), read=_read_events,

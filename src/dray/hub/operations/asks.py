@@ -61,9 +61,32 @@ class PlanJob(msgspec.Struct):
 
 
 class ListWorkers(msgspec.Struct):
-    """Workers of one backend, or all."""
+    """Workers of one backend, or all; `all`: also those that have been away for a day."""
 
     backend: str = ""
+    all: bool = False
+
+
+class DrainWorker(NamedTuple):
+    """A worker that is to get no new work, why, and until when."""
+
+    id: str
+    reason: str = ""
+    until: str = ""
+
+
+class LabelWorker(NamedTuple):
+    """Labels to give to a worker; None takes one back."""
+
+    id: str
+    labels: dict[str, str | None]
+
+
+class RemoveWorker(msgspec.Struct):
+    """A worker that is gone for good; `force`: what it may still run is given up."""
+
+    id: str
+    force: bool = False
 
 
 class FollowEvents(NamedTuple):

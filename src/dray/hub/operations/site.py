@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 from dray.errors import Conflict
 from dray.hub.access.caller import Caller
+from dray.hub.answers.service import Document
 from dray.hub.documents.public_feed import FeedEvent
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.operations import asks
@@ -28,15 +29,27 @@ async def show_metrics(desk: Desk, caller: Caller, ask: asks.Nothing) -> bytes:
     return desk.service.metrics_text()
 
 
+async def remove_worker(desk: Desk, caller: Caller, ask: asks.RemoveWorker) -> Document:
+    removed = await desk.service.remove_worker(caller, ask.id, ask.force)
+    # It stays valid: whether the machine may come back is another question.
+    return {**removed, "token": desk.tokens.made_for(ask.id) or None}
+
+
 SITE = (
     Operation("list_workers", "List workers", READ, asks.ListWorkers, shapes.WorkerList,
-              lambda desk, caller, ask: desk.service.workers(caller, ask.backend), weight=2),
+              lambda desk, caller, ask: desk.service.workers(caller, ask.backend, ask.all), weight=2),
     Operation("show_worker", "Show a worker and what it runs", READ, asks.Named, shapes.WorkerDetail,
               lambda desk, caller, ask: desk.service.worker(caller, ask.id)),
-    Operation("drain_worker", "Give a worker no new work", ADMIN, asks.Named, shapes.WorkerDocument,
-              lambda desk, caller, ask: desk.service.drain(caller, ask.id, True), repeat="same"),
+    Operation("drain_worker", "Give a worker no new work", ADMIN, asks.DrainWorker, shapes.WorkerDocument,
+              lambda desk, caller, ask: desk.service.drain(caller, ask.id, True, ask.reason, ask.until),
+              repeat="same"),
     Operation("resume_worker", "Give a drained worker work again", ADMIN, asks.Named, shapes.WorkerDocument,
               lambda desk, caller, ask: desk.service.drain(caller, ask.id, False), repeat="same"),
+    Operation("label_worker", "Give a worker labels, or take given ones back", ADMIN, asks.LabelWorker,
+              shapes.WorkerDocument,
+              lambda desk, caller, ask: desk.service.label_worker(caller, ask.id, ask.labels), repeat="same"),
+    Operation("remove_worker", "Forget a worker that is gone for good", ADMIN, asks.RemoveWorker,
+              shapes.RemovedWorker, remove_worker, repeat="anew", errors=(Conflict,)),
     Operation("stream_events", "Follow all that is committed, as server-sent events", READ, asks.FollowEvents, str,
               stream_events, streams="out"),
     Operation("show_hub", "Show the hub itself", READ, asks.Nothing, shapes.HubDocument,

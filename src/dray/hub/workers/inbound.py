@@ -126,7 +126,7 @@ def forgettable(state: State) -> list[str]:
         worker
         for worker in state.workers.values()
         if not state.presence[worker.id].session
-        and not (state.held.get(worker.id) or worker.draining or worker.quarantined)
+        and not (state.held.get(worker.id) or worker.draining or worker.given or worker.quarantined)
     ]
     return [worker.id for worker in sorted(away, key=lambda worker: worker.registered_at_ms)][::-1]
 

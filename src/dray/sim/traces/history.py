@@ -145,7 +145,7 @@ def _node(worker: Worker) -> Node:
         model=capability.gpu_type,
         capability=capability,
         devices=worker.devices,
-        labels=worker.labels,
+        labels=worker.all_labels,
         resources=worker.resources,
         **_slots(worker.slots),
     )
@@ -179,4 +179,4 @@ def _kind(worker: Worker) -> bytes:
     capability = msgspec.structs.replace(worker.capability, hostname="")
     models = [(device.model, device.vram_bytes) for device in worker.devices]
     slots = (worker.slots.batch_total, worker.slots.service_total)
-    return msgspec.msgpack.encode((capability, models, sorted(worker.labels.items()), slots))
+    return msgspec.msgpack.encode((capability, models, sorted(worker.all_labels.items()), slots))

@@ -235,7 +235,11 @@ class WorkerDocument(msgspec.Struct):
     hostname: str = ""
     last_heartbeat: Time | None = None
     draining: bool = False
+    drained_by: str = ""
+    drain_reason: str = ""
+    drain_until: Annotated[Time | None, Meta(description="when it gets work again by itself")] = None
     labels: dict[str, str] = {}
+    given_labels: Annotated[dict[str, str], Meta(description="those of `labels` that people gave it")] = {}
     resources: dict[str, int] = {}
     devices: list[Any] = []
     features: list[str] = []
@@ -250,6 +254,29 @@ class WorkerList(msgspec.Struct):
     """Workers in order of their ids."""
 
     workers: list[WorkerDocument]
+    stale: Annotated[int, Meta(description="how many were left out, since they have been away for a day")] = 0
+
+
+class DrainRequest(msgspec.Struct):
+    """Why a worker gets no new work, and until when."""
+
+    reason: Annotated[str, Meta(max_length=512)] = ""
+    until: Annotated[
+        str, Meta(max_length=64, description="a moment as RFC 3339 has it, or a span from now such as 2h")
+    ] = ""
+
+
+class LabelRequest(msgspec.Struct):
+    """Labels to give to a worker, before its own; null takes a given one back."""
+
+    labels: Annotated[dict[str, str | None], Meta(min_length=1, max_length=64)]
+
+
+class RemovedWorker(msgspec.Struct):
+    """A worker that was forgotten, and the token with which its machine could join again."""
+
+    id: str
+    token: str | None = None
 
 
 class WorkerJob(msgspec.Struct):

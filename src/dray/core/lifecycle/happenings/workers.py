@@ -47,6 +47,7 @@ from dray.core.lifecycle.state.events import (
     WorkerChanged,
     WorkerDrained,
     WorkerForgotten,
+    WorkerLabelled,
     WorkerLeft,
     WorkerRegistered,
     WorkerReturned,
@@ -61,6 +62,10 @@ from dray.core.model.records.worker import Presence, Worker
 TAKEN_OVER, FLAPPING = 4409, 4429
 # Of what one heartbeat names and memory does not hold: each is looked for in the store.
 MOST_UNKNOWN = 16
+# A wall clock may be set meanwhile: a moment that is far away is looked at again now and then.
+LONGEST_LOOK_MS = 60_000
+# What people said of a worker holds whatever it says itself when it registers again.
+KEPT_FIELDS = ("draining", "drained_by", "drain_reason", "drain_until_ms", "given")
 
 
 def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effect]:
@@ -80,13 +85,14 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
         incarnation=event.incarnation,
         journal_id=event.journal_id or (before.journal_id if before else ""),
         boot_id=event.boot_id,
-        draining=before.draining if before else False,
         registered_at_ms=clock.at_ms,
         resources=event.resources,
         owner=event.owner,
     )
     if before is not None:
         state.disown(before)
+        for name in KEPT_FIELDS:
+            setattr(worker, name, getattr(before, name))
     state.workers[event.worker] = worker
     state.own(worker)
     presence.session, presence.credit, presence.suspect = event.session, 0, False
@@ -374,6 +380,7 @@ def silent(state: State, event: WorkerSilent, clock: Clock) -> list[Effect]:
     """Nobody knows how its attempts are doing."""
     worker = state.workers[event.worker]
     worker.silent = True
+    worker.gone_at_ms = worker.gone_at_ms or clock.at_ms
     state.touched.workers[event.worker] = None
     for uid in list(state.held.get(event.worker, ())):
         attempts.move(state, state.attempts[uid], SILENCE)
@@ -384,7 +391,7 @@ def silent(state: State, event: WorkerSilent, clock: Clock) -> list[Effect]:
 def returned(state: State, event: WorkerReturned, clock: Clock) -> list[Effect]:
     """It speaks again on the same session: what was unknown runs."""
     worker = state.workers[event.worker]
-    worker.silent = False
+    worker.silent, worker.gone_at_ms = False, 0
     state.touched.workers[event.worker] = None
     for uid in list(state.held.get(event.worker, ())):
         attempts.move(state, state.attempts[uid], RETURN)
@@ -394,13 +401,33 @@ def returned(state: State, event: WorkerReturned, clock: Clock) -> list[Effect]:
 
 
 def drained(state: State, event: WorkerDrained, clock: Clock) -> list[Effect]:
-    """No new work until it is resumed; what runs goes on."""
-    state.workers[event.worker].draining = event.on
+    """No new work until it is resumed, or its time has come; what runs goes on."""
+    worker = state.workers[event.worker]
+    worker.draining = event.on
+    told = (event.user, event.reason, event.until_ms) if event.on else ("", "", 0)
+    worker.drained_by, worker.drain_reason, worker.drain_until_ms = told
+    watch_drain(state, worker, clock)
     state.touched.workers[event.worker] = None
     state.touch_worker(event.worker)
     lanes.wake_worker(state, event.worker)
     kind = "worker_draining" if event.on else "worker_resumed"
-    return [Note(kind, worker=event.worker, data={"user": event.user})]
+    data = {"user": event.user} | ({"reason": event.reason} if event.reason else {})
+    return [Note(kind, worker=event.worker, data=data)]
+
+
+def watch_drain(state: State, worker: Worker, clock: Clock) -> None:
+    """Look again when a drain is to end by itself."""
+    if worker.draining and worker.drain_until_ms:
+        wait_ms = min(max(0, worker.drain_until_ms - clock.at_ms), LONGEST_LOOK_MS)
+        state.set_timer(clock.now_ms + wait_ms, "drain", worker.id)
+
+
+def labelled(state: State, event: WorkerLabelled, clock: Clock) -> list[Effect]:
+    """People call a worker something; whoever asks for that may go there from now on."""
+    state.workers[event.worker].given = event.given
+    state.touched.workers[event.worker] = None
+    state.touch_worker(event.worker)
+    return [Note("worker_labelled", worker=event.worker, data={"user": event.user})]
 
 
 def left(state: State, event: WorkerLeft, clock: Clock) -> list[Effect]:
@@ -409,6 +436,7 @@ def left(state: State, event: WorkerLeft, clock: Clock) -> list[Effect]:
     if worker is None:
         return []
     worker.left = True
+    worker.gone_at_ms = worker.gone_at_ms or clock.at_ms
     state.touched.workers[event.worker] = None
     effects: list[Effect] = [Note("worker_left", worker=event.worker)]
     for uid in list(state.held.get(event.worker, ())):

@@ -328,7 +328,7 @@ def offer_of(worker: Worker, cards: tuple[Device, ...]) -> Offer:
         backend=backend,
         kinds=kinds,
         gpu_words=tuple(words),
-        labels=tuple(sorted(worker.labels.items())),
+        labels=tuple(sorted(worker.all_labels.items())),
         features=tuple(sorted(worker.features)),
     )
 

@@ -190,8 +190,20 @@ class WaitTimedOut(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class WorkerDrained(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """`until_ms` is a wall time, 0: until it is resumed."""
+
     worker: str
     on: bool
+    user: str = ""
+    reason: str = ""
+    until_ms: int = 0
+
+
+class WorkerLabelled(msgspec.Struct, frozen=True, array_like=True, tag=30):
+    """`given` are all labels that people gave it."""
+
+    worker: str
+    given: dict[str, str]
     user: str = ""
 
 
@@ -326,6 +338,7 @@ Fact = (
     | AttemptRevoked
     | WaitTimedOut
     | WorkerDrained
+    | WorkerLabelled
     | WorkerLeft
     | LimitPassed
     | EpochStarted

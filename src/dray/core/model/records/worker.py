@@ -14,6 +14,9 @@ from dray.core.model.units import GB, format_seconds
 class Worker(msgspec.Struct, kw_only=True, array_like=True):
     """One machine as it registered. Without `features` it is a base-only peer and gets nothing outside base. `owner` is
     the id of the token that it registered with: nobody else may speak for it.
+
+    `given` are labels that people gave it, before its own. `drain_until_ms` (wall time, 0: until it is resumed) and
+    what stands beside it belong to `draining`. `gone_at_ms`: since when it is away.
     """
 
     id: str
@@ -34,6 +37,20 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     registered_at_ms: int = 0
     resources: dict[str, int] = {}
     owner: str = ""
+    given: dict[str, str] = {}
+    drained_by: str = ""
+    drain_reason: str = ""
+    drain_until_ms: int = 0
+    gone_at_ms: int = 0
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        """What it is called by: what people say of it counts before what it says itself."""
+        return self.labels | self.given if self.given else self.labels
+
+    def is_stale(self, at_ms: int, after_ms: int) -> bool:
+        """Whether it has been away for so long that lists leave it out."""
+        return bool(self.gone_at_ms) and at_ms - self.gone_at_ms > after_ms
 
 
 class Presence(msgspec.Struct, kw_only=True):

@@ -346,6 +346,13 @@ WORKERS = (
             Edit("dray.core.scheduling.capacity.matching:presence", "if room.draining:", "if False:"),
         ),
     ),
+    _one(
+        "drain-without-end",
+        "A worker that was drained until a moment stays drained.",
+        "dray.core.lifecycle.timers:_drain",
+        'return [WorkerDrained(worker_id, False, reason="its time is over")]',
+        "return []",
+    ),
 )
 
 ROOM = (

@@ -34,7 +34,7 @@ from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions import calls as call_commands
-from dray.hub.decisions import commands, edits
+from dray.hub.decisions import commands, edits, machines
 from dray.hub.decisions import policy as policy_changes
 from dray.hub.decisions.commands import KeyMemory, Sources
 from dray.hub.engine.inbox import Inbox
@@ -147,6 +147,7 @@ class HubLife:
         self.stop_asked_ms: dict[str, int] = {}
         self.replaced_ms = -1
         self.waits_since: dict[str, tuple[int, int]] = {}
+        self.drained_ms: dict[str, int] = {}
         self.turn_ms = self.world.now_ms
         self._knocks: list[tuple[SimSession, int]] = []
         self.braked_ms = -1
@@ -247,9 +248,13 @@ class HubLife:
         """Replace the policy as an operator would."""
         self.post(policy_changes.apply_policy(USER, policy, True, lambda state, change: True), done)
 
-    def drain(self, worker: str, on: bool) -> None:
+    def drain(self, worker: str, on: bool, until: str = "") -> None:
         """Drain or resume as an operator would."""
-        self.post(commands.drain(USER, worker, on, lambda state, worker_id: None))
+        self.post(machines.drain(USER, worker, on, lambda state, worker_id: None, until=until))
+
+    def remove_worker(self, worker: str) -> None:
+        """Remove a worker as an operator would; one that is here, or may run something, is left alone."""
+        self.post(machines.remove(USER, worker, False, lambda state, worker_id: None))
 
     def add_calls(self, body: Calls, done: Any) -> None:
         """Add calls to a job as a client would; answers how many it has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from dray.core.lifecycle.happenings.workers import LONGEST_LOOK_MS
 from dray.core.model.records.records import Attempt, Phase
 from dray.sim.faults.nodes.hub_life import HOUSEKEEPING_MS, HubLife
 from dray.sim.faults.nodes.runs import Runs
@@ -19,6 +20,7 @@ def find_overdue(life: HubLife, runs: Runs) -> list[str]:
         *_losses(life),
         *_unaccepted(life),
         *_waits(life),
+        *_drains(life),
         *_stops(life, runs),
         *_unconfirmed(life, runs),
         *_zombies(life, runs),
@@ -104,6 +106,19 @@ def _waits(life: HubLife) -> Iterator[str]:
         life.waits_since[job.id] = (began_ms, job.waiting_since_ms)
         if now_ms - began_ms > job.timeout_ms + SHORT_SLACK_MS:
             yield f"job {job.id} waits since {now_ms - began_ms} ms, its scheduling timeout is {job.timeout_ms}"
+
+
+def _drains(life: HubLife) -> Iterator[str]:
+    """A drain that is to end by itself does, by the wall clock of the hub, which may be set back and forth."""
+    at_ms = life.clock().at_ms
+    for worker in life.state.workers.values():
+        if worker.draining and worker.drain_until_ms and at_ms > worker.drain_until_ms:
+            since_ms = life.drained_ms.setdefault(worker.id, life.world.now_ms)
+            waits_ms = life.world.now_ms - since_ms
+            if waits_ms > LONGEST_LOOK_MS + SHORT_SLACK_MS:
+                yield f"worker {worker.id} is drained {waits_ms} ms after that was to end"
+        else:
+            life.drained_ms.pop(worker.id, None)
 
 
 def _stops(life: HubLife, runs: Runs) -> Iterator[str]:
