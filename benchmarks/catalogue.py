@@ -21,6 +21,7 @@ CATALOGUE = (
     "worker_reconnect",
     "start_times",
     "heartbeat_latency",
+    "bulk_changes",
     "busy_workers",
     "core_passes",
     "core_curves",

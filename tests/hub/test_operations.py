@@ -39,12 +39,13 @@ ASKS = {
     "list_jobs": Ask(payload={"states": ["pending"], "limit": 2}, query="?state=pending&limit=2"),
     "list_tasks": Ask(payload={"limit": 5}, query="?limit=5"),
     "cancel_job": Ask({"task": 0}, {"task": 0}),
+    "act_on_jobs": Ask({"action": "hold", "queue": "none"}, {"action": "hold", "queue": "none"}),
     "edit_job": Ask({"priority": 3}, {"changes": {"priority": 3}}),
     "plan_job": Ask(make_spec("planned"), {"spec": make_spec("planned")}),
     "list_preemptions": Ask(payload={"user": "ana"}, query="?user=ana"),
 }
 # Where neither end says which job is meant.
-UNNAMED = ("list_jobs", "plan_job", "list_preemptions")
+UNNAMED = ("list_jobs", "act_on_jobs", "plan_job", "list_preemptions")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_every_operation_is_served_and_nothing_else_is() -> None:
     assert {*BY_HTTP, *BY_CHANNEL} - OPERATIONS.keys() == {"tell_alive", "tell_ready", "show_openapi"}
     assert OPERATIONS.keys() <= {*BY_HTTP, *BY_CHANNEL}
     assert set(MESSAGES) == set(CLIENT_PAYLOADS.values())
-    assert len(BOTH) == 11
+    assert len(BOTH) == 12
 
 
 @pytest.mark.parametrize("name", list(OPERATIONS))

@@ -175,3 +175,18 @@ def test_a_queue_that_is_not_listed_behaves_like_the_default_one() -> None:
     policy = Policy(queues={"default": Queue(order="sjf")})
     assert policy.queue("other").order == "sjf"
     assert not policy.admits("other")
+
+
+def test_what_was_cancelled_at_the_front_of_a_full_line_is_walked_over_once(cluster: Cluster) -> None:
+    crowd(cluster, Queue())
+    for number in range(200):
+        cluster.submit(f"j{number}")
+    for number in range(150):
+        cluster.cancel(f"j{number}")
+    # Something changes about the line, so that the next pass looks at it and finds no room again.
+    cluster.submit("last")
+    cluster.run(cluster.current("first"))
+    cluster.state.backlog.wake(cluster.state.jobs["last"].shape)
+    cluster.turn()
+    (bucket,) = cluster.state.backlog.buckets.values()
+    assert bucket.entries[bucket.head].job_id == "j150", "no pass walks over the others again"

@@ -128,6 +128,11 @@ class FakeHub:
         self.note("requeue", caller, job_id, index)
         return job_document(job_id, "running")
 
+    async def act(self, caller: Caller, ask: Any) -> dict[str, Any]:
+        self.note("act", caller, ask)
+        empty: dict[str, Any] = {"ids": [], "states": {}, "users": {}, "unchanged": {}}
+        return {"action": ask.action, "dry_run": ask.dry_run, "count": 0, **empty}
+
     async def edit(self, caller: Caller, job_id: str, changes: Any) -> dict[str, Any]:
         self.note("edit", caller, job_id, changes)
         return job_document(job_id, "pending")

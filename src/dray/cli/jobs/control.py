@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from dray.cli.base.completion import complete_job
 from dray.cli.base.hub import HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand, Session, pass_session
+from dray.cli.jobs.bulk import act_on_selected, selection_options, selects
 from dray.cli.jobs.jobs import change_each, split_id
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -29,10 +31,13 @@ def _whole(job_id: str, index: int, verb: str) -> str:
 
 
 @click.command("hold", cls=HubCommand)
-@click.argument("jobs", nargs=-1, required=True, metavar="ID...")
+@click.argument("jobs", nargs=-1, metavar="[ID]...", shell_complete=complete_job)
+@selection_options
 @pass_session
-def hold(session: Session, jobs: tuple[str, ...]) -> int:
-    """Keep jobs from starting until they are released. What runs already goes on."""
+def hold(session: Session, jobs: tuple[str, ...], **given: Any) -> int:
+    """Keep jobs from starting until they are released: these, or all that are what flags say. What runs goes on."""
+    if selects(given, jobs):
+        return act_on_selected(session, "hold", given)
 
     def ask(job_id: str, index: int) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = session.hub.call("POST", job_path(_whole(job_id, index, "held"), "/hold"))
@@ -42,10 +47,13 @@ def hold(session: Session, jobs: tuple[str, ...]) -> int:
 
 
 @click.command("release", cls=HubCommand)
-@click.argument("jobs", nargs=-1, required=True, metavar="ID...")
+@click.argument("jobs", nargs=-1, metavar="[ID]...", shell_complete=complete_job)
+@selection_options
 @pass_session
-def release(session: Session, jobs: tuple[str, ...]) -> int:
-    """Let held jobs start; they keep the place in the queue that they had."""
+def release(session: Session, jobs: tuple[str, ...], **given: Any) -> int:
+    """Let held jobs start, these or all that are what flags say; they keep the place in the queue that they had."""
+    if selects(given, jobs):
+        return act_on_selected(session, "release", given)
 
     def ask(job_id: str, index: int) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = session.hub.call(
@@ -57,13 +65,16 @@ def release(session: Session, jobs: tuple[str, ...]) -> int:
 
 
 @click.command("requeue", cls=HubCommand)
-@click.argument("jobs", nargs=-1, required=True, metavar="ID[/INDEX]...")
+@click.argument("jobs", nargs=-1, metavar="[ID[/INDEX]]...", shell_complete=complete_job)
+@selection_options
 @pass_session
-def requeue(session: Session, jobs: tuple[str, ...]) -> int:
+def requeue(session: Session, jobs: tuple[str, ...], **given: Any) -> int:
     """Stop what runs of jobs or single tasks (ID/INDEX) and queue it again, in its old place.
 
     It uses up neither retries nor losses. A job that has ended stays as it is: `dray submit --from ID` runs it again.
     """
+    if selects(given, jobs):
+        return act_on_selected(session, "requeue", given)
 
     def ask(job_id: str, index: int) -> Mapping[str, Any]:
         body = {"task": index} if index >= 0 else {}

@@ -12,6 +12,7 @@ from dray.cli.base.completion import complete_job
 from dray.cli.base.exit_codes import has_ended
 from dray.cli.base.hub import Hub, HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand, Session, pass_session
+from dray.cli.jobs.bulk import act_on_selected, selection_options, selects
 from dray.core.model.ids import split_task_id
 from dray.errors import DrayError
 
@@ -61,11 +62,20 @@ def show(session: Session, job: str) -> None:
 
 
 @click.command("cancel", cls=HubCommand)
-@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@click.argument("jobs", nargs=-1, shell_complete=complete_job, metavar="[ID[/INDEX]]...")
+@selection_options
 @click.option("--grace", metavar="TIME", help="Time between TERM and KILL.  [default: that of the tier]")
 @pass_session
-def cancel(session: Session, jobs: tuple[str, ...], grace: str | None) -> int:
-    """Cancel jobs or single tasks (ID/INDEX); one that has ended already stays as it is."""
+def cancel(session: Session, jobs: tuple[str, ...], grace: str | None, **given: Any) -> int:
+    """Cancel jobs or single tasks (ID/INDEX), or all jobs that are what flags say; what has ended stays as it is.
+
+    \b
+      dray cancel ID OTHER/3
+      dray cancel --state pending --label sweep=7
+      dray cancel --name 'eval-*' --dry-run
+    """
+    if selects(given, jobs):
+        return act_on_selected(session, "cancel", given, **_read_grace(grace))
 
     def ask(job_id: str, index: int) -> Mapping[str, Any]:
         return request_cancel(session.hub, job_id, index, grace)
@@ -99,14 +109,14 @@ def change_each(
 
 def request_cancel(hub: Hub, job_id: str, index: int = -1, grace: str | None = None) -> dict[str, Any]:
     """Ask the hub to stop a job, or one task of it."""
+    body = _read_grace(grace) | ({"task": index} if index >= 0 else {})
+    return dict(hub.call("POST", job_path(job_id, "/cancel"), body=body))
+
+
+def _read_grace(grace: str | None) -> dict[str, Any]:
     from dray.core.model.units import parse_seconds
 
-    body: dict[str, Any] = {}
-    if index >= 0:
-        body["task"] = index
-    if grace is not None:
-        body["grace_s"] = parse_seconds(grace)
-    return dict(hub.call("POST", job_path(job_id, "/cancel"), body=body))
+    return {} if grace is None else {"grace_s": parse_seconds(grace)}
 
 
 def _tell_cancel(job: Mapping[str, Any]) -> str:

@@ -244,6 +244,35 @@ class AsyncHub:
         payload: dict[str, Any] = {"id": job_id, **({"task": index} if index >= 0 else {})}
         return Status(await self._channel.ask("requeue", payload))
 
+    async def act(
+        self,
+        action: str,
+        ids: Sequence[AnyJob] = (),
+        states: Sequence[str] = (),
+        user: str = "",
+        queue: str = "",
+        name: str = "",
+        labels: Mapping[str, str] | None = None,
+        all: bool = False,  # noqa: A002 - the word of the command line and of the HTTP API
+        dry_run: bool = False,
+        grace_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Cancel, hold, release or requeue every job that lives and is all of what is given; `dry_run` counts them."""
+        payload: dict[str, Any] = {
+            "action": action,
+            "ids": [id_of(job) for job in ids],
+            "states": list(states),
+            "user": user,
+            "queue": queue,
+            "name": name,
+            "labels": dict(labels or {}),
+            "all": all,
+            "dry_run": dry_run,
+            "grace_s": grace_s,
+        }
+        answer: dict[str, Any] = await self._channel.ask("act", payload)
+        return answer
+
     async def edit(self, job: AnyJob, **terms: Any) -> Status:
         """Change a job that waits, with the keywords of `submit`; None takes one back to its default."""
         nodes = (await self.status(job)).get("spec", {}).get("node_count", 1) if "gpus" in terms else 1

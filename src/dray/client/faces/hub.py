@@ -241,6 +241,15 @@ class Hub:
         status: Status = self._call("requeue", _id_of(job))
         return status
 
+    def act(self, action: str, ids: Sequence[AnyJob] = (), **which: Any) -> dict[str, Any]:
+        """Cancel, hold, release or requeue many jobs at once: those that live and are all of what is given.
+
+        `states`, `user`, `queue`, `name` (with `*` and `?`), `labels`, or `all=True`; `dry_run=True` only counts them.
+        The answer has `count`, `states`, `users`, and `unchanged` with the reasons.
+        """
+        answer: dict[str, Any] = self._call("act", action, [_id_of(job) for job in ids], **which)
+        return answer
+
     def edit(self, job: AnyJob, **terms: Any) -> Status:
         """Change a job that waits, with the keywords of `submit`; None takes one back to its default."""
         status: Status = self._call("edit", _id_of(job), **terms)

@@ -30,7 +30,7 @@ from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import portions, spread, work_off
 from dray.hub.calls.reading import CallReader, call_of
-from dray.hub.decisions import commands, edits, machines
+from dray.hub.decisions import bulk, commands, edits, machines
 from dray.hub.decisions.commands import KeyMemory, Sources, owned
 from dray.hub.documents.public_feed import Feed, FeedEvent
 from dray.hub.documents.records import (
@@ -46,6 +46,7 @@ from dray.hub.engine.failed_turns import Setbacks
 from dray.hub.rows import Rows, job_row
 from dray.hub.store.base import JobFilter, Store
 from dray.hub.workers.outputs import Outputs
+from dray.wire.messages.client import Act
 
 VIEWED_JOBS = 128
 # Of so many new jobs the documents are made with the turn that made them; of the rest in slices behind it.
@@ -183,6 +184,21 @@ class Answers:
 
     async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
         return await self._change(caller, edits.edit, job_id, wanted, self.calls)
+
+    async def act(self, caller: Caller, ask: Act) -> Document:
+        """Change many jobs, a turn's worth at a time: whoever asks hears of it when the last of them is recorded."""
+        bulk.check_act(caller, ask)
+        chosen = await work_off(self._engine, lambda state: bulk.choose_steps(state, caller, ask))
+        changed = len(chosen.ids)
+        for first in range(0, 0 if ask.dry_run else changed, bulk.TURN_JOBS):
+            some = chosen.ids[first : first + bulk.TURN_JOBS]
+            left = await self._engine.change(
+                bulk.act(caller, ask, some), len(some), caller.user, (ask, some[0]), "act"
+            )
+            for why, count in left.items():
+                chosen.unchanged[why] = chosen.unchanged.get(why, 0) + count
+                changed -= count
+        return bulk.spell(ask, chosen, changed)
 
     async def _change(
         self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any, reader: Rows | CallReader

@@ -461,6 +461,7 @@ MESSAGES: dict[type[msgspec.Struct], Message] = {
     wire.Hold: Message(OPERATIONS["hold_job"]),
     wire.Release: Message(OPERATIONS["release_job"]),
     wire.Requeue: Message(OPERATIONS["requeue_job"]),
+    wire.Act: Message(OPERATIONS["act_on_jobs"]),
     wire.Edit: Message(OPERATIONS["edit_job"]),
     wire.Why: Message(OPERATIONS["explain_job"], lambda body: asks.ExplainJob(body.id)),
     wire.Plan: Message(OPERATIONS["plan_job"], _read_plan),

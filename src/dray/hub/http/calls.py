@@ -321,6 +321,7 @@ ROUTES: tuple[Route, ...] = (
          headers=_ONCE),
     _api("POST", "/jobs:batch", "submit_batch", body=_BATCH, read=_read_batch, write=_write_batch, statuses=(200, 201),
          headers=_ONCE, list_body=True),
+    _api("POST", "/jobs:act", "act_on_jobs", body=wire.Act, read=lambda request: read_struct(wire.Act, request.body)),
     _api("GET", "/jobs", "list_jobs", params=_JOB_FILTERS, read=_read_filter),
     _api("GET", "/jobs/{id}", "show_job", params=(_WAIT,), waits="wait_s"),
     _api("GET", "/jobs/{id}/tasks", "list_tasks", params=(_STATE, _LIMIT, _CURSOR), read=_read_tasks),

@@ -49,6 +49,8 @@ JOBS = (
     Operation("requeue_job", "Stop what runs of a job and queue it again", SUBMIT, wire.Requeue, shapes.JobDocument,
               lambda desk, caller, ask: desk.service.requeue(caller, ask.id, ask.task),
               repeat="anew", errors=(Conflict,)),
+    Operation("act_on_jobs", "Cancel, hold, release or requeue many jobs at once, or count them", SUBMIT, wire.Act,
+              shapes.ActAnswer, lambda desk, caller, ask: desk.service.act(caller, ask), weight=5, repeat="anew"),
     Operation("edit_job", "Change a job that waits", SUBMIT, wire.Edit, shapes.JobDocument,
               lambda desk, caller, ask: desk.service.edit(caller, ask.id, ask.changes),
               repeat="same", errors=(Conflict,)),

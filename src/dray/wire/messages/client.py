@@ -8,7 +8,7 @@ spelled here, so that neither can drift from the other.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -30,6 +30,7 @@ _NOTHING = msgspec.Raw(b"\x80")
 _NULL = b"\xc0"
 Rows = Annotated[int, Meta(ge=1, le=MAX_ROWS)]
 Grace = Annotated[float, Meta(ge=0, le=86400)]
+Action = Literal["cancel", "hold", "release", "requeue"]
 
 
 class Submit(msgspec.Struct, forbid_unknown_fields=True):
@@ -125,6 +126,24 @@ class Requeue(msgspec.Struct, forbid_unknown_fields=True):
     task: Small | None = None
 
 
+class Act(msgspec.Struct, forbid_unknown_fields=True):
+    """Change many jobs at once: those that live and are all of what is given here. `name` may hold `*` and `?`.
+
+    Where nothing is given, `all` has to be. `dry_run` only counts them.
+    """
+
+    action: Action
+    ids: Annotated[list[IdText], Meta(max_length=MAX_IDS)] = []
+    states: Few[Word] = []
+    user: IdText = ""
+    queue: IdText = ""
+    name: IdText = ""
+    labels: FewNamed[Line] = {}
+    all: bool = False
+    dry_run: bool = False
+    grace_s: Grace | None = None
+
+
 class Edit(msgspec.Struct, forbid_unknown_fields=True):
     """Change a job that waits: fields of its spec, null for a default."""
 
@@ -198,6 +217,7 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "hold": Hold,
     "release": Release,
     "requeue": Requeue,
+    "act": Act,
     "edit": Edit,
     "why": Why,
     "plan": Plan,

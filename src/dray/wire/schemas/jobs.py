@@ -308,6 +308,21 @@ class RequeueRequest(msgspec.Struct):
     task: Annotated[int, Meta(ge=0, le=10**9, description="index of one task")] | None = None
 
 
+class ActAnswer(msgspec.Struct):
+    """What a request about many jobs came to, or would come to: how many, as they stood, and the first of them.
+
+    `unchanged` counts those that were asked for and left as they are, by the reason.
+    """
+
+    action: str
+    dry_run: bool
+    count: int
+    ids: list[str]
+    states: dict[str, int]
+    users: dict[str, int]
+    unchanged: dict[str, int]
+
+
 class TokenRequest(msgspec.Struct):
     """A token to be made; without `user` for the caller. With `worker` for that worker alone: its token so far ends.
 

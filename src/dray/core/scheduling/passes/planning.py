@@ -306,6 +306,8 @@ def settle_plan(state: State, decided: Plan) -> PassSettled:
         note_parked(state, memory.needs, shape)
     # Perhaps none of an owner's shape was awake: whoever comes next must not stand behind an entry that means nothing.
     stale = dict(stale_heads(state, (line for line in decided.owned if line in backlog.buckets)))
+    # Also of what found no room: else each pass walks over all that was cancelled or held at its front so far.
+    stale.update(stale_heads(state, (line for shape in parked for line in backlog.of_shape.get(shape, ()))))
     seen = []
     for shape in backlog.awake:
         if shape in parked:
