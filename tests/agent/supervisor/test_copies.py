@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,22 @@ async def test_a_dismissed_supervisor_leaves_when_the_last_attempt_has_ended(mak
     await rig.ends()
     await rig.wait_until(lambda: not rig.is_alive(rig.pid), "it left")
     assert len((await rig.open())["attempts"]) == 2
+
+
+async def test_a_goodbye_is_heard_of_an_agent_that_did_not_wait_for_an_answer(make_rig):
+    rig = make_rig()
+    state = await rig.open()
+    rig.run(rig.task("a-1", "sleep", "1000"))
+    await rig.next("started")
+    os.kill(state["pid"], signal.SIGSTOP)
+    try:
+        rig.cancel("a-1", "user", 0.0)
+        rig.send({"op": "ping"})
+        rig.send({"op": "leave"})
+        await rig.close()
+    finally:
+        os.kill(state["pid"], signal.SIGCONT)
+    await rig.wait_until(lambda: not rig.is_alive(state["pid"]), "it left")
 
 
 def test_what_a_copy_says_of_its_original_is_forgotten(tmp_path):

@@ -1,7 +1,8 @@
 """One agent's connection: lines of JSON in, lines of JSON out, never blocking the loop.
 
 Knows framing and nothing of what the messages mean. Both directions are bounded: a peer that sends an endless line or
-stops reading is dropped, and finds the whole state again when it comes back.
+stops reading is dropped, and finds the whole state again when it comes back. One that has closed is read to its end all
+the same, though nothing can be told it any more: its last word may be its goodbye.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Connection:
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._backlog = bytearray()
+        self._hung_up = False
         self.greeted = False
         self.state: Record | None = None
         self.closed = False
@@ -76,7 +78,7 @@ class Connection:
 
     def send(self, *events: Record) -> None:
         """All in one piece: each write wakes the agent."""
-        if self.closed or not events:
+        if self.closed or self._hung_up or not events:
             return
         for event in events:
             self._backlog += _dump(event).encode() + b"\n"
@@ -88,8 +90,8 @@ class Connection:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self.close()
-            return
+            self._hung_up = True
+            sent = len(self._backlog)
         del self._backlog[:sent]
         if len(self._backlog) > BACKLOG_MAX_BYTES:
             self.close()
