@@ -124,6 +124,16 @@ def test_the_whole_array_ends_with_what_waits_what_waits_again_and_what_runs(clu
     assert cluster.held("w1") == []
 
 
+def test_a_cancelled_job_says_how_much_of_it_had_not_started(cluster: Cluster) -> None:
+    cluster.join("w1", credit=3)
+    cluster.submit("some", array={"last": 9})
+    cluster.submit("none")
+    for job_id in ("some", "none"):
+        cluster.cancel(job_id)
+    assert cluster.job("some").error == "cancelled by ann when 7 of its 10 tasks had not started"
+    assert cluster.job("none").error == "cancelled by ann before it started"
+
+
 def test_a_cancelled_attempt_that_is_lost_frees_its_place_and_charges_nobody(cluster: Cluster) -> None:
     cluster.join("w1", credit=1, beats=False)
     cluster.submit()

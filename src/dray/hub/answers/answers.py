@@ -183,7 +183,9 @@ class Answers:
         return await self._change(caller, edits.requeue, job_id, index, self.calls)
 
     async def edit(self, caller: Caller, job_id: str, wanted: Mapping[str, Any]) -> Document:
-        return await self._change(caller, edits.edit, job_id, wanted, self.calls)
+        return await self._change(
+            caller, edits.edit, job_id, wanted, self.calls, low_space=self.sources.low_space
+        )
 
     async def act(self, caller: Caller, ask: Act) -> Document:
         """Change many jobs, a turn's worth at a time: whoever asks hears of it when the last of them is recorded."""
@@ -201,13 +203,19 @@ class Answers:
         return bulk.spell(ask, chosen, changed)
 
     async def _change(
-        self, caller: Caller, make: Callable[..., Any], job_id: str, what: Any, reader: Rows | CallReader
+        self,
+        caller: Caller,
+        make: Callable[..., Any],
+        job_id: str,
+        what: Any,
+        reader: Rows | CallReader,
+        **more: Any,
     ) -> Document:
         def finish(state: State, _: str, note: str) -> Document:
             document = self.documents.document(state, caller, job_id)
             return document | {"note": note} if note else document
 
-        decide = make(caller, job_id, what, reader, finish)
+        decide = make(caller, job_id, what, reader, finish, **more)
         answer: Document = await self._engine.change(
             decide, 1, caller.user, (job_id, what), make.__name__, wants=(job_row(job_id),)
         )
@@ -401,7 +409,11 @@ class Answers:
             checks = [{"name": "invariants", "ok": not found, "detail": "; ".join(found[:20])}]
             low = self._parts.low_space()
             checks.append(
-                {"name": "disk", "ok": not low, "detail": "nearly full: submits are refused" if low else ""}
+                {
+                    "name": "disk",
+                    "ok": not low,
+                    "detail": "nearly full: submits and edits are refused" if low else "",
+                }
             )
             braked = "over half the workers fell silent at once: no loss is decided" if state.braked else ""
             checks.append({"name": "mass-loss brake", "ok": not state.braked, "detail": braked})

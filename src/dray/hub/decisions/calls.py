@@ -19,7 +19,6 @@ from dray.errors import (
     InvalidInput,
     InvalidSpec,
     MissingBlobs,
-    NoSpace,
     NotFound,
     Problem,
     TooLarge,
@@ -28,6 +27,7 @@ from dray.hub.access.caller import Caller
 from dray.hub.calls.arguments import ArgsMemory, pack_args
 from dray.hub.calls.results import digests_of
 from dray.hub.decisions.commands import Sources, owned, read_specs, submit
+from dray.hub.decisions.edits import check_space
 from dray.hub.engine.turns import Decision
 from dray.hub.store.base import AuditRecord, BlobRef, Chunk
 from dray.wire.messages.client import Calls, open_document
@@ -126,10 +126,8 @@ def _extend(state: State, body: Calls, job: Job, sources: CallSources) -> list[E
         raise Closed(f"job {job.id} {why} with {job.total} calls and takes no more: send these to a new job")
     if closed or (fresh <= 0 and not body.close):
         return []
-    if fresh > 0 and sources.submit.low_space():
-        raise NoSpace(
-            "the hub's disk is nearly full: new calls are refused until there is room; running work goes on"
-        )
+    if fresh > 0:
+        check_space(sources.submit.low_space, "new calls")
     if job.total + max(fresh, 0) > MAX_TASKS:
         raise TooLarge(
             f"job {job.id} would have {job.total + fresh} calls, the limit is {MAX_TASKS}: open another one"

@@ -19,10 +19,10 @@ from dray.core.model.records.records import Job
 from dray.core.model.specs.check import MAX_PROBLEMS, check_spec
 from dray.core.model.specs.dependency import read_need
 from dray.core.model.specs.spec import JobSpec, pack_spec, unpack_spec
-from dray.errors import Conflict, Forbidden, InvalidSpec, NoSpace, NotFound, Problem, TooLarge
+from dray.errors import Conflict, Forbidden, InvalidSpec, NotFound, Problem, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
-from dray.hub.decisions.edits import check_deadlines
+from dray.hub.decisions.edits import check_deadlines, check_space
 from dray.hub.decisions.pacing import SubmitPacing
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import Open, resolve
@@ -173,10 +173,7 @@ def submit(
             ids = known
             return Decision(answer=lambda after: finish(after, ids, False))
         check_queues(state.policy, specs)
-        if sources.low_space():
-            raise NoSpace(
-                "the hub's disk is nearly full: new jobs are refused until there is room; running work goes on"
-            )
+        check_space(sources.low_space, "new jobs")
         check_deadlines(specs, clock)
         needs = resolve(sources.calls, caller, specs)
         if sources.pacing is not None:

@@ -18,7 +18,7 @@ from dray.core.model.records.records import Attempt, Job, JobState
 from dray.core.model.specs.check import check_spec
 from dray.core.model.specs.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
 from dray.core.model.units import parse_moment
-from dray.errors import Conflict, InvalidInput, InvalidSpec, NotFound, Problem
+from dray.errors import Conflict, InvalidInput, InvalidSpec, NoSpace, NotFound, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.policy import check_queue
@@ -95,9 +95,17 @@ def _task_state(calls: CallReader, job: Job, index: int) -> JobState | None:
 
 
 def edit(
-    caller: Caller, job_id: str, changes: Mapping[str, Any], calls: CallReader, finish: Finish
+    caller: Caller,
+    job_id: str,
+    changes: Mapping[str, Any],
+    calls: CallReader,
+    finish: Finish,
+    low_space: Callable[[], bool],
 ) -> Callable[[State, Clock], Decision]:
-    """Make the decision of one edit: a new spec made of the old one and the changes, checked whole."""
+    """Make the decision of one edit: a new spec made of the old one and the changes, checked whole.
+
+    It is stored beside the old one, so a disk that is nearly full has no room for it; a hold starts nothing new.
+    """
     if not changes:
         raise InvalidInput("nothing is to be changed: give at least one field of the job")
 
@@ -115,6 +123,8 @@ def edit(
         if spec.after != before.after:
             after = resolve_edit(calls, caller, job, spec.after)
         if spec != before:
+            if changes != {"hold": True}:
+                check_space(low_space, "changes of jobs")
             events.append(JobEdited(job_id, pack_spec(spec), caller.user, after))
         if "hold" in changes and spec.hold != job.held:
             events.append(HoldChanged(job_id, spec.hold, caller.user))
@@ -191,6 +201,14 @@ def check_deadlines(specs: Sequence[JobSpec], clock: Clock) -> None:
             prefix = f"[{place}]." if len(specs) > 1 else ""
             problems.append(Problem(f"{prefix}deadline", f"{spec.deadline} is in the past"))
     _refuse(problems)
+
+
+def check_space(low_space: Callable[[], bool], what: str) -> None:
+    """Refuse what makes the store grow while there is hardly room for the results of what runs."""
+    if low_space():
+        raise NoSpace(
+            f"the hub's disk is nearly full: {what} are refused until there is room; running work goes on"
+        )
 
 
 def _check_stage(job: Job, before: JobSpec, spec: JobSpec) -> None:

@@ -36,10 +36,16 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
     for index in range(job.cursor) if job.gang else live:
         effects += _cancel_task(state, job, index, event, clock)
     if job.untouched:
-        job.killed += job.untouched
-        state.backlog.count(job.queue, -job.untouched)
+        left = job.untouched
+        job.killed += left
+        state.backlog.count(job.queue, -left)
         job.rest = JobState.KILLED
-        job.error = "cancelled before it started"
+        when = (
+            f"when {left:,} of its {job.total:,} tasks had not started"
+            if left < job.total
+            else "before it started"
+        )
+        job.error = f"{_who(event)} {when}"
     return effects + jobs.settle(state, job, clock)
 
 

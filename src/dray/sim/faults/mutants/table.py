@@ -114,8 +114,8 @@ TURNS = (
         "full-disk-ignored",
         "New jobs are taken on while the hub's disk is full.",
         _COMMANDS + "submit",
-        "if sources.low_space():",
-        "if False:",
+        'check_space(sources.low_space, "new jobs")',
+        "pass",
     ),
     _one(
         "stale-session-heard",

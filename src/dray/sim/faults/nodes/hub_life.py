@@ -241,7 +241,8 @@ class HubLife:
 
     def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
         """Edit as a client would."""
-        decide = edits.edit(USER, job_id, wanted, self.calls, lambda state, job_id, note: note)
+        # Whoever edits has room here: what a full disk refuses is watched at submits, by the same check.
+        decide = edits.edit(USER, job_id, wanted, self.calls, lambda state, job_id, note: note, lambda: False)
         self.post(decide, done, wants=(job_row(job_id),))
 
     def apply_policy(self, policy: Policy, done: Any) -> None:
