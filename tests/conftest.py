@@ -12,7 +12,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests import warm
 from tests.leftovers import Leftovers
+
+from dray.testing.hub_process import RunningHub
 
 POLL_S = 0.01
 
@@ -24,6 +27,9 @@ hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
 )
 
+# A hub of a test is forked from an interpreter that has loaded it.
+RunningHub.popen = warm.Popen
+
 # Tests of processes wait as long as they compute: with so many workers more than cores, no core does.
 EXTRA_WORKERS = 2
 
@@ -31,6 +37,11 @@ EXTRA_WORKERS = 2
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and os.path.isdir("/proc/self"):
         config.pluginmanager.register(Leftovers(), "leftovers")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    warm.stop()
 
 
 @pytest.hookimpl(optionalhook=True)

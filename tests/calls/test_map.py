@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import warm
 
 import dray
 from dray.client.faces.private_hub import PrivateHub
@@ -161,7 +162,7 @@ def test_a_hub_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     from dray.testing import running_hub
 
     with running_hub(tmp_path / "h") as running:
-        agent = subprocess.Popen(
+        agent = warm.Popen[bytes](
             [sys.executable, "-P", "-m", "dray.cli.main", "worker", "start", "--home", str(running.home)],
             env={**os.environ, "DRAY_WORKER_RECONNECT_MIN_S": "0.05", "DRAY_WORKER_RECONNECT_MAX_S": "0.2"},
             stdout=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 import dray
 from dray.client.faces.private_hub import PrivateHub
@@ -27,7 +28,7 @@ def impatient(tmp_path: Path) -> Iterator[RunningHub]:
     """A hub that closes an open array after half a second without calls."""
     with running_hub(tmp_path / "h", open_idle_s=0.5) as running:
         with (tmp_path / "agent.log").open("wb") as log:
-            agent = subprocess.Popen(
+            agent = warm.Popen[bytes](
                 [sys.executable, "-P", "-m", "dray.cli.main", "worker", "start", "--home", str(running.home)],
                 stdout=log,
                 stderr=log,

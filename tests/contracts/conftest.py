@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 
 HERE = Path(__file__).parent
 START_S = 30.0
@@ -62,9 +63,7 @@ class HubProcess:
             str(port),
         ]
         with (self.home / "hub.log").open("a") as log:
-            self.process = subprocess.Popen(
-                command, env=self._env, stdout=subprocess.PIPE, stderr=log, text=True
-            )
+            self.process = warm.Popen(command, env=self._env, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith("ready "):

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+from tests import warm
+
 T = TypeVar("T")
 ENDED = ("succeeded", "failed", "killed", "worker_failed", "unschedulable")
 DRAY = (sys.executable, "-P", "-m", "dray.cli.main")
@@ -130,7 +132,10 @@ class Agent:
 class Cluster:
     """One hub, any number of agents, one user's command line."""
 
-    def __init__(self, timers: Mapping[str, str] = CALM) -> None:
+    def __init__(
+        self, timers: Mapping[str, str] = CALM, popen: type[subprocess.Popen[bytes]] = warm.Popen
+    ) -> None:
+        self._popen = popen
         self.folder = Path(tempfile.mkdtemp(prefix="dr"))
         self.home = self.folder / "h"
         self.env = {
@@ -158,7 +163,7 @@ class Cluster:
     ) -> subprocess.Popen[bytes]:
         """Start a command in a session of its own, its output in a file."""
         with log.open("ab") as file:
-            process = subprocess.Popen(
+            process = self._popen(
                 [*words],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -346,15 +351,7 @@ class Cluster:
         self, *words: str | bytes, env: Mapping[str, str] = {}, cwd: Path | None = None, limit_s: float = 60.0
     ) -> Finished:
         """Run a command of the command line to its end."""
-        done = subprocess.run(
-            [*DRAY, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env={**self.env, **env},
-            cwd=cwd or self.folder,
-            timeout=limit_s,
-            check=False,
-        )
+        done = warm.run([*DRAY, *words], limit_s, env={**self.env, **env}, cwd=cwd or self.folder)
         return Finished(
             done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         )
@@ -369,11 +366,11 @@ class Cluster:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def members(self) -> list[int]:
-        """Every process whose HOME is this cluster's folder, or that came out of one."""
+        """Every process that was started here, has this cluster's folder as its HOME, or came out of one."""
         mark = f"HOME={self.folder}\0".encode()
-        found = []
+        found = [process.pid for process in self._spawned if process.poll() is None]
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
+            if entry.name.isdigit() and int(entry.name) not in (os.getpid(), *found):
                 with contextlib.suppress(OSError):
                     if mark in (entry / "environ").read_bytes() and is_alive(int(entry.name)):
                         found.append(int(entry.name))

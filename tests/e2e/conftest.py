@@ -13,7 +13,8 @@ _ROOT = str(Path(__file__).parents[2])
 if _ROOT not in sys.path:
     sys.path.append(_ROOT)
 
-from tests.e2e.cluster import CALM, Cluster  # noqa: E402 - only found after the line above
+from tests import warm  # noqa: E402 - only found after the line above
+from tests.e2e.cluster import CALM, Cluster  # noqa: E402 - as above
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def make_cluster() -> Iterator[Callable[..., Cluster]]:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Cluster]:
-    """A hub and one agent with four slots, shared by the tests of a module."""
-    cluster = Cluster()
+def site(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A hub and one agent with four slots, shared by the tests of a module, which may say how they start: `POPEN`."""
+    cluster = Cluster(popen=getattr(request.module, "POPEN", warm.Popen))
     try:
         cluster.start_hub()
         cluster.start_agent("w1")

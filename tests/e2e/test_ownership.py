@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -12,6 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.e2e.cluster import Cluster, wait_for
+
+# Words and surroundings of every process are looked at below, as the kernel shows them.
+POPEN = subprocess.Popen
 
 
 class Users(NamedTuple):

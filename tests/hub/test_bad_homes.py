@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.hub.asking import ask, wait_until
 from tests.hub.small_disk import fill_up, mounted, remount
 from websockets import ConnectionClosed
@@ -29,10 +29,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def refused(home: Path) -> str:
     """Start a hub that cannot start; gives what it said."""
     command = [sys.executable, "-m", "dray.cli.main", "hub", "--home", str(home), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = warm.run(command, 60)
+    said = done.stderr.decode()
     assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    assert "Traceback" not in said
+    return said
 
 
 def doctor(home: Path, capsys: pytest.CaptureFixture[str]) -> str:

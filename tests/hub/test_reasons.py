@@ -110,7 +110,7 @@ def test_plan_says_where_and_how_good_and_writes_nothing(hub: RunningHub, busy: 
     msgspec.convert(answer, PlanAnswer)
     assert answer["starts_now"]
     assert answer["summary"] == "it would start now"
-    assert answer["placements"] == [{"task": 0, "worker": "w1", "variant": "", "devices": []}]
+    assert answer["placements"] == [{"task": 0, "worker": "w1", "variant": "", "devices": [], "fake": False}]
     assert [each["worker"] for each in answer["candidates"]] == ["w1"]
     assert set(answer["candidates"][0]["terms"]) >= {"leftover"}
     status, answer = ask(hub, "POST", "/plan", {"command": ["true"], "gpu_count": 2, "array": {"last": 499}})

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from dray.errors import HubUnavailable
@@ -32,6 +32,9 @@ STOP_S = 15.0
 
 class RunningHub:
     """A hub process. `url`, `token` and `home` say how to reach it."""
+
+    # What starts the process: a suite that starts hundreds may have a quicker way.
+    popen: ClassVar[type[subprocess.Popen[str]]] = subprocess.Popen
 
     def __init__(self, home: Path, settings: Mapping[str, Any]) -> None:
         self.home, self._settings = home, settings
@@ -52,7 +55,7 @@ class RunningHub:
         port = str(urlsplit(self.url).port) if self.url else "0"
         command = [sys.executable, "-m", "dray.cli.main", "hub", "--home", str(self.home), "--port", port]
         with (self.home / "hub.err").open("w") as errors:
-            self._process = subprocess.Popen(
+            self._process = self.popen(
                 command,
                 stdout=subprocess.PIPE,
                 stderr=errors,

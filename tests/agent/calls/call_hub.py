@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from tests import warm
 
 from dray.functions.envelope import seal
 from dray.functions.failures import unpack_failure
@@ -161,7 +162,7 @@ class CallHub:
         known = len(self.registrations)
         words = [sys.executable, "-P", "-m", "dray.cli.main", "worker", "start", "--slots", str(slots)]
         with (self.folder / "agent.log").open("ab") as log:
-            self.agent = subprocess.Popen(
+            self.agent = warm.Popen(
                 words,
                 stdout=log,
                 stderr=log,
@@ -202,12 +203,13 @@ class CallHub:
 
     def close(self) -> None:
         self._listener.close()
+        if self.agent is not None:
+            self.agent.kill()
+            self.agent.wait()
         for _ in range(3):
             for pid, _ in self._processes():
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-        if self.agent is not None:
-            self.agent.wait()
         # Where agent and tasks meet that are different users lies elsewhere.
         with contextlib.suppress(OSError):
             shutil.rmtree(Path((self.folder / "h" / "worker" / "session.path").read_text()).parent)
