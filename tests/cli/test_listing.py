@@ -232,3 +232,52 @@ def test_status_names_who_is_away(hub, capsys):
     said = capsys.readouterr().out
     assert "1 away" in said or "2 away" in said, "the one of another test may be away too"
     assert "gone for" in said
+
+
+def test_what_failed_of_an_array_runs_again_as_a_new_job(hub, sweep, capsys):
+    assert main(["requeue", sweep, "--failed"]) == 0
+    said = capsys.readouterr()
+    again = said.out.strip()
+    assert said.err == f"{sweep}: 2 of its {SWEEP} tasks run again as {again}\n"
+    assert main(["tasks", again, "-o", "json"]) == 0
+    assert [task["array_index"] for task in json.loads(capsys.readouterr().out)["tasks"]] == [1, 3]
+    assert call(hub, "GET", f"/jobs/{again}")["spec"]["array"] == {"indices": "1,3"}
+    assert main(["show", again]) == 0
+    assert "array 1,3" in capsys.readouterr().out
+    assert main(["requeue", again, "--failed"]) == 0
+    assert "no task of it failed" in capsys.readouterr().err
+    with hub.connect() as client:
+        by_python = client.requeue_failed(sweep)
+        assert by_python is not None
+        assert by_python.status()["spec"]["array"] == {"indices": "1,3"}
+        assert client.requeue_failed(by_python) is None
+        listed = client.submit(["true"], array=[4, 2, 9], hold=True)
+        assert listed.status()["spec"]["array"] == {"indices": "2,4,9"}
+        for job in (again, by_python, listed):
+            client.cancel(job)
+
+
+def test_workers_of_every_version_are_told_of_a_range(hub):
+    with MockWorker(hub.url, hub.token, "w2") as worker:
+        worker.register()
+        spec = {"command": ["true"], "array": {"indices": "7,3,10-12", "limit": 4}}
+        job = call(hub, "POST", "/jobs", spec)
+        assert job["tasks"]["total"] == 5
+        seen = []
+        for _ in range(5):
+            worker.ready()
+            task = worker.assigned(30)
+            array = task.spec["array"]
+            number = int(task.task_id.rpartition("/")[2])
+            seen.append((array["first"] + number * array.get("step", 1), array["last"] - array["first"] + 1))
+            worker.accept(task)
+            worker.result(task)
+        assert seen == [(3, 5), (7, 5), (10, 5), (11, 5), (12, 5)]
+    for array, words in (
+        ({"indices": "1,x"}, "no list of array indices"),
+        ({"indices": "1,2", "last": 4}, "give one or the other"),
+        ({"indices": "1,2", "open": True}, "give one or the other"),
+        ({"indices": "0-200000,1"}, "lists more than 100,000"),
+    ):
+        status, answer = ask(hub, "POST", "/jobs", {"command": ["true"], "array": array})
+        assert (status, words in str(answer)) == (400, True), answer

@@ -208,6 +208,18 @@ def test_an_array_exits_as_its_first_failure_did(site: Cluster) -> None:
     assert "failed" in done.err
 
 
+def test_a_list_of_indices_and_its_failures_again(site: Cluster) -> None:
+    script = (
+        f'echo "$DRAY_ARRAY_INDEX of $DRAY_ARRAY_COUNT" >> {site.folder}/seen; test $DRAY_ARRAY_INDEX != 6'
+    )
+    done = site.dray("run", "--id", "listed", "-a", "2,5-6", "-c", "0", "--", "sh", "-c", script)
+    assert done.code == 1, done
+    assert sorted((site.folder / "seen").read_text().split("\n")) == ["", "2 of 3", "5 of 3", "6 of 3"]
+    again = site.dray("requeue", "listed", "--failed").out.strip()
+    assert site.wait_state(again, "failed")["spec"]["array"] == {"first": 6, "last": 6}
+    assert (site.folder / "seen").read_text().endswith("6 of 1\n")
+
+
 def test_a_job_file(site: Cluster) -> None:
     path = site.folder / "job.yaml"
     path.write_text("name: from-file\ncommand: [sh, -c, 'echo $GREETING; exit 4']\nenv: {GREETING: hello}\n")

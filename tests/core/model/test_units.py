@@ -112,13 +112,19 @@ def test_nonsense_spans(text: str | float) -> None:
         ("0-99:2", ArrayRange(0, 99, 2, 0)),
         ("0-99%8", ArrayRange(0, 99, 1, 8)),
         ("10-20:5%2", ArrayRange(10, 20, 5, 2)),
+        ("1,3,5-9%4", ArrayRange(0, 0, 1, 4, "1,3,5-9")),
+        ("9,5-8,1,6-7,3", ArrayRange(0, 0, 1, 0, "1,3,5-9")),
+        ("0-8:4,6", ArrayRange(0, 0, 1, 0, "0,4,6,8")),
+        ("4-6,1-3%2", ArrayRange(1, 6, 1, 2)),
     ],
 )
 def test_arrays(text: str, value: ArrayRange) -> None:
     assert parse_array(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "a", "5-1", "0-9:0", "1,2", "-3", "0-9%", "0--9"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "5-1", "0-9:0", "1,", "1,,2", "1,2%x", "1%2,3", "0-100000,7", "-3", "0-9%", "0--9"]
+)
 def test_nonsense_arrays_are_quoted(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_array(text)

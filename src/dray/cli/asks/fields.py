@@ -68,6 +68,8 @@ def _array(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {"array": dict(value)}
     array = parse_array(_as_text(value))
+    if array.indices:
+        return {"array": {"indices": array.indices, "limit": array.limit}}
     return {"array": {"first": array.first, "last": array.last, "step": array.step, "limit": array.limit}}
 
 

@@ -34,7 +34,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     ),
     click.option("-t", "--time", metavar="TIME", help="Time limit: minutes, [D-]HH:MM:SS, or 90s, 15m, 2h."),
     click.option(
-        "-a", "--array", metavar="RANGE", help="One task per index: 0-9, 0-99:2, 0-99%8 (8 at once)."
+        "-a", "--array", metavar="RANGE", help="One task per index: 0-9, 0-99:2, 1,3,5-9, 0-99%8 (8 at once)."
     ),
     click.option(
         "--tier",

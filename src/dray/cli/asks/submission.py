@@ -19,6 +19,7 @@ from dray.cli.asks.flags import name_flags, read_flags, settle_surroundings
 from dray.cli.base.hub import Hub, HubAway, HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand
 from dray.cli.base.outage import Outage
+from dray.core.model.specs.again import again_spec
 from dray.errors import Problem
 
 RETRY_S = 30.0
@@ -73,11 +74,9 @@ def repeat(
         raise click.UsageError("--from repeats the job's own command: give none, or drop --from", context)
     given, problems = read_flags(flags)
     document = hub.get(job_path(job))
-    spec = dict(document.get("spec") or {})
+    spec = again_spec(document.get("spec") or {})
     if document.get("calls"):
         raise click.UsageError(f"job {job} runs a function: submit it again from Python", context)
-    for field in ("id", "user_id", "after", "hold"):
-        spec.pop(field, None)
     nodes = spec.get("node_count", 1) if "nodes" not in given else 1
     asks = read_changes(given, nodes)
     _refuse(context, [*problems, *asks.problems])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from dray.cli.base.completion import complete_job
+from dray.cli.base.exit_codes import UNSUCCESSFUL, is_numbered
 from dray.cli.base.hub import HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand, Session, pass_session
 from dray.cli.jobs.bulk import act_on_selected, selection_options, selects
 from dray.cli.jobs.jobs import change_each, split_id
+from dray.cli.jobs.listing import MANY, page_tasks
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MAPS = ("labels", "env", "resources")
@@ -67,12 +71,16 @@ def release(session: Session, jobs: tuple[str, ...], **given: Any) -> int:
 @click.command("requeue", cls=HubCommand)
 @click.argument("jobs", nargs=-1, metavar="[ID[/INDEX]]...", shell_complete=complete_job)
 @selection_options
+@click.option("--failed", is_flag=True, help="Run the tasks that failed again, as a new job; prints its id.")
 @pass_session
-def requeue(session: Session, jobs: tuple[str, ...], **given: Any) -> int:
+def requeue(session: Session, jobs: tuple[str, ...], failed: bool, **given: Any) -> int:
     """Stop what runs of jobs or single tasks (ID/INDEX) and queue it again, in its old place.
 
-    It uses up neither retries nor losses. A job that has ended stays as it is: `dray submit --from ID` runs it again.
+    It uses up neither retries nor losses. A job that has ended stays as it is: `dray submit --from ID` runs it again,
+    and --failed those of its tasks that did not succeed, as a new job.
     """
+    if failed:
+        return _run_failed_again(session, jobs)
     if selects(given, jobs):
         return act_on_selected(session, "requeue", given)
 
@@ -82,6 +90,36 @@ def requeue(session: Session, jobs: tuple[str, ...], **given: Any) -> int:
         return answer
 
     return change_each(session, jobs, ask, _told("stopping; it is queued again once it is gone"))
+
+
+def _run_failed_again(session: Session, jobs: tuple[str, ...]) -> int:
+    """Submit what failed of each job anew; the id of the new one is all that stdout gets, as of a submit."""
+    from dray.cli.asks.submission import Submission, send
+    from dray.core.model.specs.again import again_spec
+
+    if not jobs:
+        raise click.UsageError("give the ids of the jobs whose failed tasks are to run again")
+    made = []
+    for job_id in [_whole(*split_id(job), "looked through") for job in jobs]:
+        document = session.hub.get(job_path(job_id))
+        if document.get("calls"):
+            raise click.UsageError(f"job {job_id} runs a function: call it again from Python")
+        indices = None
+        if is_numbered(document) and (document.get("spec") or {}).get("array"):
+            listed = page_tasks(session.hub, job_id, list(UNSUCCESSFUL), MANY)
+            indices = [int(task["array_index"]) for task in listed.items]
+        if not (indices if indices is not None else document["state"] in UNSUCCESSFUL):
+            print(f"{job_id}: no task of it failed: nothing is to run again", file=sys.stderr)
+            continue
+        spec = again_spec(document["spec"], indices)
+        made += send(session.hub, Submission([spec], uuid.uuid4().hex, None))
+        if not session.json:
+            told = f"{len(indices)} of its {document['tasks']['total']} tasks run" if indices else "it runs"
+            print(f"{job_id}: {told} again as {made[-1]['id']}", file=sys.stderr)
+            print(made[-1]["id"])
+    if session.json:
+        session.print_json(made[0] if len(made) == 1 else {"jobs": made})
+    return 0
 
 
 @click.command("set", cls=HubCommand)

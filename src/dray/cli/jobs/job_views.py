@@ -250,6 +250,8 @@ def _tell_array(array: Document) -> str:
     first, last = array.get("first", 0), array.get("last", 0)
     # Of calls there is no last one until somebody closes their array.
     text = f"array {first}-{last}" if last >= first else "a task per call"
+    if array.get("indices"):
+        text = f"array {array['indices']}"
     return f"{text}{f':{step}' if step != 1 else ''}{f', {limit} at once' if limit else ''}"
 
 

@@ -20,7 +20,7 @@ RECENT_S = 600.0
 STATES = ("pending", "running", *ENDED)
 DEFAULT_LIMIT = 100
 _PAGE = 200
-_MANY = 1 << 62
+MANY = 1 << 62
 
 
 class Listed(NamedTuple):
@@ -81,7 +81,7 @@ def ps(session: Session, states: tuple[str, ...], quiet: bool, times: bool, **gi
     if given["labels"]:
         query["label"] = list(given["labels"])
     wanted = [*_read_states(states), *(UNSUCCESSFUL if failed else ())]
-    most = limit or (_MANY if everything else DEFAULT_LIMIT)
+    most = limit or (MANY if everything else DEFAULT_LIMIT)
     if everything or wanted or span != ANY_TIME:
         listed = _page_jobs(session.hub, {**query, "state": ",".join(wanted)}, most, span)
     else:
@@ -130,7 +130,7 @@ def _read_when(text: str | None) -> datetime | None:
 
 def _select_lively(hub: Hub, query: Mapping[str, Any], most: int) -> Listed:
     """What runs is all there, however old; what waits and what ended lately fill the rest."""
-    running = _page_jobs(hub, {**query, "state": "running"}, _MANY).items
+    running = _page_jobs(hub, {**query, "state": "running"}, MANY).items
     left = max(0, most - len(running))
     waiting = _page_jobs(hub, {**query, "state": "pending"}, left)
     ended = _page_jobs(hub, {**query, "state": ",".join(ENDED)}, min(left, _PAGE)).items
@@ -198,7 +198,7 @@ def tasks(
     if index >= 0:
         raise click.UsageError(f"{job} is one task already: `dray show {job}` tells all of it")
     wanted = [*_read_states(states), *(UNSUCCESSFUL if failed else ())]
-    listed = page_tasks(session.hub, job_id, wanted, _MANY if everything else limit)
+    listed = page_tasks(session.hub, job_id, wanted, MANY if everything else limit)
     if session.json:
         session.print_json({"tasks": listed.items, "next": listed.next or None})
     elif quiet:

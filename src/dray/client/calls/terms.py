@@ -152,7 +152,10 @@ def _array(value: Any) -> dict[str, Any]:
         if value < 1:
             raise InvalidInput(f"must be 1 or more tasks, got {value}")
         return {"array": {"first": 0, "last": value - 1}}
-    return {"array": parse_array(str(_plain(value)))._asdict()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        value = ",".join(str(index) for index in value)
+    given = parse_array(str(_plain(value)))._asdict()
+    return {"array": {name: part for name, part in given.items() if part != ""}}
 
 
 def _device(value: Any) -> dict[str, Any]:

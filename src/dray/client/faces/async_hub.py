@@ -26,11 +26,13 @@ from dray.client.reach.discovery import find_target
 from dray.config import ClientConfig
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import JobState
+from dray.core.model.specs.again import again_spec
 from dray.errors import InvalidInput, NotFound
 from dray.functions.opening import choose_opener
 
 Command = Sequence[str] | Mapping[str, Any]
 _END = object()
+_FAILED = [state.value for state in JobState if state.final and state is not JobState.SUCCEEDED]
 ASK_MIN_S, ASK_MAX_S = 0.02, 1.0
 
 
@@ -243,6 +245,21 @@ class AsyncHub:
         job_id, index = split_task_id(id_of(job)) or (id_of(job), -1)
         payload: dict[str, Any] = {"id": job_id, **({"task": index} if index >= 0 else {})}
         return Status(await self._channel.ask("requeue", payload))
+
+    async def requeue_failed(self, job: AnyJob) -> AsyncJob | None:
+        """Run those tasks of a job again that did not succeed, as a new job; None where there are none."""
+        status = await self.status(id_of(job))
+        indices: list[int] | None = None
+        if (status.get("spec") or {}).get("array") and status["tasks"]["total"] != 1:
+            cursor, indices = "", []
+            while cursor is not None:
+                wanted = {"id": id_of(job), "states": _FAILED, "limit": 1000, "cursor": cursor}
+                page = await self._channel.ask("tasks", wanted)
+                indices += [int(task["array_index"]) for task in page["tasks"]]
+                cursor = page["next_cursor"]
+        if not (indices if indices is not None else status.state.value in _FAILED):
+            return None
+        return (await self.submit_specs([again_spec(status["spec"], indices)]))[0]
 
     async def act(
         self,

@@ -241,6 +241,11 @@ class Hub:
         status: Status = self._call("requeue", _id_of(job))
         return status
 
+    def requeue_failed(self, job: AnyJob) -> Job | None:
+        """Run those tasks of a job again that did not succeed, as a new job; None where there are none."""
+        made = self._call("requeue_failed", _id_of(job))
+        return None if made is None else self._job(made)
+
     def act(self, action: str, ids: Sequence[AnyJob] = (), **which: Any) -> dict[str, Any]:
         """Cancel, hold, release or requeue many jobs at once: those that live and are all of what is given.
 

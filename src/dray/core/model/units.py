@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from dray.errors import InvalidInput
@@ -27,6 +29,7 @@ _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _ARRAY = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([0-9]{1,18}))?(?:%([0-9]{1,18}))?")
 _GPUS = re.compile(r"(?:(.+):)?([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.DOTALL)
 MAX_BYTES = 1 << 62
+MAX_LISTED = 100_000
 DAYS_BEFORE_1970 = 719_162
 
 
@@ -112,16 +115,29 @@ def _moment_ms(match: re.Match[str]) -> int | None:
 
 
 class ArrayRange(NamedTuple):
-    """`0-9:2%3` read: first and last index, step, and how many may run at once (0: no cap)."""
+    """`0-9:2%3` read: first and last index, step, and how many may run at once (0: no cap).
+
+    `indices` is a list such as `1,3,5-9` in its shortest form, and empty for what one range can say.
+    """
 
     first: int
     last: int
     step: int
     limit: int
+    indices: str = ""
 
 
 def parse_array(text: str) -> ArrayRange:
-    """Read Slurm's `-a` ranges: N, A-B, A-B:STEP, each with %LIMIT."""
+    """Read Slurm's `-a`: N, A-B, A-B:STEP, or several of them with commas; with %LIMIT at the end."""
+    listed, mark, limit = text.strip().partition("%")
+    if "," in listed:
+        indices = spread_indices(listed)
+        if mark and not (limit.isascii() and limit.isdigit() and len(limit) <= 18):
+            raise InvalidInput(f"{_quote(text)} is no list of array indices: a number must follow %")
+        short = join_indices(indices)
+        if "," not in short:
+            return parse_array(f"{short}%{int(limit or 0)}")
+        return ArrayRange(0, 0, 1, int(limit or 0), short)
     match = _ARRAY.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(f"{_quote(text)} is not an array range: write 0-9, 0-99:2 or 0-99%8")
@@ -133,6 +149,34 @@ def parse_array(text: str) -> ArrayRange:
             f"array range {_quote(text)} is empty: the last index must not be below the first, the step at least 1"
         )
     return ArrayRange(first, last, step, int(match.group(4)) if match.group(4) else 0)
+
+
+@lru_cache(maxsize=64)
+def spread_indices(text: str) -> tuple[int, ...]:
+    """Every index of a list such as `1,3,5-9`, in order, each once."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _ARRAY.fullmatch(part.strip())
+        if match is None or match.group(4):
+            raise InvalidInput(f"{_quote(text)} is no list of array indices: write 1,3,5-9 or 1,3,5-9%2")
+        some = parse_array(part)
+        if len(found) + (some.last - some.first) // some.step > MAX_LISTED:
+            raise InvalidInput(
+                f"{_quote(text[:80])} lists more than {MAX_LISTED:,} indices: use one range, or several jobs"
+            )
+        found.update(range(some.first, some.last + 1, some.step))
+    return tuple(sorted(found))
+
+
+def join_indices(indices: Sequence[int]) -> str:
+    """Indices in order as the shortest list of them: `1,3,5-9`."""
+    parts: list[str] = []
+    first = 0
+    for place, index in enumerate(indices):
+        if place + 1 == len(indices) or indices[place + 1] != index + 1:
+            parts.append(str(index) if place == first else f"{indices[first]}-{index}")
+            first = place + 1
+    return ",".join(parts)
 
 
 class GpuAsk(NamedTuple):

@@ -178,7 +178,7 @@ def task_document(
     return {
         "id": task_id(job.id, index if job.numbered else -1),
         "index": index if job.numbered else -1,
-        "array_index": array.first + index * array.step if array else None,
+        "array_index": array.index_of(index) if array else None,
         "state": task.state.value,
         "phase": newest.phase.value if newest and newest.phase.live else "queued" if waiting else "",
         "worker": newest.worker if newest else "",

@@ -139,8 +139,13 @@ class Runner:
         if document is None:
             spec = with_variant(unpack_spec(job.spec), attempt.variant)
             document = self._specs[job.id, attempt.variant] = spec_document(spec) | {"user_id": job.user}
+        told: dict[str, Any] = {"id": self._state.spell(attempt)}
+        if "indices" in (document.get("array") or ()):
+            array = unpack_spec(job.spec).array
+            assert array is not None, job.id
+            told["array"] = array.told(attempt.index)
         payload: dict[str, Any] = {
-            "spec": document | {"id": self._state.spell(attempt)},
+            "spec": document | told,
             "remaining_time": attempt.limit_ms * 1_000_000 if attempt.limit_ms else FOREVER_NS,
             "attempt": {"no": attempt.no, "uid": attempt.uid, "fence": attempt.fence},
             "devices": list(attempt.devices),

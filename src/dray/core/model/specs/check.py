@@ -38,7 +38,7 @@ from dray.core.model.specs.variants import (
     laid_problems,
     list_problems,
 )
-from dray.core.model.units import parse_moment
+from dray.core.model.units import parse_array, parse_moment, spread_indices
 from dray.errors import InvalidInput, InvalidSpec, Problem
 
 INT32 = 2**31 - 1
@@ -275,12 +275,23 @@ def _objects(value: Any) -> str:
     return "" if isinstance(value, list) else f"must be a list of objects, got {_quote(value)}"
 
 
+def _indices(value: Any) -> str:
+    if fault := _text(1 << 20)(value):
+        return fault
+    try:
+        spread_indices(value) if value else ()
+    except InvalidInput as error:
+        return error.message
+    return ""
+
+
 _ARRAY: dict[str, Check] = {
     "first": _number(0, LARGE, whole=True),
     "last": _number(-1, LARGE, whole=True),
     "step": _number(1, LARGE, whole=True),
     "limit": _number(0, MAX_TASKS, whole=True),
     "open": _flag,
+    "indices": _indices,
 }
 _DEVICE: dict[str, Check] = {
     "kind": _one_of(DEVICE_KINDS),
@@ -495,6 +506,10 @@ def _array_problems(raw: Mapping[str, Any]) -> list[Problem]:
         return []
     given = {key: value for key, value in array.items() if value is not None}
     spec = ArraySpec(**given)
+    if spec.indices and (spec.first, spec.last, spec.step, spec.open) != (0, 0, 1, False):
+        return [
+            Problem("array.indices", "stands in place of first, last, step and open: give one or the other")
+        ]
     if (raw.get("node_count") or 1) > 1:
         return [Problem("array", "an array of gangs is not possible: drop node_count or array")]
     if spec.count == 0 and not spec.open:
@@ -533,6 +548,12 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
 def _nested(kind: Callable[..., Any], raw: Mapping[str, Any]) -> Any:
     defaults = kind()
     given = {key: value for key, value in raw.items() if value not in (None, getattr(defaults, key))}
+    if "indices" in given:
+        # However it was written: equal lists must have equal bytes, and what a range can say is one.
+        listed = parse_array(given["indices"])
+        given = {"limit": given.get("limit", 0)} | {
+            name: value for name, value in listed._asdict().items() if name != "limit"
+        }
     if "interval_secs" in given:
         given["interval_secs"] = float(given["interval_secs"])
     return kind(**given)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dray.core.model.units import spread_indices
+
 
 class Tier(NamedTuple):
     """Grace between TERM and KILL, and the priority of a job that names none (higher wins)."""
@@ -59,17 +61,33 @@ class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArraySpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Indices first, first+step … last; `limit` caps how many run at once (0: no cap); `open` takes further members."""
+    """Indices first, first+step … last; `limit` caps how many run at once (0: no cap); `open` takes further members.
+
+    `indices` stands in place of the three: a list such as `1,3,5-9`. It never leaves the hub: each worker is told of
+    a range in which its task has the index that it should have.
+    """
 
     first: int = 0
     last: int = 0
     step: int = 1
     limit: int = 0
     open: bool = False
+    indices: str = ""
+
+    def index_of(self, task: int) -> int:
+        """The index of the task that is this one within its job."""
+        return spread_indices(self.indices)[task] if self.indices else self.first + task * self.step
+
+    def told(self, task: int) -> dict[str, Any]:
+        """The array as the worker of one task is told: a range, which workers of every version can read."""
+        first = self.index_of(task) - task
+        return {"first": first, "last": first + self.count - 1, "limit": self.limit}
 
     @property
     def count(self) -> int:
-        """How many tasks the range holds; an open array may start empty (last below first)."""
+        """How many tasks there are; an open array may start empty (last below first)."""
+        if self.indices:
+            return len(spread_indices(self.indices))
         return max(0, (self.last - self.first) // self.step + 1)
 
 
