@@ -34,6 +34,7 @@ from dray.core.lifecycle.state.events import (
     WorkerChanged,
     WorkerDrained,
     WorkerForgotten,
+    WorkerLabelled,
     pack_facts,
     unpack_facts,
 )
@@ -286,6 +287,8 @@ class World(Cluster):
             self.leave(worker)
         elif how % 6 == 3:
             self.turn(WorkerDrained(worker, not self.state.workers[worker].draining))
+            given = {} if self.state.workers[worker].given else {"rack": str(how % 3)}
+            self.turn(WorkerLabelled(worker, given))
         elif how % 6 == 4:
             other = registration(worker, **OFFERS[(number + how) % len(OFFERS)])
             self.turn(WorkerChanged(worker, other.capability, other.devices))

@@ -104,7 +104,10 @@ def test_everything_is_named_at_once(cluster: Cluster) -> None:
     cluster.submit("first", id="first", hold=True)
     cluster.submit("job", gpu_count=9, hold=True, array={"first": 0, "last": 3, "limit": 1})
     assert {blocker.kind for blocker in why(cluster).blockers} == {"held", "quota", "gpu"}
-    assert why(cluster).fix == "release it: dray release job"
+    assert why(cluster).fix == (
+        "release it: dray release job, and then ask for 8 GPUs or fewer per task, or start a worker with 9, "
+        "and then ask for no more GPUs than its quota has"
+    )
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------

@@ -144,7 +144,10 @@ def test_never_and_not_now_are_different_answers(cluster: Cluster) -> None:
     assert cluster.blockers("later") == [("cpu", "2 cores", "1 free of 4 cores")]
     assert never.ever
     assert never.summary.startswith("cannot ever start on any known worker: asks for 5 cores")
-    assert never.fix == "ask for 4 cores or fewer, or start a larger worker"
+    assert never.fix == (
+        "ask for 4 cores or fewer, or start a larger worker, and then ask for 2 GPUs or fewer per task, "
+        "or start a worker with 3, and then it waits for room"
+    )
     assert cluster.blockers("never") == [("cpu", "5 cores", "4 cores"), ("gpu", "3", "2")]
     assert [item.kind for item in never.workers[0][1]] == ["gpu", "cpu"]
     assert all(message_of(item) for item in never.workers[0][1])
@@ -156,13 +159,13 @@ def test_one_worker_that_could_is_enough_for_not_now(cluster: Cluster) -> None:
     cluster.turn(WorkerDrained("large", True))
     cluster.submit(cpu_milli=4000)
     assert cluster.summary().startswith("cannot start now: ")
-    assert [kind for kind, _, _ in cluster.blockers()] == ["cpu", "draining"]
+    assert [kind for kind, _, _ in cluster.blockers()] == ["draining", "cpu"]
 
 
 def test_the_words_for_what_does_not_wait(cluster: Cluster) -> None:
     cluster.join("w1", credit=1)
     cluster.submit()
-    assert cluster.summary() == "nothing waits: the job is pending"
+    assert cluster.summary().startswith("given to w1 0 s ago, which has not accepted it yet")
     cluster.run(cluster.current())
     assert cluster.summary() == "nothing waits: the job is running"
     cluster.end(cluster.current())

@@ -22,6 +22,12 @@ def condition_problem(condition: str) -> str:
     return ""
 
 
+def label_of(condition: str) -> str:
+    """The label that a sound condition speaks of."""
+    match = _CONDITION.fullmatch(condition)
+    return match.group(2) if match is not None else condition
+
+
 def holds(condition: str, labels: Mapping[str, str]) -> bool:
     """Tell whether a sound condition is met by a worker's labels."""
     match = _CONDITION.fullmatch(condition)

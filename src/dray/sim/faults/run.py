@@ -14,12 +14,22 @@ from dray.sim.faults.nodes.worker import WorkerNode
 from dray.sim.faults.people.callers import Callers
 from dray.sim.faults.people.clients import Clients
 from dray.sim.faults.settlement import Settlement
-from dray.sim.faults.troubles import ABSENCES, BY_NAME, DISABILITIES, FAULTS, HUB_ENDS, RESTARTS, WEIGHTS
+from dray.sim.faults.troubles import (
+    ABSENCES,
+    BY_NAME,
+    DISABILITIES,
+    FAULTS,
+    HUB_ENDS,
+    RESTARTS,
+    STEERING,
+    WEIGHTS,
+)
 from dray.sim.faults.watches.checker import Checker
 from dray.sim.faults.world.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
+STEERED_SHARE = 0.15
 
 
 class Outcome(NamedTuple):
@@ -76,6 +86,17 @@ class History:
                 self.world.at(when, self._fault, number, kind, draw)
         self._plan_disabilities(skipped)
         self._plan_restart(skipped, kinds)
+        self._plan_steering(skipped)
+
+    def _plan_steering(self, skipped: frozenset[int]) -> None:
+        # By this number none of the worlds is drawn that are kept because they showed a bug: they stay as they were.
+        size, chance = self.world.size, random.Random(f"steering 80 {self.world.seed}")  # no secret
+        most = size.faults // 6 if chance.random() < STEERED_SHARE else 0
+        for number in range(3 * size.faults, 3 * size.faults + most):
+            when, kind = chance.randint(0, size.span_ms), chance.choice(list(STEERING))
+            draw = chance.getrandbits(40)
+            if number not in skipped:
+                self.world.at(when, self._fault, number, kind, draw)
 
     def _plan_disabilities(self, skipped: frozenset[int]) -> None:
         size, chance = self.world.size, random.Random(f"disabilities {self.world.seed}")  # no secret

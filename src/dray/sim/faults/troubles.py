@@ -53,18 +53,22 @@ def _cut_off_hub(history: History, duration_ms: int) -> None:
 
 
 def _drain(history: History, node: Node, duration_ms: int) -> None:
-    """Drained until somebody resumes it, or until a moment; the odd one is taken for gone and removed."""
-    if history.hub.up and duration_ms % 4 == 1:
-        # It resumes by itself: what watches the hub says so if it does not.
-        history.hub.now.drain(node.name, True, f"{duration_ms}ms")
-        return
-    if history.hub.up and duration_ms % 4 == 2:
-        history.hub.now.remove_worker(node.name)
-        return
     if history.hub.up:
         history.hub.now.drain(node.name, True)
         history.drained[node.name] = None
     history.world.at(duration_ms, history.resume, node.name)
+
+
+def _drain_until(history: History, node: Node, duration_ms: int) -> None:
+    """It resumes by itself: what watches the hub says so if it does not."""
+    if history.hub.up:
+        history.hub.now.drain(node.name, True, f"{duration_ms}ms")
+
+
+def _remove(history: History, node: Node) -> None:
+    """Somebody takes it for gone."""
+    if history.hub.up:
+        history.hub.now.remove_worker(node.name)
 
 
 def _disable(history: History, node: Node, name: str, draw: int) -> None:
@@ -151,7 +155,12 @@ DISABILITIES: dict[str, Fault] = {
 }
 # One of these in some worlds whose hub hardly ever ends otherwise: elsewhere none lives for long enough.
 RESTARTS: dict[str, Fault] = {"hub restarted without a worker": _lose_touch}
-BY_NAME = FAULTS | DISABILITIES | RESTARTS
+# What operators do to machines, in some worlds; drawn apart too.
+STEERING: dict[str, Fault] = {
+    "worker drained until": lambda history, node, draw: _drain_until(history, node, _span(draw)),
+    "worker removed": lambda history, node, draw: _remove(history, node),
+}
+BY_NAME = FAULTS | DISABILITIES | RESTARTS | STEERING
 # The rare ones end much of what goes on: as common as the rest they would leave nothing to go wrong.
 WEIGHTS = {"hub restored from a backup": 0.35, "hub cut off from all": 0.3, "twin under one name": 0.5}
 HUB_ENDS = (

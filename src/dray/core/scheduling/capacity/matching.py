@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.state.columns import Offer, pick_cards
 from dray.core.model.capability import Device
-from dray.core.model.labels import holds
+from dray.core.model.labels import holds, label_of
 from dray.core.model.specs.resources import WHOLE, Ask, Rejection
 from dray.core.model.units import GB, format_bytes
 
@@ -37,6 +37,7 @@ class Room(NamedTuple):
     named_total: Mapping[str, int] = MappingProxyType({})
     named_free: Mapping[str, int] = MappingProxyType({})
     not_ready: str = ""
+    drained: str = ""
 
 
 def backend(ask: Ask, room: Room) -> Rejection | None:
@@ -63,7 +64,8 @@ def labels(ask: Ask, room: Room) -> Rejection | None:
     given = dict(room.offer.labels)
     for condition in ask.require:
         if not holds(condition, given):
-            have = " ".join(f"{key}={value}" for key, value in room.offer.labels) or "no labels"
+            name = label_of(condition)
+            have = f"{name}={given[name]}" if name in given else f"no label {name}"
             return Rejection("label", condition, have, ever=True)
     return None
 
@@ -91,16 +93,20 @@ def gpus(ask: Ask, room: Room) -> Rejection | None:
     if ask.gpus == 0:
         return None
     healthy = sum(1 for card in room.cards if card.healthy)
+    need = str(ask.gpus) if ask.gpu_milli == WHOLE else f"{ask.gpu_milli / WHOLE:g}"
     if ask.gpus > healthy:
-        return Rejection("gpu", str(ask.gpus), str(healthy), ever=True, amount=healthy)
+        return Rejection("gpu", need, str(healthy), ever=True, amount=healthy)
     fitting = sum(
         1
         for card in room.cards
         if card.healthy and WHOLE - room.card_used.get(card.index, 0) >= ask.gpu_milli
     )
-    if ask.gpus > fitting:
-        return Rejection("gpu", str(ask.gpus), f"{fitting} free of {healthy}", amount=fitting)
-    return None
+    if ask.gpus <= fitting:
+        return None
+    if ask.gpu_milli < WHOLE:
+        best = max(WHOLE - room.card_used.get(card.index, 0) for card in room.cards if card.healthy)
+        return Rejection("gpu", need, f"{best / WHOLE:g} free of one card", amount=best)
+    return Rejection("gpu", need, f"{fitting} free of {healthy}", amount=fitting)
 
 
 def vram(ask: Ask, room: Room) -> Rejection | None:
@@ -139,7 +145,7 @@ def presence(ask: Ask, room: Room) -> Rejection | None:
     if not room.present:
         return Rejection("offline", "a connected worker", "offline")
     if room.draining:
-        return Rejection("draining", "a worker that takes work", "draining")
+        return Rejection("draining", "a worker that takes work", room.drained or "draining")
     if room.suspect:
         return Rejection("suspect", "a worker that answers", "silent")
     return Rejection("not_ready", "a worker that can start work", room.not_ready) if room.not_ready else None
@@ -153,7 +159,8 @@ def slots(ask: Ask, room: Room) -> Rejection | None:
 
 
 def credit(ask: Ask, room: Room) -> Rejection | None:
-    if room.credit > 0 or room.not_ready:
+    # Who gets no work for another reason has not asked for any either.
+    if room.credit > 0 or presence(ask, room) is not None:
         return None
     return Rejection("credit", "a worker that is ready for work", "not ready")
 

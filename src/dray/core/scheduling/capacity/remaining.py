@@ -132,6 +132,7 @@ class Rooms:
             present=bool(presence.session) and not worker.silent,
             suspect=presence.suspect,
             draining=worker.draining,
+            drained=f"draining: {worker.drain_reason}" if worker.draining and worker.drain_reason else "",
             named_total=columns.named_total[row],
             named_free=self._named(row, left),
             not_ready=why_not_ready(presence, self._state.now_ms),

@@ -42,7 +42,7 @@ class Standing:
         never = full & present & (total == 0)
         self._put(("slot", True), never)
         self._put(("slot", False), full & ~never)
-        self._put(("credit", False), (view["credit"][:count] <= 0) & ~away["not_ready"])
+        self._put(("credit", False), (view["credit"][:count] <= 0) & (view["open"][:count] > 0))
 
     def _put(self, kind: Kind, mask: Mask) -> None:
         if mask.any():

@@ -107,6 +107,8 @@ class Search:
         self._shares: dict[str, float] = {}
         self._sought: dict[tuple[str, str, int], int] = {}
         self._given = Given({}, {})
+        # The policy's; who explains what withholds a preemption asks under others.
+        self.terms = state.policy.preemption
         self.vain: dict[str, None] = {}
 
     def give(self, user: str, cost: int) -> None:
@@ -137,7 +139,7 @@ class Search:
         later_ms = self._not_before_ms(job, index)
         if later_ms > state.now_ms:
             return None, later_ms
-        calm = rule == "pressure" and self._share_held(kind) < state.policy.preemption.pressure_share
+        calm = rule == "pressure" and self._share_held(kind) < self.terms.pressure_share
         if calm and not most:
             return None, state.now_ms + RETRY_MS
         is_below = BELOW[NO_RULE if calm else rule](state, job, asks[0], self._given)
@@ -172,7 +174,7 @@ class Search:
         receipt = state.receipts.get(job.id)
         if receipt is not None and (stale_ms := lapses_ms(receipt)) > state.now_ms:
             return stale_ms
-        return job.waiting_since_ms + round(state.policy.preemption.wait_s * 1000)
+        return job.waiting_since_ms + round(self.terms.wait_s * 1000)
 
     def _find(self, job: Job, asks: tuple[Ask, ...], is_below: Below) -> tuple[Found | None, bool]:
         """Whom to stop, and whether anybody may not be stopped only for now.
@@ -280,7 +282,7 @@ class Search:
         state = self._state
         if attempt.uid in self._chosen or attempt.phase is Phase.ASSIGNED:
             return False
-        if ran_ms(state, attempt) < state.policy.preemption.min_run_s * 1000:
+        if ran_ms(state, attempt) < self.terms.min_run_s * 1000:
             return False
         return not self._starts_once(attempt.job_id) and self._spares(attempt, ())
 
@@ -292,7 +294,7 @@ class Search:
 
     def _spares(self, attempt: Attempt, others: Sequence[Attempt]) -> bool:
         """Whether one more may be hit of a job and of its user's work, beside those that are to be stopped with it."""
-        jobs, limits = self._state.jobs, self._state.policy.preemption.limits
+        jobs, limits = self._state.jobs, self.terms.limits
         user = jobs[attempt.job_id].user
         of_job = self._hit.jobs[attempt.job_id] + sum(1 for one in others if one.job_id == attempt.job_id)
         of_user = self._hit.users[user] + sum(1 for one in others if jobs[one.job_id].user == user)
@@ -300,7 +302,7 @@ class Search:
 
     def _within_limits(self, victims: list[Attempt], is_below: Below, moved: int = 0) -> bool:
         """Whether all of them together may be stopped, and so many of them moved."""
-        cluster = self._state.policy.preemption.limits.cluster
+        cluster = self.terms.limits.cluster
         return (
             0 < len(victims) <= cluster - self._hit.count
             and (not moved or moved <= self._aside.most - self._hit.moves)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records.records import Job
+from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.model.specs.dependency import read_need
 from dray.core.model.specs.resources import Ask, Rejection
 from dray.core.scheduling.capacity.survey import Kind, Scan, Survey
@@ -20,6 +20,7 @@ from dray.core.scheduling.explain.gate_reasons import gate_blockers
 from dray.core.scheduling.explain.holders import find_holders, find_moved, find_start, find_underway
 from dray.core.scheduling.explain.place_in_line import find_place
 from dray.core.scheduling.explain.reason import (
+    START_CARDS,
     Blocker,
     Reason,
     advise,
@@ -30,6 +31,7 @@ from dray.core.scheduling.explain.reason import (
     tell_underway,
     word_blocker,
 )
+from dray.core.scheduling.explain.withheld import find_withheld
 from dray.core.scheduling.explain.worker_classes import sort_by_class
 from dray.core.scheduling.passes.overlay import Overlay, look_through
 from dray.core.scheduling.turns.reservation_rights import kept_for
@@ -110,7 +112,7 @@ class Verdict:
 
 def explain(state: State, job: Job, view: View | None = None) -> Reason:
     """Everything that stands in a job's way; `look_ahead` adds when that may end."""
-    settled, moved = _settled(job), find_moved(state, job)
+    settled, moved = _settled(state, job), find_moved(state, job)
     if settled:
         words = "; ".join(blocker.message for blocker in moved) or settled
         return Reason(state=job.state.value, summary=words, blockers=moved)
@@ -136,7 +138,7 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
     reason.workers = _closest_workers(scans[verdict.best])
     reason.underway = find_underway(state, job)
     reason.start = find_start(state, job, view.overlay.rooms, ())
-    reason.fix = _fix(job, verdict, blockers)
+    reason.fix = _fix(job, verdict, _stopping(barriers))
     reason.summary = _summary(barriers, verdict.words(), reason)
     return reason
 
@@ -151,11 +153,13 @@ def look_ahead(state: State, job: Job, reason: Reason, view: View | None = None)
     if not verdict.fits:
         reason.start = find_start(state, job, view.overlay.rooms, scans)
         reason.holders = find_holders(state, view.overlay.rooms, scans[verdict.best])
+        if reason.underway is None and (withheld := find_withheld(state, job, view.overlay.gates)):
+            reason.blockers.insert(0, withheld)
 
 
 def headline(state: State, job: Job, view: View) -> str:
     """One line for lists: the same words as the summary of `explain`, found once for all jobs that are alike."""
-    settled = _settled(job)
+    settled = _settled(state, job)
     if settled:
         return settled
     barriers = [*_barred(job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
@@ -193,8 +197,23 @@ def count_members(state: State, ask: Ask, scan: Scan) -> tuple[int, int]:
 
 
 def rank_rules(scan: Scan, kinds: list[Kind]) -> list[Kind]:
-    """Rules in the order in which they are told: for ever before for now, those that refuse the most first."""
-    return sorted(kinds, key=lambda kind: (not kind[1], -int(np.count_nonzero(scan.refused[kind])), kind[0]))
+    """Rules in the order in which they are told: what would have to change for it to start comes first.
+
+    Where some worker could ever do, that is what keeps those back; where none could, what rules the most of them out
+    for ever. Workers that are not there are told last, unless all that could ever do are not.
+    """
+    possible = bool(scan.possible.any())
+    here = scan.possible & ~scan.refused.get(("offline", False), np.zeros_like(scan.possible))
+    alive = bool(here.any())
+    looked_at = here if alive else scan.possible
+
+    def place(kind: Kind) -> tuple[bool, bool, int, str]:
+        mask = scan.refused[kind]
+        dead = kind[0] == "offline" and (alive or not possible)
+        matters = bool((mask & looked_at).any()) if possible else kind[1]
+        return dead, not matters, -int(np.count_nonzero(mask)), kind[0]
+
+    return sorted(kinds, key=place)
 
 
 def word_rule(scan: Scan, kind: Kind, variant: int) -> Blocker:
@@ -237,7 +256,8 @@ def _closest_workers(scan: Scan) -> list[tuple[str, list[Rejection]]]:
         penalty += mask * (100 if ever else 1)
     penalty[~scan.survey.known] = 1 << 40
     rows = np.argsort(penalty, kind="stable")[: min(MOST_WORKERS, int(scan.survey.known.sum()))]
-    return sorted((columns.worker_of[row], scan.rejections(row)) for row in rows.tolist())
+    listed = [(columns.worker_of[row], scan.rejections(row)) for row in rows.tolist()]
+    return sorted(listed, key=lambda one: (any(no.kind == "offline" for no in one[1]), one[0]))
 
 
 def _closeness(state: State, scan: Scan) -> tuple[bool, bool, int]:
@@ -245,10 +265,28 @@ def _closeness(state: State, scan: Scan) -> tuple[bool, bool, int]:
     return ready >= scan.ask.nodes, able >= scan.ask.nodes, -sum(ever for _, ever in scan.refused)
 
 
-def _settled(job: Job) -> str:
+def _settled(state: State, job: Job) -> str:
     if job.state.final:
         return f"the job has ended: {job.state}"
-    return "" if job.waiting else f"nothing waits: the job is {job.state}"
+    if job.waiting:
+        return ""
+    asked = [state.attempts[uid] for uid in state.live_of.get(job.id, ())]
+    asked = [attempt for attempt in asked if attempt.phase is Phase.ASSIGNED and not attempt.lane]
+    if asked:
+        return _tell_asked(state, asked)
+    return f"nothing waits: the job is {job.state}"
+
+
+def _tell_asked(state: State, asked: Sequence[Attempt]) -> str:
+    """That workers were asked and have not answered yet, and for how much longer they may take."""
+    first = min(asked, key=lambda attempt: attempt.assigned_ms)
+    waits_ms = state.now_ms - max(first.assigned_ms, state.started_ms)
+    left_ms = max(0, state.rules.accept_ms - waits_ms)
+    others = f" and {len(asked) - 1} more" if len(asked) > 1 else ""
+    return (
+        f"given to {first.worker}{others} {span(waits_ms)} ago, which has not accepted it yet: "
+        f"it is taken back and goes elsewhere in {span(left_ms)} at the latest"
+    )
 
 
 def _barred(job: Job) -> list[Blocker]:
@@ -296,10 +334,62 @@ def _release(job: Job) -> str:
     return f"wait for them, or drop the condition: dray set {job.id} after=" if job.after else ""
 
 
-def _fix(job: Job, verdict: Verdict, blockers: Sequence[Blocker]) -> str:
-    if job.barred or not verdict.ever:
-        return _release(job)
-    if verdict.short and verdict.able:
+def _fix(job: Job, verdict: Verdict, barriers: Sequence[Blocker]) -> str:
+    """What a person does about it: all that is needed for it to start, one step after the other."""
+    steps = [_release(job)] if job.barred else []
+    scan = verdict.scans[verdict.best]
+    if verdict.ever and verdict.short and verdict.able:
         more = verdict.nodes - verdict.able
-        return f"ask for {count(verdict.able, 'node')} or fewer, or start {more} more such workers"
-    return next((advise(blocker) for blocker in blockers if blocker.ever), "")
+        steps.append(f"ask for {count(verdict.able, 'node')} or fewer, or start {more} more such workers")
+    elif verdict.ever:
+        steps += _make_possible(scan, verdict.best)
+    elif not verdict.fits and (drained := _only_drained(scan)):
+        steps.append(f"give it work again: dray worker resume {drained}")
+    elif not verdict.fits and steps:
+        steps.append("it waits for room")
+    gates = [blocker for blocker in barriers if blocker.kind in _GATES]
+    if any(gate.ever for gate in gates):
+        steps.append("ask for no more GPUs than its quota has")
+    elif steps and gates:
+        steps.append(f"it waits for its {_GATES[gates[0].kind]}")
+    return ", and then ".join(filter(None, steps))
+
+
+_OF_CARDS = ("gpu", "vram", "gpu_type", "device", "backend")
+_GATES = {"quota": "quota", "pace": "pace", "cap": "cap", "array_limit": "own cap"}
+
+
+def _make_possible(scan: Scan, variant: int) -> list[str]:
+    """What would let the worker that comes closest run it, and whether it would still wait there."""
+    known = np.flatnonzero(scan.survey.known)
+    misses = np.zeros(len(known), dtype=np.int64)
+    for (kind, ever), mask in scan.refused.items():
+        misses += mask[known] * ((1000 if kind == "offline" else 1) if not ever else 100)
+    row = int(known[misses.argmin()])
+    kinds = [kind for kind in rank_rules(scan, list(scan.refused)) if scan.refused[kind][row]]
+    told = {kind[0]: advise(word_rule(scan, kind, variant)) for kind in kinds if kind[1]}
+    if START_CARDS in told.values():
+        # Whoever starts one chooses cards that will do.
+        told = {kind: words for kind, words in told.items() if kind not in _OF_CARDS} | {"gpu": START_CARDS}
+    steps = list(told.values())
+    settled = {kind[0] for kind in kinds if kind[1]}
+    busy = any(not kind[1] and kind[0] not in (*settled, "vram") for kind in kinds)
+    # Who asks for all that a worker has waits until nobody has any of it.
+    columns = scan.survey.state.columns
+    busy |= "gpu" in settled and columns.get("free_gpu", row) < columns.get("total_gpu", row)
+    busy |= "cpu" in settled and columns.get("used_cpu", row) > 0
+    busy |= "memory" in settled and columns.get("used_mem", row) > 0
+    return [*steps, "it waits for room"] if busy else steps
+
+
+def _only_drained(scan: Scan) -> str:
+    """A worker that would take it if it were not drained; empty where there is none."""
+    drained = scan.refused.get(("draining", False))
+    if drained is None:
+        return ""
+    others = np.zeros_like(drained)
+    for kind, mask in scan.refused.items():
+        if kind[0] != "draining":
+            others |= mask
+    rows = np.flatnonzero(drained & ~others)
+    return scan.survey.state.columns.worker_of[int(rows[0])] if len(rows) else ""

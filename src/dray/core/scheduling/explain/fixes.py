@@ -151,6 +151,24 @@ def _fewer_gpus(state: State, survey: Survey, job: Job, number: int) -> Iterator
         )
 
 
+def _smaller_share(state: State, survey: Survey, job: Job, number: int) -> Iterator[Proposal]:
+    """A share of a card that is free now."""
+    asks = state.asks(job.shape)
+    ask = asks[number]
+    if not ask.gpus or ask.gpu_milli == WHOLE:
+        return
+    rows = _fitting(survey, job, _replace(ask, gpu_milli=1))
+    most = int(state.columns.view["best_milli"][rows].max()) if len(rows) else 0
+    milli = min(most, ask.gpu_milli - 1)
+    if milli > 0:
+        value = f"{milli / WHOLE:g}"
+        asked = _with(asks, number, _replace(ask, gpu_milli=milli))
+        share = 1 - milli / ask.gpu_milli
+        yield Proposal(
+            "gpu", "--gpus", value, f"{ask.gpu_milli / WHOLE:g}", share, asked, assign=f"gpus={value}"
+        )
+
+
 def _less_vram(state: State, survey: Survey, job: Job, number: int) -> Iterator[Proposal]:
     asks = state.asks(job.shape)
     ask, columns = asks[number], state.columns
@@ -309,6 +327,7 @@ def _less_time(state: State, survey: Survey, job: Job, number: int) -> Iterator[
 _KINDS: tuple[_Kind, ...] = (
     _less_time,
     _fewer_gpus,
+    _smaller_share,
     _less_vram,
     _less_memory,
     _fewer_cores,
@@ -326,7 +345,10 @@ def _raise_priority(state: State, job: Job) -> Change | None:
     top = msgspec.structs.replace(job, priority=TOP_PRIORITY, ranked=True)
     if rule_for(state, top, scarce_kind(ask)) not in ("priority", "pressure"):
         return None
-    found, _ = look_through(state).search.seek(top, 0)
+    overlay = look_through(state)
+    if overlay.gates.room_for(top)[0] <= 0:
+        return None  # whoever is stopped, its quota or pace lets it in no sooner
+    found, _ = overlay.search.seek(top, 0)
     if found is None:
         return None
     # Who is only moved aside need not be below it.

@@ -121,7 +121,7 @@ _MESSAGES = {
     "backend": "needs backend {need}, there is {have}",
     "device": "needs a {need} device, there is {have}",
     "gpu_type": "needs GPU type {need}, there is {have}",
-    "label": "requires {need}, but the labels are {have}",
+    "label": "requires {need}, there is {have}",
     "feature": "needs a worker that knows {need!r}",
     "resource": "asks for {need}, there is {have}",
     "gpu": "each task asks for {need}, the largest worker has {have}",
@@ -129,7 +129,7 @@ _MESSAGES = {
     "cpu": "asks for {need}, the largest worker has {have}",
     "memory": "asks for {need} of memory, the largest worker has {have}",
     "offline": "offline",
-    "draining": "draining",
+    "draining": "{have}",
     "suspect": "silent for a while",
     "not_ready": "not ready: {have}",
     "slot": "no free {need}, there are {have}",
@@ -160,6 +160,7 @@ _SHORT = {
     "credit": "not ready yet",
     "reserved": "kept for another task",
 }
+START_CARDS = "start a worker that has GPUs"
 _FIXES = {
     "gpu": "ask for {have} GPUs or fewer per task, or start a worker with {need}",
     "vram": "ask for {have} of VRAM or less, or start a worker with larger cards",
@@ -168,10 +169,10 @@ _FIXES = {
     "backend": "drop the backend, or start a worker with {need}",
     "gpu_type": "drop the GPU type, or start a worker with {need}",
     "device": "drop the device ask, or start a worker with {need}",
-    "label": "drop {need}, or label a worker so (dray worker start --label)",
+    "label": "drop {need}, or label a worker so (dray worker label)",
     "feature": "update the agents: none of them knows {need!r}",
     "resource": "drop the ask for {need}: no worker offers it",
-    "slot": "start a worker with room for it: dray worker start --slots N --service-slots N",
+    "slot": "start a worker with {need}s: dray worker start {flag} N",
 }
 
 
@@ -199,8 +200,10 @@ def word_short(rejection: Rejection, workers: int, of: int, variant: int = 0) ->
 def advise(blocker: Blocker) -> str:
     """What helps against something that no known worker can do."""
     if blocker.kind in ("gpu", "vram") and blocker.have.split()[0] == "0":
-        return "start a worker that has GPUs"
-    return _FIXES[blocker.kind].format(need=blocker.need, have=blocker.have) if blocker.kind in _FIXES else ""
+        return START_CARDS
+    flag = "--service-slots" if blocker.need.startswith("service") else "--slots"
+    words = _FIXES.get(blocker.kind, "")
+    return words.format(need=blocker.need, have=blocker.have, flag=flag)
 
 
 def count(number: int, noun: str) -> str:
@@ -260,4 +263,6 @@ def tell_underway(underway: Underway) -> str:
 def _need(rejection: Rejection) -> str:
     if rejection.kind != "gpu":
         return rejection.need
+    if "." in rejection.need:
+        return f"{rejection.need} of a GPU"
     return f"{rejection.need} GPU{'' if rejection.need == '1' else 's'}"

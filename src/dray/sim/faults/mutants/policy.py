@@ -208,7 +208,7 @@ VICTIMS = (
         "min-run-ignored",
         "A task may be stopped right after its start.",
         _VICTIMS + "Search._may_fall",
-        "state.policy.preemption.min_run_s * 1000",
+        "self.terms.min_run_s * 1000",
         "0",
     ),
     _one(

@@ -75,8 +75,6 @@ SHY = (
 )
 
 SHOWN_BY: dict[str, int] = {
-    "later-request-first": 1913948666253248,
-    "lane-gone-with-its-first-call": 1913948666251135,
     "answer-before-commit": 17,
     "idle-stale-hub-stays": 50,
     "equal-epoch-trusted": 61,
@@ -86,6 +84,7 @@ SHOWN_BY: dict[str, int] = {
     "revoked-not-stopped": 16,
     "newer-attempt-overlooked": 10,
     "quarantine-kills": 40,
+    "drain-without-end": 4,
     "grace-forgets-losses": 25,
     "start-grace-ignored": 18,
     "brake-ignored": 53,
@@ -98,7 +97,7 @@ SHOWN_BY: dict[str, int] = {
     "unknown-stop-unanswered": 9,
     "epoch-forgotten": 40,
     "next-generation-early": 15,
-    "go-said-once": 213,
+    "go-said-once": 280,
     "break-not-written": 41,
     "lost-member-adopted": 15,
     "cancel-forgets-ended-members": 18,
@@ -110,7 +109,7 @@ SHOWN_BY: dict[str, int] = {
     "cap-one-too-many": 10,
     "keeper-admits-everybody": 28,
     "reservation-ignores-limits": 28,
-    "one-keeper-replaces-another": 236,
+    "one-keeper-replaces-another": 238,
     "keeper-not-told": 6054,
     "owner-waits-its-turn": 360,
     "promised-twice": 292,
@@ -149,6 +148,8 @@ SHOWN_BY: dict[str, int] = {
     "given-up-goes-on": 45,
     "heartbeat-answered-twice": 85,
     "stale-hub-takes-back": 95,
+    "later-request-first": 1913948666253248,
+    "lane-gone-with-its-first-call": 1913948666251135,
     "refusals-unpunished": 857,
     "pause-never-ends": 16,
     "never-ready-again": 16,
