@@ -74,7 +74,9 @@ class FakeHub:
         if self.fault is not None:
             raise self.fault
 
-    async def submit(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Submitted:
+    async def submit(
+        self, caller: Caller, specs: Sequence[Any], key: str = "", exists: str = "same"
+    ) -> Submitted:
         self.note("submit", caller, list(specs), key)
         created = key == "" or key not in self.made
         jobs = [

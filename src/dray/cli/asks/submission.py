@@ -7,6 +7,7 @@ rule: a word that ends in .yaml is a job file, unless `--` says that a command f
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ import click
 
 from dray.cli.asks.fields import Asks, read_asks, read_changes
 from dray.cli.asks.flags import name_flags, read_flags, settle_surroundings
+from dray.cli.base.exit_codes import has_ended
 from dray.cli.base.hub import Hub, HubAway, HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand
 from dray.cli.base.outage import Outage
 from dray.core.model.specs.again import again_spec
+from dray.core.model.specs.dependency import read_need
 from dray.errors import Problem
 
 RETRY_S = 30.0
@@ -87,14 +90,19 @@ def repeat(
     return Submission([spec], flags.get("key") or uuid.uuid4().hex, asks)
 
 
-def send(hub: Hub, submission: Submission, patience: Outage | None = None) -> list[dict[str, Any]]:
-    """Submit all or none; give the jobs in order. Without patience a hub that cannot be reached at all is final."""
+def send(
+    hub: Hub, submission: Submission, patience: Outage | None = None, exists: str = "refuse"
+) -> list[dict[str, Any]]:
+    """Submit all or none; give the jobs in order. Without patience a hub that cannot be reached at all is final.
+
+    An id that is taken is a mistake in what was typed, unless `exists` says otherwise.
+    """
     headers = {"Idempotency-Key": submission.key}
     specs = submission.specs
 
     def ask() -> Any:
         path, body = ("/jobs", specs[0]) if len(specs) == 1 else ("/jobs:batch", specs)
-        return hub.call("POST", path, body=body, headers=headers)
+        return hub.call("POST", path, {"exists": exists}, body, headers)
 
     try:
         if patience is not None:
@@ -107,10 +115,61 @@ def send(hub: Hub, submission: Submission, patience: Outage | None = None) -> li
                     raise
                 answer = Outage(RETRY_S, "it may have been submitted: look with `dray ps`").ride_out(ask)
     except HubRefusal as refusal:
+        if refusal.code == "conflict":
+            refusal.exit_code = 2
         if submission.asks is not None:
             refusal.problems = tuple(name_flags(list(refusal.problems), submission.asks))
         raise
     return answer if isinstance(answer, list) else [answer]
+
+
+def send_as_new(hub: Hub, submission: Submission, replace: bool) -> list[dict[str, Any]]:
+    """Submit under ids that are free: ID.2, ID.3 … where ID is taken. What the jobs say of each other goes along.
+
+    With `replace` those that live under the ids before are cancelled, once the new ones are recorded: whatever goes
+    wrong, one of the two is there.
+    """
+    while True:
+        names = {spec["id"]: _free_id(hub, spec["id"]) for spec in submission.specs if spec.get("id")}
+        renamed = [
+            _rename(spec, {name: free for name, (free, _) in names.items()}) for spec in submission.specs
+        ]
+        try:
+            jobs = send(hub, submission._replace(specs=renamed))
+        except HubRefusal as refusal:
+            # Somebody was quicker with the same id.
+            if refusal.code == "conflict" and " exists since " in refusal.message:
+                continue
+            raise
+        for _, living in names.values() if replace else ():
+            for job_id in living:
+                hub.call("POST", job_path(job_id, "/cancel"), body={})
+        return jobs
+
+
+def _free_id(hub: Hub, job_id: str) -> tuple[str, list[str]]:
+    """The first of ID, ID.2, ID.3 … that nobody has, and those before it that live."""
+    living: list[str] = []
+    for number in itertools.count(1):
+        name = job_id if number == 1 else f"{job_id}.{number}"
+        try:
+            if not has_ended(hub.get(job_path(name))):
+                living.append(name)
+        except HubRefusal as refusal:
+            if refusal.status == 404:
+                return name, living
+            raise
+    raise AssertionError(job_id)
+
+
+def _rename(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    renamed = dict(spec)
+    if spec.get("id"):
+        renamed["id"] = names[spec["id"]]
+    if spec.get("after"):
+        needs = [read_need(text) for text in spec["after"]]
+        renamed["after"] = [str(need._replace(job_id=names.get(need.job_id, need.job_id))) for need in needs]
+    return renamed
 
 
 def _refuse(context: click.Context, problems: list[Problem]) -> None:

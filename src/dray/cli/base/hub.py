@@ -54,6 +54,7 @@ class HubRefusal(DrayError):
         self.status = status
         self.code = code
         self.retry_after_s = retry_after_s
+        self.exit_code = 1
 
 
 class Stream:

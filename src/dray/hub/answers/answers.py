@@ -32,6 +32,7 @@ from dray.hub.answers.slices import portions, spread, work_off
 from dray.hub.calls.reading import CallReader, call_of
 from dray.hub.decisions import bulk, commands, edits, machines
 from dray.hub.decisions.commands import KeyMemory, Sources, owned
+from dray.hub.decisions.repeats import Repeats
 from dray.hub.documents.public_feed import Feed, FeedEvent
 from dray.hub.documents.records import (
     Document,
@@ -100,8 +101,10 @@ class Answers:
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    async def submit(self, caller: Caller, specs: Sequence[Any], key: str = "") -> Submitted:
-        checked = await self.read_specs(caller, specs)
+    async def submit(
+        self, caller: Caller, specs: Sequence[Any], key: str = "", exists: str = "same"
+    ) -> Submitted:
+        checked, repeats = await self.read_specs(caller, specs), Repeats(exists)
 
         def finish(
             state: State, ids: Sequence[str], created: bool
@@ -113,7 +116,7 @@ class Answers:
             )
 
         shown, left, created = await self._engine.change(
-            commands.submit(caller, checked, key, self.sources, finish),
+            commands.submit(caller, checked, key, self.sources, finish, repeats),
             len(checked),
             caller.user,
             key or checked,
@@ -127,6 +130,8 @@ class Answers:
         try:
             async for briefs in portions(self._engine, left, look):
                 shown += briefs
+            for document in shown if repeats.kept else ():
+                document["note"] = repeats.kept.get(document["id"], "")
             return Submitted(shown, created)
         except NotReady:
             # The hub stops, and the jobs are recorded: nobody may be told that they are not.

@@ -18,7 +18,7 @@ from dray.core.model.policies.policy import Policy
 from dray.core.model.records.records import Job
 from dray.core.model.specs.check import MAX_PROBLEMS, check_spec
 from dray.core.model.specs.dependency import read_need
-from dray.core.model.specs.spec import JobSpec, pack_spec, unpack_spec
+from dray.core.model.specs.spec import JobSpec, pack_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, NotFound, Problem, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
@@ -26,6 +26,7 @@ from dray.hub.decisions.edits import check_deadlines, check_space
 from dray.hub.decisions.pacing import SubmitPacing
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import Open, resolve
+from dray.hub.decisions.repeats import Repeats, is_same
 from dray.hub.engine.turns import Decision
 from dray.hub.rows import RowKey, Rows, job_row, key_row
 from dray.hub.store.base import AuditRecord, KeyRow
@@ -162,16 +163,19 @@ def submit(
     key: str,
     sources: Sources,
     finish: Finish,
+    repeats: Repeats | None = None,
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of one submit: new jobs, the same ones again, or a conflict."""
+    asked, again = specs, repeats or Repeats()
 
     def decide(state: State, clock: Clock) -> Decision:
-        known = _known_by_key(sources, caller, specs, key)
+        known = _known_by_key(sources, caller, asked, key, again.mode == "keep")
         if known is None:
-            known = _known_by_ids(sources.rows, caller, specs)
+            known = again.find(sources.rows, caller, asked)
         if known is not None:
             ids = known
             return Decision(answer=lambda after: finish(after, ids, False))
+        specs = [spec for spec in asked if spec.id not in again.kept] if again.kept else asked
         check_queues(state.policy, specs)
         check_space(sources.low_space, "new jobs")
         check_deadlines(specs, clock)
@@ -184,11 +188,14 @@ def submit(
             _new_job(state, spec, job_id, need)
             for spec, job_id, need in zip(specs, drawn, needs, strict=True)
         )
-        ids = tuple(job.id for job in new)
+        made = iter(new)
+        ids = tuple(spec.id if spec.id in again.kept else next(made).id for spec in asked)
         keys = (KeyRow(caller.user, key, clock.at_ms, ids),) if key else ()
         if key:
             sources.keys.add(caller.user, key, ids)
-        record = AuditRecord(clock.at_ms, caller.user, caller.token_id, "submit", ids[0], f"{len(ids)} jobs")
+        record = AuditRecord(
+            clock.at_ms, caller.user, caller.token_id, "submit", new[0].id, f"{len(new)} jobs"
+        )
         return Decision([JobsSubmitted(new)], lambda after: finish(after, ids, True), (record,), keys)
 
     return decide
@@ -203,7 +210,7 @@ def _new_job(state: State, spec: JobSpec, drawn: str, need: Open) -> NewJob:
 
 
 def _known_by_key(
-    sources: Sources, caller: Caller, specs: Sequence[JobSpec], key: str
+    sources: Sources, caller: Caller, specs: Sequence[JobSpec], key: str, keeps: bool
 ) -> tuple[str, ...] | None:
     if not key:
         return None
@@ -218,33 +225,15 @@ def _known_by_key(
             f"the idempotency key {key!r} was used for {len(ids)} jobs, this request has {len(specs)}"
         )
     for job_id, spec in zip(ids, specs, strict=True):
+        if keeps and spec.id == job_id:
+            # Perhaps it was left as it is, whatever its spec.
+            continue
         job = sources.rows.job(job_id)
-        if (spec.id and spec.id != job_id) or (job is not None and not _same(job, spec)):
+        if (spec.id and spec.id != job_id) or (job is not None and not is_same(job, spec)):
             raise Conflict(
                 f"the idempotency key {key!r} was used for another spec (job {job_id}): use a new key"
             )
     return ids
-
-
-def _known_by_ids(rows: Rows, caller: Caller, specs: Sequence[JobSpec]) -> tuple[str, ...] | None:
-    found = [(spec, rows.job(spec.id)) for spec in specs if spec.id]
-    there = [(spec, job) for spec, job in found if job is not None]
-    for spec, job in there:
-        if not caller.sees(job.user) or not _same(job, spec):
-            raise Conflict(f"there is a job {spec.id!r} already, with another spec: choose another id")
-    if not there:
-        return None
-    if len(there) < len(specs):
-        raise Conflict(
-            f"job {there[0][0].id!r} of the batch exists already while others do not: a batch is all or none"
-        )
-    return tuple(spec.id for spec in specs)
-
-
-def _same(job: Job, spec: JobSpec) -> bool:
-    """Whether a submit says what an earlier one said; what was edited since is not its business."""
-    submitted = unpack_spec(job.original or job.spec)
-    return submitted == msgspec.structs.replace(spec, id="") and job.user == spec.user_id
 
 
 def owned(caller: Caller, job: Job | None, job_id: str) -> Job:

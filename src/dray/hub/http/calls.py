@@ -20,6 +20,7 @@ from dray.core.model.specs.spec import JobSpec
 from dray.errors import InvalidInput, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import LogRequest, Submitted
+from dray.hub.decisions.repeats import MODES
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.bodies import name_kind, read_struct
 from dray.hub.http.replies import Answer, FileBody, Text
@@ -54,7 +55,7 @@ def _one_job(request: Request) -> dict[str, Any]:
 
 
 def _read_submit(request: Request) -> asks.SubmitJobs:
-    return asks.SubmitJobs([_one_job(request)], _key(request))
+    return asks.SubmitJobs([_one_job(request)], _key(request), request.query["exists"])
 
 
 def _read_batch(request: Request) -> asks.SubmitJobs:
@@ -63,7 +64,7 @@ def _read_batch(request: Request) -> asks.SubmitJobs:
         raise InvalidInput(f"the body must be a list of jobs and is {name_kind(specs)}")
     if not specs:
         raise InvalidInput("the list of jobs is empty: send at least one")
-    return asks.SubmitJobs(specs, _key(request))
+    return asks.SubmitJobs(specs, _key(request), request.query["exists"])
 
 
 def _read_filter(request: Request) -> JobFilter:
@@ -309,6 +310,12 @@ _LINE = Param("limit", "how many of the line at most", kind="whole", default=20,
 _DRY_RUN = Param("dry_run", "only tell what would change", kind="flag", default=False)
 _FORCE = Param("force", "let quotas be below what runs already", kind="flag", default=False)
 _BATCH = Annotated[list[JobSpec], msgspec.Meta(min_length=1)]
+_EXISTS = Param(
+    "exists",
+    "about ids that are taken: `same` takes the same spec for a retry, `refuse` none, `keep` leaves those jobs alone",
+    default="same",
+    choices=MODES,
+)
 _ONCE = ("Idempotency-Key",)
 
 
@@ -317,10 +324,10 @@ def _api(method: str, path: str, name: str, **more: Any) -> Route:
 
 
 ROUTES: tuple[Route, ...] = (
-    _api("POST", "/jobs", "submit_job", body=JobSpec, read=_read_submit, write=_write_job, statuses=(200, 201),
-         headers=_ONCE),
-    _api("POST", "/jobs:batch", "submit_batch", body=_BATCH, read=_read_batch, write=_write_batch, statuses=(200, 201),
-         headers=_ONCE, list_body=True),
+    _api("POST", "/jobs", "submit_job", body=JobSpec, params=(_EXISTS,), read=_read_submit, write=_write_job,
+         statuses=(200, 201), headers=_ONCE),
+    _api("POST", "/jobs:batch", "submit_batch", body=_BATCH, params=(_EXISTS,), read=_read_batch, write=_write_batch,
+         statuses=(200, 201), headers=_ONCE, list_body=True),
     _api("POST", "/jobs:act", "act_on_jobs", body=wire.Act, read=lambda request: read_struct(wire.Act, request.body)),
     _api("GET", "/jobs", "list_jobs", params=_JOB_FILTERS, read=_read_filter),
     _api("GET", "/jobs/{id}", "show_job", params=(_WAIT,), waits="wait_s"),

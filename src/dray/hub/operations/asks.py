@@ -23,10 +23,11 @@ class Named(msgspec.Struct):
 
 
 class SubmitJobs(NamedTuple):
-    """New jobs, all or none; the same key again gives the same jobs."""
+    """New jobs, all or none; the same key again gives the same jobs. `exists`: what to do about ids that are taken."""
 
     specs: Sequence[JobSpec | Any]
     key: str = ""
+    exists: str = "same"
 
 
 class ShowJob(msgspec.Struct):

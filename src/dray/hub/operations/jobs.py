@@ -16,7 +16,7 @@ from dray.wire.schemas import reasons as reason_shapes
 
 
 async def submit(desk: Desk, caller: Caller, ask: asks.SubmitJobs) -> Submitted:
-    return await desk.service.submit(caller, ask.specs, ask.key)
+    return await desk.service.submit(caller, *ask)
 
 
 async def read_logs(desk: Desk, caller: Caller, ask: LogRequest) -> AsyncIterator[bytes]:
