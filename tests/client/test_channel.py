@@ -14,10 +14,10 @@ import pytest
 from dray.client.faces.async_hub import AsyncHub
 from dray.client.reach.channel import Channel
 from dray.client.reach.discovery import Target, settle_config
-from dray.client.reach.websocket import WebSocket
 from dray.core.model.records.records import JobState
 from dray.errors import Conflict, HubUnavailable, NotFound, TooLarge, Unauthenticated
 from dray.testing import RunningHub, make_spec, running_hub
+from dray.wire.reach.websocket import WebSocket
 
 DEADLINE_S = 60.0
 WaitUntil = Callable[..., Awaitable[object]]

@@ -15,6 +15,7 @@ from dray.hub.calls.arguments import ArgsMemory, pack_args, size_of
 from dray.hub.calls.assignments import MESSAGE_BYTES, _portions
 from dray.hub.store.base import Turn
 from dray.hub.store.memory import MemoryStore
+from dray.hub.workers.frames import Departures
 from dray.hub.workers.sessions import FRAME_BYTES, Limits, Session
 from dray.wire.messages.codec import message
 from dray.wire.messages.worker import worker_codec
@@ -107,7 +108,9 @@ class Socket:
 
 def session_on(socket: Socket) -> Session:
     limits = Limits(1 << 20, 8 << 20, 4, 1 << 20)
-    session = Session(1, Caller("t", "ana", ("worker",)), worker_codec(True), socket.send, limits)
+    session = Session(
+        1, Caller("t", "ana", ("worker",)), worker_codec(True), socket.send, limits, Departures()
+    )
     session.lists = True
     return session
 

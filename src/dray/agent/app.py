@@ -52,7 +52,6 @@ def run_agent(config: AgentConfig) -> int:
         return 1
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(handlers=[handler], level=logging.INFO, format=form)
-    logging.getLogger("websockets").setLevel(logging.WARNING)
     raise_file_limit()
     with contextlib.suppress(ImportError):
         import uvloop

@@ -7,16 +7,13 @@ meanwhile is the next one. Commit and ack clock the batching; no timer does.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
-
-import websockets
-from websockets.asyncio.client import ClientConnection, connect
+from urllib.parse import urlsplit
 
 from dray.agent.decide.effects import Tell
 from dray.agent.own_token import OwnToken, TokenRefused, refusal_text
@@ -39,6 +36,7 @@ from dray.wire.reach.dialling import (
     tell_broken,
 )
 from dray.wire.reach.pinned_tls import make_context
+from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial
 
 UNANSWERED_FRAMES = 2
 MAX_FRAME = 16 << 20
@@ -63,8 +61,11 @@ class Link:
         self._codec = hub_codec(binary=True)
         self._queue: list[tuple[dict[str, Any], bool]] = []
         self._unanswered: deque[int] = deque()
-        self._wake = asyncio.Event()
-        self._socket: ClientConnection | None = None
+        self._scheduled = False
+        self._socket: WebSocket | None = None
+        self._heard_at = self._patience_s = 0.0
+        self._silence: asyncio.TimerHandle | None = None
+        self._fault: BaseException | None = None
         self.heartbeat_s = 10.0
         self.local_address = ""
         self.hub: HubAccess | None = None
@@ -77,14 +78,16 @@ class Link:
 
     def wake(self) -> None:
         """There is something to pull."""
-        if self._socket is not None:
-            self._wake.set()
+        if not self._scheduled and self._socket is not None:
+            # Once all that this step of the loop has to say is there.
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._write)
 
     def push(self, kind: str, payload: dict[str, Any], acked: bool) -> None:
         """Queue a message; `acked` ones hold back later frames until the hub has answered."""
         if self._socket is not None:
             self._queue.append((message(kind, payload), acked))
-            self._wake.set()
+            self.wake()
 
     def answered(self) -> None:
         """Count one ack."""
@@ -92,7 +95,7 @@ class Link:
             self._unanswered[0] -= 1
             if self._unanswered[0] <= 0:
                 self._unanswered.popleft()
-                self._wake.set()
+                self.wake()
 
     async def run_session(self, hello: Callable[[], dict[str, Any]]) -> None:
         """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers,
@@ -104,94 +107,92 @@ class Link:
 
         token = await self._own.settle(way, trust)
         line = await _dial(way, trust)
-        # Host and path are what is said in the handshake; the connection itself stands already.
-        url = ("wss" if line.context is not None else "ws") + way.url[way.url.index(":") :] + "/ws"
+        local_address = "127.0.0.1" if line.local else str(line.sock.getsockname()[0])
         try:
-            socket = await connect(
-                url,
-                sock=line.sock,
-                unix=line.local,
-                additional_headers={"Authorization": f"Bearer {token}"},
-                subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
-                ssl=line.context,
-                compression=None,
-                max_size=MAX_FRAME,
-                ping_interval=None,
-                open_timeout=OPEN_S,
-                close_timeout=2,
-                proxy=None,
-            )
-        except websockets.InvalidStatus as refusal:
-            text, status = refusal_text(refusal.response.body), refusal.response.status_code
-            kind = TokenRefused if status in (401, 403) else HubUnavailable
-            raise kind(f"the hub answers {status}: {text}") from None
-        except (OSError, TimeoutError, websockets.WebSocketException) as fault:
+            socket = await dial(_address(way.url, token), line, OPEN_S, keepalive_s=0, most_bytes=MAX_FRAME)
+        except HandshakeRefused as refusal:
+            kind = TokenRefused if refusal.status in (401, 403) else HubUnavailable
+            raise kind(f"the hub answers {refusal.status}: {refusal_text(refusal.body)}") from None
+        except (OSError, TimeoutError) as fault:
             raise (tell_broken(fault) or HubUnavailable(f"no hub answers at {way.url}: {fault!r}")) from None
-        self.local_address = "127.0.0.1" if line.local else str(socket.local_address[0])
-        self.fingerprint = pinned
+        self.local_address, self.fingerprint = local_address, pinned
         self.hub = HubAccess(way, token, lambda: line.context or trust(), line.uid)
-        self._begin(socket, hello())
-        writer = asyncio.create_task(self._write(socket))
         try:
-            await self._read(socket)
-        except websockets.ConnectionClosed:
-            logger.info("the session ended: %s %s", socket.close_code, socket.close_reason)
-            if socket.close_code in NOT_LET_IN:
-                raise TokenRefused(f"the hub has ended this session: {socket.close_reason}") from None
+            self._begin(socket, hello())
+            code, reason = await asyncio.shield(socket.closed)
         finally:
-            self._socket = None
-            writer.cancel()
-            await asyncio.wait({writer})
+            self._end()
             await socket.close()
+        if self._fault is not None:
+            raise self._fault
+        logger.info("the session ended: %s %s", code, reason)
+        if code in NOT_LET_IN:
+            raise TokenRefused(f"the hub has ended this session: {reason}")
 
     async def close(self, code: int, reason: str) -> None:
-        """End the session from this side."""
+        """End the session from this side, after what is queued."""
         if self._socket is not None:
-            with contextlib.suppress(websockets.WebSocketException):
-                await self._socket.close(code, reason)
+            self._write()
+            await self._socket.close(code, reason)
 
-    def _begin(self, socket: ClientConnection, registration: dict[str, Any]) -> None:
-        self._socket = socket
+    def _begin(self, socket: WebSocket, registration: dict[str, Any]) -> None:
+        self._socket, self._fault = socket, None
         self._queue, self._unanswered = [(message("register", registration), True)], deque()
-        self._wake.set()
+        socket.on_message, socket.on_writable = self._take_frame, self._write
+        self._listen_for()
+        self._write()
 
-    async def _write(self, socket: ClientConnection) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if len(self._unanswered) >= UNANSWERED_FRAMES:
-                continue
+    def _end(self) -> None:
+        self._socket = None
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def _write(self) -> None:
+        """Send what waits, as far as acks and the socket let it."""
+        self._scheduled = False
+        socket = self._socket
+        while socket is not None and socket.writable and len(self._unanswered) < UNANSWERED_FRAMES:
             batch, self._queue = self._queue[:256], self._queue[256:]
-            pulled = self._pull() if self._pull is not None and not self._queue else []
-            batch += [(message(told.type, told.payload), told.acked) for told in pulled]
+            if self._pull is not None and not self._queue:
+                batch += [(message(told.type, told.payload), told.acked) for told in self._pull()]
             if not batch:
-                continue
+                return
             expected = sum(1 for _, acked in batch if acked)
             if expected:
                 self._unanswered.append(expected)
-            try:
-                await socket.send(self._codec.encode([envelope for envelope, _ in batch]))
-            except websockets.ConnectionClosed:
-                return  # the reader sees it too and ends the session
-            if self._queue or pulled:
-                self._wake.set()
+            socket.send(self._codec.encode([envelope for envelope, _ in batch]))
 
-    async def _read(self, socket: ClientConnection) -> None:
-        """Take what the hub says; a hub that stays silent past several heartbeats is a half-open socket."""
+    def _listen_for(self) -> None:
+        """Be patient from here on; a hub that stays silent past several heartbeats is a half-open socket."""
         loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self.heartbeat_s * SILENCE_FACTOR) as patience:
-                while True:
-                    frame = await socket.recv()
-                    for envelope in self._split(frame):
-                        self._take(envelope)
-                    patience.reschedule(loop.time() + self.heartbeat_s * SILENCE_FACTOR)
-        except TimeoutError:
-            logger.warning(
-                "the hub has been silent for %.0f s: dialling again", self.heartbeat_s * SILENCE_FACTOR
-            )
+        self._heard_at = loop.time()
+        patience_s = self.heartbeat_s * SILENCE_FACTOR
+        if patience_s != self._patience_s or self._silence is None:
+            self._patience_s = patience_s
+            if self._silence is not None:
+                self._silence.cancel()
+            self._silence = loop.call_later(patience_s, self._look_for_life)
 
-    def _split(self, frame: str | bytes) -> list[Envelope]:
+    def _look_for_life(self) -> None:
+        loop, due_at = asyncio.get_running_loop(), self._heard_at + self._patience_s
+        if loop.time() < due_at:
+            self._silence = loop.call_at(due_at, self._look_for_life)
+        elif self._socket is not None:
+            logger.warning("the hub has been silent for %.0f s: dialling again", self._patience_s)
+            self._socket.abort()
+
+    def _take_frame(self, frame: bytes) -> None:
+        try:
+            for envelope in self._split(frame):
+                self._take(envelope)
+            self._listen_for()
+        except Exception as fault:  # noqa: BLE001 - raised again where the session is served
+            self._fault = fault
+            if self._socket is not None:
+                self._socket.abort()
+
+    def _split(self, frame: bytes) -> list[Envelope]:
         try:
             return self._codec.split(frame)
         except InvalidInput as fault:
@@ -221,6 +222,12 @@ class Link:
         check_url(url)
         socket = str(config.home / SOCKET_NAME) if is_own and note.get("socket") else ""
         return Way(url, socket, config.hub_user), pinned
+
+
+def _address(url: str, token: str) -> Address:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return Address(parts.hostname or "", port, parts.path.rstrip("/") + "/ws", SUBPROTOCOL_MSGPACK, token)
 
 
 class NoHubYet(HubUnavailable):

@@ -43,6 +43,23 @@ def test_calls_of_one_user_reuse_a_runner_and_others_never_get_it(hub: CallHub) 
     assert not cards & (mine | theirs)
 
 
+def test_a_runner_that_comes_back_to_its_lane_is_not_told_of_it_anew(hub: CallHub) -> None:
+    hub.start_agent(1)
+
+    def bindings() -> list[int]:
+        return [int.from_bytes(file.read_bytes()[:4], "little") for file in hub.folder.rglob("lane")]
+
+    for number in range(3):
+        hub.assign("1-1", "j", os.getpid, [()], first=number)
+        hub.end("j", number)
+    assert bindings() == [1]
+    hub.assign("1-2", "other", os.getpid, [()])
+    hub.end("other", 0)
+    hub.assign("1-1", "j", os.getpid, [()], first=3)
+    hub.end("j", 3)
+    assert bindings() == [3], "after another lane it must be told again"
+
+
 def test_a_worn_runner_is_replaced_without_losing_a_call(hub: CallHub) -> None:
     hub.start_agent(1)
     for start in range(0, 10_000, 500):

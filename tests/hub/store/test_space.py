@@ -11,6 +11,7 @@ import pytest
 from tests.hub.small_disk import fill_up, mounted
 
 from dray.errors import NoSpace, StoreError
+from dray.hub.store.space import LOOK_S, SpaceWatch
 from dray.hub.store.sqlite.reserve import Reserve
 from dray.hub.store.sqlite.store import SqliteStore
 
@@ -113,3 +114,22 @@ def test_a_failed_write_is_told_and_leaves_the_store_usable(
     store.close(clean=False)
     again = open_sqlite(reserve_bytes=0, check="always")
     assert [entry.facts for entry in again.tail(1)] == [b"again"]
+
+
+def test_plenty_of_room_is_believed_for_a_moment_and_the_lack_of_it_never() -> None:
+    low, at, looks = [False], [10.0], []
+
+    def look() -> bool:
+        looks.append(at[0])
+        return low[0]
+
+    watch = SpaceWatch(look, lambda: at[0])
+    assert not watch()
+    low[0] = True
+    assert not watch()
+    assert looks == [10.0]
+    at[0] += LOOK_S
+    assert watch()
+    low[0] = False
+    assert not watch()
+    assert len(looks) == 3

@@ -48,6 +48,10 @@ class RunnerNotes:
         """The lane is through with this runner: it is no longer in the hands of anybody here."""
         os.pwrite(self._lane, b"\1", _RELEASED)
 
+    def resume(self) -> None:
+        """The lane that it served last has it again."""
+        os.pwrite(self._lane, b"\0", _RELEASED)
+
     def read(self) -> dict[str, Any] | None:
         """What it was doing: its lane and job, and the call it was in (index -1: none). None where it had no lane."""
         data = os.pread(self._lane, _LANE_BYTES, 0)

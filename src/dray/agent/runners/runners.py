@@ -110,9 +110,12 @@ class Runners:
             data = calls_frame(effect.indices, effect.no, effect.args)
             self.lines.write(effect.uid, self._unsent.pop(effect.uid, b"") + data)
         elif isinstance(effect, BindRunner):
-            # Kept for the calls that follow: one write, and one read on the other side.
-            self._unsent[effect.uid] = self._bind(effect)
-            self._bound[effect.uid] = effect
+            if self._stays_bound(effect):
+                self._notes[effect.uid].resume()
+            else:
+                # Kept for the calls that follow: one write, and one read on the other side.
+                self._unsent[effect.uid] = self._bind(effect)
+                self._bound[effect.uid] = effect
         elif isinstance(effect, Recall):
             self.lines.recall(effect.uid)
         elif isinstance(effect, Nudge):
@@ -122,6 +125,20 @@ class Runners:
                 notes.release()
         else:
             self._blobs.prefetch(effect.digest)
+
+    def _stays_bound(self, effect: BindRunner) -> bool:
+        """Whether a runner comes back to the lane it served last: then it knows all of it.
+
+        Not where calls must not run twice: being bound anew is what ends its last one in the runner's own notes.
+        """
+        known = self._bound.get(effect.uid)
+        return (
+            known is not None
+            and known.lane == effect.lane
+            and known.spec is effect.spec
+            and (known.devices, known.token) == (effect.devices, effect.token)
+            and not is_careful(effect.spec)
+        )
 
     def _bind(self, effect: BindRunner) -> bytes:
         spec = effect.spec

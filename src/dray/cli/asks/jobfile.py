@@ -32,20 +32,9 @@ _AS_WRITTEN = {
     *(
         "queue workload plugin deadline overlap workdir checkpoint time mem memory vram gpus gpus_per_node"
     ).split(),
-    *("after array queue_timeout cpus device command prolog epilog require prefer notify notify_to").split(),
+    *("after array queue_timeout cpus device command prolog epilog require prefer").split(),
 }
-_TEXT_INSIDE = {
-    "after",
-    "env",
-    "labels",
-    "command",
-    "prolog",
-    "epilog",
-    "require",
-    "prefer",
-    "notify",
-    "notify_to",
-}
+_TEXT_INSIDE = {"after", "env", "labels", "command", "prolog", "epilog", "require", "prefer"}
 Marks = dict[Place, yaml.Mark]
 
 

@@ -32,8 +32,6 @@ ALONE = frozenset(
         "key",
         "node_count",
         "nodes",
-        "notify",
-        "notify_to",
         "scheduling_timeout",
         "scheduling_timeout_s",
         "scheduling_timeout_seconds",

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from dray import errors
 from dray.client.reach.discovery import Target, trust
 from dray.client.reach.watches import Watch, Watchlist
-from dray.client.reach.websocket import Address, HandshakeRefused, WebSocket, dial
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire.messages import client as wire
 from dray.wire.reach.dialling import TURN_HEADER, Line, open_line, tell_broken
 from dray.wire.reach.refusals import read_error, read_refusal
+from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial
 
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20

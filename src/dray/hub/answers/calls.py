@@ -6,6 +6,7 @@ and says where to go on: a thousand values of 64 KiB are no message.
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.state import State
@@ -41,7 +42,7 @@ class CallAnswers:
         self._engine, self._sources, self._reader, self.feed = engine, sources, reader, feed
         self._rows = sources.submit.rows
 
-    async def add(self, caller: Caller, body: Calls, listener: Listener) -> Document:
+    def add(self, caller: Caller, body: Calls, listener: Listener) -> asyncio.Future[Document]:
         """Add calls, and tell `listener` of their results."""
         spec = read_call_spec(caller, body)
 
@@ -53,8 +54,7 @@ class CallAnswers:
         decide = add_calls(caller, body, spec, self._sources, finish)
         weight = 1 + len(body.args) // CALLS_PER_UNIT
         wants = (job_row(body.job), *(submit_rows(caller, [spec]) if spec is not None else ()))
-        answer: Document = await self._engine.change(decide, weight, caller.user, body, wants=wants)
-        return answer
+        return self._engine.change(decide, weight, caller.user, body, wants=wants)
 
     async def collect(self, caller: Caller, body: Collect, listener: Listener) -> Document:
         """Give the results so far of a part of a job's calls, and tell `listener` of the others."""

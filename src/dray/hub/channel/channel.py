@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,14 +29,13 @@ from dray.hub.answers.service import Document
 from dray.hub.channel.results_flow import ResultsFlow
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.engine.told_turns import HEADER, TurnWords
-from dray.hub.notifications.outbox import STATES as TOLD_STATES
-from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import Desk, Operation
 from dray.hub.operations.table import OPERATIONS
 from dray.hub.operations.values import values_of
 from dray.hub.store.base import JobFilter
-from dray.hub.workers.frames import EXTENSION
+from dray.hub.workers.frames import EXTENSION, Departures
+from dray.hub.workers.sessions import Frames
 from dray.wire.messages import client as wire
 from dray.wire.messages.packed import Packed
 
@@ -68,6 +68,7 @@ class Surroundings(NamedTuple):
     hold: Hold
     budgets: Budgets
     words: TurnWords
+    departures: Departures
     report: Callable[[str, BaseException], str] = lambda kind, error: ""
 
 
@@ -86,20 +87,22 @@ class ClientChannels:
         await send({"type": "websocket.accept", "subprotocol": wire.SUBPROTOCOL_CLIENT if known else None})
         # A unix socket has no address at its other end.
         caller = caller._replace(local=scope.get("client") is None)
-        channel = Channel(self._around, self._limits, caller, send)
+        frames: Frames | None = (scope.get("extensions") or {}).get(EXTENSION)
+        channel = Channel(self._around, self._limits, caller, send, frames)
+        if frames is not None:
+            frames.take_frames(channel.take)
         channel.hears_turns = any(name == HEADER for name, _ in scope["headers"])
         self.open.add(channel)
         if offered and not known:
             channel.close(BAD_INPUT, f"this channel speaks {wire.SUBPROTOCOL_CLIENT}, not {offered[0][:40]}")
         try:
-            with self._around.hold(caller.token_id, lambda why: self._end(channel, why, scope)):
+            with self._around.hold(caller.token_id, lambda why: self._end(channel, why, frames)):
                 await channel.run(receive)
         finally:
             self.open.discard(channel)
 
-    def _end(self, channel: Channel, why: str, scope: Scope) -> None:
+    def _end(self, channel: Channel, why: str, frames: Frames | None) -> None:
         channel.end(why)
-        frames = (scope.get("extensions") or {}).get(EXTENSION)
         if frames is not None:
             frames.abort_in(GOODBYE_S)
 
@@ -116,8 +119,16 @@ class ClientChannels:
 class Channel:
     """One socket."""
 
-    def __init__(self, around: Surroundings, limits: ChannelLimits, caller: Caller, send: Send) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        limits: ChannelLimits,
+        caller: Caller,
+        send: Send,
+        frames: Frames | None = None,
+    ) -> None:
         self.caller, self._around, self._limits, self._send = caller, around, limits, send
+        self._direct, self._flushing, self._reading = frames, False, False
         self._outbox: list[bytes] = []
         self._queued_bytes = 0
         self._rows: dict[str, Any] = {}
@@ -125,7 +136,7 @@ class Channel:
         self._rows_at = 0.0
         self._rows_timer: asyncio.TimerHandle | None = None
         self._watched: dict[str, None] = {}
-        self._asking: dict[asyncio.Task[None], int] = {}
+        self._asking: dict[asyncio.Future[Any], int] = {}
         self._asked_bytes = 0
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._sent, self.order = asyncio.Event(), asyncio.Lock()
@@ -148,7 +159,9 @@ class Channel:
                     return
                 if self._closing is None:
                     frame: bytes | None = got.get("bytes")
+                    self._reading = True
                     await self._take_frame(frame)
+                    self._reading = False
         finally:
             self._closing = self._closing or (1006, "")
             self._sent.set()
@@ -187,7 +200,7 @@ class Channel:
         if self._rows_bytes + self._queued_bytes > 16 * self._limits.queue_bytes and self._sending:
             self._rows, self._outbox, self._rows_bytes = {}, [], 0
             self.close(OVERLOADED, "this peer does not read what it asked to be told of")
-        self._wake.set()
+        self._rouse()
 
     def _rest_rows(self) -> bool:
         """Whether rows left so lately that the next ones are to wait; then a timer sees to them."""
@@ -201,6 +214,31 @@ class Channel:
         return True
 
     # --- in -----------------------------------------------------------------------------------------------------------
+
+    def take(self, frame: bytes) -> bool:
+        """Take a frame in one step where nothing stands in its way; what is odd about one the long way says."""
+        limits = self._limits
+        if (
+            self._reading
+            or self._closing is not None
+            or len(frame) > limits.frame_bytes
+            or not self._is_free()
+        ):
+            return False
+        try:
+            requests = wire.read_requests(frame)
+        except wire.Fault:
+            return False
+        if (
+            len(self._asking) + len(requests) > limits.in_flight
+            or self._asked_bytes + len(frame) > limits.asked_bytes
+        ):
+            return False
+        for request in requests:
+            self._take(request)
+            if self._closing is not None:
+                break
+        return True
 
     async def _take_frame(self, frame: bytes | None) -> None:
         if frame is None:
@@ -228,13 +266,38 @@ class Channel:
             self._refuse(fault)
             return
         self._bad_in_a_row = 0
-        task = asyncio.create_task(self._answer(request.id, body))
-        self._asking[task] = len(request.payload)
+        answer = self._post_calls(request.id, body) if type(body) is wire.Calls else None
+        if answer is None:
+            answer = asyncio.create_task(self._answer(request.id, body))
+        self._asking[answer] = len(request.payload)
         self._asked_bytes += len(request.payload)
-        task.add_done_callback(self._asked)
+        answer.add_done_callback(self._asked)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asked_bytes -= self._asking.pop(task)
+    def _post_calls(self, request_id: wire.RequestId, body: wire.Calls) -> asyncio.Future[Any] | None:
+        """Queue calls for the next turn in this very step: a task for each costs as much as the rest. None: the long
+        way tells what is wrong with them.
+        """
+        operation = MESSAGES[wire.Calls].operation
+        try:
+            self.caller.check(operation.scopes)
+            answer = asyncio.ensure_future(operation.handler(self._around.desk, self, body))
+        except Exception:  # noqa: BLE001 - asked again, it fails alike
+            return None
+        answer.add_done_callback(partial(self._tell_calls, request_id))
+        return answer
+
+    def _tell_calls(self, request_id: wire.RequestId, answer: asyncio.Future[Any]) -> None:
+        self.listener.settle()
+        if answer.cancelled():
+            return
+        fault = answer.exception()
+        if fault is None:
+            self._push(wire.write_message(wire.ANSWER, request_id, answer.result()))
+        else:
+            self._push(self._spell(fault, request_id, "calls"))
+
+    def _asked(self, answer: asyncio.Future[Any]) -> None:
+        self._asked_bytes -= self._asking.pop(answer)
         self._free()
         if self._closing is not None:
             self._wake.set()
@@ -253,14 +316,15 @@ class Channel:
                 reply = wire.write_message(wire.ANSWER, request_id, await self._perform(message, body))
             else:
                 reply = await self._answer_heavy(request_id, message, body)
-        except DrayError as refusal:
-            reply = wire.write_message(wire.ERROR, request_id, error=error_document(refusal)["error"])
-        except Exception as fault:
-            kind = type(body).__name__.lower()
-            logger.exception("a %s failed", kind)
-            error = error_document(internal_error(self._around.report(kind, fault)))["error"]
-            reply = wire.write_message(wire.ERROR, request_id, error=error)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the peer waits for an answer
+            reply = self._spell(fault, request_id, type(body).__name__.lower())
         self._push(reply)
+
+    def _spell(self, fault: BaseException, request_id: wire.RequestId, kind: str) -> bytes:
+        if not isinstance(fault, DrayError):
+            logger.error("a %s failed", kind, exc_info=fault)
+            fault = internal_error(self._around.report(kind, fault))
+        return wire.write_message(wire.ERROR, request_id, error=error_document(fault)["error"])
 
     async def _perform(self, message: Message, body: Any) -> Any:
         if message.own is not None:
@@ -290,9 +354,43 @@ class Channel:
     def _push(self, message: bytes) -> None:
         if self._closing is not None and self._closing[0] == TOKEN_GONE:
             return
+        self._queue(message)
+        self._rouse()
+
+    def _queue(self, message: bytes) -> None:
         self._outbox.append(message)
         self._queued_bytes += len(message)
+
+    def _rouse(self) -> None:
+        """See to it that what is queued leaves."""
+        if self._direct is None or self._sending:
+            self._wake.set()
+        elif not self._flushing:
+            self._flushing = True
+            self._around.departures.add(self._flush, awaited=True)
+
+    def _flush(self) -> None:
+        """Write one frame at once if the socket takes it; the pump sees to all else."""
+        self._flushing = False
+        if self._direct is None or self._sending or self._closing is not None:
+            self._wake.set()
+            return
+        batch = self._batch()
+        if not batch:
+            return
+        if self._direct.write_frame(wire.join_messages(batch)):
+            self._left(batch)
+            if not self._outbox:
+                return
+        else:
+            self._outbox = batch + self._outbox
         self._wake.set()
+
+    def _left(self, batch: list[bytes]) -> None:
+        self._queued_bytes -= sum(map(len, batch))
+        self.listener.drained()
+        self._sent.set()
+        self._free()
 
     async def _pump(self) -> None:
         """Send whatever is ready whenever the socket takes it; a socket that broke is the reader's to notice."""
@@ -310,10 +408,7 @@ class Channel:
                 self._sending = True
                 await self._send({"type": "websocket.send", "bytes": wire.join_messages(batch)})
                 self._sending = False
-                self._queued_bytes -= sum(map(len, batch))
-                self.listener.drained()
-                self._sent.set()
-                self._free()
+                self._left(batch)
             if self._closing is not None:
                 code, reason = self._closing
                 if code == GOING_AWAY and self._asking:
@@ -330,7 +425,7 @@ class Channel:
             if self._rows_timer is not None:
                 self._rows_timer.cancel()
                 self._rows_timer = None
-            self._push(wire.write_message(wire.CHANGED, None, {"jobs": list(rows.values())}))
+            self._queue(wire.write_message(wire.CHANGED, None, {"jobs": list(rows.values())}))
         count, size = 0, 0
         for message in self._outbox[:FRAME_MESSAGES]:
             size += len(message)
@@ -434,17 +529,12 @@ def _read_receipts(body: wire.Preemptions) -> ReceiptFilter:
     return ReceiptFilter(body.job, body.user, body.limit, _read_cursor(body.cursor), body.window_s)
 
 
-def _read_wanted(body: wire.Notifications) -> Wanted:
-    states = _read_states(body.states, TOLD_STATES, "a notification")
-    return Wanted(None, body.job, states, _read_cursor(body.cursor), body.limit)
-
-
-def _read_states(states: list[str], known: Collection[str] = _STATES, of: str = "a job") -> tuple[str, ...]:
+def _read_states(states: list[str]) -> tuple[str, ...]:
     problems = [
-        Problem("states", f"{name[:64]!r} is no state of {of}") for name in states if name not in known
+        Problem("states", f"{name[:64]!r} is no state of a job") for name in states if name not in _STATES
     ]
     if problems:
-        raise InvalidInput(f"{problems[0].what}: there are {', '.join(sorted(known))}", problems)
+        raise InvalidInput(f"{problems[0].what}: there are {', '.join(sorted(_STATES))}", problems)
     return tuple(dict.fromkeys(states))
 
 
@@ -477,7 +567,6 @@ MESSAGES: dict[type[msgspec.Struct], Message] = {
     wire.Ping: Message(OPERATIONS["ping"]),
     wire.Preemptions: Message(OPERATIONS["list_preemptions"], _read_receipts),
     wire.Preemption: Message(OPERATIONS["show_preemption"]),
-    wire.Notifications: Message(OPERATIONS["list_notifications"], _read_wanted),
 }
 # Who may open a channel: whoever may send any of these.
 SCOPES = tuple(dict.fromkeys(scope for message in MESSAGES.values() for scope in message.operation.scopes))

@@ -123,7 +123,7 @@ class Engine:
         if len(self._inbox) >= MAX_INBOX:
             self._room.clear()
 
-    async def change(
+    def change(
         self,
         decide: Decide,
         weight: int = 1,
@@ -132,8 +132,8 @@ class Engine:
         kind: str = "",
         presses: bool = False,
         wants: tuple[RowKey, ...] = (),
-    ) -> Any:
-        """Queue a request and wait for the commit that justifies its answer."""
+    ) -> asyncio.Future[Any]:
+        """Queue a request; the future has its answer once the commit that justifies it is there."""
         if self._stopping or self.failure is not None:
             raise NotReady("the hub is stopping: try again in a moment")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -142,7 +142,7 @@ class Engine:
             self._setbacks.refuse(request.origin)
         self._inbox.add(request, presses)
         self._wake.set()
-        return await done
+        return done
 
     async def read(self, look: Callable[[State], T], *wants: RowKey) -> T:
         """Read the state as of the last commit, after all that was queued before; and the rows that it may want."""

@@ -26,8 +26,6 @@ from dray.hub.http.bodies import name_kind, read_struct
 from dray.hub.http.replies import Answer, FileBody, Text
 from dray.hub.http.routes import API, Param, Request, Route
 from dray.hub.http.streams import Stream, feed_lines
-from dray.hub.notifications.outbox import STATES as TOLD_STATES
-from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import ANY, Desk, Operation
 from dray.hub.operations.table import OPERATIONS
@@ -142,12 +140,6 @@ def _read_policy(request: Request) -> asks.ApplyPolicy:
 def _read_receipts(request: Request) -> ReceiptFilter:
     asked = dict(request.query)
     return ReceiptFilter(before=int(asked.pop("cursor") or 0), **asked)
-
-
-def _read_wanted(request: Request) -> Wanted:
-    asked = request.query
-    states = tuple(dict.fromkeys(asked["state"]))
-    return Wanted(None, asked["job"], states, int(asked["cursor"] or 0), asked["limit"])
 
 
 def _read_put(request: Request) -> asks.PutBlob:
@@ -314,12 +306,6 @@ _RECEIPTS = (
     _CURSOR,
     Param("window_s", "how far back the statistics reach", kind="number", default=DAY_S, low=1, high=MAX_WINDOW_S),
 )  # fmt: skip
-_TOLD = (
-    Param("job", "only of this job", default="", pattern=ID_PATTERN),
-    Param("state", "only these states; may repeat or hold commas", choices=TOLD_STATES, many=True),
-    _LIMIT,
-    _CURSOR,
-)
 _LINE = Param("limit", "how many of the line at most", kind="whole", default=20, low=1, high=MAX_LINE)
 _DRY_RUN = Param("dry_run", "only tell what would change", kind="flag", default=False)
 _FORCE = Param("force", "let quotas be below what runs already", kind="flag", default=False)
@@ -381,7 +367,6 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/config", "show_settings"),
     _api("GET", "/preemptions", "list_preemptions", params=_RECEIPTS, read=_read_receipts),
     _api("GET", "/preemptions/{id}", "show_preemption"),
-    _api("GET", "/notifications", "list_notifications", params=_TOLD, read=_read_wanted),
     _api("GET", "/tokens", "list_tokens"),
     _api("POST", "/tokens", "create_token", body=shapes.TokenRequest, write=_write_made, statuses=(201,),
          read=lambda request: read_struct(shapes.TokenRequest, request.body)),

@@ -8,8 +8,9 @@ whose parser only ever sees whole frames until the first one that is none of the
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -33,6 +34,38 @@ _MASKED = 0x80
 _MASK_BYTES = 4
 _SHORT, _TWO_BYTES, _EIGHT_BYTES = 125, 126, 127
 Take = Callable[[bytes], bool]
+
+
+class Departures:
+    """When queued frames leave: with the turn that is being told, else at the end of this step of the loop.
+
+    Either way all that is said meanwhile to one peer shares a frame. Whoever waits for an answer is served before those
+    who are only told that theirs was heard.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[Callable[[], None]] | None = None
+        self._awaited: list[Callable[[], None]] = []
+
+    def add(self, flush: Callable[[], None], awaited: bool = False) -> None:
+        """Have what is queued written, once; whoever adds it again before that pays for it twice."""
+        if self._held is None:
+            asyncio.get_running_loop().call_soon(flush)
+        elif awaited:
+            self._awaited.append(flush)
+        else:
+            self._held.append(flush)
+
+    def hold(self) -> None:
+        """Let nothing leave before `release`: a turn is about to be told."""
+        self._held = []
+
+    def release(self) -> Iterator[Callable[[], None]]:
+        """Give what is to be written now, in order."""
+        held, awaited = self._held or [], self._awaited
+        self._held, self._awaited = None, []
+        yield from awaited
+        yield from held
 
 
 class ServerConfig(uvicorn.Config):

@@ -93,7 +93,21 @@ class Runner:
         }
 
     def run(self, effects: list[Leaving], seq: int, clock: Clock) -> None:
-        """Carry out one turn's effects; calls go out at the end, what the whole turn gave to a lane together."""
+        """Carry out one turn's effects; frames go out at the end, what the whole turn has for a peer together."""
+        self._sessions.departures.hold()
+        try:
+            notes = self._carry_out(effects, seq)
+        finally:
+            for flush in self._sessions.departures.release():
+                try:
+                    flush()
+                except Exception as error:  # noqa: BLE001 - as below
+                    self._failed("frame", error)
+        self._specs.clear()
+        self._peers.clear()
+        self._feed.publish(seq, clock.at_ms, notes)
+
+    def _carry_out(self, effects: list[Leaving], seq: int) -> list[Note]:
         notes = []
         self._seq = seq
         for effect in effects:
@@ -110,9 +124,7 @@ class Runner:
         ended = self._ended.copy()
         self._ended.clear()
         self._publish(seq, ended)
-        self._specs.clear()
-        self._peers.clear()
-        self._feed.publish(seq, clock.at_ms, notes)
+        return notes
 
     def _send_calls(self) -> None:
         for worker, seqs in self._acks.items():
@@ -139,8 +151,6 @@ class Runner:
         if document is None:
             spec = with_variant(unpack_spec(job.spec), attempt.variant)
             document = self._specs[job.id, attempt.variant] = spec_document(spec) | {"user_id": job.user}
-            # Whom the hub tells of a job is none of its worker's business, and may be as good as a password.
-            document.pop("notify_to", None)
         told: dict[str, Any] = {"id": self._state.spell(attempt)}
         if "indices" in (document.get("array") or ()):
             array = unpack_spec(job.spec).array

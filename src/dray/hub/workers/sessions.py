@@ -26,7 +26,7 @@ from dray.hub.engine.turns import Decision
 from dray.hub.rows import Rows
 from dray.hub.store.base import Position, Store
 from dray.hub.workers import inbound
-from dray.hub.workers.frames import EXTENSION
+from dray.hub.workers.frames import EXTENSION, Departures
 from dray.hub.workers.outputs import Outputs
 from dray.hub.workers.owners import Owners
 from dray.hub.workers.questions import Questions
@@ -91,6 +91,7 @@ class Session:
         codec: Codec,
         send: Send,
         limits: Limits,
+        departures: Departures,
         frames: Frames | None = None,
     ) -> None:
         self.number, self.caller, self.codec = number, caller, codec
@@ -103,7 +104,7 @@ class Session:
         self.bad_in_a_row = 0
         self.reading = False
         self.closing: tuple[int, str] | None = None
-        self._send, self._limits = send, limits
+        self._send, self._limits, self._departures = send, limits, departures
         # Text frames are rare enough for the long way.
         self._direct = frames if codec.binary else None
         self._flushing = False
@@ -131,9 +132,8 @@ class Session:
         if self._direct is None or self._in_flight:
             self._wake.set()
         elif not self._flushing:
-            # Once all that this step of the loop has to say is there.
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._departures.add(self._flush)
 
     def _flush(self) -> None:
         """Write what is queued at once if it is one frame and the socket takes it; else the pump sends it."""
@@ -228,6 +228,7 @@ class Sessions:
         self._accounts, self._users = tokens.accounts, tokens.users
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
         self._numbers = self._first_epoch = 0
+        self.departures = Departures()
         self.open: dict[int, Session] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
@@ -239,7 +240,7 @@ class Sessions:
         self._numbers += 1
         frames: Frames | None = (scope.get("extensions") or {}).get(EXTENSION)
         codec = self._codecs[chosen == SUBPROTOCOL_MSGPACK]
-        session = Session(self._numbers, caller, codec, send, self._limits, frames)
+        session = Session(self._numbers, caller, codec, send, self._limits, self.departures, frames)
         self.open[session.number] = session
         pump = asyncio.create_task(session.pump())
         if offered and chosen is None:

@@ -10,8 +10,8 @@ from websockets import Subprotocol
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Opcode
 
-from dray.client.reach.websocket import Address, HandshakeRefused, WebSocket, dial, mask
 from dray.wire.reach.dialling import Way, open_line
+from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial, mask
 
 PROTOCOL = Subprotocol("echo")
 LIMIT_S = 20.0
@@ -115,3 +115,37 @@ def test_masking_twice_changes_nothing() -> None:
         data = bytes(range(size))
         assert mask(mask(data, b"\x01\x02\x03\xff"), b"\x01\x02\x03\xff") == data
     assert mask(b"abc", b"\0\0\0\0") == b"abc"
+
+
+async def test_the_peer_hears_why_we_leave() -> None:
+    heard: asyncio.Future[tuple[int | None, str | None]] = asyncio.get_running_loop().create_future()
+
+    async def listen(peer: ServerConnection) -> None:
+        await peer.wait_closed()
+        heard.set_result((peer.close_code, peer.close_reason))
+
+    async with (
+        asyncio.timeout(LIMIT_S),
+        serve(listen, "127.0.0.1", 0, subprotocols=[PROTOCOL]) as server,
+    ):
+        port = next(iter(server.sockets)).getsockname()[1]
+        socket = await reach(Address("127.0.0.1", port, "/", PROTOCOL, "token"))
+        await socket.close(4400, "not registered")
+        assert await heard == (4400, "not registered")
+
+
+async def test_a_frame_above_the_limit_ends_the_connection_before_it_is_read() -> None:
+    async with asyncio.timeout(LIMIT_S), Served() as served:
+        line = await asyncio.to_thread(
+            open_line, Way(f"http://127.0.0.1:{served.port}"), LIMIT_S, lambda: None
+        )
+        socket = await dial(served.address(), line, LIMIT_S, most_bytes=1000)
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+        socket.on_message = got.put_nowait
+        socket.send(bytes(1000))
+        assert await got.get() == bytes(1000)
+        socket.send(bytes(1001))
+        code, reason = await socket.closed
+        assert code == 1009
+        assert "1001 bytes" in reason
+        assert got.empty()

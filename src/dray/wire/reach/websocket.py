@@ -1,7 +1,7 @@
-"""The client's end of a WebSocket, as an asyncio protocol: frames are handed over in the very callback that read them.
+"""The dialling end of a WebSocket, as an asyncio protocol: frames are handed over in the very callback that read them.
 
-Only what the channel needs: binary messages, ping and pong, close, no extensions. A general library takes longer to
-load than everything else that a client does to reach its hub, and wakes a task per message. Surprising rule: `send`
+Only what clients and workers need: binary messages, ping and pong, close, no extensions. A general library takes longer
+to load than everything else that a client does to reach its hub, and wakes a task per message. Surprising rule: `send`
 never waits; whoever writes much looks at `writable` first.
 """
 
@@ -12,6 +12,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, cast
 
 from dray.wire.reach.dialling import Line
@@ -20,7 +21,8 @@ GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 CONTINUATION, BINARY, CLOSE, PING, PONG = 0, 2, 8, 9, 10
 KEEPALIVE_S = 20.0
 HEAD_BYTES = 64 << 10
-ABNORMAL, PROTOCOL_ERROR, NORMAL = 1006, 1002, 1000
+REASON_BYTES = 120
+ABNORMAL, PROTOCOL_ERROR, NORMAL, TOO_LARGE = 1006, 1002, 1000, 1009
 
 
 class Address(NamedTuple):
@@ -43,11 +45,14 @@ class HandshakeRefused(Exception):
 
 
 class WebSocket(asyncio.Protocol):
-    """One connection. `closed` gives the code and reason of its end; `on_message` gets each binary message."""
+    """One connection. `closed` gives the code and reason of its end; `on_message` gets each binary message.
 
-    def __init__(self, address: Address) -> None:
+    With `keepalive_s` 0 its owner looks for silence. A frame above `most_bytes` ends it; 0 is no limit.
+    """
+
+    def __init__(self, address: Address, keepalive_s: float = KEEPALIVE_S, most_bytes: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
-        self._address = address
+        self._address, self._keepalive_s, self._most_bytes = address, keepalive_s, most_bytes
         self._key = base64.b64encode(os.urandom(16))
         self._data = bytearray()
         self._parts: list[bytes] = []
@@ -70,13 +75,13 @@ class WebSocket(asyncio.Protocol):
         """Write one binary message."""
         self._write(BINARY, message)
 
-    async def close(self, wait_s: float = 2.0) -> None:
+    async def close(self, code: int = NORMAL, reason: str = "", wait_s: float = 2.0) -> None:
         """Say goodbye and wait for the peer's, not for ever."""
         if self._transport is None or self.closed.done():
             return
         if self._opened.done() and not self._close_sent:
             self._close_sent = True
-            self._write(CLOSE, NORMAL.to_bytes(2, "big"))
+            self._write(CLOSE, code.to_bytes(2, "big") + reason.encode()[:REASON_BYTES])
             await asyncio.wait([self.closed], timeout=wait_s)
         if not self.closed.done():
             self._transport.abort()
@@ -151,7 +156,8 @@ class WebSocket(asyncio.Protocol):
             return False
         del self._data[: end + 4]
         self._opened.set_result(None)
-        self._keepalive = self._loop.call_later(KEEPALIVE_S, self._look_for_life)
+        if self._keepalive_s:
+            self._keepalive = self._loop.call_later(self._keepalive_s, self._look_for_life)
         return True
 
     def _refuse(self, status: int, body: bytes) -> None:
@@ -172,6 +178,9 @@ class WebSocket(asyncio.Protocol):
                     break
                 size = int.from_bytes(data[start : start + wide], "big")
                 start += wide
+                if 0 < self._most_bytes < size:
+                    self._break(TOO_LARGE, f"a frame of {size} bytes is over the limit of {self._most_bytes}")
+                    return
             if len(data) < start + size:
                 break
             payload = bytes(memoryview(data)[start : start + size])
@@ -193,9 +202,11 @@ class WebSocket(asyncio.Protocol):
         elif opcode == CLOSE:
             self._take_close(payload)
         elif opcode != PONG:
-            self._end = (PROTOCOL_ERROR, f"a frame of the unexpected kind {opcode}")
-            if self._transport is not None:
-                self._transport.abort()
+            self._break(PROTOCOL_ERROR, f"a frame of the unexpected kind {opcode}")
+
+    def _break(self, code: int, reason: str) -> None:
+        self._end = (code, reason)
+        self.abort()
 
     def _take_close(self, payload: bytes) -> None:
         code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005
@@ -220,13 +231,11 @@ class WebSocket(asyncio.Protocol):
 
     def _look_for_life(self) -> None:
         if not self._heard:
-            self._end = (ABNORMAL, "the hub has gone silent")
-            if self._transport is not None:
-                self._transport.abort()
+            self._break(ABNORMAL, "the hub has gone silent")
             return
         self._heard = False
         self._write(PING, b"")
-        self._keepalive = self._loop.call_later(KEEPALIVE_S, self._look_for_life)
+        self._keepalive = self._loop.call_later(self._keepalive_s, self._look_for_life)
 
 
 def mask(payload: bytes, key: bytes) -> bytes:
@@ -238,18 +247,21 @@ def mask(payload: bytes, key: bytes) -> bytes:
     return (int.from_bytes(payload, "little") ^ int.from_bytes(pad[:size], "little")).to_bytes(size, "little")
 
 
-async def dial(address: Address, line: Line, limit_s: float) -> WebSocket:
+async def dial(
+    address: Address, line: Line, limit_s: float, keepalive_s: float = KEEPALIVE_S, most_bytes: int = 0
+) -> WebSocket:
     """Open the WebSocket over a line that stands; raises `HandshakeRefused`, `OSError` or `TimeoutError`."""
     loop = asyncio.get_running_loop()
+    make = partial(WebSocket, address, keepalive_s, most_bytes)
     line.sock.setblocking(False)
     async with asyncio.timeout(limit_s):
         try:
             if line.local:
-                _, socket = await loop.create_unix_connection(lambda: WebSocket(address), sock=line.sock)
+                _, socket = await loop.create_unix_connection(make, sock=line.sock)
             else:
                 name = address.host if line.context is not None else None
                 _, socket = await loop.create_connection(
-                    lambda: WebSocket(address), sock=line.sock, ssl=line.context, server_hostname=name
+                    make, sock=line.sock, ssl=line.context, server_hostname=name
                 )
         except BaseException:
             line.sock.close()
