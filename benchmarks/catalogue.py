@@ -22,6 +22,7 @@ CATALOGUE = (
     "start_times",
     "heartbeat_latency",
     "bulk_changes",
+    "top_refresh",
     "busy_workers",
     "core_passes",
     "core_curves",

@@ -19,6 +19,7 @@ from dray.core.lifecycle.tasks.results import find
 from dray.core.model.records.records import Attempt, Job, JobState
 from dray.core.model.specs.spec import JobSpec
 from dray.core.scheduling.explain.explain import View
+from dray.core.scheduling.turns.order import waiting_in_order
 from dray.errors import InvalidInput, NotFound, NotReady
 from dray.hub.access.caller import Caller
 from dray.hub.answers.estimates import Forecasts
@@ -33,6 +34,7 @@ from dray.hub.calls.reading import CallReader, call_of
 from dray.hub.decisions import bulk, commands, edits, machines
 from dray.hub.decisions.commands import KeyMemory, Sources, owned
 from dray.hub.decisions.repeats import Repeats
+from dray.hub.documents.overview import overview_steps
 from dray.hub.documents.public_feed import Feed, FeedEvent
 from dray.hub.documents.records import (
     Document,
@@ -379,6 +381,26 @@ class Answers:
             yield shown
 
         return {"workers": await work_off(self._engine, steps), "stale": left_out}
+
+    async def overview(
+        self, caller: Caller, sort: str, match: str, offset: int, limit: int, heads: int
+    ) -> Document:
+        """Totals, as many workers as are shown, and the first that wait, each with its reason and estimate."""
+        answer = await work_off(
+            self._engine, lambda state: overview_steps(state, caller.sees, sort, match, offset, limit)
+        )
+
+        def look(state: State) -> list[Document]:
+            view = View(state)
+            queues = [name for name, depth in state.backlog.depth.items() if depth > 0]
+            found = [place for name in queues for place in waiting_in_order(state, name, heads)]
+            jobs = [state.jobs[job_id] for job_id, _ in found if caller.sees(state.jobs[job_id].user)]
+            return [self.documents.listed(state, job, view) for job in jobs[:heads]]
+
+        first = await self._engine.read(look)
+        if first:
+            self.forecasts.want()
+        return {**answer, "heads": first}
 
     async def worker(self, caller: Caller, worker_id: str) -> Document:
         def look(state: State) -> Document:

@@ -21,6 +21,7 @@ from dray.errors import InvalidInput, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.decisions.repeats import MODES
+from dray.hub.documents.overview import SORTS
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.bodies import name_kind, read_struct
 from dray.hub.http.replies import Answer, FileBody, Text
@@ -306,6 +307,13 @@ _RECEIPTS = (
     _CURSOR,
     Param("window_s", "how far back the statistics reach", kind="number", default=DAY_S, low=1, high=MAX_WINDOW_S),
 )  # fmt: skip
+_OVERVIEW = (
+    Param("sort", "which workers come first", default="name", choices=SORTS),
+    Param("match", "only workers whose name, or whose holder's, has this in it", default=""),
+    Param("offset", "how many of them to pass over", kind="whole", default=0, low=0, high=10**7),
+    Param("limit", "how many workers at most", kind="whole", default=50, low=0, high=500),
+    Param("heads", "how many of those that wait at most", kind="whole", default=10, low=0, high=100),
+)
 _LINE = Param("limit", "how many of the line at most", kind="whole", default=20, low=1, high=MAX_LINE)
 _DRY_RUN = Param("dry_run", "only tell what would change", kind="flag", default=False)
 _FORCE = Param("force", "let quotas be below what runs already", kind="flag", default=False)
@@ -348,6 +356,7 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/blobs/{digest}", "get_blob", read=_read_get, write=_write_file, media=BINARY),
     _api("GET", "/jobs/{id}/value", "read_value", params=(_TASK,), write=_write_value, media=BINARY),
     _api("GET", "/workers", "list_workers", params=(_BACKEND, _STALE)),
+    _api("GET", "/overview", "show_overview", params=_OVERVIEW),
     _api("GET", "/workers/{id}", "show_worker"),
     _api("PATCH", "/workers/{id}", "label_worker", body=shapes.LabelRequest, read=_read_labels),
     _api("DELETE", "/workers/{id}", "remove_worker", params=(_GIVE_UP,)),

@@ -68,6 +68,16 @@ class ListWorkers(msgspec.Struct):
     all: bool = False
 
 
+class ShowOverview(NamedTuple):
+    """The cluster at a glance: workers sorted and matched so, from `offset` on, and the first that wait."""
+
+    sort: str = "name"
+    match: str = ""
+    offset: int = 0
+    limit: int = 50
+    heads: int = 10
+
+
 class DrainWorker(NamedTuple):
     """A worker that is to get no new work, why, and until when."""
 

@@ -38,6 +38,9 @@ async def remove_worker(desk: Desk, caller: Caller, ask: asks.RemoveWorker) -> D
 SITE = (
     Operation("list_workers", "List workers", READ, asks.ListWorkers, shapes.WorkerList,
               lambda desk, caller, ask: desk.service.workers(caller, ask.backend, ask.all), weight=2),
+    Operation("show_overview", "Show the cluster at a glance: totals, some workers, the first that wait", READ,
+              asks.ShowOverview, site_shapes.Overview,
+              lambda desk, caller, ask: desk.service.overview(caller, *ask), weight=2),
     Operation("show_worker", "Show a worker and what it runs", READ, asks.Named, shapes.WorkerDetail,
               lambda desk, caller, ask: desk.service.worker(caller, ask.id)),
     Operation("drain_worker", "Give a worker no new work", ADMIN, asks.DrainWorker, shapes.WorkerDocument,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dray.wire.schemas.jobs import ProblemEntry, Time
+from dray.wire.schemas.jobs import JobDocument, ProblemEntry, Time
 
 
 class ValueEntry(msgspec.Struct):
@@ -72,6 +72,64 @@ class QueueDocument(msgspec.Struct):
     wait_p50_s: float | None = None
     wait_p90_s: float | None = None
     shapes: Any = None
+
+
+class Holder(msgspec.Struct):
+    """A task that a worker has."""
+
+    task_id: str
+    user: str
+
+
+class OverviewRow(msgspec.Struct):
+    """A worker in a few words. `others` counts what it has beyond `holders`, those of other users among them."""
+
+    id: str
+    status: str
+    fake: bool = False
+    state_detail: str = ""
+    gpu_type: str = ""
+    gpu_count: int = 0
+    gpus_held: int = 0
+    cpu_count: float = 0
+    total_slots: int = 0
+    active_jobs: int = 0
+    holders: list[Holder] = []
+    others: int = 0
+
+
+class UserHolding(msgspec.Struct):
+    """What a user's tasks hold now; a share of a card counts as one."""
+
+    user: str
+    tasks: int
+    gpus: int
+
+
+class SlotTotals(msgspec.Struct):
+    """Of workers that are here."""
+
+    total: int
+    in_use: int
+
+
+class GpuTotals(msgspec.Struct):
+    """Of workers that are here; a card that is shared counts once for each task that has a part of it."""
+
+    total: int
+    held: int
+
+
+class Overview(msgspec.Struct):
+    """The cluster at a glance. `matched` is how many workers there are behind `rows`; `heads` are first in line."""
+
+    workers: dict[str, int]
+    slots: SlotTotals
+    gpus: GpuTotals
+    users: list[UserHolding]
+    matched: int
+    rows: list[OverviewRow]
+    heads: list[JobDocument]
 
 
 class LineEntry(msgspec.Struct):
