@@ -190,6 +190,45 @@ def test_careful_calls_go_one_by_one() -> None:
     assert bench.fed[uid] == [1]
 
 
+@pytest.mark.parametrize("careful", [True, False])
+def test_the_runner_of_a_careful_call_serves_no_other_lane_until_the_hub_has_its_end(careful: bool) -> None:
+    """Its record of the call is all that the next agent would know of it, and goes with the next call."""
+    bench = Bench()
+    (uid,) = bench.start()
+    bench.assign(1, at_most_once=careful)
+    bench.assign(1, first=1, lane="1-2", at_most_once=careful)
+    bench.end(uid, 0)
+    assert bool(bench.of(BindRunner)) == (not careful)
+    assert bench.pull() == {0: ("succeeded", ("", ""))}
+    assert bench.fed[uid] == [1]
+
+
+def test_a_later_try_waits_for_the_end_of_the_one_that_runs_here() -> None:
+    """A result is that of its own try: after a restore the hub may mean another call by the same number."""
+    bench = Bench()
+    (uid,) = bench.start()
+    bench.assign(1)
+    bench.assign(1, no=2)
+    assert bench.fed[uid] == [0]
+    bench.end(uid, 0)
+    assert bench.fed[uid] == [0]
+    (told,) = bench.machine.pull(bench.now)
+    assert (told.payload["index"], told.payload["no"]) == ([0], [1])
+    bench.end(uid, 0)
+    (told,) = bench.machine.pull(bench.now)
+    assert (told.payload["index"], told.payload["no"]) == ([0], [2])
+
+
+def test_a_later_try_that_waits_is_cancelled_with_its_call() -> None:
+    bench = Bench()
+    bench.start()
+    bench.assign(1)
+    bench.assign(1, no=2)
+    bench.do(bench.machine.cancelled(JobCancel("j/0", attempt="1-1", reason="user", grace_s=0.0), bench.now))
+    (told,) = bench.machine.pull(bench.now)
+    assert (told.payload["no"], told.payload["state"]) == ([2], "killed")
+
+
 def test_what_waits_behind_a_long_call_is_asked_for_and_goes_back() -> None:
     bench = Bench()
     (uid,) = bench.start()

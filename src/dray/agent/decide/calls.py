@@ -100,9 +100,12 @@ class Calls(LaneService):
             known = calls.get(index)
             if done.get(index, 0) >= no or (known is not None and known[0] >= no):
                 continue
-            calls[index] = (no, arg)
-            if known is None:
-                queue.append(index)
+            if index in lane.fed or index in lane.landing:
+                lane.later[index] = (no, arg)
+            else:
+                calls[index] = (no, arg)
+                if known is None:
+                    queue.append(index)
             taken.append(None if type(arg) is bytes else Prefetch(*arg))
         return taken
 
@@ -130,7 +133,10 @@ class Calls(LaneService):
             for index, no in zip(sealed.payload["index"], sealed.payload["no"], strict=True):
                 if done.get(index) == no:
                     del done[index]
-            effects += self._conclude(lane, now_ms)
+            if lane.careful and not lane.calls:
+                effects = self._rest(lane, effects, now_ms)
+            else:
+                effects += self._conclude(lane, now_ms)
         return effects
 
     def cancelled(self, message: JobCancel, now_ms: int) -> list[Effect]:
@@ -143,6 +149,9 @@ class Calls(LaneService):
         return self._stop(lane, message.reason, grace_s, now_ms)
 
     def _cancel_call(self, lane: Lane, index: int, message: JobCancel, now_ms: int) -> list[Effect]:
+        if index in lane.later:
+            no, _ = lane.later.pop(index)
+            append_end(self.results.columns(lane.uid, lane.job), index, no, "killed", None, 0)
         if index not in lane.calls:
             if lane.done.get(index) != LAST_TRY and not lane.stopping:
                 # Which try is meant is not said: none of them is here, and none that comes late will be run.
@@ -168,6 +177,7 @@ class Calls(LaneService):
         for index in lane.queue:
             lane.calls.pop(index, None)
         lane.queue.clear()
+        lane.later.clear()
         self._waiting.pop(lane.uid, None)
         effects: list[Effect] = []
         if lane.fed:

@@ -54,6 +54,9 @@ class LaneService:
 
     def _serve(self, lane: Lane, effects: list[Effect], now_ms: int) -> list[Effect]:
         """See to it that a lane's calls get on: a runner where it has none, more calls where that one has few."""
+        for index in [index for index in lane.later if index not in lane.calls] if lane.later else ():
+            lane.calls[index] = lane.later.pop(index)
+            lane.queue.append(index)
         if lane.stopping is not None or not lane.calls:
             return self._rest(lane, effects, now_ms)
         if not lane.queue or lane.yielded:
@@ -103,9 +106,13 @@ class LaneService:
         effects.append(FeedRunner(lane.runner, index, [no for no, _ in given], [arg for _, arg in given]))
 
     def _rest(self, lane: Lane, effects: list[Effect], now_ms: int) -> list[Effect]:
-        """A lane has nothing to run: its runner is free for others."""
+        """A lane has nothing to run: its runner is free for others.
+
+        One that ran a call with care stays until the hub has the end of it: its record of that call, which goes with
+        the next, is all that an agent after this one would know of it.
+        """
         self._waiting.pop(lane.uid, None)
-        if lane.runner and not lane.fed:
+        if lane.runner and not (lane.fed or (lane.careful and (lane.done or lane.landing))):
             record = self.pool.records[lane.runner]
             self._release(lane, record)
             if record.phase == "busy":

@@ -42,9 +42,11 @@ class Lane(msgspec.Struct, kw_only=True):
     """One lane. `calls` are those that have not ended, by index: the number of the try and the argument.
 
     `queue` holds the ones that no runner has, `fed` those that its runner has, in the order in which it runs them,
-    `landing` those that have run and whose values are on their way to the hub. `done` are ended calls that the hub has
-    not acked. `since_ms` is the earliest moment at which the first of `fed` can have begun. `inherited`: an earlier
-    agent had it, and the hub has not sent its calls again yet.
+    `landing` those that have run and whose values are on their way to the hub. `done` are ended calls that the hub
+    has not acked. `later` are tries of calls of which an earlier one is still in the runner: a result is that of its
+    own try, and after a restore of the hub the two need not even have the same argument. `since_ms` is the earliest
+    moment at which the first of `fed` can have begun. `inherited`: an earlier agent had it, and the hub has not sent
+    its calls again yet.
     """
 
     uid: str
@@ -58,6 +60,7 @@ class Lane(msgspec.Struct, kw_only=True):
     fed: dict[int, None] = {}
     landing: dict[int, None] = {}
     done: dict[int, int] = {}
+    later: dict[int, tuple[int, Argument]] = {}
     cancelled: dict[int, None] = {}
     runner: str = ""
     begun: bool = False

@@ -72,9 +72,25 @@ SHY = (
         "(state.rules.slice_ms if job.calls else 0)",
         "0",
     ),
+    _one(
+        "careful-runner-handed-on",
+        "A runner takes another lane's call before the hub has the end of one that must not run twice.",
+        "dray.agent.decide.lane_service:LaneService._rest",
+        "(lane.careful and (lane.done or lane.landing))",
+        "False",
+    ),
+    _one(
+        "earlier-run-counts-for-later-try",
+        "A try that is sent while an earlier one runs takes over what that one gives.",
+        "dray.agent.decide.calls:Calls._take_on",
+        "if index in lane.fed or index in lane.landing:",
+        "if False:",
+    ),
 )
 
 SHOWN_BY: dict[str, int] = {
+    "careful-runner-handed-on": 8569044569007261,
+    "earlier-run-counts-for-later-try": 8569044568999355,
     "answer-before-commit": 17,
     "idle-stale-hub-stays": 50,
     "equal-epoch-trusted": 61,

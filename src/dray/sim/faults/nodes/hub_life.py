@@ -147,7 +147,7 @@ class HubLife:
         self.stop_asked_ms: dict[str, int] = {}
         self.replaced_ms = -1
         self.waits_since: dict[str, tuple[int, int]] = {}
-        self.drained_ms: dict[str, int] = {}
+        self.drained_ms: dict[str, tuple[int, int]] = {}
         self.turn_ms = self.world.now_ms
         self._knocks: list[tuple[SimSession, int]] = []
         self.braked_ms = -1

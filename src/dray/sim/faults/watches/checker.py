@@ -369,6 +369,8 @@ class Checker:
             session = life.sessions.open.get(presence.session) if presence is not None else None
             key = (life.number, worker)
             before = self._owners.pop(key, "")
+            if presence is None:
+                self._takeovers.pop(key, None)  # removed by a person, and all that was known of it with it
             if session is None:
                 continue
             owner = self._owners[key] = session.connection.owner

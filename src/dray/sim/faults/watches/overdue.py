@@ -110,10 +110,13 @@ def _waits(life: HubLife) -> Iterator[str]:
 
 def _drains(life: HubLife) -> Iterator[str]:
     """A drain that is to end by itself does, by the wall clock of the hub, which may be set back and forth."""
-    at_ms = life.clock().at_ms
+    at_ms, shift_ms = life.clock().at_ms, life.world.wall_shift_ms
     for worker in life.state.workers.values():
         if worker.draining and worker.drain_until_ms and at_ms > worker.drain_until_ms:
-            since_ms = life.drained_ms.setdefault(worker.id, life.world.now_ms)
+            before_ms, since_ms = life.drained_ms.get(worker.id, (shift_ms, life.world.now_ms))
+            if before_ms != shift_ms:
+                since_ms = life.world.now_ms  # the clock may have shown an earlier time when the hub looked
+            life.drained_ms[worker.id] = shift_ms, since_ms
             waits_ms = life.world.now_ms - since_ms
             if waits_ms > LONGEST_LOOK_MS + SHORT_SLACK_MS:
                 yield f"worker {worker.id} is drained {waits_ms} ms after that was to end"
@@ -129,8 +132,10 @@ def _stops(life: HubLife, runs: Runs) -> Iterator[str]:
     """
     state, now_ms = life.state, life.world.now_ms
     for uid, attempt in state.attempts.items():
+        if attempt.phase is not Phase.STOPPING:
+            continue
         session = life.sessions.open.get(state.presence[attempt.worker].session)
-        if attempt.phase is not Phase.STOPPING or session is None:
+        if session is None:
             continue
         asked_ms = (
             max(attempt.cancel_ms, state.started_ms) - life.site.shift_ms + round(1000 * attempt.grace_s)

@@ -111,6 +111,8 @@ class RoomWatch:
     def _check_served(self, state: State, fresh: list[Attempt]) -> None:
         """A promise is kept once: nothing is kept any longer for a job that was given a place in this turn."""
         served = {attempt.job_id for attempt in fresh}
+        # It may wait on since this very millisecond: what it is promised from here on is another promise.
+        self._promises = {key: kept for key, kept in self._promises.items() if key[2] not in served}
         for kept in state.reservations.values():
             if kept.job_id in served:
                 self._world.fail(f"{kept.job_id} has just been given a place, and room is kept still: {kept}")
