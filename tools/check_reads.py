@@ -42,6 +42,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("dray.hub.documents.public_feed", "tail"): THREAD,
     ("dray.hub.engine.recovery", "find_attempt"): START,
     ("dray.hub.engine.recovery", "load"): START,
+    ("dray.hub.notifications.notifier", "tail"): THREAD,
     ("dray.hub.engine.recovery", "tail"): START,
 }
 

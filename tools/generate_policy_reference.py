@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dray.cli.base.policy_text import spell_value
+from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
 
 EXAMPLE = """\
@@ -218,6 +219,66 @@ SECTIONS = (
         "Where workers come from: the value of their label `provider`.",
         rules.Provider,
         {"price_per_hour": "what an hour of a worker costs, for the scorer `cost`"},
+    ),
+    Section(
+        "notifications",
+        "Who is told of what. [How to use it](../howto/notifications.md).",
+        telling.Notifications,
+        {
+            "receivers": "who can be told something, by name",
+            "rules": "who is told of what, a list",
+            "jobs": "what jobs may ask for themselves",
+            "smtp": "the server that takes mail",
+        },
+    ),
+    Section(
+        "notifications.receivers.NAME",
+        "Exactly one of the first three.",
+        telling.Receiver,
+        {
+            "webhook": "address that is posted to",
+            "mail": "list of mail addresses; takes `notifications.smtp`",
+            "command": "program and arguments, run on the hub in the hub's own account, with the event on its standard "
+            "input",
+            "secret": "file in `secrets/` of the hub's home with the key of the webhook's signature",
+        },
+    ),
+    Section(
+        "notifications.rules[]",
+        "",
+        telling.NotifyRule,
+        {
+            "on": f"events: {', '.join(f'`{name}`' for name in telling.EVENTS)}",
+            "to": "names of receivers",
+            "user": "only of this user's jobs",
+            "queue": "only of jobs of this queue",
+            "label": "only of jobs with this label, `k=v` or `k`",
+        },
+    ),
+    Section(
+        "notifications.jobs",
+        "What jobs may ask for by `notify` and `notify_to`.",
+        telling.JobNotifications,
+        {
+            "to": "receivers that are told where a job names nobody",
+            "webhooks": "addresses that a job may name: `public`, those of the internet by https, or `none`",
+            "networks": "networks beside those, such as `10.1.0.0/16`, also without TLS",
+            "mail_domains": "domains whose mail addresses a job may name",
+            "secret": "file in `secrets/` with the key that webhooks of jobs are signed with",
+        },
+    ),
+    Section(
+        "notifications.smtp",
+        "",
+        telling.Smtp,
+        {
+            "host": "mail server",
+            "port": "its port",
+            "sender": "address that mail comes from",
+            "tls": "`starttls`, `tls` from the first byte, or `none`",
+            "user": "account to log in with",
+            "secret": "file in `secrets/` with its password",
+        },
     ),
 )
 

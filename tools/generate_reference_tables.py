@@ -74,6 +74,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "flap_refuse_s": "how long two agents under one name are both refused",
         "stale_s": "after so long away a worker is left out of lists",
         "estimate_every_s": "how often start times are estimated at most, while somebody looks; 0: never",
+        "notify_retry_s": "pauses between tries to tell a receiver that does not answer, the last one again and again",
     },
     "worker": {
         "hub": "address of the hub; empty: the hub of this home",

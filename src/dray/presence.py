@@ -26,10 +26,12 @@ from dray.processes import look_up, read_boot_id
 LOCKS = {"hub": "hub.lock", "agent": "agent.lock"}
 PATIENCE_S = 1.0
 # What of a home is for its owner alone: the folders, and whatever is a secret or holds one.
-_FOLDERS = (".", "worker", "log", "output", "blobs", "reports", "tls")
+_FOLDERS = (".", "worker", "log", "output", "blobs", "reports", "tls", "secrets")
 _SECRETS = (
     "token",
     "config.*",
+    "secrets/*",
+    "notifications.sqlite*",
     "hub.json",
     "hub.sqlite*",
     "task_secret",

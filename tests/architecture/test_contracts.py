@@ -1,7 +1,7 @@
 """The import contracts hold, and each of them notices when it is broken.
 
 Contracts are broken in a skeleton of the package under the project's own configuration, so that these tests keep
-their meaning whatever the real modules import today.
+their meaning whatever the real modules import today. All breaks are made at once: the report names each import.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ CONTRACTS = {
 LAYERS = "imports go down the layers"
 CORE_LAYERS = "imports go down the layers of core"
 PURITY = "core touches nothing outside itself"
+UNLISTED = "unlisted = True"
 NO_PICKLE = "the hub and the agent never unpickle"
 
 # All modules, each of them empty.
@@ -54,10 +57,10 @@ BREAKS = [
     (LAYERS, "client/__init__.py", "import dray.testing"),
     (LAYERS, "sim/__init__.py", "import dray.testing"),
     (LAYERS, "testing/__init__.py", "import dray.cli"),
-    (LAYERS, "helpers.py", "unlisted = True"),
+    (LAYERS, "helpers.py", UNLISTED),
     (CORE_LAYERS, "core/lifecycle/__init__.py", "import dray.core.scheduling"),
     (CORE_LAYERS, "core/model/__init__.py", "from dray.core import lifecycle"),
-    (CORE_LAYERS, "core/misc.py", "unlisted = True"),
+    (CORE_LAYERS, "core/misc.py", UNLISTED),
     (PURITY, "core/model/__init__.py", "import time"),
     (PURITY, "core/lifecycle/__init__.py", "import asyncio.events"),
     (PURITY, "core/lifecycle/__init__.py", "from os import path"),
@@ -109,20 +112,38 @@ def lint(folder: Path) -> tuple[int, dict[str, str], str]:
     return done.returncode, verdicts, output
 
 
-@pytest.fixture
-def skeleton(tmp_path: Path) -> Path:
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in SKELETON:
-        path = tmp_path / "src" / "dray" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
+def make_skeleton(folder: Path, breaks: list[tuple[str, str, str]]) -> Path:
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    texts = dict.fromkeys(SKELETON, "")
     # The ways through which a break of one module reaches another.
-    (tmp_path / "src/dray/hub/__init__.py").write_text("import dray.wire\n")
-    (tmp_path / "src/dray/core/model/__init__.py").write_text("import dray.errors\n")
+    texts["hub/__init__.py"] = "import dray.wire\n"
+    texts["core/model/__init__.py"] = "import dray.errors\n"
     # The facade names what it loads late; that must not count as a way around the layers.
-    (tmp_path / "src/dray/__init__.py").write_text("def connect():\n    import dray.client\n")
-    (tmp_path / "src/dray/wire/__init__.py").write_text("import dray\n")
-    return tmp_path
+    texts["__init__.py"] = "def connect():\n    import dray.client\n"
+    texts["wire/__init__.py"] = "import dray\n"
+    for _, file, text in breaks:
+        texts[file] = f"{texts.get(file, '')}{text}\n"
+    for name, text in texts.items():
+        path = folder / "src" / "dray" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Where every break was made: what is said of a contract. What is listed nowhere is told before any import."""
+    imports, files = ([one for one in BREAKS if (UNLISTED in one[2]) == wanted] for wanted in (False, True))
+    said = ""
+    for breaks in (imports, files):
+        code, verdicts, output = lint(make_skeleton(tmp_path_factory.mktemp("broken"), breaks))
+        assert code != 0, output
+        assert {name for name, verdict in verdicts.items() if verdict == "BROKEN"} == {
+            one[0] for one in breaks
+        }
+        said += output.partition("Broken contracts")[2]
+    parts = re.split(rf"^({'|'.join(map(re.escape, CONTRACTS))})$", said, flags=re.MULTILINE)
+    return lambda contract: "".join(text for name, text in pairwise(parts) if name == contract)
 
 
 def test_the_project_keeps_its_contracts() -> None:
@@ -131,8 +152,8 @@ def test_the_project_keeps_its_contracts() -> None:
     assert verdicts == dict.fromkeys(CONTRACTS, "KEPT"), output
 
 
-def test_the_skeleton_keeps_them_before_it_is_broken(skeleton: Path) -> None:
-    code, verdicts, output = lint(skeleton)
+def test_the_skeleton_keeps_them_before_it_is_broken(tmp_path: Path) -> None:
+    code, verdicts, output = lint(make_skeleton(tmp_path, []))
     assert code == 0, output
     assert verdicts == dict.fromkeys(CONTRACTS, "KEPT"), output
 
@@ -142,10 +163,16 @@ def test_every_contract_is_broken_below() -> None:
 
 
 @pytest.mark.parametrize(("contract", "file", "text"), BREAKS)
-def test_a_break_is_noticed(skeleton: Path, contract: str, file: str, text: str) -> None:
-    path = skeleton / "src" / "dray" / file
-    before = path.read_text() if path.exists() else ""
-    path.write_text(f"{before}{text}\n")
-    code, verdicts, output = lint(skeleton)
-    assert code != 0, output
-    assert verdicts.get(contract) == "BROKEN", output
+def test_a_break_is_noticed(broken: Callable[[str], str], contract: str, file: str, text: str) -> None:
+    module = "dray." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    named = module if text == UNLISTED else f"{module} -> {imported_by(text)} (l."
+    assert named in broken(contract), broken(contract)
+
+
+def imported_by(text: str) -> str:
+    """The module that a break imports; of what is not dray, its package."""
+    words = text.replace(",", " ").split()
+    module = words[words.index("from" if "from" in words else "import") + 1]
+    if not module.startswith("dray"):
+        return module.partition(".")[0]
+    return f"{module}.{words[-1]}" if "from" in words else module

@@ -1,4 +1,4 @@
-"""A whole cluster for tests of functions: hub, agent, runners; shared by the tests of a module."""
+"""A whole cluster for tests of functions: hub, agent, runners; shared by all tests that leave it as it was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dray
 from dray.client.faces.private_hub import PrivateHub
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[PrivateHub]:
     """Hub and worker of their own, four slots and four cores wide."""
     with pytest.MonkeyPatch.context() as patch:
@@ -26,7 +26,7 @@ def cluster() -> Iterator[PrivateHub]:
         started.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hub(cluster: PrivateHub) -> Iterator[dray.Hub]:
     with dray.connect(home=cluster.home) as connected:
         yield connected

@@ -62,6 +62,10 @@ COMMANDS = {
         "dray.cli.jobs.preemptions:preemptions",
         "List who was stopped for whom, or show the receipt.",
     ),
+    "notifications": (
+        "dray.cli.site.notifications:notifications",
+        "List who was told of what, and how that ended.",
+    ),
     "config": (f"{_SITE}:config", "Show what holds and where it came from; apply a policy."),
     "sim": ("dray.cli.site.sim:sim", "Replay a trace or this hub's history under other policies."),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),

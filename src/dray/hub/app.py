@@ -76,6 +76,7 @@ from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer, bind, bind_local
 from dray.hub.logs import set_up_logging
+from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
 from dray.hub.operations.operation import Desk, Values
 from dray.hub.rows import Rows
@@ -119,6 +120,7 @@ class Hub(NamedTuple):
     blobs: Blobs
     tokens: Tokens
     owners: Owners
+    notifier: Notifier
     api: HttpApi
     server: HttpServer
     url: str
@@ -309,14 +311,15 @@ def _wire(
     answers = Answers(
         Parts(engine, store, rows, feed, outputs, metrics, is_low, *limits, now_at, *more, setbacks)
     )
-    answers.listeners += [call_feed.hear, args.hear, tokens.hear]
+    notifier = Notifier(config.home, engine, store, rows, answers.documents, config.notify_retry_s)
+    answers.listeners += [call_feed.hear, args.hear, tokens.hear, notifier.hear]
     answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     batches = Batches(answers, engine, rows)
-    desk = Desk(answers, tokens, owners, Values(blobs, calls, access, batches))
+    desk = Desk(answers, tokens, owners, Values(blobs, calls, access, batches), notifier)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [
@@ -329,8 +332,8 @@ def _wire(
     answers.checks.append(api.knocks.examine)
     server = server or _make_server(config, ground, tls)
     owners.tell_join = _join_words(config, server.url, tls)
-    sides = (sessions, channels, feed, outputs, blobs, tokens, owners, api, server, server.url, ground)
-    return Hub(config, store, writer, engine, answers, *sides)
+    sides = (sessions, channels, feed, outputs, blobs, tokens, owners)
+    return Hub(config, store, writer, engine, answers, *sides, notifier, api, server, server.url, ground)
 
 
 def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
@@ -483,6 +486,7 @@ async def _live(
     sides = [
         asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs, hub.blobs)),
         asyncio.create_task(hub.answers.forecasts.run()),
+        asyncio.create_task(hub.notifier.run()),
         asyncio.create_task(watch_store(hub.engine, hub.store, hub.ground.setbacks.reports)),
     ]
     if (certificate := hub.ground.certificate) is not None:

@@ -38,7 +38,7 @@ NUMBERS = [
 WHOLE, REAL = (names.split() for names in NUMBERS)
 TEXTS = "gpu_type snapshot_id snapshot_sha name deadline workdir checkpoint".split()
 IDS = "id user_id queue workload plugin".split()
-LISTS = "command prolog epilog require prefer".split()
+LISTS = "command prolog epilog require prefer notify notify_to".split()
 MAPS = "env labels resources metadata health_check device array".split()
 CHOICES = "type job_tier slot_pool gpu_backend overlap".split()
 

@@ -24,6 +24,7 @@ from dray.hub.documents.public_feed import FeedEvent
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.server import HttpServer, bind
+from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.operation import Desk
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 from dray.hub.workers.owners import Owners
@@ -54,6 +55,13 @@ def job_document(job_id: str, state: str, **changes: Any) -> dict[str, Any]:
         "queue": "default",
     }
     return dict(whole(schemas.JobDocument, {**fields, **changes}))
+
+
+class FakeNotifications:
+    """Nobody was told of anything."""
+
+    async def list(self, caller: Caller, wanted: Wanted) -> dict[str, Any]:
+        return {"notifications": [], "next_cursor": None}
 
 
 class FakeHub:
@@ -313,7 +321,12 @@ class Site:
 
         self.tokens = Tokens(rows, lambda: self.now_ms, save)
         self.api = HttpApi(
-            Desk(self.hub, self.tokens, Owners(self.tokens, State, self._audit)),
+            Desk(
+                self.hub,
+                self.tokens,
+                Owners(self.tokens, State, self._audit),
+                notifications=FakeNotifications(),
+            ),
             hosts=("hub.example:7373", "0.0.0.0", "::", ""),
             limits=self._options.get("limits", HttpLimits()),
             sockets=[SocketRoute("/ws", ("worker",), self._echo)],

@@ -88,10 +88,13 @@ def _deadline(value: Any) -> dict[str, Any]:
     return {"deadline": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
 
 
-def _after(value: Any) -> dict[str, Any]:
-    if not isinstance(value, str):
-        return {"after": value}
-    return {"after": [part.strip() for part in value.split(",") if part.strip()]}
+def _listed(field: str) -> Reader:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, str):
+            return {field: value}
+        return {field: [part.strip() for part in value.split(",") if part.strip()]}
+
+    return read
 
 
 def _argv(field: str) -> Reader:
@@ -130,7 +133,9 @@ READERS: dict[str, Reader] = {
     "user": _renamed("user_id"),
     "array": _array,
     "deadline": _deadline,
-    "after": _after,
+    "after": _listed("after"),
+    "notify": _listed("notify"),
+    "notify_to": _listed("notify_to"),
     "device": _device,
     "command": _argv("command"),
     "prolog": _argv("prolog"),

@@ -75,6 +75,17 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--workdir", metavar="DIR", help="Folder on the worker.  [default: this one]"),
     click.option("--prolog", metavar="CMD", help="Command to run before; its failure fails the task."),
     click.option("--epilog", metavar="CMD", help="Command to run after; never changes the result."),
+    click.option(
+        "--notify",
+        metavar="EVENTS",
+        help="Tell of it: started, done, failed, killed, ended (any of the three) or preempted; several with commas.",
+    ),
+    click.option(
+        "--notify-to",
+        multiple=True,
+        metavar="WHO",
+        help="Whom to tell: a receiver of the policy, an https or a mail address.  [default: as the policy says]",
+    ),
     click.option("--type", type=click.Choice(["batch", "service"]), help="Kind of job.  [default: batch]"),
     click.option("--user", metavar="NAME", help="Submit for another user (needs admin)."),
 ]

@@ -32,9 +32,20 @@ _AS_WRITTEN = {
     *(
         "queue workload plugin deadline overlap workdir checkpoint time mem memory vram gpus gpus_per_node"
     ).split(),
-    *("after array queue_timeout cpus device command prolog epilog require prefer").split(),
+    *("after array queue_timeout cpus device command prolog epilog require prefer notify notify_to").split(),
 }
-_TEXT_INSIDE = {"after", "env", "labels", "command", "prolog", "epilog", "require", "prefer"}
+_TEXT_INSIDE = {
+    "after",
+    "env",
+    "labels",
+    "command",
+    "prolog",
+    "epilog",
+    "require",
+    "prefer",
+    "notify",
+    "notify_to",
+}
 Marks = dict[Place, yaml.Mark]
 
 

@@ -32,6 +32,8 @@ ALONE = frozenset(
         "key",
         "node_count",
         "nodes",
+        "notify",
+        "notify_to",
         "scheduling_timeout",
         "scheduling_timeout_s",
         "scheduling_timeout_seconds",

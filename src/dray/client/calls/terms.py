@@ -165,6 +165,17 @@ def _device(value: Any) -> dict[str, Any]:
     return {"device": {"kind": kind, **({"variant": variant} if variant else {})}}
 
 
+def _listed(field: str) -> Reader:
+    """One text or several, in one text with commas or as a list."""
+
+    def read(value: Any) -> dict[str, Any]:
+        items = value.split(",") if isinstance(value, str) else value
+        many = isinstance(items, Sequence) and not isinstance(items, str | bytes)
+        return {field: [item.strip() if isinstance(item, str) else item for item in items] if many else value}
+
+    return read
+
+
 def _texts(field: str) -> Reader:
     return lambda value: {field: [value] if isinstance(value, str) else list(value)}
 
@@ -225,6 +236,8 @@ READERS: dict[str, Reader] = {
     "device": _device,
     "require": _texts("require"),
     "prefer": _texts("prefer"),
+    "notify": _listed("notify"),
+    "notify_to": _listed("notify_to"),
     "env": _text_map("env"),
     "labels": _text_map("labels"),
     "workdir": _workdir,

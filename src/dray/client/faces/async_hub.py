@@ -339,16 +339,27 @@ class AsyncHub:
     ) -> list[dict[str, Any]]:
         """Receipts of preemptions, newest first: those that a job or a user made or suffered, or all."""
         wanted = {"job": "" if job is None else id_of(job), "user": user}
+        return await self._pages("preemptions", wanted, limit)
+
+    async def _pages(self, name: str, wanted: dict[str, Any], limit: int) -> list[dict[str, Any]]:
+        """The entries of a list, which comes in pages."""
         found: list[dict[str, Any]] = []
         cursor = ""
         while len(found) < limit:
             page = min(200, limit - len(found))
-            answer = await self._channel.ask("preemptions", {**wanted, "limit": page, "cursor": cursor})
-            found += answer["preemptions"]
+            answer = await self._channel.ask(name, {**wanted, "limit": page, "cursor": cursor})
+            found += answer[name]
             cursor = answer["next_cursor"]
             if cursor is None:
                 break
         return found
+
+    async def notifications(
+        self, job: AnyJob | None = None, states: Sequence[str] = (), limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Who was told of what, newest first, and how that ended: of one job, or of all that are yours."""
+        wanted = {"job": "" if job is None else id_of(job), "states": list(states)}
+        return await self._pages("notifications", wanted, limit)
 
     async def preemption(self, receipt_id: str) -> dict[str, Any]:
         """The receipt of one preemption: who, which rule, what was lost, when it comes back."""

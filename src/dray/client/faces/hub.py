@@ -290,6 +290,15 @@ class Hub:
         )
         return found
 
+    def notifications(
+        self, job: AnyJob | None = None, states: Sequence[str] = (), limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Who was told of what, newest first, and how that ended: of one job, or of all that are yours."""
+        found: list[dict[str, Any]] = self._call(
+            "notifications", None if job is None else _id_of(job), states, limit
+        )
+        return found
+
     def preemption(self, receipt_id: str) -> dict[str, Any]:
         """The receipt of one preemption: who, which rule, what was lost, when it comes back."""
         answer: dict[str, Any] = self._call("preemption", receipt_id)

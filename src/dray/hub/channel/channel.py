@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +29,8 @@ from dray.hub.answers.service import Document
 from dray.hub.channel.results_flow import ResultsFlow
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.engine.told_turns import HEADER, TurnWords
+from dray.hub.notifications.outbox import STATES as TOLD_STATES
+from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import Desk, Operation
 from dray.hub.operations.table import OPERATIONS
@@ -529,12 +531,17 @@ def _read_receipts(body: wire.Preemptions) -> ReceiptFilter:
     return ReceiptFilter(body.job, body.user, body.limit, _read_cursor(body.cursor), body.window_s)
 
 
-def _read_states(states: list[str]) -> tuple[str, ...]:
+def _read_wanted(body: wire.Notifications) -> Wanted:
+    states = _read_states(body.states, TOLD_STATES, "a notification")
+    return Wanted(None, body.job, states, _read_cursor(body.cursor), body.limit)
+
+
+def _read_states(states: list[str], known: Collection[str] = _STATES, of: str = "a job") -> tuple[str, ...]:
     problems = [
-        Problem("states", f"{name[:64]!r} is no state of a job") for name in states if name not in _STATES
+        Problem("states", f"{name[:64]!r} is no state of {of}") for name in states if name not in known
     ]
     if problems:
-        raise InvalidInput(f"{problems[0].what}: there are {', '.join(sorted(_STATES))}", problems)
+        raise InvalidInput(f"{problems[0].what}: there are {', '.join(sorted(known))}", problems)
     return tuple(dict.fromkeys(states))
 
 
@@ -567,6 +574,7 @@ MESSAGES: dict[type[msgspec.Struct], Message] = {
     wire.Ping: Message(OPERATIONS["ping"]),
     wire.Preemptions: Message(OPERATIONS["list_preemptions"], _read_receipts),
     wire.Preemption: Message(OPERATIONS["show_preemption"]),
+    wire.Notifications: Message(OPERATIONS["list_notifications"], _read_wanted),
 }
 # Who may open a channel: whoever may send any of these.
 SCOPES = tuple(dict.fromkeys(scope for message in MESSAGES.values() for scope in message.operation.scopes))

@@ -21,6 +21,7 @@ from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NoSpace, NotFound, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
+from dray.hub.decisions.notifying import check_notifications
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import resolve_edit
 from dray.hub.engine.turns import Decision
@@ -31,7 +32,8 @@ from dray.hub.store.base import AuditRecord
 FIXED = ("id", "type", "user_id", "node_count", "function")
 # What may change while some of a job's tasks run or have run: none of it is part of the shape.
 ANY_TIME = frozenset(
-    "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array".split()
+    "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array notify"
+    " notify_to".split()
 )
 Finish = Callable[[State, str, str], Any]
 
@@ -116,6 +118,8 @@ def edit(
         _check_stage(job, before, spec)
         if spec.queue != before.queue and (fault := check_queue(state.policy, spec.queue)):
             raise InvalidSpec(f"queue: {fault}", [Problem("queue", fault)])
+        if {"notify", "notify_to"} & set(changes):
+            check_notifications(state.policy.notifications, [spec])
         if "deadline" in changes:
             check_deadlines([spec], clock)
         events: list[Event] = []

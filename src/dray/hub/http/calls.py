@@ -27,6 +27,8 @@ from dray.hub.http.bodies import name_kind, read_struct
 from dray.hub.http.replies import Answer, FileBody, Text
 from dray.hub.http.routes import API, Param, Request, Route
 from dray.hub.http.streams import Stream, feed_lines
+from dray.hub.notifications.outbox import STATES as TOLD_STATES
+from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import ANY, Desk, Operation
 from dray.hub.operations.table import OPERATIONS
@@ -141,6 +143,12 @@ def _read_policy(request: Request) -> asks.ApplyPolicy:
 def _read_receipts(request: Request) -> ReceiptFilter:
     asked = dict(request.query)
     return ReceiptFilter(before=int(asked.pop("cursor") or 0), **asked)
+
+
+def _read_wanted(request: Request) -> Wanted:
+    asked = request.query
+    states = tuple(dict.fromkeys(asked["state"]))
+    return Wanted(None, asked["job"], states, int(asked["cursor"] or 0), asked["limit"])
 
 
 def _read_put(request: Request) -> asks.PutBlob:
@@ -314,6 +322,12 @@ _OVERVIEW = (
     Param("limit", "how many workers at most", kind="whole", default=50, low=0, high=500),
     Param("heads", "how many of those that wait at most", kind="whole", default=10, low=0, high=100),
 )
+_TOLD = (
+    Param("job", "only of this job", default="", pattern=ID_PATTERN),
+    Param("state", "only these states; may repeat or hold commas", choices=TOLD_STATES, many=True),
+    _LIMIT,
+    _CURSOR,
+)
 _LINE = Param("limit", "how many of the line at most", kind="whole", default=20, low=1, high=MAX_LINE)
 _DRY_RUN = Param("dry_run", "only tell what would change", kind="flag", default=False)
 _FORCE = Param("force", "let quotas be below what runs already", kind="flag", default=False)
@@ -376,6 +390,7 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/config", "show_settings"),
     _api("GET", "/preemptions", "list_preemptions", params=_RECEIPTS, read=_read_receipts),
     _api("GET", "/preemptions/{id}", "show_preemption"),
+    _api("GET", "/notifications", "list_notifications", params=_TOLD, read=_read_wanted),
     _api("GET", "/tokens", "list_tokens"),
     _api("POST", "/tokens", "create_token", body=shapes.TokenRequest, write=_write_made, statuses=(201,),
          read=lambda request: read_struct(shapes.TokenRequest, request.body)),

@@ -19,6 +19,7 @@ from dray.hub.answers.service import Document, HubService
 from dray.hub.calls.blob_access import BlobAccess
 from dray.hub.calls.blobs import Blobs
 from dray.hub.calls.subscriptions import Listener
+from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.batches import Batches
 from dray.hub.workers.owners import Owners
 
@@ -39,6 +40,12 @@ class Values(NamedTuple):
     batches: Batches
 
 
+class Notifications(Protocol):
+    """Who was told of what."""
+
+    async def list(self, caller: Caller, wanted: Wanted) -> Document: ...
+
+
 class Desk(NamedTuple):
     """What handlers work with. A front that serves no values has none."""
 
@@ -46,6 +53,7 @@ class Desk(NamedTuple):
     tokens: Tokens
     owners: Owners
     values: Values | None = None
+    notifications: Notifications | None = None
 
 
 class Session(Protocol):

@@ -13,6 +13,7 @@ from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
 from dray.hub.documents.public_feed import FeedEvent
 from dray.hub.documents.receipts import ReceiptFilter
+from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import ADMIN, READ, Desk, Operation
 from dray.wire.schemas import jobs as shapes
@@ -23,6 +24,11 @@ Feed = AsyncIterator[FeedEvent | None]
 
 async def stream_events(desk: Desk, caller: Caller, ask: asks.FollowEvents) -> Feed:
     return desk.service.feed(caller, ask.after)
+
+
+async def list_notifications(desk: Desk, caller: Caller, ask: Wanted) -> Document:
+    assert desk.notifications is not None  # every hub has them
+    return await desk.notifications.list(caller, ask)
 
 
 async def show_metrics(desk: Desk, caller: Caller, ask: asks.Nothing) -> bytes:
@@ -77,6 +83,8 @@ SITE = (
               weight=2, paged=True),
     Operation("show_preemption", "Show the receipt of a preemption", READ, asks.Named, site_shapes.PreemptionDocument,
               lambda desk, caller, ask: desk.service.site.preemption(caller, ask.id)),
+    Operation("list_notifications", "List who was told of what, newest first", READ, Wanted,
+              site_shapes.NotificationList, list_notifications, weight=2, paged=True),
     Operation("examine_hub", "Check that the hub's state holds together", ADMIN, asks.Nothing, shapes.Doctor,
               lambda desk, caller, ask: desk.service.doctor(caller), weight=20),
     Operation("list_audit", "List who changed what", ADMIN, asks.ListAudit, shapes.AuditList,

@@ -151,6 +151,8 @@ class Runner:
         if document is None:
             spec = with_variant(unpack_spec(job.spec), attempt.variant)
             document = self._specs[job.id, attempt.variant] = spec_document(spec) | {"user_id": job.user}
+            # Whom the hub tells of a job is none of its worker's business, and may be as good as a password.
+            document.pop("notify_to", None)
         told: dict[str, Any] = {"id": self._state.spell(attempt)}
         if "indices" in (document.get("array") or ()):
             array = unpack_spec(job.spec).array

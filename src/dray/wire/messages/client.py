@@ -198,6 +198,15 @@ class Preemptions(msgspec.Struct, forbid_unknown_fields=True):
     window_s: Annotated[float, Meta(ge=1, le=366 * 86400)] = 86400
 
 
+class Notifications(msgspec.Struct, forbid_unknown_fields=True):
+    """Who was told of what, newest first; filters as in `GET /notifications`."""
+
+    job: IdText = ""
+    states: Annotated[list[Word], Meta(max_length=16)] = []
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: Word = ""
+
+
 class Preemption(msgspec.Struct, forbid_unknown_fields=True):
     """The receipt of one preemption."""
 
@@ -226,6 +235,7 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "ping": Ping,
     "preemptions": Preemptions,
     "preemption": Preemption,
+    "notifications": Notifications,
 }
 ANSWER, ERROR, CHANGED = "answer", "error", "changed"
 # Pushed of a job whose calls this channel added or collected: results as they are recorded, and its end.

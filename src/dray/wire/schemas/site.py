@@ -305,3 +305,31 @@ class PreemptionList(msgspec.Struct):
     preemptions: list[PreemptionDocument]
     statistics: PreemptionStatistics
     next_cursor: str | None = None
+
+
+class NotificationDocument(msgspec.Struct):
+    """One thing that one receiver was told, or is to be told. `id` is what the receiver was given with it."""
+
+    id: str
+    event: Annotated[
+        str, Meta(description="started, done, failed, killed, preempted; alarm or cleared of the site")
+    ]
+    job_id: str
+    user: str
+    way: Annotated[str, Meta(description="webhook, mail or command")]
+    to: Annotated[
+        str, Meta(description="the receiver; of an address that a job named only what may be shown")
+    ]
+    state: Annotated[str, Meta(description="waiting, sent, failed or dropped")]
+    tries: int
+    at: str | None
+    next_try_at: str | None
+    ended_at: str | None
+    detail: Annotated[str, Meta(description="what was answered, or why it failed")]
+
+
+class NotificationList(msgspec.Struct):
+    """Who was told of what, newest first."""
+
+    notifications: list[NotificationDocument]
+    next_cursor: str | None = None

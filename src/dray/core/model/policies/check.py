@@ -9,6 +9,7 @@ enough to make it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import msgspec
 
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import is_label_name
+from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
 from dray.core.model.policies.policy import (
     DEFAULT_QUEUE,
@@ -27,6 +29,7 @@ from dray.core.model.policies.policy import (
     Policy,
 )
 from dray.core.model.specs.check import MAX_PROBLEMS, MAX_SUGGESTIONS, suggest
+from dray.core.model.specs.notifying import mail_domain, url_problem
 from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput, InvalidPolicy, Problem
 
@@ -57,6 +60,8 @@ def check_policy(raw: Mapping[str, Any] | None) -> Policy:
     policy = _POLICY({} if raw is None else raw, "", faults)
     if isinstance(policy, Policy):
         _check_together(policy, faults)
+        if not any(problem.where.startswith("notifications") for problem in faults.problems):
+            _check_notifications(policy.notifications, faults)
     if faults.problems:
         first = f"{faults.problems[0].where}: {faults.problems[0].what}"
         more = f" (and {len(faults.problems) - 1} more)" if len(faults.problems) > 1 else ""
@@ -159,6 +164,35 @@ def _provider_name(value: Any, where: str, faults: _Faults) -> Any:
     if isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable():
         return value
     return faults.add(where, f"must be a value of the label provider, got {_quote(value)}")
+
+
+def _matching(problem: Callable[[Any], str]) -> Reader:
+    """A text that a rule of specs has nothing against."""
+
+    def read(value: Any, where: str, faults: _Faults) -> Any:
+        fault = problem(value)
+        return faults.add(where, f"{fault}, got {_quote(value)}") if fault else value
+
+    return read
+
+
+def _network_problem(value: Any) -> str:
+    found = re.fullmatch(r"([0-9.]+|[0-9A-Fa-f:]+)/([0-9]{1,3})", value) if isinstance(value, str) else None
+    return "" if found else "must be a network such as 10.1.0.0/16"
+
+
+def _secret_problem(value: Any) -> str:
+    good = isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", value)
+    return "" if good or value == "" else "must be the name of a file under secrets/ of the hub's home"
+
+
+def _host_problem(value: Any) -> str:
+    good = isinstance(value, str) and (value == "" or re.fullmatch(r"[A-Za-z0-9.:_-]{1,253}", value))
+    return "" if good else "must be the name of a machine"
+
+
+def _mail_problem(value: Any) -> str:
+    return "" if isinstance(value, str) and (value == "" or mail_domain(value)) else "must be a mail address"
 
 
 # --- groups of values -----------------------------------------------------------------------------------------------
@@ -305,6 +339,55 @@ _PREEMPTION = _group(
     "preemption",
 )
 _PROVIDER = _group(rules.Provider, {"price_per_hour": _SHARE}, "a provider")
+_SECRET, _MAIL = _matching(_secret_problem), _matching(_mail_problem)
+_RECEIVERS = _listed(_name(each=False))
+_RECEIVER = _group(
+    telling.Receiver,
+    {"webhook": _matching(url_problem), "mail": _listed(_MAIL), "command": _listed(_text), "secret": _SECRET},
+    "a receiver",
+)
+_RULE = _group(
+    telling.NotifyRule,
+    {
+        "on": _listed(_one_of(telling.EVENTS)),
+        "to": _RECEIVERS,
+        "user": _name(each=False),
+        "queue": _name(each=False),
+        "label": _label,
+    },
+    "a rule",
+)
+_NOTIFICATIONS = _group(
+    telling.Notifications,
+    {
+        "receivers": _named(_name(each=False), _RECEIVER, filled=True),
+        "rules": _listed(_RULE),
+        "jobs": _group(
+            telling.JobNotifications,
+            {
+                "to": _RECEIVERS,
+                "webhooks": _one_of(telling.WEBHOOKS),
+                "networks": _listed(_matching(_network_problem)),
+                "mail_domains": _listed(_matching(_host_problem)),
+                "secret": _SECRET,
+            },
+            "notifications.jobs",
+        ),
+        "smtp": _group(
+            telling.Smtp,
+            {
+                "host": _matching(_host_problem),
+                "port": _number(1, 65535, whole=True),
+                "sender": _MAIL,
+                "tls": _one_of(telling.TLS),
+                "user": _text,
+                "secret": _SECRET,
+            },
+            "notifications.smtp",
+        ),
+    },
+    "notifications",
+)
 _POLICY = _group(
     Policy,
     {
@@ -315,6 +398,7 @@ _POLICY = _group(
         "placement": _PLACEMENT,
         "preemption": _PREEMPTION,
         "providers": _named(_provider_name, _PROVIDER),
+        "notifications": _NOTIFICATIONS,
     },
     "the policy",
 )
@@ -350,6 +434,30 @@ def _check_together(policy: Policy, faults: _Faults) -> None:
             known = list(dict.fromkeys([*policy.queues, DEFAULT_QUEUE]))
             near = faults.near(value, known)
             faults.add(f"{item.where}.queue", f"{value!r} is not among the queues ({', '.join(known)}){near}")
+
+
+def _check_notifications(told: telling.Notifications, faults: _Faults) -> None:
+    ways = ("webhook", "mail", "command")
+    for name, receiver in told.receivers.items():
+        where = f"notifications.receivers.{name}"
+        if len([way for way in ways if getattr(receiver, way)]) != 1:
+            faults.add(where, f"must have exactly one of {', '.join(ways)}")
+        if receiver.mail and not (told.smtp.host and told.smtp.sender):
+            faults.add(where, "takes mail: give notifications.smtp a host and a sender")
+        if receiver.secret and not receiver.webhook:
+            faults.add(f"{where}.secret", "signs webhooks: mail and commands have none")
+    named = [(f"notifications.rules[{place}]", rule.to) for place, rule in enumerate(told.rules)]
+    for where, names in [*named, ("notifications.jobs", told.jobs.to)]:
+        for name in names:
+            if name not in told.receivers:
+                near = faults.near(name, list(told.receivers))
+                faults.add(f"{where}.to", f"there is no receiver {name!r}{near}")
+    if told.smtp.user and (told.smtp.tls == "none" or not told.smtp.secret):
+        faults.add("notifications.smtp.user", "logs in: that takes a secret, and tls other than none")
+    if told.jobs.mail_domains and not (told.smtp.host and told.smtp.sender):
+        faults.add(
+            "notifications.jobs.mail_domains", "takes mail: give notifications.smtp a host and a sender"
+        )
 
 
 def _is_within(where: str, entry: str) -> bool:

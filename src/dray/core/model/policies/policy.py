@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from dray.core.model.policies.notifications import Notifications
+
 ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
 PREEMPTIVE = ("priority", "srsf", "fair_share")
 STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
@@ -165,6 +167,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     placement: PlacementPolicy = PlacementPolicy()
     preemption: PreemptionPolicy = PreemptionPolicy()
     providers: dict[str, Provider] = {}
+    notifications: Notifications = Notifications()
 
     def queue(self, name: str) -> Queue:
         """The rules of a queue; one that is not listed behaves like the default one."""

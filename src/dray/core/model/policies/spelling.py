@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dray.core.model.policies import notifications
 from dray.core.model.policies import policy as rules
 from dray.core.model.policies.policy import Policy
 
@@ -67,7 +68,9 @@ def _is_absent(item: msgspec.Struct, name: str, value: Any) -> bool:
     """Whether a value means "nothing said" and has no spelling of its own."""
     if isinstance(item, rules.Quota):
         return value in ("", None) or (name == "gpus" and value < 0)
-    return isinstance(item, rules.Pace) and value == ""
+    if isinstance(item, notifications.Receiver):
+        return not value
+    return isinstance(item, rules.Pace | notifications.NotifyRule) and value == ""
 
 
 # What an entry of the site's own would hold if it said nothing more than its name.
@@ -77,6 +80,8 @@ _ENTRIES: dict[str, Any] = {
     "quotas": rules.Quota(),
     "pacing.submits": rules.Pace(),
     "pacing.starts": rules.Pace(),
+    "notifications.receivers": notifications.Receiver(),
+    "notifications.rules": notifications.NotifyRule(on=(), to=()),
 }
 
 

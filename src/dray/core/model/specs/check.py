@@ -17,6 +17,7 @@ from dray.core.model.capability import BACKENDS
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
 from dray.core.model.specs.dependency import MAX_NEEDS, need_problem, read_need
+from dray.core.model.specs.notifying import events_problem, targets_problem
 from dray.core.model.specs.spec import (
     ANY_TYPE,
     DEVICE_KINDS,
@@ -356,6 +357,8 @@ FIELDS: dict[str, Check] = {
     "after": _needs,
     "hold": _flag,
     "mixed_backends": _flag,
+    "notify": events_problem,
+    "notify_to": targets_problem,
 }
 _VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
 
@@ -473,6 +476,8 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         problems.append(Problem("device.kind", f"is cpu, but gpu_count asks for {raw['gpu_count']}"))
     if raw.get("id") and raw["id"] in [read_need(text).job_id for text in raw.get("after") or ()]:
         problems.append(Problem("after", f"job {raw['id']} would wait for itself"))
+    if raw.get("notify_to") and not raw.get("notify"):
+        problems.append(Problem("notify", "is empty, and notify_to names somebody: say of what to tell them"))
     if raw.get("overlap") == "fenced" and 0 < (raw.get("lost_after_s") or 0) < MIN_LEASE_S:
         what = f"must be {MIN_LEASE_S} or more with overlap fenced, or heartbeats come too late to renew the lease"
         problems.append(Problem("lost_after_s", what))

@@ -168,6 +168,8 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     after: list[str] = []
     hold: bool = False
     mixed_backends: bool = False
+    notify: list[str] = []
+    notify_to: list[str] = []
 
     @property
     def limit_s(self) -> float:
