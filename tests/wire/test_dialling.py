@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import socket
 from pathlib import Path
 
@@ -108,6 +109,40 @@ def test_a_connection_that_another_account_took_is_seen_though_a_friend_listens(
                     _check_listener(sock, "http://it", frozenset({0}))
         finally:
             os.waitpid(child, 0)
+
+
+@needs_root
+def test_a_listener_of_another_account_that_has_not_taken_the_connection_yet() -> None:
+    """Its end of the connection is nobody's so far, and shown as root's."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(pwd.getpwnam(NAME).pw_uid)
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            os.write(told, str(listener.getsockname()[1]).encode())
+            signal.pause()
+    try:
+        with pytest.raises(Stranger, match="is held by nobody"):
+            open_line(Way(f"http://127.0.0.1:{int(os.read(ready, 16))}"), 5, no_trust)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(told)
+
+
+@needs_root
+def test_a_socket_in_a_folder_of_another_account_who_could_put_any_in_its_place(short_tmp: Path) -> None:
+    path = short_tmp / "hub.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        open_line(Way("http://127.0.0.1:1", str(path)), 5, no_trust).sock.close()
+        os.chown(short_tmp, pwd.getpwnam(NAME).pw_uid, -1)
+        with pytest.raises(Stranger, match=f"{short_tmp} belongs to nobody"):
+            open_line(Way("http://127.0.0.1:1", str(path)), 5, no_trust)
 
 
 def test_a_socket_whose_path_is_too_long_for_the_system(tmp_path: Path) -> None:
