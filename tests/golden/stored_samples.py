@@ -65,6 +65,7 @@ OUTCOME = Outcome(
     max_rss_bytes=1024,
     value=b"\x80",
     digest="sha256:00",
+    last="MemoryError",
 )
 FACTS: list[Fact] = [
     JobsSubmitted((NewJob("job", "ann", b"\x80"), NewJob("other", "bob", b"\x81", ("ok:job",), "it failed"))),
@@ -308,6 +309,7 @@ ATTEMPT = Attempt(
     calls={7: 2, 8: -1},
     yielded=True,
     fed_ms=11,
+    last="MemoryError",
 )
 WORKER = Worker(
     id="worker-1",

@@ -47,9 +47,10 @@ from dray.agent.tasks.aside import do_aside
 from dray.agent.tasks.environment import build_environment, build_task
 from dray.agent.tasks.session_home import SessionHome
 from dray.agent.tasks.sessions import TaskSessions
-from dray.agent.tasks.shipping import Shipper
+from dray.agent.tasks.shipping import Shipper, read_last
 from dray.agent.tasks.trial import make_trial, try_folders
 from dray.config import AgentConfig
+from dray.core.model.verdicts import LAST_CHARS
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
 GIVING_UP = 4400
@@ -196,6 +197,7 @@ class Driver:
                 event = told if self._runners is None else self._runners.annotate(told)
                 if event is None:
                     continue
+                self._quote_failed(event)
                 if event.get("ev") == "state":
                     self.carry_out(self._machine.attached(event, _now_ms()))
                     self._report_all()
@@ -207,6 +209,12 @@ class Driver:
             logger.error("the supervisor is gone: starting another, its tasks are reported lost")
             self.carry_out(self._machine.supervisor_gone(_now_ms()))
             await self._reattach()
+
+    def _quote_failed(self, event: dict[str, Any]) -> None:
+        """Add what failed attempts printed last: it often says why, and is gone here once the hub has it all."""
+        for item in event.get("items" if event.get("ev") == "exited" else "attempts") or ():
+            if item.get("state") == "failed":
+                item["last"] = read_last(Place(str(self._home / "attempts" / item["uid"])), LAST_CHARS)
 
     async def _reattach(self) -> None:
         delay_s = REATTACH_S

@@ -90,6 +90,8 @@ def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
         return result | {"state": "succeeded", "exit_class": "ok"}
     if item.get("error"):
         result["error"] = item["error"]
+    if item.get("last"):
+        result["last_lines"] = item["last"]
     return result
 
 

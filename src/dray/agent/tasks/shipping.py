@@ -34,6 +34,21 @@ class Parcel:
         self.ended = False
 
 
+def read_last(place: Place, most_bytes: int) -> str:
+    """The last that an attempt printed: of its errors, or of its output where there are none."""
+    for stream in ("stderr", "stdout"):
+        _, _, total = read_output(place, stream, 0, 0)
+        at, data = max(0, total - most_bytes), b""
+        while at < total:
+            more, at, _ = read_output(place, stream, at, total - at)
+            if not more:
+                break
+            data, at = data + more, at + len(more)
+        if text := data.decode("utf-8", "replace").strip():
+            return text
+    return ""
+
+
 class Shipper:
     """Sends what was printed; `push` queues a message for the hub. `cap_bytes` of what a call has in one file go."""
 

@@ -79,7 +79,11 @@ def draw_tasks(tasks: Sequence[Document], width: int | None = None, now: datetim
 def _task_row(task: Document, now: datetime | None) -> list[str]:
     ended = bool(task.get("ended_at"))
     last = str(task.get("error") or "").strip().rpartition("\n")[2]
+    verdict: Document = task.get("verdict") or {}
     end = str(task.get("exit_class") or "") if ended and task.get("state") != "succeeded" else ""
+    if verdict.get("kind") not in (None, "code", end):
+        # What it said itself tells more than its exit code.
+        end, last = str(verdict["title"]), str((verdict.get("evidence") or [last])[0])
     code = task.get("exit_code")
     return [
         str(task.get("id", "")),
@@ -173,6 +177,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("reason", clean(str(job.get("reason") or ""))),
         ("progress", tell_progress(job)),
         ("ended as", clean(end)),
+        *_tell_verdict(job),
         ("held", f"by {job['held_by']}" if job.get("held") else ""),
         ("waits for", ", ".join(map(str, job.get("after") or []))),
         ("deadline", local_time(spec.get("deadline"))),
@@ -196,6 +201,16 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("command", clean(shlex.join(map(str, spec.get("command") or [])))),
         ("in", clean(str(spec.get("workdir") or ""))),
     ]
+
+
+def _tell_verdict(document: Document) -> list[tuple[str, str]]:
+    verdict: Document = document.get("verdict") or {}
+    if not verdict:
+        return []
+    # How it ended is told above already.
+    shown = [line for line in verdict.get("evidence") or [] if str(document.get("error") or "?") not in line]
+    because = f"{verdict.get('title')}{': ' + shown[0] if shown else ''}"
+    return [("because", clean(because)), ("next", clean(str(verdict.get("step") or "")))]
 
 
 def _tell_time(at: str | None, since: str | None, word: str) -> str:
@@ -315,6 +330,7 @@ def draw_task(task: Document, preempted: str = "") -> str:
         ("state", paint(str(task.get("state", "")))),
         ("progress", tell_progress(task)),
         ("ended as", clean(describe_end(task))),
+        *_tell_verdict(task),
         ("started", local_time(task.get("started_at"))),
         ("ended", _tell_time(task.get("ended_at"), task.get("started_at"), "ran")),
         ("worker", str(task.get("worker") or "")),

@@ -33,6 +33,7 @@ VICTIM_COLUMNS = (
 def draw_why(job_id: str, answer: Document) -> str:
     """The answer of `why`: the summary, what is in the way, who comes first, when it starts, and the way out."""
     lines = [f"{job_id}: {paint(str(answer.get('state', '')))}", clean(str(answer.get("summary") or ""))]
+    lines += _tell_failures(answer.get("failures") or [])
     barriers = [b for b in answer.get("blockers") or [] if not b.get("workers")]
     rules = [b for b in answer.get("blockers") or [] if b.get("workers")]
     lines += _list("In the way:", [_message(item) for item in [*barriers, *rules]])
@@ -42,6 +43,20 @@ def draw_why(job_id: str, answer: Document) -> str:
     lines += _list("When:", [_message(item) for item in ahead if item])
     lines += _tell_fix(answer, job_id)
     return "\n".join(lines)
+
+
+def _tell_failures(failures: Sequence[Document]) -> list[str]:
+    """Why tasks failed: each verdict with its evidence and the one thing to do next."""
+    lines: list[str] = []
+    for failure in failures:
+        count, first = failure.get("tasks") or 1, str(failure.get("task_id") or "")
+        where = (
+            f" ({count} tasks, the first is {first})" if count > 1 else f" ({first})" if "/" in first else ""
+        )
+        lines += ["", f"Because: {clean(str(failure.get('title') or failure.get('kind')))}{where}"]
+        lines += [f"  {clean(str(line))}" for line in failure.get("evidence") or []]
+        lines.append(f"Next: {clean(str(failure.get('step') or ''))}")
+    return lines
 
 
 def draw_plan(name: str, answer: Document) -> str:

@@ -90,4 +90,5 @@ def summarise(
 
 def _kind(job: Document) -> str:
     """How a job failed; of one with several tasks each has its own way."""
-    return "array" if is_numbered(job) else str(job.get("exit_class") or job["state"])
+    verdict = job.get("verdict") or {}
+    return "array" if is_numbered(job) else str(verdict.get("title") or job.get("exit_class") or job["state"])

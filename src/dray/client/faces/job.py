@@ -122,6 +122,9 @@ def tell_end(status: Status) -> BaseException:
     if status.state is JobState.KILLED and status.exit_class in ("", "cancelled", "user"):
         return CancelledError(f"job {status.id} was cancelled")
     words = status.error or f"ended as {status.state.value}"
+    verdict = status.verdict or {}
+    if verdict.get("kind", "code") != "code":
+        words = f"{verdict['title']}: {(verdict['evidence'] or [words])[0]}; next: {verdict['step']}"
     return CallFailed(f"job {status.id}: {words}", status.exit_class, status.state.value, status.id)
 
 

@@ -49,6 +49,12 @@ class Status(Mapping[str, Any]):
         return str(self._document.get("error", ""))
 
     @property
+    def verdict(self) -> JobDocument | None:
+        """Why it did not succeed: `kind`, `title`, `evidence` and `step`, the one thing to do next; None otherwise."""
+        found: JobDocument | None = self._document.get("verdict")
+        return found
+
+    @property
     def worker(self) -> str:
         """Where its newest attempt ran; empty before the first and for arrays."""
         return str(self._document.get("worker", ""))

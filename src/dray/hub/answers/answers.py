@@ -38,6 +38,7 @@ from dray.hub.documents.overview import overview_steps
 from dray.hub.documents.public_feed import Feed, FeedEvent
 from dray.hub.documents.records import (
     Document,
+    group_failures,
     moment,
     worker_document,
     worker_tasks,
@@ -54,6 +55,9 @@ from dray.wire.messages.client import Act
 VIEWED_JOBS = 128
 # Of so many new jobs the documents are made with the turn that made them; of the rest in slices behind it.
 BRIEF_JOBS = 64
+# So many tasks of a job that did not succeed are looked at for the reasons of its failure.
+JUDGED_TASKS = 100
+UNSUCCESSFUL = tuple(state.value for state in JobState if state.final and state is not JobState.SUCCEEDED)
 
 
 class Parts(NamedTuple):
@@ -332,6 +336,12 @@ class Answers:
             if eta_s:
                 await self.forecasts.wait(job_id, eta_s)
             answer["estimate"] = self.forecasts.document(job_id)
+        failed = await self._engine.read(
+            lambda state: find(state).ended > find(state).succeeded, job_row(job_id)
+        )
+        if failed:
+            page = await self.tasks(caller, job_id, UNSUCCESSFUL, "", JUDGED_TASKS)
+            answer["failures"] = group_failures(page["tasks"])
         return answer
 
     async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:

@@ -12,6 +12,7 @@ from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
 from dray.core.model.records.worker import Progress, Worker, why_not_ready
 from dray.core.model.specs.spec import spec_document, unpack_spec
+from dray.core.model.verdicts import KINDS, Verdict, judge, judge_attempt
 from dray.core.scheduling.capacity.remaining import Rooms
 
 Document = dict[str, Any]
@@ -47,11 +48,46 @@ def attempt_document(attempt: Attempt, job: Job) -> Document:
         "signal": attempt.signal,
         "exit_class": attempt.exit_class,
         "error": attempt.error,
+        "verdict": verdict_document(judge_attempt(attempt), job, attempt),
         "usage": {"wall_s": attempt.wall_s, "cpu_s": attempt.cpu_s, "max_rss_bytes": attempt.max_rss_bytes},
         "cancel_reason": attempt.cancel,
         "saved_step": attempt.saved_step if attempt.saved_ms else None,
         "saved_run_s": attempt.saved_ms / 1000,
     }
+
+
+def verdict_document(verdict: Verdict | None, job: Job, attempt: Attempt | None = None) -> Document | None:
+    """Why something did not succeed, with what it rests on and what to do next."""
+    if verdict is None:
+        return None
+    index = attempt.index if attempt is not None and job.numbered else -1
+    names = {"job": job.id, "task": task_id(job.id, index), "worker": attempt.worker if attempt else ""}
+    return {
+        "kind": verdict.kind,
+        "title": KINDS[verdict.kind].title,
+        "evidence": list(verdict.evidence),
+        "step": verdict.step.format_map(names),
+    }
+
+
+def end_verdict(job: Job, state: JobState, end: Document, newest: Attempt | None) -> Document | None:
+    """The verdict on a task, or on a job of one, that has ended so: its last attempt's, where it ended as that did."""
+    if not state.final or state is JobState.SUCCEEDED:
+        return None
+    if newest is not None and newest.exit_class == end["exit_class"] and state is not JobState.KILLED:
+        return verdict_document(judge_attempt(newest), job, newest)
+    exit_class = end["exit_class"] or ("cancelled" if state is JobState.KILLED else state.value)
+    return verdict_document(judge(exit_class, end["error"], exit_code=end["exit_code"]), job, newest)
+
+
+def group_failures(tasks: Sequence[Document]) -> list[Document]:
+    """The verdicts on some tasks, the most frequent first: how many share each, and what the first one shows."""
+    groups: dict[str, Document] = {}
+    for task in tasks:
+        if task["verdict"] is not None:
+            fresh = task["verdict"] | {"tasks": 0, "task_id": task["id"]}
+            groups.setdefault(task["verdict"]["kind"], fresh)["tasks"] += 1
+    return sorted(groups.values(), key=lambda group: -group["tasks"])
 
 
 def progress_document(progress: Progress | None) -> Document | None:
@@ -109,7 +145,11 @@ def job_document(
         "calls": job.calls,
         "spec": shown,
     }
-    return document | _ending(job, task)
+    end = _ending(job, task)
+    # Each task of several has its own.
+    whole = job.gang or not job.numbered or not job.cursor
+    verdict = end_verdict(job, job.state, end, newest) if whole else None
+    return document | end | {"verdict": verdict}
 
 
 def task_counts(job: Job) -> dict[str, int]:
@@ -175,7 +215,9 @@ def task_document(
     array = unpack_spec(job.spec).array
     newest = max(attempts, key=lambda attempt: attempt.no, default=None)
     waiting = not task.state.final and not task.current
+    end = {"exit_class": task.exit_class, "error": task.error, "exit_code": task.exit_code}
     return {
+        "verdict": end_verdict(job, task.state, end, newest),
         "id": task_id(job.id, index if job.numbered else -1),
         "index": index if job.numbered else -1,
         "array_index": array.index_of(index) if array else None,

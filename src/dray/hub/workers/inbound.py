@@ -39,6 +39,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.results import find
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import LANE, Attempt
+from dray.core.model.verdicts import LAST_CHARS
 from dray.hub.calls.results import record
 from dray.hub.engine.turns import Leaving
 from dray.hub.rows import RowKey, Rows, attempt_row, newest_row
@@ -223,6 +224,7 @@ def outcome_of(result: JobResult) -> Outcome:
         max_rss_bytes=int(usage.max_rss_bytes),
         value=result.value or b"",
         digest=result.digest or "",
+        last=(result.last_lines or "")[-LAST_CHARS:],
     )
 
 

@@ -89,6 +89,7 @@ class JobResult(msgspec.Struct):
     usage: Usage | None = None
     value: Blob | None = None
     digest: IdText | None = None
+    last_lines: Text64K | None = None
 
 
 class OfferedGpus(msgspec.Struct):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from dray.core.model.ids import ID_PATTERN
-from dray.wire.schemas.reasons import EstimateDocument
+from dray.wire.schemas.reasons import EstimateDocument, VerdictDocument
 
 Id = Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")]
 Time = Annotated[
@@ -74,6 +74,7 @@ class AttemptDocument(msgspec.Struct):
     signal: int = 0
     exit_class: str = ""
     error: str = ""
+    verdict: VerdictDocument | None = None
     usage: Usage | None = None
     cancel_reason: str = ""
     saved_step: Annotated[int | None, Meta(description="the last step that the task said it had saved")] = (
@@ -130,6 +131,7 @@ class JobDocument(msgspec.Struct):
     signal: int = 0
     exit_class: str = ""
     error: str = ""
+    verdict: VerdictDocument | None = None
     worker: str = ""
     tasks: TaskCounts | None = None
     attempts: list[AttemptDocument] = []
@@ -177,6 +179,7 @@ class TaskDocument(msgspec.Struct):
     signal: int = 0
     exit_class: str = ""
     error: str = ""
+    verdict: VerdictDocument | None = None
     started_at: Time | None = None
     ended_at: Time | None = None
     progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (

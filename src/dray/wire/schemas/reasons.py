@@ -150,6 +150,28 @@ class EstimateRecord(msgspec.Struct):
     last: list[JudgedEstimate] = []
 
 
+class VerdictDocument(msgspec.Struct):
+    """Why something did not succeed: `evidence` are lines, the one that matters first; `step` is what to do next."""
+
+    kind: Annotated[
+        str,
+        Meta(
+            description="code, host_memory, gpu_memory, time_limit, person, node, environment, dependency, preempted, "
+            "gang or unplaced"
+        ),
+    ]
+    title: str = ""
+    evidence: list[str] = []
+    step: str = ""
+
+
+class FailureDocument(VerdictDocument):
+    """A verdict on some tasks of a job: how many of those looked at share it, and the first of them."""
+
+    tasks: int = 1
+    task_id: str = ""
+
+
 class Why(msgspec.Struct):
     """Why a job is where it is, and what would help. `workers` holds those that come closest, 50 at most."""
 
@@ -167,6 +189,7 @@ class Why(msgspec.Struct):
     estimate: EstimateDocument | None = None
     fix: str = ""
     change: ChangeDocument | None = None
+    failures: list[FailureDocument] = []
 
 
 class PlacementDocument(msgspec.Struct):

@@ -61,6 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     max_rss_bytes: int = 0
     value: bytes = b""
     digest: str = ""
+    last: str = ""
 
 
 class Activity(msgspec.Struct, frozen=True, array_like=True):

@@ -327,6 +327,7 @@ def _fill(attempt: Attempt, outcome: Outcome, clock: Clock) -> None:
         outcome.exit_class,
     )
     attempt.error, attempt.value, attempt.digest = outcome.error, outcome.value, outcome.digest
+    attempt.last = outcome.last
     attempt.wall_s, attempt.cpu_s, attempt.max_rss_bytes = (
         outcome.wall_s,
         outcome.cpu_s,
