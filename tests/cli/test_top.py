@@ -14,11 +14,13 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.hub.asking import ask
 
+from dray.cli.base.hub import Hub
+from dray.cli.machines.top import Look, draw
 from dray.cli.main import main
 from dray.testing import MockWorker, RunningHub, make_capability, make_slots, make_spec, running_hub
 
@@ -174,3 +176,38 @@ def test_others_jobs_are_counted_and_not_named(hub: Any) -> None:
     assert (alpha["active_jobs"], alpha["holders"], alpha["others"]) == (1, [], 1)
     assert (seen["users"], seen["heads"], seen["matched"]) == ([], [], 2)
     assert ask(hub, "GET", "/overview?sort=size")[0] == 400
+
+
+def row(name: str, *tasks: str) -> dict[str, Any]:
+    offer = {"status": "ready", "gpus_held": 0, "gpu_count": 0, "gpu_type": "", "total_slots": 64}
+    holders = [{"user": "ann", "task_id": task} for task in tasks]
+    return {
+        "id": name,
+        **offer,
+        "active_jobs": len(tasks),
+        "holders": holders,
+        "others": 0,
+        "state_detail": "",
+    }
+
+
+def test_tasks_of_one_job_are_counted_and_every_running_job_is_listed_where_there_is_room() -> None:
+    running = [{"id": f"run{number}", "state": "running"} for number in range(9)]
+    heads = [{"id": f"wait{number}", "state": "pending"} for number in range(9)]
+    found = {
+        "rows": [row("w1", "a/1", "a/2", "b", "c/7")],
+        "matched": 1,
+        "queues": [],
+        "workers": {"ready": 1},
+        "slots": {"in_use": 4, "total": 64},
+        "gpus": {"held": 0, "total": 0},
+        "users": [],
+        "running": running,
+        "heads": heads,
+    }
+    look = Look(cast("Hub", None), "use", "")  # what was found is given: nobody is asked
+    roomy = draw(look, found, 120, 40)
+    assert any("ann: a ×2 b c/7" in line for line in roomy)
+    assert all(any(job["id"] in line for line in roomy) for job in running + heads)
+    narrow = "\n".join(draw(look, found, 120, 17))
+    assert ("run3" in narrow, "wait3" in narrow, "wait8" in narrow) == (True, True, False)

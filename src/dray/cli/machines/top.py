@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,6 +105,7 @@ class Watching:
         self._said = ""
         self._page: list[str] = []
         self._found: dict[str, Any] = {}
+        self._lines = 0
 
     def run(self) -> None:
         """Draw and listen until somebody has seen enough."""
@@ -136,7 +138,8 @@ class Watching:
                 _bar("any key goes back", width)
             ]
         marked = (1 if self._in_jobs else 0, self._chosen)
-        body = draw(self._look, self._found, width, lines - 1, marked) if self._found else []
+        self._lines = lines - 1
+        body = draw(self._look, self._found, width, self._lines, marked) if self._found else []
         foot = self._said or KEYS
         if self._typed is not None:
             foot = f"filter: {self._typed}_"
@@ -164,7 +167,7 @@ class Watching:
         return True
 
     def _steer(self, key: str) -> None:
-        jobs = _listed_jobs(self._found)
+        jobs = _listed_jobs(self._found, self._lines)
         count = len(jobs) if self._in_jobs else len(self._found.get("rows", ()))
         if key == "tab":
             self._in_jobs, self._chosen = not self._in_jobs, 0
@@ -224,11 +227,8 @@ def draw(look: Look, found: Document, width: int, lines: int, marked: tuple[int,
     match = f", filter {look.match!r}" if look.match else ""
     shown = found["rows"][:rows]
     title = f"workers by {look.sort}{match}: {look.offset + len(shown):,} of {found['matched']:,}"
-    jobs = _listed_jobs(found)
-    lists = (
-        (_WORKERS, [_worker_cells(row) for row in shown]),
-        (_JOBS, [_job_cells(job) for job in jobs[: rows + (rows - len(shown))]]),
-    )
+    jobs = _listed_jobs(found, lines)
+    lists = ((_WORKERS, [_worker_cells(row) for row in shown]), (_JOBS, [_job_cells(job) for job in jobs]))
     drawn = [
         [
             _mark(line, marked == (place, number - 1), width)
@@ -267,18 +267,22 @@ def _meter(in_use: int, total: int) -> str:
     return f"{in_use:,}/{total:,} ({100 * in_use / total:.0f} %)" if total else "-"
 
 
-def _listed_jobs(found: Document) -> list[Document]:
+def _listed_jobs(found: Document, lines: int) -> list[Document]:
+    """The jobs that a view of so many lines has room for: also in the lines that workers leave."""
+    rows = _rows(lines + 1) if lines else _PLAIN_ROWS
+    room = 2 * rows - len(found.get("rows", ())[:rows])
     heads = {job["id"]: job for job in found.get("heads", ())}
     running = [job for job in found.get("running", ()) if job["id"] not in heads]
-    # Half of the list for each, where both are there.
-    return [*running[: max(3, len(running) - len(heads))], *heads.values()]
+    # Half of the list for each where there are more of both than it has lines.
+    first = running[: max(room - len(heads), room // 2)]
+    return [*first, *list(heads.values())[: room - len(first)]]
 
 
 def _worker_cells(row: Document) -> list[str]:
     holders: dict[str, list[str]] = {}
     for holder in row["holders"]:
         holders.setdefault(holder["user"], []).append(holder["task_id"])
-    held = ", ".join(f"{user}: {' '.join(tasks)}" for user, tasks in holders.items())
+    held = ", ".join(f"{user}: {_name_tasks(tasks)}" for user, tasks in holders.items())
     more = f"{', ' if held else ''}{row['others']} more" if row["others"] else ""
     return [
         row["id"],
@@ -289,6 +293,13 @@ def _worker_cells(row: Document) -> list[str]:
         held + more or "-",
         row["state_detail"] or "-",
     ]
+
+
+def _name_tasks(tasks: list[str]) -> str:
+    """Tasks by name; of several of one job only how many they are."""
+    counts = Counter(task.partition("/")[0] for task in tasks)
+    alone = {task.partition("/")[0]: task for task in tasks}
+    return " ".join(alone[job] if count == 1 else f"{job} ×{count}" for job, count in counts.items())
 
 
 def _job_cells(job: Document) -> list[str]:
