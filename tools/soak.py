@@ -59,7 +59,7 @@ def read_arguments() -> argparse.Namespace:
         "--mutants", nargs="*", metavar="NAME", help="plant these bugs (default: all), one by one"
     )
     parser.add_argument("--most", type=int, default=2000, metavar="N", help="seeds that a bug may survive")
-    parser.add_argument("--renew", action="store_true", help="keep the seeds that show shy bugs now")
+    parser.add_argument("--renew", action="store_true", help="keep the seeds that show bugs now")
     parser.add_argument(
         "--cores", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
     )

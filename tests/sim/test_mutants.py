@@ -11,69 +11,15 @@ from dray.sim.faults.shrinking import shrink
 from dray.sim.faults.soaking import hunt, judge, shrink_seed
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
-QUICK = (
-    "effects-before-commit",
-    "log-tail-not-folded",
-    "foreign-attempts-allowed",
-    "duplicate-recorded-twice",
-    "one-retry-less",
-    "at-most-once-ignored",
-    "queued-twice",
-    "array-limit-ignored",
-    "unaccepted-lost",
-    "credit-added",
-    "flapping-tolerated",
-    "reported-slots-trusted",
-    "stale-standing",
-    "finished-not-reported",
-    "go-before-all-accepted",
-    "member-concluded-alone",
-    "gang-succeeds-early",
-    "ended-member-not-recalled",
-    "gang-loss-free",
-    "start-not-waited-for",
-    "save-for-anothers-attempt",
-    "save-not-counted",
-    "retry-gets-less",
-    "release-does-not-queue",
-    "hold-ignored",
-    "followers-not-queued",
-    "ok-and-fail-swapped",
-    "edit-keeps-shape",
-    "requeue-charged",
-    "quota-forgets-the-pass",
-    "token-not-taken",
-    "regroup-forgets-running",
-    "promise-moved-back",
-    "once-only-stopped",
-    "victim-frees-at-once",
-    "victim-charged",
-    "call-stays-in-lane",
-    "lane-takes-calls-along",
-    "returned-call-in-no-line",
-    "cut-call-lets-go",
-    "yielded-lane-fed",
-    "yield-gives-nothing",
-    "resumed-without-room",
-    "lane-rows-shared",
-    "refusal-charged",
-    "handed-back-too-early",
-)
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_a_planted_bug_is_caught(name):
-    verdict = hunt(BY_NAME[name], 0, 80)
-    assert verdict is not None, f"{name} survives: {BY_NAME[name].sentence}"
+# How many worlds are looked at when the one that is kept for a bug has become another history.
+FEW = 60
 
 
 @pytest.mark.parametrize("name", SHOWN_BY)
-def test_the_seed_that_is_kept_of_a_shy_bug_shows_it(name):
-    with applied(BY_NAME[name]):
-        problem = judge(SHOWN_BY[name], "small").problem
-    assert problem, (
-        f"seed {SHOWN_BY[name]} no longer shows {name}: it has become another history, as it may with any change; "
-        f"./dev soak --mutants {name} --renew finds another seed and keeps it"
+def test_a_planted_bug_is_caught(name):
+    assert hunt(BY_NAME[name], 0, FEW), (
+        f"neither the seed that is kept for {name} nor the first {FEW} show it ({BY_NAME[name].sentence}): where they "
+        f"have become other histories, ./dev soak --mutants {name} --renew finds one that does, and keeps it"
     )
 
 
@@ -108,6 +54,6 @@ def test_a_failing_seed_shrinks_to_one_that_still_fails():
     verdict = hunt(BY_NAME["unaccepted-lost"], 0, 12)
     assert verdict is not None
     with applied(BY_NAME["unaccepted-lost"]):
-        scenario = shrink_seed(verdict.seed, "small", tries=40)
+        scenario = shrink_seed(verdict.seed, "small", tries=16)
         assert scenario.skipped
         assert judge(scenario.seed, "small", scenario.skipped).problem == scenario.problem
