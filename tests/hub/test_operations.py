@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import websockets
 from tests.hub.asking import ask
-from tests.hub.test_client_channel import opened
+from tests.hub.channel.test_channel import opened
 
 from dray.hub.channel.channel import MESSAGES
 from dray.hub.http.calls import ROUTES

@@ -7,36 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
-from websockets import Subprotocol
 from websockets.asyncio.client import ClientConnection, connect
 
-from dray.testing.worker_script import Assignment, Message, WorkerScript, read_assignment
-
-OPEN_S = 10.0
+from dray.testing.worker_script import Assignment, Message, ScriptedWorker, read_assignment
 
 
-class AsyncMockWorker:
+class AsyncMockWorker(ScriptedWorker):
     """A worker that only does what it is told. Speaks JSON and names no features unless asked to.
 
     `await recv(kind)` keeps what it passes over, so that a test may look for messages in any order.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token: str,
-        worker_id: str = "mock",
-        capability: Mapping[str, Any] | None = None,
-        slots: Mapping[str, int] | None = None,
-        features: Sequence[str] | None = None,
-        msgpack: bool = False,
-    ) -> None:
-        self._url, self._token = url, token
-        self.script = WorkerScript(worker_id, capability, slots, features, msgpack)
-        self._socket: ClientConnection | None = None
+    _socket: ClientConnection | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -47,15 +32,7 @@ class AsyncMockWorker:
 
     async def open(self) -> None:
         """Dial the hub; nothing is said yet."""
-        self._socket = await connect(
-            "ws" + self._url.removeprefix("http") + "/ws",
-            additional_headers={"Authorization": f"Bearer {self._token}"},
-            subprotocols=[Subprotocol(self.script.subprotocol)],
-            compression=None,
-            open_timeout=OPEN_S,
-            max_size=None,
-            proxy=None,
-        )
+        self._socket = await connect(self._address, **self._options)
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Say goodbye; 1000 and 1001 hand unaccepted work back at once."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from websockets import Subprotocol
+
 from dray.testing.builders import make_capability, make_slots
 from dray.wire.messages.codec import Codec, message
 from dray.wire.messages.worker import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 
+OPEN_S = 10.0
 MODERN = ("list", "job_started", "job_log", "resend")
 
 
@@ -126,3 +129,28 @@ def read_assignment(heard: Message) -> Assignment:
         devices=list(payload.get("devices") or ()),
         remaining_time=payload["remaining_time"],
     )
+
+
+class ScriptedWorker:
+    """What both faces are made of: where the hub is, and what is said to it."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        worker_id: str = "mock",
+        capability: Mapping[str, Any] | None = None,
+        slots: Mapping[str, int] | None = None,
+        features: Sequence[str] | None = None,
+        msgpack: bool = False,
+    ) -> None:
+        self.script = WorkerScript(worker_id, capability, slots, features, msgpack)
+        self._address = "ws" + url.removeprefix("http") + "/ws"
+        self._options: dict[str, Any] = {
+            "additional_headers": {"Authorization": f"Bearer {token}"},
+            "subprotocols": [Subprotocol(self.script.subprotocol)],
+            "compression": None,
+            "open_timeout": OPEN_S,
+            "max_size": None,
+            "proxy": None,
+        }

@@ -25,7 +25,7 @@ from dray.hub.store.memory import MemoryStore
 from dray.hub.store.writer import StoreWriter
 from dray.testing import MockWorker, RunningHub, make_slots, make_spec, running_hub
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/metrics.md"
 POLICY = {"queues": {"default": {"order": "priority"}}, "preemption": {"min_run_s": 0}}
 ONE = make_slots(1)
 Wait = Callable[..., object]

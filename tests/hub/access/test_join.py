@@ -11,7 +11,7 @@ import pytest
 import websockets
 from tests.e2e.cluster import DRAY, Cluster, wait_for
 from tests.hub.asking import ask
-from tests.hub.test_owners import audited, make, refusal, worker_check
+from tests.hub.workers.test_owners import audited, make, refusal, worker_check
 from websockets.exceptions import ConnectionClosed
 
 from dray.testing import MockWorker, RunningHub, running_hub

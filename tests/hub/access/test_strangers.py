@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.hub.asking import ask
 from tests.hub.calls_desk import client_of
-from tests.hub.test_owners import make
+from tests.hub.workers.test_owners import make
 
 from dray.hub.access.bad_tokens import BURST, Knocks, TooManyKnocks
 from dray.hub.access.tokens import make_token

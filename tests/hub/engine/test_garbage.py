@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dray.hub.engine import garbage as collector
+from dray.hub.engine import garbage
 from dray.hub.engine.garbage import Collector, take_over_collector
 
 
@@ -25,8 +25,8 @@ def test_nothing_is_collected_while_little_has_gathered() -> None:
 
 
 def test_what_refers_to_itself_goes_once_enough_has_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "YOUNG", 100)
-    monkeypatch.setattr(collector, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(garbage, "YOUNG", 100)
+    monkeypatch.setattr(garbage, "MOST_ROUNDS", 3)
     take_over_collector()
     gc.collect()
     mine = Collector()
@@ -42,7 +42,7 @@ def test_it_is_done_at_the_latest_after_a_while(monkeypatch: pytest.MonkeyPatch)
     take_over_collector()
     gc.collect()
     mine = Collector()
-    monkeypatch.setattr(collector, "AT_LATEST_S", 0.0)
+    monkeypatch.setattr(garbage, "AT_LATEST_S", 0.0)
     assert mine.tend()
 
 
