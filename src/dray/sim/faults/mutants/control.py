@@ -84,8 +84,8 @@ CONTROL = (
         "edit-not-sent",
         "A worker gets the spec as it was before the edit.",
         "dray.hub.workers.outbound:Runner._assign",
-        "unpack_spec(job.spec)",
-        "unpack_spec(job.original or job.spec)",
+        "with_variant(unpack_spec(job.spec)",
+        "with_variant(unpack_spec(job.original or job.spec)",
     ),
     _one(
         "edit-miscounts-queue",
