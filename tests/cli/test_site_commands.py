@@ -99,8 +99,23 @@ def test_quota(hub, capsys):
     hub.canned["GET", "/quotas"] = (200, {"quotas": quotas})
     assert main(["quota"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[1] == ["user", "ada", "4/4", "3", "123", "100", "200", "7d", "over", "soft"]
-    assert lines[2] == ["queue", "prod", "0.5/2", "0", "-", "-", "-", "-", "ok"]
+    assert lines[1] == [
+        "user",
+        "ada",
+        "4/4",
+        "-",
+        "-",
+        "3",
+        "-",
+        "-",
+        "123",
+        "100",
+        "200",
+        "7d",
+        "over",
+        "soft",
+    ]
+    assert lines[2] == ["queue", "prod", "0.5/2", "-", "-", "0", "-", "-", "-", "-", "-", "-", "ok"]
     hub.canned["GET", "/quotas"] = (200, {"quotas": []})
     assert main(["quota"]) == 0
     assert "no quotas hold for you" in capsys.readouterr().err

@@ -106,7 +106,7 @@ def test_everything_is_named_at_once(cluster: Cluster) -> None:
     assert {blocker.kind for blocker in why(cluster).blockers} == {"held", "quota", "gpu"}
     assert why(cluster).fix == (
         "release it: dray release job, and then ask for 8 GPUs or fewer per task, or start a worker with 9, "
-        "and then ask for no more GPUs than its quota has"
+        "and then ask for no more than its quota has"
     )
 
 

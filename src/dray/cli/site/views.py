@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray.cli.base.policy_text import spell_value
@@ -17,6 +17,7 @@ from dray.cli.base.render import (
     span_between,
     terminal_width,
 )
+from dray.core.model.units import format_bytes
 
 Document = Mapping[str, Any]
 QUEUE_COLUMNS = (
@@ -45,7 +46,11 @@ QUOTA_COLUMNS = (
     Column("FOR"),
     Column("NAME", least=6, cosy=12),
     Column("GPUS", right=True),
+    Column("CPUS", drop=4, right=True, dull="-"),
+    Column("MEM", drop=4, right=True, dull="-"),
     Column("TASKS", drop=2, right=True),
+    Column("JOBS", drop=5, right=True, dull="-"),
+    Column("PRIO", drop=5, right=True, dull="-"),
     Column("GPU-HOURS", right=True),
     Column("SOFT", drop=1, right=True),
     Column("HARD", right=True),
@@ -113,7 +118,11 @@ def draw_quotas(quotas: Sequence[Document]) -> str:
             str(quota.get("kind", "")),
             str(quota.get("name", "")),
             _tell_held(quota),
-            str(quota.get("running", 0)),
+            _of(f"{quota.get('cpus_held') or 0:g}", quota.get("cpus_limit")),
+            _of(format_bytes(quota.get("memory_held") or 0), quota.get("memory_limit"), format_bytes),
+            _of(str(quota.get("running", 0)), quota.get("tasks_limit"), shown=True),
+            "-" if quota.get("jobs_limit") is None else f"≤ {quota['jobs_limit']}",
+            "-" if quota.get("priority_limit") is None else f"≤ {quota['priority_limit']}",
             _tell_number(quota.get("gpu_hours_used")),
             _tell_number(quota.get("gpu_hours_soft")),
             _tell_number(quota.get("gpu_hours_hard")),
@@ -123,6 +132,13 @@ def draw_quotas(quotas: Sequence[Document]) -> str:
         for quota in quotas
     ]
     return draw_table(QUOTA_COLUMNS, rows, terminal_width(), has_colour())
+
+
+def _of(held: str, limit: Any, spell: Callable[[Any], str] = "{:g}".format, shown: bool = False) -> str:
+    """What is held of what may be; without a limit only what is always shown."""
+    if limit is None:
+        return held if shown else "-"
+    return f"{held}/{spell(limit)}"
 
 
 def draw_paces(answer: Document) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dray.core.lifecycle.holding.lanes import lane_at
 from dray.core.lifecycle.state.lines import RANGE
-from dray.core.lifecycle.state.parties import Gate, Holding, QuotaGate, cost_of, gpus_of
+from dray.core.lifecycle.state.parties import Gate, Holding, QuotaGate, cost_of
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import gangs
 from dray.core.model.records.ledger import Receipt
@@ -279,8 +279,9 @@ def _gates(state: State) -> Iterator[str]:
     for uids in state.held.values():
         for uid in uids:
             attempt = state.attempts[uid]
-            milli = gpus_of(state.ask(attempt))
+            ask = state.ask(attempt)
             for gate in state.parties.all[state.jobs[attempt.job_id].party].gates:
+                milli = gate.measure(ask)
                 found = sums[gate.key]
                 found[0] += 1
                 found[1] += milli

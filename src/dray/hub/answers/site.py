@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dray.config import HubConfig, tell_origin
 from dray.core.lifecycle.state.effects import Note
-from dray.core.lifecycle.state.parties import MINUTE_MS, GateKey, PaceGate
+from dray.core.lifecycle.state.parties import AMOUNTS, MINUTE_MS, GateKey, PaceGate, quota_key
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import DEFAULT_QUEUE, EACH, Cap, Pace, Quota
@@ -306,6 +306,9 @@ def _quota_document(
     standing = "ok"
     if quota.gpus >= 0 and gpus >= quota.gpus:
         standing = "full" if gpus == quota.gpus else "over"
+    amounts = _amounts(state, kind, name, quota)
+    if any(held >= limit for held, limit in amounts.values()):
+        standing = "full" if standing == "ok" else standing
     if hours is not None and hours.soft and used >= hours.soft:
         standing = "over soft"
     if hours is not None and hours.hard and used >= hours.hard:
@@ -317,12 +320,30 @@ def _quota_document(
         "running": holding.tasks,
         "gpus_held": gpus,
         "gpus_limit": quota.gpus if quota.gpus >= 0 else None,
+        "cpus_held": amounts["cpus"][0] / 1000 if "cpus" in amounts else None,
+        "cpus_limit": quota.cpus if quota.cpus >= 0 else None,
+        "memory_held": amounts["memory"][0] if "memory" in amounts else None,
+        "memory_limit": quota.memory if quota.memory >= 0 else None,
+        "tasks_limit": quota.tasks if quota.tasks >= 0 else None,
+        "jobs_limit": quota.jobs if quota.jobs >= 0 else None,
+        "priority_limit": quota.priority,
         "gpu_hours_used": round(used, 3) if hours is not None else None,
         "gpu_hours_soft": (hours.soft or None) if hours is not None else None,
         "gpu_hours_hard": (hours.hard or None) if hours is not None else None,
         "period_s": hours.per_s if hours is not None else None,
         "standing": standing,
     }
+
+
+def _amounts(state: State, kind: str, name: str, quota: Quota) -> dict[str, tuple[int, int]]:
+    """What is held and what may be of cores, memory and tasks, each in the unit of its gate."""
+    key = quota_key(kind, name, whom(quota)[1])
+    found = {}
+    for rule, amount in AMOUNTS.items():
+        if getattr(quota, rule) >= 0:
+            gate = state.parties.gates.get(str(key._replace(rule=rule)))
+            found[rule] = (gate.gpu_milli if gate is not None else 0, amount.limit(quota))
+    return found
 
 
 def _pace_whom(pace: Pace) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.edits import check_deadlines, check_space
 from dray.hub.decisions.notifying import check_notifications
-from dray.hub.decisions.pacing import SubmitPacing
+from dray.hub.decisions.pacing import SubmitPacing, check_bounds
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import Open, resolve
 from dray.hub.decisions.repeats import Repeats, is_same
@@ -179,6 +179,7 @@ def submit(
         specs = [spec for spec in asked if spec.id not in again.kept] if again.kept else asked
         check_queues(state.policy, specs)
         check_notifications(state.policy.notifications, specs)
+        check_bounds(state, specs)
         check_space(sources.low_space, "new jobs")
         check_deadlines(specs, clock)
         needs = resolve(sources.calls, caller, specs)

@@ -22,6 +22,7 @@ from dray.errors import Conflict, InvalidInput, InvalidSpec, NoSpace, NotFound, 
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.notifying import check_notifications
+from dray.hub.decisions.pacing import priority_fault
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import resolve_edit
 from dray.hub.engine.turns import Decision
@@ -122,6 +123,9 @@ def edit(
             check_notifications(state.policy.notifications, [spec])
         if "deadline" in changes:
             check_deadlines([spec], clock)
+        owned_spec = msgspec.structs.replace(spec, user_id=job.user)
+        if (fault := priority_fault(state.policy, owned_spec)) and spec.priority != before.priority:
+            raise InvalidSpec(f"priority: {fault}", [Problem("priority", fault)])
         events: list[Event] = []
         after = job.after
         if spec.after != before.after:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.state.parties import HOUR_MS, GateKey, QuotaGate, quota_key
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policies.policy import EACH, PRINCIPALS, Policy, Quota
+from dray.core.model.policies.policy import EACH, PRINCIPALS, WHOLE_CLUSTER, Policy, Quota
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import WHOLE
 
@@ -35,10 +35,14 @@ def find_holdings(state: State) -> Holdings:
         job = state.jobs[job_id]
         holding = _holding_of(state, job, uids)
         for kind in PRINCIPALS:
-            name = getattr(job, kind)
-            if name:
+            if name := principal_of(job, kind):
                 found[kind][name] = found[kind].get(name, Holding()).plus(holding)
     return found
+
+
+def principal_of(job: Job, kind: str) -> str:
+    """Whom of a kind a job belongs to; empty where it has no such."""
+    return WHOLE_CLUSTER if kind == "cluster" else str(getattr(job, kind))
 
 
 def _holding_of(state: State, job: Job, uids: Iterable[str]) -> Holding:
@@ -52,7 +56,7 @@ def _holding_of(state: State, job: Job, uids: Iterable[str]) -> Holding:
 
 def whom(quota: Quota) -> tuple[str, str]:
     """Whom a quota is about: (user, queue or plugin; the name)."""
-    return next((kind, getattr(quota, kind)) for kind in PRINCIPALS if getattr(quota, kind))
+    return quota.whom
 
 
 def quotas_in_force(policy: Policy, names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], Quota]:
@@ -79,6 +83,7 @@ def known_names(state: State, held: Holdings) -> dict[str, set[str]]:
     """Everybody a quota for each may be about: who has work, or has used something."""
     names = {kind: set(found) for kind, found in held.items()}
     names["queue"] |= set(state.policy.queues)
+    names["cluster"].add(WHOLE_CLUSTER)
     for party in state.parties.all:
         names["user"].add(party.user)
         names["queue"].add(party.queue)

@@ -1,4 +1,6 @@
-"""How fast jobs may come in: token buckets per user, queue or label, kept in memory by the hub.
+"""What the policy lets people hand in: how fast, how many jobs, of how high a priority.
+
+How fast is counted by token buckets per user, queue or label, kept in memory by the hub.
 
 A submit takes one token per job from every bucket that is about it, all of them or none. The surprising rule: a
 submit that is larger than the burst goes through when the bucket is full and leaves it in debt, because it could never
@@ -12,13 +14,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
 from dray.core.model.labels import holds
-from dray.core.model.policies.policy import EACH, Pace, Policy
-from dray.core.model.specs.spec import JobSpec
+from dray.core.model.policies.policy import EACH, Pace, Policy, Quota
+from dray.core.model.records.records import Job
+from dray.core.model.specs.check import MAX_PROBLEMS
+from dray.core.model.specs.spec import TIERS, JobSpec
 from dray.core.model.units import format_seconds
-from dray.errors import TooManyRequests
+from dray.errors import Conflict, InvalidSpec, Problem, TooManyRequests
+from dray.hub.decisions.holdings import principal_of
 
 MAX_BUCKETS = 10_000
+Principal = tuple[str, str]
 
 
 class BucketKey(NamedTuple):
@@ -121,3 +128,65 @@ def _refusal(key: BucketKey, pace: Pace, count: int, wait_s: float) -> TooManyRe
     return TooManyRequests(
         f"{what}, and this request brings {brings}: try again in {format_seconds(wait_s)}", wait_s
     )
+
+
+def check_bounds(state: State, specs: Sequence[JobSpec]) -> None:
+    """Refuse jobs whose priority is too high, and more jobs than a quota allows; all of a batch or none."""
+    policy = state.policy
+    if not any(quota.jobs >= 0 or quota.priority is not None for quota in policy.quotas):
+        return
+    problems = [
+        Problem(f"[{place}].priority" if len(specs) > 1 else "priority", fault)
+        for place, spec in enumerate(specs)
+        if (fault := priority_fault(policy, spec))
+    ]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems[:MAX_PROBLEMS])
+    _check_number(state, specs)
+
+
+def priority_fault(policy: Policy, spec: JobSpec) -> str:
+    """What is wrong with the priority that a job was given; empty where it may have it."""
+    for quota, (kind, name) in _quotas_of(policy, spec):
+        if quota.priority is not None and spec.priority > quota.priority:
+            own = TIERS[spec.job_tier].priority == spec.priority
+            by_tier = f", which tier {spec.job_tier} gives by itself" if own and spec.priority else ""
+            most = f"must be {quota.priority} or less for {kind} {name} (the policy's quotas)"
+            return f"{most}, got {spec.priority}{by_tier}"
+    return ""
+
+
+def _check_number(state: State, specs: Sequence[JobSpec]) -> None:
+    wanted: dict[Principal, tuple[int, int]] = {}
+    for spec in specs:
+        for quota, whom in _quotas_of(state.policy, spec):
+            if quota.jobs >= 0:
+                wanted[whom] = (quota.jobs, wanted.get(whom, (0, 0))[1] + 1)
+    if not wanted:
+        return
+    there = dict.fromkeys(wanted, 0)
+    for job in state.jobs.values():
+        for whom in there:
+            there[whom] += not job.state.final and _is_of(job, whom)
+    for (kind, name), (most, more) in wanted.items():
+        count = there[kind, name]
+        if count + more > most:
+            raise Conflict(
+                f"{kind} {name} has {count} of {most} jobs that wait or run: wait until some have ended, or cancel "
+                f"some (`dray ps`); {more} more would be too many"
+            )
+
+
+def _quotas_of(policy: Policy, spec: JobSpec) -> Iterator[tuple[Quota, Principal]]:
+    """The quotas that a job would fall under; one for a name goes before the one for each."""
+    mine = {"user": spec.user_id, "queue": spec.queue, "plugin": spec.plugin, "cluster": "all"}
+    own = {quota.whom for quota in policy.quotas}
+    for quota in policy.quotas:
+        kind, name = quota.whom
+        if name == mine[kind] or (name == EACH and mine[kind] and (kind, mine[kind]) not in own):
+            yield quota, (kind, mine[kind])
+
+
+def _is_of(job: Job, whom: Principal) -> bool:
+    return principal_of(job, whom[0]) == whom[1]

@@ -163,7 +163,10 @@ def _describe_policy(components: dict[str, Any]) -> None:
             if key not in components[name].get("required", ()):
                 _allow_null(field)
     # Its "no bound" has no spelling: whoever means it leaves the key out.
-    del components["Quota"]["properties"]["gpus"]["default"]
+    quota = components["Quota"]["properties"]
+    for key in ("gpus", "cpus", "memory", "tasks", "jobs"):
+        del quota[key]["default"]
+    quota["memory"] = {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]}
     for key in ("queues", "providers"):
         # A name with nothing after it is an entry with all its defaults.
         _allow_null(components["Policy"]["properties"][key]["additionalProperties"])

@@ -166,6 +166,13 @@ class QuotaDocument(msgspec.Struct):
     running: int = 0
     gpus_held: float = 0
     gpus_limit: float | None = None
+    cpus_held: float | None = None
+    cpus_limit: float | None = None
+    memory_held: Annotated[int | None, Meta(description="bytes")] = None
+    memory_limit: Annotated[int | None, Meta(description="bytes")] = None
+    tasks_limit: int | None = None
+    jobs_limit: int | None = None
+    priority_limit: int | None = None
     gpu_hours_used: float | None = None
     gpu_hours_soft: float | None = None
     gpu_hours_hard: float | None = None

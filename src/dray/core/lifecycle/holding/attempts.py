@@ -7,7 +7,7 @@ A pair that is not in the table changes nothing: it is a duplicate, or comes fro
 from __future__ import annotations
 
 from dray.core.lifecycle.state.columns import kind_of
-from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed, gpus_of
+from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.ledger import Meter
 from dray.core.model.records.records import Attempt, Job, Phase
@@ -164,7 +164,7 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
         used = decayed(state.policy, state.ledger, job.user, now_ms) + cost * max(0, now_ms - begin_ms)
         state.enter("meter", party.usage_key, Meter(since_ms=now_ms, decayed=used))
     for gate in party.gates:
-        charge = gate.hold(sign, gpus_of(ask), attempt.assigned_ms, now_ms)
+        charge = gate.hold(sign, gate.measure(ask), attempt.assigned_ms, now_ms)
         if start:
             gate.start(now_ms)
         if charge and isinstance(gate, QuotaGate):
@@ -184,7 +184,7 @@ def count_anew(state: State, attempt: Attempt) -> None:
     for sign in (-1, 1):
         _count(state, party, attempt, ask, sign)
         for gate in party.gates:
-            gate.hold(sign, gpus_of(ask), attempt.assigned_ms, now_ms)
+            gate.hold(sign, gate.measure(ask), attempt.assigned_ms, now_ms)
         attempt.assigned_ms = now_ms
     for gate in party.gates:
         # It has used less than was counted: a budget may have room again.
@@ -205,7 +205,7 @@ def change_party(state: State, job: Job) -> None:
         for party, sign in ((before, -1), (after, 1)):
             _count(state, party, attempt, ask, sign)
             for gate in party.gates:
-                gate.hold(sign, gpus_of(ask), attempt.assigned_ms, state.now_ms)
+                gate.hold(sign, gate.measure(ask), attempt.assigned_ms, state.now_ms)
     for gate in before.gates:
         state.backlog.open(gate.key)
 

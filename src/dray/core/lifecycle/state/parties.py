@@ -8,11 +8,11 @@ meters of the ledger. The surprising rule: nothing is counted per job, so a mill
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dray.core.model.labels import holds
-from dray.core.model.policies.policy import EACH, PRINCIPALS, Cap, Pace, Policy, Quota
+from dray.core.model.policies.policy import EACH, PRINCIPALS, WHOLE_CLUSTER, Cap, Pace, Policy, Quota
 from dray.core.model.records.ledger import LedgerKey, LedgerRecord, Meter
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import Ask
@@ -53,8 +53,12 @@ class Gate:
         self.live = 0
         self.gpu_milli = 0
 
+    def measure(self, ask: Ask) -> int:
+        """How much of what it counts one task takes: milli-GPUs, unless it is about something else."""
+        return gpus_of(ask)
+
     def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
-        """How many more tasks of this many milli-GPUs may start; `taken` is what the pass has given out already."""
+        """How many more tasks of this measure may start; `taken` is what the pass has given out already."""
         raise NotImplementedError
 
     def opens_ms(self, now_ms: int) -> int:
@@ -135,6 +139,40 @@ class QuotaGate(Gate):
             return self.period, self.starts
         # What began earlier counts from the period's first moment: its sum of beginnings is exactly that.
         return period, self.gpu_milli * period * self.per_ms
+
+
+class AmountGate(Gate):
+    """So much of something at once: cores, memory, or tasks. What it counts is in `gpu_milli`, in its own unit."""
+
+    rule: Quota
+
+    def __init__(self, whom: GateKey, rule: Quota) -> None:
+        super().__init__(whom, rule)
+        self._measure, self.unit, limit = AMOUNTS[whom.rule]
+        self.limit = limit(rule)
+
+    def measure(self, ask: Ask) -> int:
+        return self._measure(ask)
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        if not gpu_milli:
+            return ENDLESS
+        return max(0, self.limit - self.gpu_milli - taken_milli) // gpu_milli
+
+
+class Amount(NamedTuple):
+    """What a task takes of it, what it is called, and how much of it a rule allows."""
+
+    measure: Callable[[Ask], int]
+    unit: str
+    limit: Callable[[Quota], int]
+
+
+AMOUNTS = {
+    "cpus": Amount(lambda ask: ask.cpu_milli, "cores", lambda quota: round(quota.cpus * 1000)),
+    "memory": Amount(lambda ask: ask.memory_bytes, "memory", lambda quota: quota.memory),
+    "tasks": Amount(lambda ask: 1, "tasks", lambda quota: quota.tasks),
+}
 
 
 class PaceGate(Gate):
@@ -294,14 +332,16 @@ class Parties:
 
     def _gates_of(self, policy: Policy, key: PartyKey, ledger: Ledger) -> Iterator[Gate]:
         queue, user, marks = key
-        mine = {("queue", queue), ("user", user)} | {tuple(mark.split(" ", 1)) for mark in marks}
+        mine = {("queue", queue), ("user", user), ("cluster", WHOLE_CLUSTER)} | {
+            tuple(mark.split(" ", 1)) for mark in marks
+        }
         names = dict.fromkeys(kind for kind, _ in sorted(mine))
         own = {(kind, getattr(quota, kind)) for quota in policy.quotas for kind in PRINCIPALS}
         for quota in policy.quotas:
-            for kind, wanted in (("user", quota.user), ("queue", quota.queue), ("plugin", quota.plugin)):
+            for kind, wanted in [(kind, getattr(quota, kind)) for kind in PRINCIPALS]:
                 if wanted and kind in names:
                     for name in _named(mine, own, kind, wanted):
-                        yield self._quota_gate(quota_key(kind, name, wanted), quota, ledger)
+                        yield from self._of_quota(quota_key(kind, name, wanted), quota, ledger)
         own = {("user", pace.user) for pace in policy.pacing.starts}
         own |= {("queue", pace.queue) for pace in policy.pacing.starts}
         for number, pace in enumerate(policy.pacing.starts):
@@ -312,6 +352,15 @@ class Parties:
         for cap in policy.pacing.running:
             if ("label", cap.label) in mine:
                 gate = CapGate(GateKey("cap", "label", cap.label), cap)
+                yield self.gates.setdefault(gate.key, gate)
+
+    def _of_quota(self, whom: GateKey, quota: Quota, ledger: Ledger) -> Iterator[Gate]:
+        """The gates of one quota: its cards and budget together, each other bound by itself."""
+        if quota.gpus >= 0 or quota.gpu_hours is not None:
+            yield self._quota_gate(whom, quota, ledger)
+        for name in AMOUNTS:
+            if getattr(quota, name) >= 0:
+                gate = AmountGate(whom._replace(rule=name), quota)
                 yield self.gates.setdefault(gate.key, gate)
 
     def _pace_gate(self, whom: GateKey, pace: Pace) -> Gate:

@@ -30,7 +30,7 @@ from dray.core.model.policies.policy import (
 )
 from dray.core.model.specs.check import MAX_PROBLEMS, MAX_SUGGESTIONS, suggest
 from dray.core.model.specs.notifying import mail_domain, url_problem
-from dray.core.model.units import parse_seconds
+from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import InvalidInput, InvalidPolicy, Problem
 
 MAX_ENTRIES = 10_000
@@ -105,6 +105,15 @@ def _span(*, above: bool = False) -> Reader:
             return faults.add(where, fault.message)
 
     return read
+
+
+def _size(value: Any, where: str, faults: _Faults) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return faults.add(where, f"must be a size such as 512G, got {_quote(value)}")
+    try:
+        return parse_bytes(value)
+    except InvalidInput as fault:
+        return faults.add(where, fault.message)
 
 
 def _one_of(names: tuple[str, ...]) -> Reader:
@@ -282,7 +291,19 @@ _QUEUE = _group(
 _BUDGET = _group(rules.Budget, {"soft": _SHARE, "hard": _SHARE, "per_s": _span(above=True)}, "gpu_hours")
 _QUOTA = _group(
     rules.Quota,
-    {"user": _name(), "queue": _name(), "plugin": _name(), "gpus": _SHARE, "gpu_hours": _BUDGET},
+    {
+        "user": _name(),
+        "queue": _name(),
+        "plugin": _name(),
+        "cluster": _one_of((rules.WHOLE_CLUSTER,)),
+        "gpus": _SHARE,
+        "cpus": _SHARE,
+        "memory": _size,
+        "tasks": _COUNT,
+        "jobs": _COUNT,
+        "priority": _number(-(1 << 31), (1 << 31) - 1, whole=True),
+        "gpu_hours": _BUDGET,
+    },
     "a quota",
 )
 _PACE = _group(
@@ -476,8 +497,10 @@ def _about(policy: Policy) -> Iterator[_Named]:
 
 def _check_quota(where: str, quota: rules.Quota, faults: _Faults) -> None:
     hours = quota.gpu_hours
-    if quota.gpus < 0 and hours is None:
-        faults.add(where, "limits nothing: give gpus, gpu_hours or both")
+    bounds = (quota.gpus, quota.cpus, quota.memory, quota.tasks, quota.jobs)
+    if max(bounds) < 0 and hours is None and quota.priority is None:
+        names = "gpus, cpus, memory, tasks, jobs, priority or gpu_hours"
+        faults.add(where, f"limits nothing: give at least one of {names}")
     if hours is not None and not hours.soft and not hours.hard:
         faults.add(f"{where}.gpu_hours", "limits nothing: give soft, hard or both")
     if hours is not None and 0 < hours.hard < hours.soft:

@@ -15,7 +15,8 @@ PREEMPTIVE = ("priority", "srsf", "fair_share")
 STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
 PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
 RESOURCE_KINDS = ("gpu", "cpu", "memory")
-PRINCIPALS = ("user", "queue", "plugin")
+PRINCIPALS = ("user", "queue", "plugin", "cluster")
+WHOLE_CLUSTER = "all"
 EACH = "*"
 DEFAULT_QUEUE = "default"
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -43,16 +44,29 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Quota(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one user, queue or plugin may hold. Exactly one of the three names; `*` means each of them by itself.
+    """What one user, queue or plugin may have, or everybody together (`cluster: all`). Exactly one of the four is
+    named; `*` means each of them by itself. Below 0: no bound.
 
-    `gpus` counts cards held at once (a shared card by its share); below 0: no bound.
+    At once: `gpus` (a shared card counts by its share), `cpus`, `memory` and `tasks` that run. `jobs`: how many may
+    wait and run, beyond which new ones are refused. `priority`: the highest that may be given.
     """
 
     user: str = ""
     queue: str = ""
     plugin: str = ""
+    cluster: str = ""
     gpus: float = -1
+    cpus: float = -1
+    memory: int = -1
+    tasks: int = -1
+    jobs: int = -1
+    priority: int | None = None
     gpu_hours: Budget | None = None
+
+    @property
+    def whom(self) -> tuple[str, str]:
+        """Whom it is about: the kind of principal, and its name."""
+        return next(((kind, name) for kind in PRINCIPALS if (name := getattr(self, kind))), ("", ""))
 
 
 class Pace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

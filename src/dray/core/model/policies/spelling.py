@@ -67,12 +67,13 @@ def _spell(item: Any) -> Any:
 def _is_absent(item: msgspec.Struct, name: str, value: Any) -> bool:
     """Whether a value means "nothing said" and has no spelling of its own."""
     if isinstance(item, rules.Quota):
-        return value in ("", None) or (name == "gpus" and value < 0)
+        return value in ("", None) or (name in _BOUNDS and value < 0)
     if isinstance(item, notifications.Receiver):
         return not value
     return isinstance(item, rules.Pace | notifications.NotifyRule) and value == ""
 
 
+_BOUNDS = ("gpus", "cpus", "memory", "tasks", "jobs")
 # What an entry of the site's own would hold if it said nothing more than its name.
 _ENTRIES: dict[str, Any] = {
     "queues": rules.Queue(),

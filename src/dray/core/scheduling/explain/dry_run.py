@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.happenings.preemptions import victims_of
-from dray.core.lifecycle.state.parties import HOUR_MS, CapGate, Gate, PaceGate, QuotaGate
+from dray.core.lifecycle.state.parties import HOUR_MS, AmountGate, CapGate, Gate, PaceGate, QuotaGate
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.ledger import Victim
 from dray.core.model.records.records import Job
@@ -22,7 +22,7 @@ from dray.core.scheduling.explain.gate_reasons import whose
 from dray.core.scheduling.explain.reason import Reason
 from dray.core.scheduling.explain.trial import Guest, try_out
 from dray.core.scheduling.passes.overlay import look_through
-from dray.core.scheduling.turns.gates import most_gpus
+from dray.core.scheduling.turns.gates import most_gpus, most_of
 
 MOST_PLACED = 100
 MOST_RANKED = 10
@@ -146,6 +146,11 @@ def _use(state: State, job: Job, gate: Gate, placed: int) -> Iterator[GateUse]:
             yield GateUse(
                 kind, name, "GPU-hours", (gate.hard_ms or gate.soft_ms) / (HOUR_MS * 1000), used, used + more
             )
+    elif isinstance(gate, AmountGate):
+        scale = {"cores": 1000, "memory": 1 << 30}.get(gate.unit, 1)
+        unit = "GiB of memory" if gate.unit == "memory" else gate.unit
+        held, more = gate.gpu_milli / scale, placed * most_of(gate, state, job.shape) / scale
+        yield GateUse("quota", name, unit, gate.limit / scale, held, held + more)
     elif isinstance(gate, PaceGate):
         left = gate.room(0, 0, 0, now_ms)
         used = gate.rule.burst - left

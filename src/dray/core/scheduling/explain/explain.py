@@ -349,7 +349,7 @@ def _fix(job: Job, verdict: Verdict, barriers: Sequence[Blocker]) -> str:
         steps.append("it waits for room")
     gates = [blocker for blocker in barriers if blocker.kind in _GATES]
     if any(gate.ever for gate in gates):
-        steps.append("ask for no more GPUs than its quota has")
+        steps.append("ask for no more than its quota has")
     elif steps and gates:
         steps.append(f"it waits for its {_GATES[gates[0].kind]}")
     return ", and then ".join(filter(None, steps))

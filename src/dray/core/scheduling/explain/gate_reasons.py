@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.core.lifecycle.state.parties import HOUR_MS, CapGate, Gate, PaceGate, QuotaGate
+from dray.core.lifecycle.state.parties import HOUR_MS, AmountGate, CapGate, Gate, PaceGate, QuotaGate
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
+from dray.core.model.units import format_bytes
 from dray.core.scheduling.explain.reason import Blocker, span
-from dray.core.scheduling.turns.gates import Gates, most_gpus
+from dray.core.scheduling.turns.gates import Gates, most_gpus, most_of
 
 
 def gate_blockers(state: State, job: Job, gates: Gates) -> list[Blocker]:
@@ -52,6 +53,20 @@ def _word_quota(state: State, job: Job, gate: Gate) -> Blocker:
     return Blocker("quota", f"{_cards(milli)} GPUs", f"{held} of {limit} held", ever=ever, message=text)
 
 
+def _word_amount(state: State, job: Job, gate: Gate) -> Blocker:
+    assert isinstance(gate, AmountGate)
+    asked = most_of(gate, state, job.shape) * (job.total if job.gang else 1)
+    held, limit, wants = (_amount(gate, each) for each in (gate.gpu_milli, gate.limit, asked))
+    text = f"{whose(gate)} holds {held} of {limit} {gate.unit}, and it asks for {wants}"
+    return Blocker("quota", wants, f"{held} of {limit} held", ever=asked > gate.limit, message=text)
+
+
+def _amount(gate: AmountGate, value: int) -> str:
+    if gate.unit == "memory":
+        return format_bytes(value)
+    return f"{value / 1000:g}" if gate.unit == "cores" else str(value)
+
+
 def _word_pace(state: State, job: Job, gate: Gate) -> Blocker:
     assert isinstance(gate, PaceGate)
     in_ms = max(0, gate.opens_ms(state.now_ms) - state.now_ms)
@@ -66,11 +81,13 @@ def _word_cap(state: State, job: Job, gate: Gate) -> Blocker:
     return Blocker("cap", f"fewer than {gate.rule.most}", str(gate.live), message=text)
 
 
-_WORDS = {QuotaGate: _word_quota, PaceGate: _word_pace, CapGate: _word_cap}
+_WORDS = {QuotaGate: _word_quota, AmountGate: _word_amount, PaceGate: _word_pace, CapGate: _word_cap}
 
 
 def whose(gate: Gate) -> str:
     """Whom a gate is about."""
+    if gate.whom.kind == "cluster":
+        return "the whole cluster"
     return f"{gate.whom.kind} {gate.whom.name}"
 
 

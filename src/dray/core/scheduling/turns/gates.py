@@ -27,19 +27,17 @@ class Gates:
         gates = self._state.parties.all[job.party].gates
         if not gates:
             return ENDLESS, ""
-        milli, least, least_key = most_gpus(self._state, job.shape), ENDLESS, ""
+        least, least_key = ENDLESS, ""
         for gate in gates:
-            room = self._room_at(gate, job, milli)
+            room = self.room_at(gate, job)
             if room < least:
                 least, least_key = room, gate.key
         return least, least_key
 
     def room_at(self, gate: Gate, job: Job) -> int:
         """How many tasks of a job one gate lets through now."""
-        return self._room_at(gate, job, most_gpus(self._state, job.shape))
-
-    def _room_at(self, gate: Gate, job: Job, milli: int) -> int:
-        room = gate.room(milli, *self._taken.get(gate.key, (0, 0)), self._state.now_ms)
+        asked = most_of(gate, self._state, job.shape)
+        room = gate.room(asked, *self._taken.get(gate.key, (0, 0)), self._state.now_ms)
         if job.gang:
             # More members than a pace ever saves up start when it is full, and it goes into debt for them.
             needed = min(job.total, gate.rule.burst) if isinstance(gate, PaceGate) else job.total
@@ -50,8 +48,13 @@ class Gates:
         """Count what was placed."""
         for gate in self._state.parties.all[head.line.party].gates:
             taken, milli = self._taken.get(gate.key, (0, 0))
-            more = count * most_gpus(self._state, head.line.shape)
+            more = count * most_of(gate, self._state, head.line.shape)
             self._taken[gate.key] = (taken + count, milli + more)
+
+
+def most_of(gate: Gate, state: State, shape: int) -> int:
+    """The most of what a gate counts that one task of a shape may take, whichever alternative it runs by."""
+    return max(gate.measure(ask) for ask in state.asks(shape))
 
 
 def most_gpus(state: State, shape: int) -> int:

@@ -26,7 +26,7 @@ RULES = (
     _one(
         "quota-forgets-the-pass",
         "What a pass has given out itself does not count for quotas, paces and caps.",
-        _GATES + "_room_at",
+        _GATES + "room_at",
         "*self._taken.get(gate.key, (0, 0))",
         "0, 0",
     ),
@@ -36,6 +36,13 @@ RULES = (
         _PARTIES + "Gate.hold",
         "self.gpu_milli += sign * gpu_milli",
         "self.gpu_milli += min(sign, 0) * gpu_milli",
+    ),
+    _one(
+        "amounts-ignored",
+        "More cores, memory or tasks start at once than a quota allows.",
+        _PARTIES + "AmountGate.room",
+        "return max(0, self.limit - self.gpu_milli - taken_milli) // gpu_milli",
+        "return ENDLESS",
     ),
     _one(
         "hard-budget-ignored",

@@ -111,6 +111,7 @@ SHOWN_BY: dict[str, int] = {
     "quarantine-kills": 40,
     "credit-added": 0,
     "flapping-tolerated": 1,
+    "amounts-ignored": 109,
     "drain-without-end": 4,
     "stale-standing": 1,
     "reported-slots-trusted": 1,

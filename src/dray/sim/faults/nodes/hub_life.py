@@ -46,6 +46,7 @@ from dray.hub.rows import RowKey, Rows, job_row
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
+from dray.hub.workers.frames import Departures
 from dray.hub.workers.outbound import Runner
 from dray.sim.faults.world.network import Connection, Message
 from dray.sim.faults.world.world import World
@@ -104,6 +105,7 @@ class SimSessions:
 
     def __init__(self) -> None:
         self.open: dict[int, SimSession] = {}
+        self.departures = Departures()
 
 
 class SilentFeed:

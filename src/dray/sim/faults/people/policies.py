@@ -31,7 +31,7 @@ from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
 
-SHARE, CROWDED, STEADY = 0.6, 0.7, 0.75
+SHARE, CROWDED, STEADY, BOUNDED = 0.6, 0.7, 0.75, 0.15
 PATIENCE_MS = 3000
 QUEUES = ("default", "night", "day")
 USERS = ("ann", "bob", "cy")
@@ -49,22 +49,31 @@ class Site:
         self.crowded = self.ruled and self._rng.random() < CROWDED
         # Work that has run, or waited, for some time is what reservations and preemption are about.
         self.steady = self.crowded and self._rng.random() < STEADY
+        # Drawn apart, by a number that draws none of the worlds that are kept for the bugs they showed.
+        self._amounts = random.Random(f"amounts 1496 {world.seed}")
+        self._bounded = self._amounts.random() < BOUNDED
         self._dressed: dict[str, None] = {}
         self._wanted = 0
         if self.ruled:
             span_ms = world.size.span_ms
             changes = self._rng.choice([0, 0, 1, 3])
             moments = [0, *(self._rng.randint(1000, span_ms) for _ in range(changes))]
-            policy = draw_policy(self._rng)
+            policy = self._bound(draw_policy(self._rng))
             for number, at_ms in enumerate(sorted(moments), 1):
                 world.at(at_ms, self._apply, number, policy)
                 policy = self._draw_next(policy)
 
     def _draw_next(self, policy: Policy) -> Policy:
         """Another policy, or the same with other queues."""
-        other = draw_policy(self._rng)
+        other = self._bound(draw_policy(self._rng))
         keeps = self._rng.random() < 0.5
         return msgspec.structs.replace(policy, queues=other.queues) if keeps else other
+
+    def _bound(self, policy: Policy) -> Policy:
+        """In some worlds quotas bound cores, memory and tasks too."""
+        if not self._bounded:
+            return policy
+        return msgspec.structs.replace(policy, quotas=policy.quotas + _amounts(self._amounts))
 
     def _apply(self, number: int, policy: Policy) -> None:
         """Apply a policy; asked again until a hub has answered, or another one is wanted by then."""
@@ -158,6 +167,14 @@ def _quotas(rng: random.Random) -> tuple[Quota, ...]:
         Quota(plugin="sweep", gpus=rng.choice([1, 2]), gpu_hours=_budget(rng)),
     )
     return tuple(quota for quota in some if rng.random() < 0.3)
+
+
+def _amounts(rng: random.Random) -> tuple[Quota, ...]:
+    """Bounds of cores, memory and tasks: as much as the widest gang of the largest tasks takes, at least."""
+    return (
+        Quota(user="bob", tasks=rng.choice([6, 8]), cpus=rng.choice([18, 20])),
+        Quota(cluster="all", tasks=rng.choice([6, 7]), memory=rng.choice([96, 128]) * GB),
+    )
 
 
 def _budget(rng: random.Random) -> Budget:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policies.policy import Pace, Policy, Quota
+from dray.core.model.policies.policy import PRINCIPALS, Pace, Policy, Quota
 from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.resources import Ask
 from dray.core.model.specs.spec import unpack_spec
@@ -96,6 +96,7 @@ class PolicyWatch:
     # --- quotas -------------------------------------------------------------------------------------------------------
 
     def _check_quotas(self, state: State, attempt: Attempt, job: Job, new: set[str]) -> None:
+        self._check_amounts(state, attempt, job)
         if not state.ask(attempt).gpus:
             return
         for quota, whom in quotas_of(state.policy, job):
@@ -108,6 +109,27 @@ class PolicyWatch:
             if quota.gpus >= 0 and held > round(quota.gpus * 1000):
                 self._world.fail(f"attempt {attempt.uid} makes {held} milli-GPUs of {whom}: {quota}")
             self._check_budget(state, attempt, quota, whom, new)
+
+    def _check_amounts(self, state: State, attempt: Attempt, job: Job) -> None:
+        """Cores, memory and tasks at once; a task that takes none of a thing may start however much others have."""
+        mine = state.ask(attempt)
+        for quota, whom in quotas_of(state.policy, job):
+            if max(quota.cpus, quota.memory, quota.tasks) < 0:
+                continue
+            asks = [
+                state.ask(other)
+                for uids in state.held.values()
+                for uid in uids
+                if whom in principals(state.jobs[(other := state.attempts[uid]).job_id])
+            ]
+            sums = (
+                ("cpus", mine.cpu_milli, sum(ask.cpu_milli for ask in asks), round(quota.cpus * 1000)),
+                ("memory", mine.memory_bytes, sum(ask.memory_bytes for ask in asks), quota.memory),
+                ("tasks", 1, len(asks), quota.tasks),
+            )
+            for name, own, held, most in sums:
+                if own and getattr(quota, name) >= 0 and held > most:
+                    self._world.fail(f"attempt {attempt.uid} makes {held} of {name} of {whom}: {quota}")
 
     def _check_budget(
         self, state: State, attempt: Attempt, quota: Quota, whom: tuple[str, str], new: set[str]
@@ -171,7 +193,7 @@ def gpus_of(ask: Ask) -> int:
 
 def principals(job: Job) -> Principals:
     """Whom a job's use counts for."""
-    return ("user", job.user), ("queue", job.queue), ("plugin", job.plugin)
+    return ("user", job.user), ("queue", job.queue), ("plugin", job.plugin), ("cluster", "all")
 
 
 def has_label(job: Job, wanted: str) -> bool:
@@ -183,7 +205,7 @@ def has_label(job: Job, wanted: str) -> bool:
 
 def quotas_of(policy: Policy, job: Job) -> Iterator[tuple[Quota, tuple[str, str]]]:
     """The quotas that a job falls under; one for a name goes before the one for each."""
-    named = {(kind, getattr(quota, kind)) for quota in policy.quotas for kind in ("user", "queue", "plugin")}
+    named = {(kind, getattr(quota, kind)) for quota in policy.quotas for kind in PRINCIPALS}
     for quota in policy.quotas:
         for kind, name in principals(job):
             wanted = getattr(quota, kind)
