@@ -335,3 +335,11 @@ def test_only_what_was_tried_again_is_called_so(job, changes, told):
 def test_an_array_without_an_end_shows_none(job):
     assert "a task per call" in draw_job(job("j", spec={"array": {"first": 0, "last": -1}}))
     assert "array 0-3" in draw_job(job("j", spec={"array": {"first": 0, "last": 3}}))
+
+
+def test_what_was_asked_for_stands_beside_what_was_used():
+    usage = {"usage": {"max_rss_bytes": 3 << 30}}
+    job = {"id": "j", "state": "succeeded", "spec": {"memory_bytes": 64 << 30}, "attempts": [{}, usage]}
+    assert "you asked 64G of memory, used 3G" in draw_job(job)
+    assert "you asked" not in draw_job({**job, "attempts": [{}]})
+    assert "you asked" not in draw_job({**job, "spec": {}})

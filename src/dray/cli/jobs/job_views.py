@@ -196,6 +196,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("worker", str(job.get("worker") or "")),
         ("tried again", _tell_retries(job)),
         ("asks for", _tell_ask(spec)),
+        ("used", _tell_peaks(job, spec)),
         ("either", _tell_variants(spec)),
         ("edited", "yes: this is no longer what was submitted" if job.get("edited") else ""),
         ("command", clean(shlex.join(map(str, spec.get("command") or [])))),
@@ -248,6 +249,17 @@ def _tell_ask(spec: Document) -> str:
         *(f"{condition} preferred" for condition in spec.get("prefer") or []),
     ]
     return clean(", ".join(filter(None, parts)))
+
+
+def _tell_peaks(job: Document, spec: Document) -> str:
+    """What it asked for beside the most that any try of it used, where both are known."""
+    peaks = [
+        int((attempt.get("usage") or {}).get("max_rss_bytes") or 0) for attempt in job.get("attempts") or []
+    ]
+    asked = int(spec.get("memory_bytes") or 0)
+    if not asked or not max(peaks, default=0):
+        return ""
+    return f"you asked {format_bytes(asked)} of memory, used {format_bytes(max(peaks))}"
 
 
 def _tell_variants(spec: Document) -> str:
