@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
-from tests.e2e.cluster import DEADLINE_S, Cluster
+from tests.e2e.cluster import DEADLINE_S, Cluster, wait_for
 
 import dray
 
@@ -55,3 +56,18 @@ def test_what_was_never_started_has_a_verdict_too(site: Cluster) -> None:
     verdict = site.wait_state(stopped, "killed")["verdict"]
     assert verdict["kind"] == "person"
     assert "before it started" in verdict["evidence"][0]
+
+
+def test_a_worker_that_was_just_killed_is_silent_and_what_runs_there_says_so(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster()
+    cluster.start_hub()
+    agent = cluster.start_agent("w1")
+    job_id = cluster.submit("sleep", "600")
+    cluster.wait_running(job_id)
+    assert cluster.job(job_id)["reason"] == ""
+    agent.kill()
+    wait_for(lambda: cluster.job(job_id)["reason"].startswith("its worker w1 is silent since "), "it says so")
+    assert "silent for " in cluster.dray("worker", "ls").out
+    assert "its worker w1 is silent since" in cluster.dray("ps").out

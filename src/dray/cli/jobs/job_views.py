@@ -131,7 +131,7 @@ def tell_detail(job: Document) -> str:
         estimate = str((job.get("estimate") or {}).get("message") or "")
         return "; ".join(filter(None, (estimate, reason))) or (phase if phase != "queued" else "")
     if state == "running":
-        asked = "cancel requested" if job.get("cancel_requested") else ""
+        asked = "cancel requested" if job.get("cancel_requested") else str(job.get("reason") or "")
         return asked or (phase if phase not in ("", "running") else tell_progress(job) or _tell_failures(job))
     return describe_end(job) or _tell_failures(job)
 

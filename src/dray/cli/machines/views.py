@@ -111,7 +111,10 @@ def _worker_row(worker: Document) -> list[str]:
 
 
 def _tell_worker(worker: Document) -> str:
-    parts = ["fake" if worker.get("fake") else "", str(worker.get("state_detail") or "")]
+    detail = str(worker.get("state_detail") or "")
+    if detail == "silent" and (span := span_between(worker.get("last_heartbeat"), None)):
+        detail = f"silent for {span}"
+    parts = ["fake" if worker.get("fake") else "", detail]
     if worker.get("draining") and "drain" not in parts[1]:
         parts.append("draining")
     if worker.get("quarantined"):

@@ -16,7 +16,7 @@ from dray.hub.answers.estimates import Forecasts
 from dray.hub.answers.pages import PAGE_BYTES, weigh_task
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.commands import owned
-from dray.hub.documents.records import Document, job_document, moment, task_document
+from dray.hub.documents.records import Document, job_document, moment, task_document, tell_silence
 from dray.hub.rows import Rows
 
 SCANNED_CALLS = 10_000
@@ -48,7 +48,7 @@ class JobDocuments:
             return job_document(job, call.task, call.attempts, reason, state.progress)
         task = self._rows.task(job.id, 0)
         known = self.attempts_of(state, job, 0) if attempts is None else attempts
-        return job_document(job, task, known, reason, state.progress)
+        return job_document(job, task, known, reason or tell_silence(state, known), state.progress)
 
     def brief(self, state: State, job_id: str) -> Document:
         """A submit's answer: a new job has no history, so nothing is looked up for it."""
@@ -99,7 +99,7 @@ class JobDocuments:
             return job_document(job, call.task, call.attempts, reason, state.progress)
         task = None if untouched else self._rows.task(job.id, 0)
         attempts = [] if untouched else self.attempts_of(state, job, 0)
-        return job_document(job, task, attempts, reason, state.progress)
+        return job_document(job, task, attempts, reason or tell_silence(state, attempts), state.progress)
 
     def task_document(self, state: State, job: Job, index: int) -> Document:
         task = self._rows.task(job.id, index)

@@ -238,6 +238,20 @@ def task_document(
     }
 
 
+def is_cut_off(state: State, worker_id: str) -> bool:
+    """Whether a worker went away without a goodbye: what runs there may go on, and nobody knows."""
+    worker, presence = state.workers[worker_id], state.presence[worker_id]
+    return not presence.session and not worker.left and presence.seen_at_ms > 0
+
+
+def tell_silence(state: State, attempts: Sequence[Attempt]) -> str:
+    """What is to be known of something that runs, as far as anybody knows, on a worker that is not heard."""
+    for attempt in attempts:
+        if attempt.phase.live and attempt.worker in state.workers and is_cut_off(state, attempt.worker):
+            return f"its worker {attempt.worker} is silent since {moment(state.presence[attempt.worker].seen_at_ms)}"
+    return ""
+
+
 def worker_line(state: State, worker_id: str) -> Document:
     """A worker in the words of `worker_list_response`."""
     worker, presence = state.workers[worker_id], state.presence[worker_id]
@@ -297,7 +311,7 @@ def worker_document(state: State, worker_id: str) -> Document:
     details = (
         (tell_drain(worker), worker.draining),
         ("said goodbye", worker.left and not presence.session),
-        ("silent", worker.silent),
+        ("silent", worker.silent or is_cut_off(state, worker_id)),
         ("suspect", presence.suspect),
         (f"not ready: {not_ready}", bool(not_ready)),
         ("not seen since the hub started", not presence.seen_at_ms),

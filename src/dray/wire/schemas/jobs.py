@@ -116,7 +116,10 @@ class JobDocument(msgspec.Struct):
     name: str
     state: State
     phase: Annotated[str, Meta(description="of the newest live attempt; `queued` while waiting")]
-    reason: Annotated[str, Meta(description="one line: why a pending job waits")]
+    reason: Annotated[
+        str,
+        Meta(description="one line: why a pending job waits, or that the worker of a running one is silent"),
+    ]
     user: str
     queue: str
     type: Literal["batch", "service"] = "batch"
