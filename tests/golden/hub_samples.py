@@ -44,6 +44,7 @@ from dray.hub.engine.turns import Leaving
 from dray.hub.rows import Rows
 from dray.hub.store.base import ArgsChunk, Turn
 from dray.hub.store.memory import MemoryStore
+from dray.hub.workers.frames import Departures
 from dray.hub.workers.outbound import Runner
 from dray.hub.workers.questions import Questions
 from dray.hub.workers.sessions import Sessions
@@ -94,6 +95,7 @@ class Script:
 
         class Open:
             open = {1: self.peer}  # noqa: RUF012 - read once, by the runner alone
+            departures = Departures()
 
         sessions = cast("Sessions", Open())
         lanes = LaneFeed(self.state, ArgsMemory(self.store), lambda job: "")
