@@ -21,6 +21,7 @@ CATALOGUE = (
     "worker_reconnect",
     "start_times",
     "heartbeat_latency",
+    "loop_steps",
     "bulk_changes",
     "top_refresh",
     "busy_workers",

@@ -33,6 +33,8 @@ class Cluster:
 
     def __init__(self, home: Path, settings: dict[str, Any]) -> None:
         self.home, self._settings = home, settings
+        # Where the steps of the hub's loop are to be timed: the file that they are written to at its end.
+        self.watched: Path | None = None
         self.url = ""
         self._hub: subprocess.Popen[str] | None = None
         self._agents: list[subprocess.Popen[bytes]] = []
@@ -54,6 +56,9 @@ class Cluster:
         """Start the hub, at its old address if it had one; gives the seconds until it was ready."""
         port = self.url.rpartition(":")[2] or "0"
         command = dray_command("hub", "--home", str(self.home), "--port", port)
+        if self.watched is not None:
+            script = str(Path(__file__).with_name("watched_hub.py"))
+            command = [*command[:2], script, str(self.watched), *command[4:]]
         began = time.perf_counter()
         with (self.home / "hub.err").open("a") as errors:
             self._hub = subprocess.Popen(

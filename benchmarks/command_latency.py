@@ -8,7 +8,7 @@ import time
 
 from benchmarks.cluster import Cluster, running_cluster
 from benchmarks.figures import Bar, Figure, quantile
-from benchmarks.floors import true_path
+from benchmarks.floors import hyperqueue_spans, true_path
 from benchmarks.progress import tell
 from benchmarks.specs import true_spec
 from dray.client.faces.async_hub import AsyncHub
@@ -22,15 +22,18 @@ def measure(quick: bool) -> dict[str, Figure]:
     with running_cluster(2) as cluster:
         spans = asyncio.run(_run(cluster, commands))
     floor = _spawn_spans(commands)
+    peer = "HyperQueue is left out at quick sizes" if quick else hyperqueue_spans(commands // 5)
     tell(f"{commands} commands: p50 {quantile(spans, 0.5):.1f} ms, p99 {quantile(spans, 0.99):.1f} ms")
     figures = {}
     for name, share, bar in (("p50", 0.5, 10.0), ("p99", 0.99, 30.0)):
+        known = {} if isinstance(peer, str) else {"HyperQueue, idle": quantile(peer, share)}
         figures[f"latency_{name}"] = Figure(
             f"one command, submit to result, one after another ({commands}), {name}",
             "ms",
             quantile(spans, share),
-            floors={"posix_spawn and wait": quantile(floor, share)},
-            bars=[Bar(at_most=bar)],
+            floors={"posix_spawn and wait": quantile(floor, share), **known},
+            bars=[Bar(at_most=bar), *([Bar(at_most=1.1, of="HyperQueue, idle")] if name == "p50" else [])],
+            note=peer if isinstance(peer, str) else "",
         )
     return figures
 

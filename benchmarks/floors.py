@@ -41,15 +41,26 @@ def spawn_rate(tasks: int, width: int) -> float:
 
 def hyperqueue_rate(tasks: int, width: int) -> float | str:
     """Commands per second of HyperQueue's own server and worker, or why there is none."""
+    said = _ask_hyperqueue(str(tasks), str(width))
+    return said if isinstance(said, str) else said[-1]
+
+
+def hyperqueue_spans(tasks: int) -> list[float] | str:
+    """Milliseconds from submit to result of commands one after another on an idle HyperQueue, or why there are none."""
+    return _ask_hyperqueue("latency", str(tasks), "2")
+
+
+def _ask_hyperqueue(*words: str) -> list[float] | str:
     python = find_peer("HyperQueue", HYPERQUEUE)
     if isinstance(python, str):
         return python
     script = Path(__file__).with_name("hyperqueue_peer.py")
-    command = [str(python), str(script), str(tasks), str(width)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        [str(python), str(script), *words], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     if done.returncode:
         return f"HyperQueue failed: {done.stderr.strip()[-200:]}"
-    return float(done.stdout.split()[-1])
+    return [float(word) for word in done.stdout.splitlines()[-1].split()]
 
 
 def true_path() -> str:
