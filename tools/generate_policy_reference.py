@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dray.cli.base.policy_text import spell_value
+from dray.core.model.policies import alarms
 from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
 
@@ -225,6 +226,23 @@ SECTIONS = (
         "Where workers come from: the value of their label `provider`.",
         rules.Provider,
         {"price_per_hour": "what an hour of a worker costs, for the scorer `cost`"},
+    ),
+    Section(
+        "alarms[]",
+        "A list: when something is wrong. `dray alarms` and `dray status` show what is raised; `notifications.rules` "
+        "tell of it (`alarm`, `cleared`). Kinds: "
+        + "; ".join(f"`{name}`, {about}" for name, about in alarms.KINDS.items())
+        + ".",
+        alarms.AlarmRule,
+        {
+            "kind": "what is measured",
+            "above": "raised once the measure was above this for `for_s`; of times also `15m`, `2h`",
+            "below": "over once it was at or below this for `for_s`; the same as `above` where it is not given",
+            "for_s": "how long it must last either way",
+            "queue": "`queue_wait`: this queue alone; each by default",
+            "window_s": "`failed_share`: looked at so far back; above 0",
+            "least": "`failed_share`: so many attempts must have ended",
+        },
     ),
     Section(
         "notifications",

@@ -21,7 +21,7 @@ from dray.config import TABLES
 from dray.core.model.units import format_bytes, format_seconds
 from dray.errors import DrayError
 from dray.functions import failures, values
-from dray.hub.answers.metrics import Gauges, Metrics
+from dray.hub.answers.metrics import Card, Gauges, Metrics
 from dray.hub.http.calls import ROUTES
 from dray.hub.http.replies import STATUS
 
@@ -74,6 +74,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "flap_refuse_s": "how long two agents under one name are both refused",
         "stale_s": "after so long away a worker is left out of lists",
         "estimate_every_s": "how often start times are estimated at most, while somebody looks; 0: never",
+        "alarm_every_s": "how often the policy's alarms are looked at",
         "notify_retry_s": "pauses between tries to tell a receiver that does not answer, the last one again and again",
     },
     "worker": {
@@ -283,7 +284,10 @@ def _first_line(kind: type[DrayError]) -> str:
 
 def write_metrics() -> str:
     """docs/reference/metrics.md."""
-    metrics = Metrics(lambda: Gauges({"default": 0}, {"ready": 0}, attempts={"succeeded": 0}))
+    now = Gauges({"default": 0}, {"ready": 0}, attempts={"succeeded": 0})
+    cards = [Card("w1", 0, "A100", 0.0)]
+    now = now._replace(queue_wait_s={"default": 0.0}, alarms={"disk": 0}, cards=cards)
+    metrics = Metrics(lambda: now)
     metrics.count_calls("succeeded", 1)
     metrics.count_request("submit_job", 201)
     rows = []

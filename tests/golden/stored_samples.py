@@ -8,6 +8,7 @@ from tests.golden.worker_samples import CAPABILITY_READ, DEVICE_READ, SLOTS_READ
 
 from dray.core.lifecycle.state.events import (
     Activity,
+    AlarmChanged,
     ArrayExtended,
     AttemptAccepted,
     AttemptEnded,
@@ -46,7 +47,7 @@ from dray.core.lifecycle.state.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state.state import Counters
-from dray.core.model.records.ledger import Meter, PolicyRecord, Receipt, Victim
+from dray.core.model.records.ledger import AlarmRecord, Meter, PolicyRecord, Receipt, Victim
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
 from dray.core.model.specs.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Variant
@@ -119,6 +120,9 @@ FACTS: list[Fact] = [
     LanesClosed(("2-6", "2-7")),
     AttemptYielded("worker-1", "2-5"),
     AttemptResumed("2-5"),
+    AlarmChanged(
+        "crash_loop/abc/5", "crash_loop", "abc", "a task of job abc has failed 6 times", True, "abc"
+    ),
 ]
 
 SPEC = JobSpec(
@@ -363,6 +367,7 @@ RECORDS: dict[str, Any] = {
     "attempt": ATTEMPT,
     "worker": WORKER,
     "counters": Counters(7, 13, 6, 2),
+    "alarm": AlarmRecord("crash_loop", "abc", "a task of job abc has failed 6 times", 1, "abc"),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
     "meter": Meter(1, 2.5, 3, 4),
     "receipt": RECEIPT,

@@ -62,6 +62,7 @@ COMMANDS = {
         "dray.cli.jobs.preemptions:preemptions",
         "List who was stopped for whom, or show the receipt.",
     ),
+    "alarms": ("dray.cli.site.notifications:alarms", "List what is wrong now."),
     "notifications": (
         "dray.cli.site.notifications:notifications",
         "List who was told of what, and how that ended.",

@@ -76,6 +76,7 @@ from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer, bind, bind_local
 from dray.hub.logs import set_up_logging
+from dray.hub.notifications.alarms import Alarms
 from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
 from dray.hub.operations.operation import Desk, Values
@@ -121,6 +122,7 @@ class Hub(NamedTuple):
     tokens: Tokens
     owners: Owners
     notifier: Notifier
+    alarms: Alarms
     api: HttpApi
     server: HttpServer
     url: str
@@ -283,7 +285,7 @@ def _wire(
         return engine
 
     outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(rows))
-    standing = Standing(state, setbacks.reports, ground.certificate)
+    standing = Standing(state, setbacks.reports, ground.certificate, config.home)
     metrics = Metrics(lambda: standing.read(the_engine(), sessions))
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
@@ -311,8 +313,8 @@ def _wire(
     answers = Answers(
         Parts(engine, store, rows, feed, outputs, metrics, is_low, *limits, now_at, *more, setbacks)
     )
-    notifier = Notifier(config.home, engine, store, rows, answers.documents, config.notify_retry_s)
-    answers.listeners += [call_feed.hear, args.hear, tokens.hear, notifier.hear]
+    notifier, alarms = _make_tellers(config, engine, store, rows, answers)
+    answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
@@ -332,8 +334,17 @@ def _wire(
     answers.checks.append(api.knocks.examine)
     server = server or _make_server(config, ground, tls)
     owners.tell_join = _join_words(config, server.url, tls)
-    sides = (sessions, channels, feed, outputs, blobs, tokens, owners)
-    return Hub(config, store, writer, engine, answers, *sides, notifier, api, server, server.url, ground)
+    sides = (sessions, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
+    return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground)
+
+
+def _make_tellers(
+    config: HubConfig, engine: Engine, store: SqliteStore, rows: Rows, answers: Answers
+) -> tuple[Notifier, Alarms]:
+    notifier = Notifier(config.home, engine, store, rows, answers.documents, config.notify_retry_s)
+    alarms = Alarms(engine, config.home, config.alarm_every_s)
+    answers.listeners += [notifier.hear, alarms.hear]
+    return notifier, alarms
 
 
 def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
@@ -487,6 +498,7 @@ async def _live(
         asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs, hub.blobs)),
         asyncio.create_task(hub.answers.forecasts.run()),
         asyncio.create_task(hub.notifier.run()),
+        asyncio.create_task(hub.alarms.run()),
         asyncio.create_task(watch_store(hub.engine, hub.store, hub.ground.setbacks.reports)),
     ]
     if (certificate := hub.ground.certificate) is not None:

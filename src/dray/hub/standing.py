@@ -5,10 +5,18 @@ Counted is only what happened under this hub: what its recovery folded in anew e
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from pathlib import Path
+
 from dray.core.lifecycle.state.state import State
+from dray.core.model.policies.alarms import KINDS
 from dray.core.model.policies.policy import DEFAULT_QUEUE
+from dray.core.model.records.ledger import AlarmRecord
+from dray.core.model.specs.resources import WHOLE
 from dray.hub.access.certificate_watch import CertificateWatch
-from dray.hub.answers.metrics import Gauges
+from dray.hub.answers.metrics import Card, Gauges
+from dray.hub.decisions.holdings import find_oldest
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.workers.sessions import Sessions
@@ -19,7 +27,10 @@ WORKER_STATES = ("ready", "offline", "draining", "suspect", "silent", "not_ready
 class Standing:
     """Made once the state is recovered, asked at every scrape."""
 
-    def __init__(self, state: State, reports: Reports, certificate: CertificateWatch | None) -> None:
+    def __init__(
+        self, state: State, reports: Reports, certificate: CertificateWatch | None, home: Path
+    ) -> None:
+        self._home = home
         self._before = dict(state.ends)
         self._reports, self._certificate = reports, certificate
 
@@ -34,7 +45,35 @@ class Standing:
         left_s = self._certificate.left_s if self._certificate is not None else None
         ended = {phase.value: count - self._before.get(phase, 0) for phase, count in state.ends.items()}
         reports = len(self._reports.open())
-        return Gauges(depths, workers, len(sessions.open), engine.log_lag, reports, ended, left_s)
+        oldest, at_ms = find_oldest(state, depths), engine.clock_ms()
+        waits_s = {
+            name: (at_ms - oldest[name].submitted_at_ms) / 1000 if name in oldest else 0.0 for name in depths
+        }
+        raised = Counter(record.kind for record in state.ledger.values() if isinstance(record, AlarmRecord))
+        alarms = dict.fromkeys(KINDS, 0) | raised
+        told = (len(sessions.open), engine.log_lag, reports, ended, left_s)
+        return Gauges(depths, workers, *told, waits_s, alarms, _measure_disk(self._home), _list_cards(state))
+
+
+def _measure_disk(home: Path) -> tuple[int, int]:
+    disk = os.statvfs(home)
+    return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+
+
+def _list_cards(state: State) -> list[Card]:
+    """Every card of a worker that is there, and what live attempts hold of it."""
+    held: Counter[tuple[str, int]] = Counter()
+    for uids in state.live_of.values():
+        for uid in uids:
+            attempt = state.attempts[uid]
+            for index in attempt.devices:
+                held[attempt.worker, index] += state.ask(attempt).gpu_milli
+    return [
+        Card(worker.id, index, worker.capability.gpu_type or "gpu", held[worker.id, index] / WHOLE)
+        for worker in state.workers.values()
+        if state.presence[worker.id].session
+        for index in range(worker.capability.gpu_count)
+    ]
 
 
 def _state_of(state: State, worker_id: str) -> str:

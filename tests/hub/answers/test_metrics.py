@@ -287,3 +287,22 @@ def test_two_hubs_in_one_process_do_not_share() -> None:
     one, other = Metrics(Gauges), Metrics(Gauges)
     one.count_calls("failed", 1)
     assert 'dray_calls_total{state="failed"}' not in other.snapshot()
+
+
+def test_cards_are_told_apart_and_by_type(hub: RunningHub) -> None:
+    capability = {"gpu_backend": "nvidia", "gpu_count": 2, "gpu_type": "A100", "vram_gb": 160, "cpu_count": 8}
+    with hub.worker("carded", capability=capability) as worker:
+        worker.register()
+        submit(hub, gpu_count=1)
+        worker.ready()
+        task = worker.assigned()
+        worker.accept(task)
+        (card,) = task.devices
+        numbers = read(hub)
+        assert numbers[f"dray_gpu_held_ratio{{gpu={card},worker=carded}}"] == 1
+        assert numbers[f"dray_gpu_held_ratio{{gpu={1 - card},worker=carded}}"] == 0
+        assert (numbers["dray_gpus{state=held,type=A100}"], numbers["dray_gpus{state=free,type=A100}"]) == (
+            1,
+            1,
+        )
+        worker.result(task)

@@ -206,6 +206,10 @@ class FakeHub:
         self.note("quotas", caller)
         return dict(whole(site_schemas.QuotaList, {"quotas": []}))
 
+    async def alarms(self, caller: Caller) -> dict[str, Any]:
+        self.note("alarms", caller)
+        return {"alarms": []}
+
     async def paces(self, caller: Caller) -> dict[str, Any]:
         self.note("paces", caller)
         return dict(whole(site_schemas.PaceList, {"submits": [], "starts": [], "running": []}))

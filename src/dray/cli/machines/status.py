@@ -27,7 +27,10 @@ Document = Mapping[str, Any]
 def status(session: Session) -> None:
     """Say in a few lines how the cluster stands: workers, slots and GPUs in use, what waits, what failed in a day."""
     workers = session.hub.get("/workers")["workers"]
-    found = summarise(workers, session.hub.get("/queues")["queues"], list(_failed_lately(session.hub)))
+    alarms = [one["text"] for one in session.hub.get("/alarms")["alarms"]]
+    found = {"alarms": alarms} | summarise(
+        workers, session.hub.get("/queues")["queues"], list(_failed_lately(session.hub))
+    )
     if session.json:
         session.print_json(found)
         return

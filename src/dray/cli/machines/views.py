@@ -64,6 +64,7 @@ def draw_status(status: Document) -> str:
             ("tasks", f"{tasks['running']} running, {tasks['waiting']} waiting{oldest}"),
             ("a minute", f"{status['starts_per_min']:g} starts, {status['ends_per_min']:g} ends"),
             ("failed", _tell_failed(failed)),
+            ("alarms", clean("; ".join(status.get("alarms") or []))),
         ]
     )
 

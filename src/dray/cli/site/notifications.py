@@ -1,4 +1,4 @@
-"""The command about notifications: who was told of what, and how that ended."""
+"""The commands about alarms and notifications: what is wrong, who was told of what, and how that ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from dray.cli.base.invocation import HubCommand, Session, pass_session
-from dray.cli.base.render import Column, clean, draw_table, has_colour, local_time, terminal_width
+from dray.cli.base.render import (
+    Column,
+    clean,
+    draw_table,
+    has_colour,
+    local_time,
+    span_between,
+    terminal_width,
+)
 
 STATES = ("waiting", "sent", "failed", "dropped")
 _PAGE = 200
@@ -22,6 +30,30 @@ _COLUMNS = (
     Column("TRIES", drop=2, right=True),
     Column("DETAIL", least=10, drop=1, cosy=30),
 )
+
+
+@click.command("alarms", cls=HubCommand)
+@pass_session
+def alarms(session: Session) -> None:
+    """List what is wrong now, by the alarms of the policy, longest first; one that is over is in `dray events`."""
+    answer = session.hub.get("/alarms")
+    if session.json:
+        session.print_json(answer)
+        return
+    if not answer["alarms"]:
+        print("no alarm is raised: `dray config show` lists the rules", file=sys.stderr)
+        return
+    columns = (
+        Column("SINCE", right=True),
+        Column("KIND"),
+        Column("ABOUT", least=8),
+        Column("TEXT", least=20),
+    )
+    rows = [
+        [span_between(one["since"], None), one["kind"], clean(one["subject"]), clean(one["text"])]
+        for one in answer["alarms"]
+    ]
+    print(draw_table(columns, rows, terminal_width(), has_colour()))
 
 
 @click.command("notifications", cls=HubCommand)

@@ -354,6 +354,12 @@ class AsyncHub:
                 break
         return found
 
+    async def alarms(self) -> list[dict[str, Any]]:
+        """What is wrong now, by the alarms of the policy, longest first."""
+        answer = await self._channel.ask("alarms", {})
+        found: list[dict[str, Any]] = answer["alarms"]
+        return found
+
     async def notifications(
         self, job: AnyJob | None = None, states: Sequence[str] = (), limit: int = 100
     ) -> list[dict[str, Any]]:

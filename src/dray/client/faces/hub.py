@@ -290,6 +290,11 @@ class Hub:
         )
         return found
 
+    def alarms(self) -> list[dict[str, Any]]:
+        """What is wrong now, by the alarms of the policy, longest first."""
+        found: list[dict[str, Any]] = self._call("alarms")
+        return found
+
     def notifications(
         self, job: AnyJob | None = None, states: Sequence[str] = (), limit: int = 100
     ) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dray.core.lifecycle.happenings import (
+    alarms,
     cancels,
     edits,
     passes,
@@ -37,6 +38,7 @@ def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effe
 
 RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.JobsSubmitted: jobs.submitted,
+    events.AlarmChanged: alarms.alarm_changed,
     events.ArrayExtended: jobs.extended,
     events.PlanDecided: preemptions.planned,
     events.CancelRequested: cancels.cancelled,

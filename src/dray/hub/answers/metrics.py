@@ -8,7 +8,8 @@ here needs); what can be read off the state is read when somebody scrapes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -17,15 +18,26 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+# A series for each of more cards than this would be most of what the hub writes.
+MOST_CARDS = 2_048
 _TURN_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _WAIT_BUCKETS_S = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0, 21600.0, 86400.0)
+
+
+class Card(NamedTuple):
+    """One card of a worker, and how much of it is held: 0 to 1."""
+
+    worker: str
+    number: int
+    type: str
+    held: float
 
 
 class Gauges(NamedTuple):
     """How the hub stands at one moment.
 
     `log_lag` counts turns that are committed and not yet in the rows, `attempts` those that ended since the hub's
-    start, by phase.
+    start, by phase. `disk` is the size of the hub's disk and what is free of it, in bytes.
     """
 
     queue_depth: Mapping[str, int] = {}
@@ -35,6 +47,10 @@ class Gauges(NamedTuple):
     reports: int = 0
     attempts: Mapping[str, int] = {}
     certificate_s: float | None = None
+    queue_wait_s: Mapping[str, float] = {}
+    alarms: Mapping[str, int] = {}
+    disk: tuple[int, int] = (0, 0)
+    cards: Sequence[Card] = ()
 
 
 ReadGauges = Callable[[], Gauges]
@@ -156,3 +172,38 @@ class _GaugeReader(Collector):
         if now.certificate_s is not None:
             certificate.add_metric([], now.certificate_s)
         yield certificate
+        yield from _site_gauges(now)
+
+
+def _site_gauges(now: Gauges) -> Iterator[Metric]:
+    waits = GaugeMetricFamily(
+        "dray_queue_wait_seconds", "How long the first of a queue has waited", labels=["queue"]
+    )
+    for queue, wait_s in sorted(now.queue_wait_s.items()):
+        waits.add_metric([queue], wait_s)
+    yield waits
+    alarms = GaugeMetricFamily(
+        "dray_alarms", "Alarms of the policy that are raised, by kind", labels=["kind"]
+    )
+    for kind, count in sorted(now.alarms.items()):
+        alarms.add_metric([kind], count)
+    yield alarms
+    yield GaugeMetricFamily("dray_disk_bytes", "Size of the disk of the hub's home", value=now.disk[0])
+    yield GaugeMetricFamily("dray_disk_free_bytes", "What is free of it", value=now.disk[1])
+    gpus = GaugeMetricFamily("dray_gpus", "GPUs by type, held by tasks or free", labels=["type", "state"])
+    held: dict[str, float] = {}
+    total = Tally(card.type for card in now.cards)
+    for card in now.cards:
+        held[card.type] = held.get(card.type, 0) + card.held
+    for name in sorted(total):
+        gpus.add_metric([name, "held"], held[name])
+        gpus.add_metric([name, "free"], total[name] - held[name])
+    yield gpus
+    each = GaugeMetricFamily(
+        "dray_gpu_held_ratio",
+        f"How much of one GPU tasks hold; left out where there are more than {MOST_CARDS}",
+        labels=["worker", "gpu"],
+    )
+    for card in now.cards if len(now.cards) <= MOST_CARDS else ():
+        each.add_metric([card.worker, str(card.number)], card.held)
+    yield each

@@ -19,6 +19,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import DEFAULT_QUEUE, EACH, Cap, Pace, Quota
 from dray.core.model.policies.spelling import list_values, policy_document
+from dray.core.model.records.ledger import AlarmRecord
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import WHOLE
 from dray.core.scheduling.turns.order import waiting_in_order
@@ -205,6 +206,18 @@ class SiteAnswers:
 
         return await self._engine.read(look)
 
+    async def alarms(self, caller: Caller) -> Document:
+        """What is wrong now, longest first; what is about a job is for those who see the job."""
+
+        def look(state: State) -> Document:
+            found = sorted(
+                (record for record in state.ledger.values() if isinstance(record, AlarmRecord)),
+                key=lambda record: record.at_ms,
+            )
+            return {"alarms": [_alarm_document(one) for one in found if _sees(state, caller, one.job_id)]}
+
+        return await self._engine.ask(look)
+
     # --- preemptions --------------------------------------------------------------------------------------------------
 
     async def preemptions(self, caller: Caller, wanted: ReceiptFilter) -> Document:
@@ -219,6 +232,16 @@ class SiteAnswers:
 
     def _sight(self, caller: Caller) -> ReceiptSight:
         return ReceiptSight(caller, self._parts.rows)
+
+
+def _sees(state: State, caller: Caller, job_id: str) -> bool:
+    job = state.jobs.get(job_id)
+    return not job_id or caller.may("admin") or (job is not None and caller.sees(job.user))
+
+
+def _alarm_document(record: AlarmRecord) -> Document:
+    named = {"kind": record.kind, "subject": record.subject, "text": record.text, "job_id": record.job_id}
+    return {**named, "since": moment(record.at_ms)}
 
 
 def _policy_answer(state: State) -> Document:

@@ -574,6 +574,7 @@ MESSAGES: dict[type[msgspec.Struct], Message] = {
     wire.Ping: Message(OPERATIONS["ping"]),
     wire.Preemptions: Message(OPERATIONS["list_preemptions"], _read_receipts),
     wire.Preemption: Message(OPERATIONS["show_preemption"]),
+    wire.Alarms: Message(OPERATIONS["list_alarms"]),
     wire.Notifications: Message(OPERATIONS["list_notifications"], _read_wanted),
 }
 # Who may open a channel: whoever may send any of these.

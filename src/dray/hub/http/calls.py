@@ -390,6 +390,7 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/config", "show_settings"),
     _api("GET", "/preemptions", "list_preemptions", params=_RECEIPTS, read=_read_receipts),
     _api("GET", "/preemptions/{id}", "show_preemption"),
+    _api("GET", "/alarms", "list_alarms"),
     _api("GET", "/notifications", "list_notifications", params=_TOLD, read=_read_wanted),
     _api("GET", "/tokens", "list_tokens"),
     _api("POST", "/tokens", "create_token", body=shapes.TokenRequest, write=_write_made, statuses=(201,),

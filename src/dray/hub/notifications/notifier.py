@@ -21,7 +21,7 @@ import msgspec
 
 from dray.core.lifecycle.state.effects import Note
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policies.notifications import Notifications, Receiver
+from dray.core.model.policies.notifications import SITE_EVENTS, Notifications, Receiver
 from dray.core.model.records.records import Job
 from dray.core.model.specs.notifying import read_url
 from dray.errors import DrayError, NotReady
@@ -215,8 +215,9 @@ class Notifier:
             job = await self._engine.ask(
                 lambda state: self._describe(state, note.job_id), job_row(note.job_id)
             )
-        about: Document = {"job": job} if job else {"alarm": dict(note.data)}
-        text = _say(event, job) if job else str(note.data.get("text", event))
+        site = event in SITE_EVENTS
+        about: Document = ({"job": job} if job else {}) | ({"alarm": dict(note.data)} if site else {})
+        text = str(note.data.get("text", event)) if site else _say(event, job)
         rows = []
         for target in heard.targets:
             place = 0 if event == "started" else heard.seq
@@ -310,7 +311,7 @@ class Notifier:
         if not (told.smtp.host and told.smtp.sender):
             raise Failed("the policy has no mail server any more", final=True)
         document = msgspec.json.decode(row.body)
-        about = document.get("job") or document.get("alarm") or {}
+        about = document.get("alarm", {}) | document.get("job", {})
         details = "\n".join(f"{name}: {value}" for name, value in about.items() if value not in ("", None))
         password = await self._secret(told.smtp.secret if told.smtp.user else "")
         return await send_mail(told.smtp, receiver.mail, row.id, document["text"], details, password, pool)

@@ -83,6 +83,8 @@ SITE = (
               weight=2, paged=True),
     Operation("show_preemption", "Show the receipt of a preemption", READ, asks.Named, site_shapes.PreemptionDocument,
               lambda desk, caller, ask: desk.service.site.preemption(caller, ask.id)),
+    Operation("list_alarms", "List what is wrong now, by the policy's alarms", READ, asks.Nothing,
+              site_shapes.AlarmList, lambda desk, caller, ask: desk.service.site.alarms(caller)),
     Operation("list_notifications", "List who was told of what, newest first", READ, Wanted,
               site_shapes.NotificationList, list_notifications, weight=2, paged=True),
     Operation("examine_hub", "Check that the hub's state holds together", ADMIN, asks.Nothing, shapes.Doctor,

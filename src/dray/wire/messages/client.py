@@ -198,6 +198,10 @@ class Preemptions(msgspec.Struct, forbid_unknown_fields=True):
     window_s: Annotated[float, Meta(ge=1, le=366 * 86400)] = 86400
 
 
+class Alarms(msgspec.Struct, forbid_unknown_fields=True):
+    """What is wrong now."""
+
+
 class Notifications(msgspec.Struct, forbid_unknown_fields=True):
     """Who was told of what, newest first; filters as in `GET /notifications`."""
 
@@ -236,6 +240,7 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "preemptions": Preemptions,
     "preemption": Preemption,
     "notifications": Notifications,
+    "alarms": Alarms,
 }
 ANSWER, ERROR, CHANGED = "answer", "error", "changed"
 # Pushed of a job whose calls this channel added or collected: results as they are recorded, and its end.

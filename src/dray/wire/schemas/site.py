@@ -340,3 +340,19 @@ class NotificationList(msgspec.Struct):
 
     notifications: list[NotificationDocument]
     next_cursor: str | None = None
+
+
+class AlarmDocument(msgspec.Struct):
+    """Something that is wrong now, by a rule of the policy."""
+
+    kind: Annotated[str, Meta(description="worker_away, queue_wait, disk, crash_loop or failed_share")]
+    subject: Annotated[str, Meta(description="the worker, queue or job that it is about, or `hub`")]
+    text: str
+    job_id: str
+    since: str | None
+
+
+class AlarmList(msgspec.Struct):
+    """What is wrong now, longest first."""
+
+    alarms: list[AlarmDocument]

@@ -324,6 +324,17 @@ class AttemptResumed(msgspec.Struct, frozen=True, array_like=True, tag=29):
     uid: str
 
 
+class AlarmChanged(msgspec.Struct, frozen=True, array_like=True, tag=31):
+    """A rule of the policy found something wrong (`raised`), or found it mended. `key` names rule and subject."""
+
+    key: str
+    kind: str
+    subject: str
+    text: str
+    raised: bool
+    job_id: str = ""
+
+
 Fact = (
     JobsSubmitted
     | PlanDecided
@@ -355,6 +366,7 @@ Fact = (
     | LanesClosed
     | AttemptYielded
     | AttemptResumed
+    | AlarmChanged
 )
 
 

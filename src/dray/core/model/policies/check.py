@@ -19,6 +19,8 @@ from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import is_label_name
 from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
+from dray.core.model.policies.alarms import KINDS as ALARM_KINDS
+from dray.core.model.policies.alarms import AlarmRule
 from dray.core.model.policies.policy import (
     DEFAULT_QUEUE,
     EACH,
@@ -60,6 +62,11 @@ def check_policy(raw: Mapping[str, Any] | None) -> Policy:
     policy = _POLICY({} if raw is None else raw, "", faults)
     if isinstance(policy, Policy):
         _check_together(policy, faults)
+        for place, rule in enumerate(policy.alarms):
+            if rule is not _BAD and rule.below > rule.above:
+                faults.add(
+                    f"alarms[{place}].below", f"must not be above `above` ({rule.above:g}): it would flutter"
+                )
         if not any(problem.where.startswith("notifications") for problem in faults.problems):
             _check_notifications(policy.notifications, faults)
     if faults.problems:
@@ -409,6 +416,19 @@ _NOTIFICATIONS = _group(
     },
     "notifications",
 )
+_ALARM = _group(
+    AlarmRule,
+    {
+        "kind": _one_of(tuple(ALARM_KINDS)),
+        "above": _SPAN,
+        "below": _SPAN,
+        "for_s": _SPAN,
+        "queue": _name(each=False),
+        "window_s": _span(above=True),
+        "least": _COUNT,
+    },
+    "an alarm",
+)
 _POLICY = _group(
     Policy,
     {
@@ -420,6 +440,7 @@ _POLICY = _group(
         "preemption": _PREEMPTION,
         "providers": _named(_provider_name, _PROVIDER),
         "notifications": _NOTIFICATIONS,
+        "alarms": _listed(_ALARM),
     },
     "the policy",
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dray.core.model.policies.alarms import AlarmRule
 from dray.core.model.policies.notifications import Notifications
 
 ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
@@ -182,6 +183,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     preemption: PreemptionPolicy = PreemptionPolicy()
     providers: dict[str, Provider] = {}
     notifications: Notifications = Notifications()
+    alarms: tuple[AlarmRule, ...] = ()
 
     def queue(self, name: str) -> Queue:
         """The rules of a queue; one that is not listed behaves like the default one."""

@@ -12,6 +12,7 @@ import msgspec
 
 from dray.core.model.policies import notifications
 from dray.core.model.policies import policy as rules
+from dray.core.model.policies.alarms import AlarmRule
 from dray.core.model.policies.policy import Policy
 
 
@@ -68,6 +69,8 @@ def _is_absent(item: msgspec.Struct, name: str, value: Any) -> bool:
     """Whether a value means "nothing said" and has no spelling of its own."""
     if isinstance(item, rules.Quota):
         return value in ("", None) or (name in _BOUNDS and value < 0)
+    if isinstance(item, AlarmRule):
+        return value == "" or (name == "below" and value < 0)
     if isinstance(item, notifications.Receiver):
         return not value
     return isinstance(item, rules.Pace | notifications.NotifyRule) and value == ""
@@ -81,6 +84,7 @@ _ENTRIES: dict[str, Any] = {
     "quotas": rules.Quota(),
     "pacing.submits": rules.Pace(),
     "pacing.starts": rules.Pace(),
+    "alarms": AlarmRule(kind="", above=0),
     "notifications.receivers": notifications.Receiver(),
     "notifications.rules": notifications.NotifyRule(on=(), to=()),
 }

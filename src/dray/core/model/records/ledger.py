@@ -85,11 +85,22 @@ class Receipt(msgspec.Struct, array_like=True):
     ended_at_ms: int = 0
 
 
-LedgerRecord = PolicyRecord | Meter | Receipt
-KINDS: dict[str, type[PolicyRecord | Meter | Receipt]] = {
+class AlarmRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Something that is wrong now, since `at_ms`; `job_id` where it is about somebody's job."""
+
+    kind: str
+    subject: str
+    text: str
+    at_ms: int
+    job_id: str = ""
+
+
+LedgerRecord = PolicyRecord | Meter | Receipt | AlarmRecord
+KINDS: dict[str, type[PolicyRecord | Meter | Receipt | AlarmRecord]] = {
     "policy": PolicyRecord,
     "meter": Meter,
     "receipt": Receipt,
+    "alarm": AlarmRecord,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}
