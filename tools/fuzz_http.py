@@ -37,6 +37,11 @@ JOINT = (
     "/api/v1/jobs/{id}",
     "/api/v1/jobs/{id}/logs",
     "/api/v1/policy",
+    # Which jobs are meant must be said in one way or another.
+    "/api/v1/jobs:act",
+    # A label can be taken back only where it was given; a drain's end must lie ahead.
+    "/api/v1/workers/{id}",
+    "/api/v1/workers/{id}/drain",
 )
 CONFIG = "".join(
     f'[[operations]]\ninclude-path = "{path}"\nchecks.positive_data_acceptance.enabled = false\n'

@@ -22,7 +22,6 @@ from dray.cli.base.hub import Hub, HubAway, HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand
 from dray.cli.base.outage import Outage
 from dray.core.model.specs.again import again_spec
-from dray.core.model.specs.dependency import read_need
 from dray.errors import Problem
 
 RETRY_S = 30.0
@@ -167,6 +166,9 @@ def _rename(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]
     if spec.get("id"):
         renamed["id"] = names[spec["id"]]
     if spec.get("after"):
+        # Here, since it loads what a plain submit does without.
+        from dray.core.model.specs.dependency import read_need
+
         needs = [read_need(text) for text in spec["after"]]
         renamed["after"] = [str(need._replace(job_id=names.get(need.job_id, need.job_id))) for need in needs]
     return renamed

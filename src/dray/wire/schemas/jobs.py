@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from dray.core.model.bounds import IdText, Line
 from dray.core.model.ids import ID_PATTERN
 from dray.wire.schemas.reasons import EstimateDocument, VerdictDocument
 
@@ -275,7 +276,7 @@ class DrainRequest(msgspec.Struct):
 class LabelRequest(msgspec.Struct):
     """Labels to give to a worker, before its own; null takes a given one back."""
 
-    labels: Annotated[dict[str, str | None], Meta(min_length=1, max_length=64)]
+    labels: Annotated[dict[IdText, Line | None], Meta(min_length=1, max_length=64)]
 
 
 class RemovedWorker(msgspec.Struct):

@@ -89,8 +89,6 @@ SHY = (
 )
 
 SHOWN_BY: dict[str, int] = {
-    "careful-runner-handed-on": 8569044569007261,
-    "earlier-run-counts-for-later-try": 8569044568999355,
     "answer-before-commit": 17,
     "effects-before-commit": 0,
     "log-tail-not-folded": 5,
@@ -111,7 +109,6 @@ SHOWN_BY: dict[str, int] = {
     "quarantine-kills": 40,
     "credit-added": 0,
     "flapping-tolerated": 1,
-    "amounts-ignored": 109,
     "drain-without-end": 4,
     "stale-standing": 1,
     "reported-slots-trusted": 1,
@@ -150,6 +147,7 @@ SHOWN_BY: dict[str, int] = {
     "edit-keeps-shape": 3,
     "requeue-charged": 7,
     "quota-forgets-the-pass": 3,
+    "amounts-ignored": 109,
     "hard-budget-ignored": 38,
     "budget-forgets-what-ended": 38,
     "gate-never-opens": 10,
@@ -187,7 +185,7 @@ SHOWN_BY: dict[str, int] = {
     "lane-takes-calls-along": 21,
     "lost-call-free": 50,
     "retries-of-calls-ignored": 22,
-    "earlier-try-frees-a-call": 460,
+    "earlier-try-frees-a-call": 1718,
     "cut-call-lets-go": 0,
     "cancelled-calls-forgotten": 22,
     "returned-call-in-no-line": 22,
@@ -211,6 +209,8 @@ SHOWN_BY: dict[str, int] = {
     "stale-hub-takes-back": 95,
     "later-request-first": 1913948666253248,
     "lane-gone-with-its-first-call": 1913948666251135,
+    "careful-runner-handed-on": 8569044569007261,
+    "earlier-run-counts-for-later-try": 8569044568999355,
     "refusal-charged": 17,
     "refusals-unpunished": 857,
     "pause-never-ends": 16,
