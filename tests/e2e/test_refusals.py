@@ -224,7 +224,7 @@ def test_a_full_disk(small_disk: Cluster) -> None:
                 file.write(bytes(1 << 16))
         except OSError:
             pass
-    # Room that was there a moment ago is believed for that moment: what is written meanwhile fits into what is kept free.
+    # Room that was there a moment ago is believed for that moment: what is written in it fits into what is kept free.
     ask = {"command": ["true"]}
     wait_for(lambda: cluster.call("POST", "/jobs", ask).status == 507, "submits are refused")
     assert cluster.call("POST", "/jobs", ask).json["error"]["code"]

@@ -20,6 +20,7 @@ from dray.core.lifecycle.recovery import load, read_ledger, release, wake_up
 from dray.core.lifecycle.state.effects import Assign, Effect, FeedCalls
 from dray.core.lifecycle.state.events import (
     Activity,
+    AlarmChanged,
     AttemptEnded,
     AttemptSaved,
     AttemptYielded,
@@ -283,6 +284,9 @@ class World(Cluster):
             self.break_socket(worker)
         elif how % 6 == 1:
             self.beating.pop(worker, None)
+            key = f"away {worker}"
+            raised = ("alarm", key) not in self.state.ledger
+            self.turn(AlarmChanged(key, "worker_away", worker, "it is away", raised))
         elif how % 6 == 2:
             self.leave(worker)
         elif how % 6 == 3:

@@ -187,7 +187,9 @@ class Runner:
         session.push(message("job_go", payload))
 
     def _peer(self, member: Attempt) -> dict[str, Any]:
-        address = member.address or self._state.workers[member.worker].address
+        # One whose place was removed has ended: the gang starts anew, and nobody calls on it.
+        known = self._state.workers.get(member.worker)
+        address = member.address or (known.address if known is not None else "")
         return {"rank": member.index, "address": address, "ports": list(member.ports)}
 
     def _resume(self, effect: Resume) -> None:
