@@ -297,7 +297,16 @@ class RoomWatch:
         At the preemptor's turn, that is: a pass may start work for either afterwards, as the next pass may.
         """
         uids = [attempt.uid for attempt in sorted(fresh, key=lambda attempt: attempt.fence)]
-        found = [self._find_unfair(state, receipt, job, uids[place:]) for place in range(len(uids) + 1)]
+        others = [
+            one for one in state.receipts.values() if one.now_ms == receipt.now_ms and one.id != receipt.id
+        ]
+        # Whom the same pass has stopped for others before counts for nobody any more.
+        stopped = [victim.uid for one in others for victim in one.victims if not victim.to]
+        found = [
+            self._find_unfair(state, receipt, job, [*gone, *uids[place:]])
+            for gone in ([], stopped)
+            for place in range(len(uids) + 1)
+        ]
         if all(found):
             self._world.fail(f"{found[-1]}: {receipt}")
 
