@@ -19,6 +19,7 @@ from tests.whole import answer_kind, whole, whole_answer
 
 from dray.errors import DrayError
 from dray.presence import hold
+from dray.testing import RunningHub
 from dray.wire.schemas.jobs import JobDocument
 
 TOKEN = "test-token"
@@ -294,6 +295,18 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     home.mkdir()
     monkeypatch.setenv("DRAY_HOME", str(home))
     return home
+
+
+@pytest.fixture
+def speak_to(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunningHub], RunningHub]:
+    """Commands of this test go to a real hub, from a home with nothing in it."""
+
+    def choose(hub: RunningHub) -> RunningHub:
+        monkeypatch.setenv("DRAY_HUB", hub.url)
+        monkeypatch.setenv("DRAY_TOKEN", hub.token)
+        return hub
+
+    return choose
 
 
 @pytest.fixture

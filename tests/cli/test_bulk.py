@@ -6,8 +6,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,11 +23,8 @@ def shared() -> Iterator[RunningHub]:
 
 
 @pytest.fixture
-def hub(shared: RunningHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunningHub:
-    monkeypatch.setenv("DRAY_HOME", str(tmp_path))
-    monkeypatch.setenv("DRAY_HUB", shared.url)
-    monkeypatch.setenv("DRAY_TOKEN", shared.token)
-    return shared
+def hub(shared: RunningHub, speak_to: Callable[[RunningHub], RunningHub]) -> RunningHub:
+    return speak_to(shared)
 
 
 def submit(hub: RunningHub, count: int, **fields: Any) -> list[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,11 +26,8 @@ def shared() -> Iterator[RunningHub]:
 
 
 @pytest.fixture
-def hub(shared: RunningHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunningHub:
-    monkeypatch.setenv("DRAY_HOME", str(tmp_path))
-    monkeypatch.setenv("DRAY_HUB", shared.url)
-    monkeypatch.setenv("DRAY_TOKEN", shared.token)
-    return shared
+def hub(shared: RunningHub, speak_to: Callable[[RunningHub], RunningHub]) -> RunningHub:
+    return speak_to(shared)
 
 
 def job(hub: RunningHub, job_id: str) -> Any:

@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -47,11 +46,8 @@ def swept() -> Iterator[tuple[RunningHub, str]]:
 
 
 @pytest.fixture
-def hub(swept: tuple[RunningHub, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunningHub:
-    monkeypatch.setenv("DRAY_HOME", str(tmp_path))
-    monkeypatch.setenv("DRAY_HUB", swept[0].url)
-    monkeypatch.setenv("DRAY_TOKEN", swept[0].token)
-    return swept[0]
+def hub(swept: tuple[RunningHub, str], speak_to: Callable[[RunningHub], RunningHub]) -> RunningHub:
+    return speak_to(swept[0])
 
 
 @pytest.fixture

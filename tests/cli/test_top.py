@@ -12,8 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -47,11 +46,8 @@ def site() -> Iterator[RunningHub]:
 
 
 @pytest.fixture
-def hub(site: RunningHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunningHub:
-    monkeypatch.setenv("DRAY_HOME", str(tmp_path))
-    monkeypatch.setenv("DRAY_HUB", site.url)
-    monkeypatch.setenv("DRAY_TOKEN", site.token)
-    return site
+def hub(site: RunningHub, speak_to: Callable[[RunningHub], RunningHub]) -> RunningHub:
+    return speak_to(site)
 
 
 class Terminal:
