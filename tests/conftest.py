@@ -18,6 +18,8 @@ from tests.leftovers import Leftovers
 from dray.testing.hub_process import RunningHub
 
 POLL_S = 0.01
+# Only a failure waits this long; a machine under load may be ten times slower than this one.
+LIMIT_S = 60.0
 
 # No deadlines: how long one example takes says more about the machine's load than about the code.
 hypothesis.settings.register_profile("dev", deadline=None)
@@ -55,9 +57,11 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 @pytest.fixture
 def wait_until() -> Callable[..., object]:
-    """`wait_until(predicate, timeout_s=10)` polls until the predicate holds and returns what it returned."""
+    """`wait_until(predicate, timeout_s=60)` polls until the predicate holds and returns what it returned."""
 
-    def wait(predicate: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition") -> object:
+    def wait(
+        predicate: Callable[[], object], timeout_s: float = LIMIT_S, what: str = "the condition"
+    ) -> object:
         deadline = time.monotonic() + timeout_s
         while not (value := predicate()):
             if time.monotonic() > deadline:
@@ -70,10 +74,10 @@ def wait_until() -> Callable[..., object]:
 
 @pytest.fixture
 def wait_until_async() -> Callable[..., Awaitable[object]]:
-    """`await wait_until_async(predicate, timeout_s=10)`: as `wait_until`, while the event loop goes on."""
+    """`await wait_until_async(predicate, timeout_s=60)`: as `wait_until`, while the event loop goes on."""
 
     async def wait(
-        predicate: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition"
+        predicate: Callable[[], object], timeout_s: float = LIMIT_S, what: str = "the condition"
     ) -> object:
         deadline = time.monotonic() + timeout_s
         while not (value := predicate()):

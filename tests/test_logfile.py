@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 PROGRAM = """
@@ -38,10 +39,12 @@ def test_full_files_are_put_aside_and_the_oldest_goes(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_hub_takes_its_log_over_and_rotates_it(tmp_path: Path) -> None:
+def test_a_hub_takes_its_log_over_and_rotates_it(tmp_path: Path, wait_until: Callable[..., object]) -> None:
     path = tmp_path / "hub.log"
-    path.write_text("old\n" * 600)
-    settings = {"DRAY_HUB_LOG_FILE_BYTES": "1K", "DRAY_HUB_LOG_FILES": "1"}
+    old = "old\n" * 20_000
+    path.write_text(old)
+    # Far more than the hub says itself: a second file put aside would push the old one out.
+    settings = {"DRAY_HUB_LOG_FILE_BYTES": "64K", "DRAY_HUB_LOG_FILES": "1"}
     process = subprocess.Popen(
         [
             sys.executable,
@@ -55,11 +58,18 @@ def test_a_hub_takes_its_log_over_and_rotates_it(tmp_path: Path) -> None:
         env={name: value for name, value in os.environ.items() if not name.startswith("DRAY_")} | settings,
         text=True,
     )
-    deadline = time.monotonic() + 20
-    while not (path.exists() and "ready http" in path.read_text()):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.terminate()
-    assert process.communicate(timeout=20)[0] == ""
-    assert path.with_name("hub.log.1").read_text() == "old\n" * 600
+    try:
+        wait_until(lambda: "ready http" in text_of(path) or process.poll() is not None, timeout_s=60)
+        process.terminate()
+        assert process.communicate(timeout=60)[0] == ""
+    finally:
+        process.kill()
+        process.wait()
+    assert path.with_name("hub.log.1").read_text() == old
+
+
+def text_of(path: Path) -> str:
+    """What a log holds now; between one file and the next there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text()
+    return ""

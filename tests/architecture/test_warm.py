@@ -48,7 +48,7 @@ def test_it_has_a_session_a_folder_and_an_end_of_its_own(tmp_path, wait_until):
         assert Path(f"/proc/{hub.pid}/cwd").samefile(tmp_path)
         assert hub.poll() is None
         hub.kill()
-        assert hub.wait(30) == -signal.SIGKILL
+        assert hub.wait(60) == -signal.SIGKILL
         with pytest.raises(ProcessLookupError):
             os.kill(hub.pid, 0)
 

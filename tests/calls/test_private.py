@@ -60,7 +60,7 @@ def test_it_ends_with_the_program(ending: str, code: int, tmp_path: Path) -> Non
     assert ran.returncode == code, ran.stderr
     home, value = ran.stdout.split()
     assert value == "2"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while os.path.exists(home) or processes_of(home):
         assert time.monotonic() < deadline, processes_of(home)
         time.sleep(0.05)

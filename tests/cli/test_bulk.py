@@ -79,6 +79,6 @@ def test_on_a_terminal_it_asks(hub):
             said += os.read(ours, 1024)
         assert b"cancel 2 jobs (2 pending)" in said
         os.write(ours, answer.encode())
-        assert process.wait(30) == code
+        assert process.wait(60) == code
         os.close(ours)
         assert pending(hub, "asked") == left

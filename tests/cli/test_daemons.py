@@ -46,7 +46,7 @@ def test_a_hub_is_found_used_and_stopped(running_hub, clean_environment, capfd):
     # Its parent must collect it, or it would stay a zombie that looks alive to nobody but `ps`.
     assert main(["down"]) == 0
     assert f"hub stopped (process {process.pid})" in capfd.readouterr().out
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert main(["down"]) == 0
     assert "nothing runs here" in capfd.readouterr().out
     assert main(["ps"]) == 1

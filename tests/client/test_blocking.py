@@ -30,7 +30,7 @@ def client(hub: RunningHub) -> Iterator[dray.Hub]:
 
 def test_an_impossible_job_ends_as_unschedulable(client: dray.Hub) -> None:
     job = client.submit(["true"], resources={"cpu": 100}, scheduling_timeout_seconds=0.2)
-    status = client.wait(job, timeout=10)
+    status = client.wait(job, timeout=60)
     assert status.state == dray.JobState.UNSCHEDULABLE
     assert status["state"] == status.state
     assert job.state is dray.JobState.UNSCHEDULABLE
@@ -48,7 +48,7 @@ def test_a_pending_job_says_why_and_can_be_cancelled(client: dray.Hub) -> None:
     with pytest.raises(TimeoutError):
         job.wait(timeout=0.05)
     assert job.cancel() is True
-    assert job.wait(timeout=10).state is dray.JobState.KILLED
+    assert job.wait(timeout=60).state is dray.JobState.KILLED
     assert job.cancel() is False
 
 
@@ -62,7 +62,7 @@ def test_output_and_values_of_a_task(hub: RunningHub, client: dray.Hub) -> None:
         worker.started(task)
         worker.send("job_log", worker.script.about(task, stream="stdout", offset=0, data=b"hello\n"))
         worker.result(task, value=b"42")
-        assert job.wait(timeout=10).value == b"42"
+        assert job.wait(timeout=60).value == b"42"
     assert client.values(job) == [b"42"]
     assert b"".join(job.logs()) == b"hello\n"
     assert b"".join(job.logs(follow=True, stream="stderr")) == b""
@@ -74,7 +74,7 @@ def test_lists_are_filtered_and_several_waits_keep_their_order(client: dray.Hub)
     jobs = client.submit_many([["a"], ["b"]], name="pair", labels={"kind": "pair"})
     for job in jobs:
         job.cancel()
-    assert [status.id for status in client.wait(jobs, timeout=10)] == [job.id for job in jobs]
+    assert [status.id for status in client.wait(jobs, timeout=60)] == [job.id for job in jobs]
     assert {status.id for status in client.jobs(labels={"kind": "pair"})} == {job.id for job in jobs}
     assert [status.id for status in client.jobs(limit=1)] == [jobs[-1].id]
 

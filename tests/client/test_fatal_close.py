@@ -16,7 +16,7 @@ import dray
 from dray.errors import DrayError, InvalidInput, Unauthenticated
 from dray.testing import RunningHub, running_hub
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LARGE = 1 << 20
 
 

@@ -93,7 +93,7 @@ class HubProcess:
 
     def ask(self, method: str, path: str, body: Any = None, token: str = "") -> tuple[int, Any]:
         """Make one HTTP request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -19,7 +19,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 Payload = dict[str, Any]
 
 

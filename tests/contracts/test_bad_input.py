@@ -247,7 +247,7 @@ def test_an_unknown_subprotocol_is_closed_with_a_reason(lab, offered: str) -> No
         proxy=None,
     ) as socket:
         with pytest.raises(Exception, match="4400") as closed:
-            socket.recv(timeout=10)
+            socket.recv(timeout=60)
         assert "dray.v2.msgpack" in str(closed.value)
 
 

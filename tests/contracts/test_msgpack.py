@@ -27,7 +27,7 @@ class BinaryPeer:
         self.socket.send(msgspec.msgpack.encode(body))
 
     def receive(self) -> Any:
-        frame = self.socket.recv(timeout=10)
+        frame = self.socket.recv(timeout=60)
         assert isinstance(frame, bytes)
         return msgspec.msgpack.decode(frame)
 
@@ -199,4 +199,4 @@ def test_the_json_subprotocol_may_be_named_too(lab) -> None:
     with connect(lab.hub.ws, additional_headers=headers, subprotocols=names, proxy=None) as socket:
         assert socket.subprotocol == "dray.v2.json"
         socket.send('{"type": "metrics_request"}')
-        assert "metrics_response" in str(socket.recv(timeout=10))
+        assert "metrics_response" in str(socket.recv(timeout=60))

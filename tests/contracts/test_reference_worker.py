@@ -36,7 +36,7 @@ def running(own_lab, tmp_path: Path) -> Iterator[Any]:
 
 
 def ended(lab: Any, job_id: str) -> dict[str, Any]:
-    job: dict[str, Any] = lab.until(lambda: (job := lab.job(job_id))["ended_at"] and job, timeout_s=20)
+    job: dict[str, Any] = lab.until(lambda: (job := lab.job(job_id))["ended_at"] and job, timeout_s=60)
     return job
 
 

@@ -124,7 +124,7 @@ def run_page(steps: list[Step], home: Path) -> list[Outcome]:
 
 def end_processes(home: Path) -> None:
     """Whatever the page left running names this folder, which is the page's alone; kill until none is left."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := list_processes(home)) and time.monotonic() < deadline:
         for process in left:
             with contextlib.suppress(psutil.Error):

@@ -28,7 +28,7 @@ T = TypeVar("T")
 ENDED = ("succeeded", "failed", "killed", "worker_failed", "unschedulable")
 DRAY = (sys.executable, "-P", "-m", "dray.cli.main")
 POLL_S = 0.02
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 # Calm: nothing is given up while a test looks elsewhere. Nervous: silence is noticed within a few seconds.
 CALM = {"HEARTBEAT_S": "0.5", "RESEND_S": "0.2,0.4,0.8"}
 NERVOUS = {

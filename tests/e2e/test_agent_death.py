@@ -178,7 +178,7 @@ def test_a_new_journal_means_lost_at_once(make_cluster: Callable[..., Cluster]) 
 def test_a_second_agent_with_the_same_home_is_refused(site: Cluster) -> None:
     agent = site.agents["w1"]
     second = site.spawn(agent.command, site.folder / "second.log")
-    assert second.wait(20) == 1
+    assert second.wait(60) == 1
     text = (site.folder / "second.log").read_text()
     assert str(agent.pid) in text
     assert "--home" in text

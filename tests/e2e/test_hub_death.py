@@ -124,9 +124,9 @@ def test_followers_outlast_the_hub(cluster: Cluster) -> None:
         wait_said(log, "trying again")
     flag.touch()
     cluster.start_hub()
-    assert run.wait(30) == 9
-    assert wait.wait(30) == 9
-    assert logs.wait(30) == 0
+    assert run.wait(60) == 9
+    assert wait.wait(60) == 9
+    assert logs.wait(60) == 0
     for log in (run_log, logs_log):
         text = log.read_text()
         assert text.count("one\n") == text.count("two\n") == 1, text

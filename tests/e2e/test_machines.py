@@ -98,7 +98,7 @@ def test_joining_without_a_token_says_what_to_do(make_cluster: Callable[..., Clu
     cluster = make_cluster()
     words = [*DRAY, "worker", "start", "--home", str(cluster.folder / "x"), "--hub", "https://hub.lab:7373"]
     process = cluster.spawn(words, cluster.folder / "x.log")
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
     said = (cluster.folder / "x.log").read_text()
     assert "run `dray token create --scope join`, and paste here the line that it prints" in said
 

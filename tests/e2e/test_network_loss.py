@@ -62,7 +62,7 @@ def test_a_submit_whose_answer_was_lost_happens_once(cluster: Cluster, relay: Re
     wait_for(taken, "the hub has it, though nobody was told")
     relay.heal()
     relay.cut()
-    assert submit.wait(30) == 0, log.read_text()
+    assert submit.wait(60) == 0, log.read_text()
     assert log.read_text().splitlines()[-1] == taken()[0]
     assert len(taken()) == 1
 

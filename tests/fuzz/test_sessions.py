@@ -27,7 +27,7 @@ def read_all(worker):
     with contextlib.suppress(TimeoutError):
         while True:
             try:
-                heard.append(worker.recv(timeout_s=10))
+                heard.append(worker.recv(timeout_s=60))
             except ConnectionClosed as end:
                 return heard, end.rcvd.code if end.rcvd else 1006
     return heard, 0

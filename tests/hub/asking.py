@@ -42,7 +42,7 @@ def ask(
         return answer.status, raw.decode()
 
 
-def wait_until(what: Callable[[], Any], within_s: float = 20.0) -> Any:
+def wait_until(what: Callable[[], Any], within_s: float = 60.0) -> Any:
     """Wait for a condition, with a deadline; gives what it came to."""
     deadline = time.monotonic() + within_s
     while not (found := what()):

@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from dray.testing import AsyncMockWorker, RunningHub, make_slots
 from dray.wire.messages import client as wire
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 FEATURES = ("list", "job_started", "job_log", "resend", "calls", "yield")
 ARRAY = {"first": 0, "last": -1, "open": True}
 SPEC = {"function": b"DF1 opaque", "array": ARRAY}

@@ -146,7 +146,7 @@ def test_a_hub_that_waits_for_room_can_be_stopped(disk: Path) -> None:
         process = hub._process
         assert process is not None
         process.terminate()
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
     finally:
         hub.stop()
 

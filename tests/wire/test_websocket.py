@@ -14,7 +14,7 @@ from dray.wire.reach.dialling import Way, open_line
 from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial, mask
 
 PROTOCOL = Subprotocol("echo")
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 async def talk(peer: ServerConnection) -> None:

@@ -32,7 +32,7 @@ from dray.functions.values import pack_call, unpack
 
 T = TypeVar("T")
 FOREVER_NS = 2**63 - 1
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def wait_for(look: Callable[[], T], what: str, limit_s: float = DEADLINE_S) -> T:

@@ -195,7 +195,7 @@ def test_an_agent_that_is_told_to_stop_gives_its_lanes_back(hub: CallHub, tmp_pa
     wait_for(lambda: runs(tmp_path), "it runs")
     assert hub.agent is not None
     hub.agent.terminate()
-    assert hub.agent.wait(10) == 0
+    assert hub.agent.wait(60) == 0
     (result,) = hub.wait_told("job_result")
     assert (result["attempt"], result["state"], result["error"]) == ("1-1", "preempted", "drain")
     wait_for(lambda: not hub.runner_pids(), "its runners are gone")

@@ -70,7 +70,7 @@ def say(line: socket.socket, message: Any) -> None:
 async def hear(line: socket.socket) -> Any:
     """The next line, or None at the end."""
     data = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not data.endswith(b"\n"):
             try:
                 piece = await asyncio.get_running_loop().sock_recv(line, 1)

@@ -20,7 +20,7 @@ from dray.agent.supervisor.processes.output import read_output
 from dray.agent.supervisor.records.owned_files import Place
 
 Event = dict[str, Any]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Rig:

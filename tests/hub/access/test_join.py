@@ -160,7 +160,7 @@ def test_an_agent_joins_by_stdin_and_keeps_a_token_of_its_own(cluster: Cluster) 
         said = shown.decode() + log.read_text() + cluster.hub_text()
         assert all(secret.split("_", 2)[2] not in said for secret in (own, text))
         agent.terminate()
-        assert agent.wait(20) == 0
+        assert agent.wait(60) == 0
         cluster.wait_worker("w1", ("offline",))
     tokens = cluster.call("GET", "/tokens").json["tokens"]
     assert [token["worker"] for token in tokens if token["worker"]] == ["w1"], "exchanged once"

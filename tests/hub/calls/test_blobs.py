@@ -242,7 +242,7 @@ async def test_what_nobody_refers_to_is_swept_after_a_while(
             await blobs.keep(upload, [body], digest_of(body))
             digests.append(digest_of(body))
             age(blobs.path(digests[-1]), 10)
-        store.commit(Turn(1, 1, 1, b"", b"", chunks=[BlobRef(digests[0], "j1")]))
+        await refer(writer, Turn(1, 1, 1, b"", b"", chunks=[BlobRef(digests[0], "j1")]))
         await listed(store, digests)
         now[0] = 20_000
         assert blobs.renew(digests[2]) == 5
@@ -265,7 +265,7 @@ async def test_what_nobody_refers_to_is_swept_after_a_while(
         other = blobs.path("cd" * 32)
         other.parent.mkdir()
         other.write_bytes(b"other")
-        store.commit(Turn(2, 1, 1, b"", b"", chunks=[BlobRef("ab" * 32, "j1")]))
+        await refer(writer, Turn(2, 1, 1, b"", b"", chunks=[BlobRef("ab" * 32, "j1")]))
         assert await blobs.list_strays() == 1
         await listed(store, ["cd" * 32])
         for path in (blobs.path(digests[2]), stray, other):
@@ -276,6 +276,11 @@ async def test_what_nobody_refers_to_is_swept_after_a_while(
     finally:
         await writer.close()
         store.close(clean=True)
+
+
+async def refer(writer: StoreWriter, turn: Turn) -> None:
+    """Commit where everything is written: a store has one writer, and the list of blobs is entered beside us."""
+    await writer.run(lambda store: store.commit(turn))
 
 
 def age(path: Path, at_s: float) -> None:

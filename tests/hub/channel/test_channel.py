@@ -19,7 +19,7 @@ from websockets.asyncio.client import connect
 from dray.testing import MockWorker, RunningHub, make_spec, running_hub
 from dray.wire.messages import client as wire
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from dray.core.model.records.records import JobState
 from dray.errors import DrayError
 from dray.testing import RunningHub, make_slots, make_spec, running_hub
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")

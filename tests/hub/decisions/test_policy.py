@@ -28,7 +28,7 @@ class Asker:
     def __call__(
         self, method: str, path: str, body: Any = None, token: str = "", **headers: str
     ) -> tuple[int, Any, dict[str, str]]:
-        connection = http.client.HTTPConnection(urlsplit(self.hub.url).netloc, timeout=20)
+        connection = http.client.HTTPConnection(urlsplit(self.hub.url).netloc, timeout=60)
         sent = {"Authorization": f"Bearer {token or self.token or self.hub.token}", **headers}
         data = None
         if body is not None:
@@ -294,7 +294,7 @@ def test_queues_and_their_line(hub: RunningHub, ask: Asker) -> None:
     assert status == 404
     assert "there is default, gold" in missing["error"]["message"]
     depth = 'dray_queue_depth{queue="gold"} 11.0'
-    connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=60)
     connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {hub.token}"})
     text = connection.getresponse().read().decode()
     connection.close()
@@ -347,7 +347,7 @@ def test_the_file_of_the_home(tmp_path: Path) -> None:
 
 def test_changes_are_in_the_feed(hub: RunningHub, ask: Asker) -> None:
     ask("PUT", "/policy", {"queues": {"gold": {}}})
-    connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=60)
     connection.request("GET", "/api/v1/events?since=0.0", headers={"Authorization": f"Bearer {hub.token}"})
     answer = connection.getresponse()
     lines: list[str] = []

@@ -17,7 +17,7 @@ from dray.testing import MockWorker, RunningHub, make_capability, make_slots, ru
 from dray.testing.worker_script import MODERN
 from dray.wire.schemas.reasons import EstimateRecord, PlanAnswer, Why
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")

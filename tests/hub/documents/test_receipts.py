@@ -31,7 +31,7 @@ class Site:
     def __call__(
         self, method: str, path: str, body: Any = None, user: str = "", **query: Any
     ) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(urlsplit(self.hub.url).netloc, timeout=20)
+        connection = http.client.HTTPConnection(urlsplit(self.hub.url).netloc, timeout=60)
         sent = {"Authorization": f"Bearer {self.tokens[user]}", "Content-Type": "application/json"}
         target = f"/api/v1{path}?{urlencode(query)}" if query else f"/api/v1{path}"
         try:
@@ -61,7 +61,7 @@ class Site:
         return found
 
     def wait(self, look: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not (found := look()):
             assert time.monotonic() < deadline
             time.sleep(0.01)

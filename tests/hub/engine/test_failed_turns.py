@@ -41,7 +41,7 @@ class FaultyHub(RunningHub):
     def call(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
         """Ask once; 503 while it reloads is asked again, as every client of dray does."""
         headers = {"Idempotency-Key": key} if key else {}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             status, answer = ask(self, method, path, body, headers)
             if status not in (0, 503) or time.monotonic() > deadline:

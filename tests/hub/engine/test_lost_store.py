@@ -39,7 +39,7 @@ def submit(hub: RunningHub, job_id: str) -> int:
 def wait_exit(hub: RunningHub) -> str:
     """Wait for the hub to end by itself; gives what it said last."""
     assert hub._process is not None
-    assert hub._process.wait(20) == 1
+    assert hub._process.wait(60) == 1
     return (hub.home / "hub.err").read_text().strip().splitlines()[-1]
 
 

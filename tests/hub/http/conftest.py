@@ -304,7 +304,7 @@ class Site:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        assert self._started.wait(20)
+        assert self._started.wait(60)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=self._options.get("loop_factory", uvloop.new_event_loop)) as runner:
@@ -371,7 +371,7 @@ class Site:
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def ask(
         self,

@@ -18,7 +18,7 @@ SMALL = HttpLimits(body_bytes=1000, json_depth=64)
 
 def raw_answer(site, head, body=b""):
     """Send bytes as they are and read until the server closes."""
-    with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", site.port), timeout=60) as connection:
         connection.sendall(head.replace("\n", "\r\n").encode("latin-1") + body)
         pieces = []
         while piece := connection.recv(65536):

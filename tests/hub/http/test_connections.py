@@ -144,7 +144,7 @@ class SmallHub:
         self._process = subprocess.Popen(
             ["sh", "-c", command, sys.executable, str(home)], env=env, stdout=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (home / "hub.json").exists():
             assert time.monotonic() < deadline
             assert self._process.poll() is None
@@ -171,7 +171,7 @@ class SmallHub:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(60)
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_known_names_are_served(site):
 
 def test_the_address_that_was_connected_to_is_served(make_site):
     site = make_site(host="0.0.0.0")
-    connection = http.client.HTTPConnection("127.0.0.2", site.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.2", site.port, timeout=60)
     connection.request("GET", "/healthz")
     assert connection.getresponse().status == 200
     connection.close()
@@ -175,7 +175,7 @@ def test_a_socket_opens_for_its_scope(site):
     for scope in ("worker", "admin"):
         with dial(site, scope) as socket:
             socket.send("hello")
-            assert socket.recv(timeout=10) == f"{scope}-user:hello"
+            assert socket.recv(timeout=60) == f"{scope}-user:hello"
 
 
 def test_a_socket_is_refused_before_the_upgrade(site):
@@ -205,7 +205,7 @@ def test_a_socket_nobody_serves(site):
 def test_a_peer_that_leaves_is_no_failure(site, caplog, wait_until):
     with dial(site) as socket:
         socket.send("flood")
-        socket.recv(timeout=10)
+        socket.recv(timeout=60)
         socket.socket.close()
     wait_until(lambda: site.on_loop(lambda: not site.server._server.server_state.tasks))
     # The peer's own library has its say about the socket that was taken from it.
@@ -216,7 +216,7 @@ def test_a_socket_whose_handler_breaks_is_closed_and_logged(site, caplog):
     with dial(site) as socket:
         socket.send("fail")
         with pytest.raises(websockets.exceptions.ConnectionClosedError) as closed:
-            socket.recv(timeout=10)
+            socket.recv(timeout=60)
     assert closed.value.rcvd is not None
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1011, "the hub failed")
     assert "the handler broke" in caplog.text

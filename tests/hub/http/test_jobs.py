@@ -295,7 +295,7 @@ async def test_a_wait_is_as_long_as_it_was_asked_for(tmp_path, monkeypatch):
     size = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(hub.url).port)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             writer.write(f"POST /api/v1/jobs HTTP/1.1\r\n{head}{size}\r\n{body}".encode())
             assert (await reader.readline()).split()[1] == b"201"
             monkeypatch.setattr(loop, "call_at", note_alarm)

@@ -27,7 +27,7 @@ from dray.hub.notifications.alarms import Alarms
 from dray.testing import MockWorker, RunningHub, make_spec, running_hub
 
 ROOT = Path(__file__).resolve().parents[3]
-WITHIN_S = 40.0
+WITHIN_S = 60.0
 
 
 @pytest.fixture(scope="module")

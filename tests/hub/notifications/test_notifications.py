@@ -27,7 +27,7 @@ from dray.testing import MockWorker, RunningHub, make_spec, running_hub
 from dray.wire.schemas.site import NotificationList
 
 SECRET = "correct horse battery staple"
-WITHIN_S = 40.0
+WITHIN_S = 60.0
 
 
 class Listener:

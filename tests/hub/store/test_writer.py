@@ -71,7 +71,7 @@ async def test_a_caller_that_gave_up_does_not_stop_the_write(store: SqliteStore,
     writer = StoreWriter(store)
     writer.start()
     gate = threading.Event()
-    held = writer.run(lambda _store: gate.wait(10))
+    held = writer.run(lambda _store: gate.wait(60))
     turn = writer.commit(make.turn(1))
     turn.cancel()
     gate.set()
