@@ -85,7 +85,7 @@ def test_a_worker_away_and_a_queue_that_waits(
     both = [("queue_wait", "default"), ("worker_away", "w1")]
     wait_until(lambda: sorted(raised(hub)) == both, WITHIN_S)
     assert 'dray_alarms{kind="worker_away"} 1.0' in ask(hub, "GET", "/metrics")[1]
-    wait_until(lambda: len(got) == 2, WITHIN_S)
+    wait_until(lambda: len(distinct(got)) == 2, WITHIN_S)
     hub.kill()
     hub.start()
     assert sorted(raised(hub)) == both
@@ -93,15 +93,19 @@ def test_a_worker_away_and_a_queue_that_waits(
         worker.register()
         worker.run_one()
         wait_until(lambda: raised(hub) == [], WITHIN_S)
-        wait_until(lambda: len(got) == 4, WITHIN_S)
-    # Once each, also over the restart.
-    events = sorted((one["event"], one["alarm"]["kind"]) for one in got)
+        wait_until(lambda: len(distinct(got)) == 4, WITHIN_S)
+    # Once each, also over the restart; one that was sent and not yet struck off comes again under its own id.
+    events = sorted((one["event"], one["alarm"]["kind"]) for one in distinct(got))
     assert events == [
         ("alarm", "queue_wait"),
         ("alarm", "worker_away"),
         ("cleared", "queue_wait"),
         ("cleared", "worker_away"),
     ]
+
+
+def distinct(got: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({one["id"]: one for one in got}.values())
 
 
 def test_what_is_about_a_job_is_for_its_owner(
