@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dray.cli.asks.jobfile import JobFileError, load_jobs
+from dray.cli.asks.fields import JobFileError
+from dray.cli.asks.jobfile import load_jobs
 from dray.cli.main import main
 
 

@@ -74,6 +74,19 @@ COMMANDS = {
     "completion": ("dray.cli.base.completion:completion", "Print the script for completion in your shell."),
     "version": (f"{_CLUSTER}:version", "Print the version of dray and of the hub."),
 }
+# What Slurm calls them.
+ELSEWHERE = {
+    "sbatch": "submit",
+    "srun": "run",
+    "squeue": "ps",
+    "sacct": "ps --all",
+    "scancel": "cancel",
+    "sinfo": "worker ls",
+    "scontrol": "show",
+    "salloc": "run",
+    "sprio": "why",
+    "sshare": "quota",
+}
 ROOT_HELP = """dray hauls machine-learning work to the machine that can carry it.
 
 Start with `dray up`, then `dray run -- python train.py`.
@@ -83,6 +96,7 @@ Start with `dray up`, then `dray run -- python train.py`.
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
+    elsewhere=ELSEWHERE,
     name="dray",
     help=ROOT_HELP,
     params=connection_options(),

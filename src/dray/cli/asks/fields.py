@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_minutes, parse_seconds
-from dray.errors import InvalidInput, Problem
+from dray.errors import InvalidInput, InvalidSpec, Problem
 
 Reader = Callable[[Any], dict[str, Any]]
 
@@ -24,6 +24,19 @@ class Asks(NamedTuple):
     spec: dict[str, Any]
     sources: dict[str, str]
     problems: list[Problem]
+
+
+class JobFileError(InvalidSpec):
+    """A file of jobs with problems: a mistake in what was typed, like a wrong flag."""
+
+    code = "invalid_job_file"
+    exit_code = 2
+
+
+def refuse_file(name: str, problems: list[Problem]) -> JobFileError:
+    """The error that tells every problem of a file."""
+    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+    return JobFileError(f"{name} has {count}, nothing was submitted", problems)
 
 
 def _cpus(value: Any) -> dict[str, Any]:

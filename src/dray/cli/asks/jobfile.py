@@ -15,7 +15,16 @@ from typing import Any
 
 import yaml
 
-from dray.cli.asks.fields import FIELD_OF, READERS, Asks, overlay, read_asks, read_changes
+from dray.cli.asks.fields import (
+    FIELD_OF,
+    READERS,
+    Asks,
+    JobFileError,
+    overlay,
+    read_asks,
+    read_changes,
+    refuse_file,
+)
 from dray.cli.asks.flags import settle_surroundings
 from dray.core.model.specs.check import FIELDS, check_spec
 from dray.errors import InvalidSpec, Problem
@@ -49,13 +58,6 @@ _TEXT_INSIDE = {
 Marks = dict[Place, yaml.Mark]
 
 
-class JobFileError(InvalidSpec):
-    """A job file with problems: a mistake in what was typed, like a wrong flag."""
-
-    code = "invalid_job_file"
-    exit_code = 2
-
-
 def load_jobs(path: Path, flags: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Read the specs of a file, flags winning over it, or raise `JobFileError` with every problem."""
     name = str(path)
@@ -69,8 +71,7 @@ def load_jobs(path: Path, flags: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not problems and not jobs:
         problems = [Problem(name, "holds no job: give at least a command")]
     if problems:
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        raise JobFileError(f"{name} has {count}, nothing was submitted", problems)
+        raise refuse_file(name, problems)
     return jobs
 
 

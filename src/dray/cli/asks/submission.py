@@ -1,13 +1,15 @@
 """From a command line to jobs at the hub: what is to be submitted, and sending it so that it happens once.
 
 Every submission carries an idempotency key, so that asking again after a broken connection is safe. The surprising
-rule: a word that ends in .yaml is a job file, unless `--` says that a command follows.
+rule: a word that ends in .yaml is a job file, and one that names a batch script here is read for what Slurm would read
+in it, unless `--` says that a command follows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,12 +17,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from dray.cli.asks.fields import Asks, read_asks, read_changes
+from dray.cli.asks.fields import Asks, overlay, read_asks, read_changes
 from dray.cli.asks.flags import name_flags, read_flags, settle_surroundings
 from dray.cli.base.exit_codes import has_ended
 from dray.cli.base.hub import Hub, HubAway, HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand
-from dray.cli.base.outage import Outage
+from dray.cli.base.outage import Outage, say
 from dray.core.model.specs.again import again_spec
 from dray.errors import Problem
 
@@ -29,7 +31,7 @@ _DASHES = "dray.dashes"
 
 
 class Submission(NamedTuple):
-    """The specs, the key, and how the fields got their values (None: from a file, which was checked already)."""
+    """The specs, the key, and how the fields got their values (None: from a job file, which was checked already)."""
 
     specs: list[dict[str, Any]]
     key: str
@@ -47,7 +49,15 @@ class SubmitCommand(HubCommand):
             with contextlib.suppress(click.UsageError):
                 words = self.make_parser(ctx).parse_args(list(args))[0].get("words")
                 ctx.allow_interspersed_args = isinstance(words, tuple) and _is_job_file(str(words[0]))
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # Here, since only who types what there is not waits for it.
+            from dray.cli.asks.slurm import hint_of
+
+            if hint := hint_of(error.option_name):
+                raise click.UsageError(f"No such option: {error.option_name}. {hint}", ctx) from None
+            raise
 
 
 def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, Any]) -> Submission:
@@ -60,12 +70,32 @@ def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, An
 
         return Submission([spec for word in words for spec in load_jobs(Path(word), given)], key, None)
     if not words:
-        raise click.UsageError("give a command after `--`, or a job file (.yaml)", context)
-    asks = read_asks({**given, "command": list(words)})
-    _refuse(context, [*problems, *asks.problems])
-    settle_surroundings(asks.spec)
+        raise click.UsageError("give a command after `--`, a job file (.yaml) or a batch script", context)
+    if not context.meta.get(_DASHES) and _is_batch_script(words[0]):
+        _refuse(context, [*problems, *read_asks(given).problems])
+        asks = _read_script(words, given)
+    else:
+        asks = read_asks({**given, "command": list(words)})
+        _refuse(context, [*problems, *asks.problems])
+        settle_surroundings(asks.spec)
     _refuse(context, find_broken_text(asks.spec))
     return Submission([asks.spec], key, asks)
+
+
+def _read_script(words: Sequence[str], flags: Mapping[str, Any]) -> Asks:
+    """The job of a batch script, flags winning over it; what of it has no meaning here is told."""
+    from dray.cli.asks.batch_script import place_problems, read_script, slurm_variables
+
+    path = Path(words[0])
+    script = read_script(path, list(words[1:]))
+    asks = read_asks(overlay(script.given, flags))
+    if asks.problems:
+        raise place_problems(path, asks.problems, script.lines)
+    settle_surroundings(asks.spec)
+    asks.spec["env"] = {**slurm_variables(asks.spec, script.processes), **asks.spec["env"]}
+    for note in script.notes:
+        say(f"{path}: {note}")
+    return asks
 
 
 def repeat(
@@ -199,3 +229,12 @@ def find_broken_text(spec: Mapping[str, Any]) -> list[Problem]:
 
 def _is_job_file(word: str) -> bool:
     return word.lower().endswith((".yaml", ".yml"))
+
+
+def _is_batch_script(word: str) -> bool:
+    if not os.path.isfile(word):
+        return False
+    # Here, since a plain submit does without.
+    from dray.cli.asks.batch_script import is_batch_script
+
+    return is_batch_script(word)

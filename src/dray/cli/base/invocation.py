@@ -88,6 +88,16 @@ def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
         session.flags[option.name] = value
 
 
+class _Form(click.Choice[str]):
+    """The form of an answer. Who types a file here comes from tools where `-o` names one."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        return (
+            f"{super().get_invalid_choice_message(value, ctx)} It is the form of the answer; into a file goes what a "
+            f"job printed with `dray logs ID > {value}`, and the answer of a command with `> {value}`."
+        )
+
+
 def connection_options(
     shown: Container[str] = CONNECTION_FLAGS, forms: Sequence[str] = ("table", "json")
 ) -> list[click.Option]:
@@ -106,7 +116,7 @@ def connection_options(
     ]
     output = click.Option(
         ["-o", "--output"],
-        type=click.Choice(forms),
+        type=_Form(forms),
         help="Form of the output; json prints the API's own documents, also of errors (on stderr).",
         expose_value=False,
         callback=_keep,

@@ -43,7 +43,9 @@ _REST_OF_OUTPUT_S = 60.0
 
 @click.command("run", cls=SubmitCommand)
 @job_options
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | -- COMMAND [ARGS]...")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
+)
 @pass_session
 def run(session: Session, words: tuple[str, ...], **flags: Any) -> int:
     """Submit a command, show its output, and exit with its exit code; Ctrl-C cancels it.

@@ -199,7 +199,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("used", _tell_peaks(job, spec)),
         ("either", _tell_variants(spec)),
         ("edited", "yes: this is no longer what was submitted" if job.get("edited") else ""),
-        ("command", clean(shlex.join(map(str, spec.get("command") or [])))),
+        ("command", clean(_tell_command(spec.get("command") or []))),
         ("in", clean(str(spec.get("workdir") or ""))),
     ]
 
@@ -231,6 +231,16 @@ def _tell_retries(document: Document) -> str:
     )
     counts = [((document.get(name) or 0) - ends.get(end, 0), words) for name, end, words in kinds]
     return ", ".join(f"{count} {words}" for count, words in counts if count > 0)
+
+
+def _tell_command(words: Sequence[Any]) -> str:
+    """The command as it would be typed; of a whole script inside it only how long that is."""
+    lines = [str(word).count("\n") for word in words]
+    told = [
+        f"'… {count + 1} lines …'" if count else shlex.quote(str(word))
+        for word, count in zip(words, lines, strict=True)
+    ]
+    return " ".join(told)
 
 
 def _tell_ask(spec: Document) -> str:

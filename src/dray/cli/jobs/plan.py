@@ -16,7 +16,9 @@ from dray.cli.jobs.jobs import ETA_S
 @click.command("plan", cls=SubmitCommand)
 @job_options
 @click.option("--eta", is_flag=True, help="Also estimate its start; takes some seconds.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | -- COMMAND [ARGS]...")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
+)
 @pass_session
 def plan(session: Session, words: tuple[str, ...], eta: bool, **flags: Any) -> None:
     """Run the real scheduler dry: where a job would go and why there, whom it would stop, or when it could start.

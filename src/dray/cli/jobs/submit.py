@@ -37,7 +37,9 @@ def _send(session: Session, submission: Submission, exists: str) -> list[dict[st
 )
 @click.option("--replace", is_flag=True, help="As --new, and cancel what lives under the id so far.")
 @job_options
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | -- COMMAND [ARGS]...")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
+)
 @pass_session
 def submit(
     session: Session,
@@ -48,12 +50,13 @@ def submit(
     replace: bool,
     **flags: Any,
 ) -> None:
-    """Submit a command, or the jobs of a file, and print the id of each.
+    """Submit a command, the jobs of a file, or a script with #SBATCH lines, and print the id of each.
 
     \b
       dray submit -G 1 -t 2h -- python train.py --lr 3e-4
       dray submit -a 0-99%8 -- python evaluate.py
       dray submit jobs.yaml --priority 5
+      dray submit -t 2h train.sh 3e-4
       dray submit --after ok:ID -- python evaluate.py
       dray submit --from ID --mem 32g
 
