@@ -21,9 +21,9 @@ def make_machine() -> Machine:
     return machine
 
 
-def assign(machine: Machine, uid: str) -> list[Effect]:
-    spec = JobSpec(id=f"t{uid}", command=["true"], user_id="ann")
-    return machine.assigned(JobAssign(spec=spec, remaining_time=10**9, attempt=AttemptRef(no=1, uid=uid)), 0)
+def assign(machine: Machine, uid: str, behind: str = "") -> list[Effect]:
+    spec, ref = JobSpec(id=f"t{uid}", command=["true"], user_id="ann"), AttemptRef(no=1, uid=uid)
+    return machine.assigned(JobAssign(spec=spec, remaining_time=10**9, attempt=ref, behind=behind), 0)
 
 
 def kinds(effects: list[Effect]) -> list[str]:
@@ -81,3 +81,30 @@ def test_output_of_a_superseded_result_is_shipped_where_the_hub_has_it_on_record
         assert [effect for effect in effects if isinstance(effect, Ship)] == shipped
         assert Supervise({"op": "acked", "uids": ["1-1"]}) in effects
         assert machine.running == {}
+
+
+def test_one_that_waits_for_anothers_place_takes_no_slot_and_is_not_called_active() -> None:
+    machine = make_machine()
+    assign(machine, "1-1")
+    (launch,) = assign(machine, "1-2", behind="1-1")
+    assert isinstance(launch, Launch)
+    assert launch.behind == "1-1"
+    assert machine.slots().batch_in_use == 1
+    began = {"ev": "started", "items": [{"uid": "1-1", "pid": 7, "started_at": 1.0}]}
+    machine.supervised(began, 0)
+    assert [task["attempt"] for task in machine.registration()["active_tasks"]] == ["1-1"]
+    ended = machine.supervised({"ev": "exited", "items": [{"uid": "1-1", **EXIT}]}, 0)
+    assert kinds(ended) == ["Ship", "job_result"], "more is not asked for while something waits here"
+    machine.supervised({"ev": "started", "items": [{"uid": "1-2", "pid": 8, "started_at": 1.0}]}, 0)
+    assert machine.slots().batch_in_use == 1
+    assert [task["attempt"] for task in machine.registration()["active_tasks"]] == ["1-2"]
+
+
+def test_a_new_agent_knows_who_waits() -> None:
+    machine = Machine("w1", "i2", 4, 0, (1000,), {})
+    machine.greeting(())
+    item = {"uid": "1-2", "task_id": "t1-2", "phase": "accepted", "meta": {"pool": "batch", "behind": "1-1"}}
+    machine.attached({**STATE, "attempts": [item]}, 0)
+    assert machine.slots().batch_in_use == 0
+    assert machine.registration()["active_tasks"] == []
+    assert assign(machine, "1-2", behind="1-1") == [], "the hub sends again what it does not see"

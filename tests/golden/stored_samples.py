@@ -71,7 +71,7 @@ OUTCOME = Outcome(
 FACTS: list[Fact] = [
     JobsSubmitted((NewJob("job", "ann", b"\x80"), NewJob("other", "bob", b"\x81", ("ok:job",), "it failed"))),
     PlanDecided(
-        (Placement("job", 3, "2-5", "worker-1", (0, 1), 1),),
+        (Placement("job", 3, "2-5", "worker-1", (0, 1), 1, "2-3"),),
         (Preemption("job", 3, "priority", "gpu", ("worker-1",), ((0, 1),), 1, ("2-4",)),),
     ),
     WorkerRegistered(
@@ -314,6 +314,7 @@ ATTEMPT = Attempt(
     yielded=True,
     fed_ms=11,
     last="MemoryError",
+    behind="2-3",
 )
 WORKER = Worker(
     id="worker-1",

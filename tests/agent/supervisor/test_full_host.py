@@ -13,6 +13,7 @@ import pytest
 
 from dray.agent.supervisor.processes.cgroup import Groups
 from dray.agent.supervisor.processes.output import list_segments
+from dray.agent.supervisor.records.home import Home
 
 
 @pytest.fixture
@@ -136,3 +137,18 @@ def test_a_limit_is_no_reason_to_fail_where_there_are_no_groups(monkeypatch):
     assert groups.create("a-1", 1 << 20) is None
     assert groups.why_not
     assert not groups.own_kills_rose()
+
+
+def test_a_full_disk_keeps_a_supervisor_from_nothing_but_its_last_sign_of_life(tmp_path: Path) -> None:
+    home = Home(str(tmp_path / "h"))
+    home.claim()
+    home.note_alive(7)
+    full = os.open("/dev/full", os.O_RDWR)
+    home.lock_fd, lock = full, home.lock_fd
+    home.note_alive(9)
+    os.close(full)
+    os.close(lock)
+    again = Home(str(tmp_path / "h"))
+    again.claim()
+    assert again.alive_ticks == 7
+    os.close(again.lock_fd)

@@ -21,6 +21,7 @@ class Running(msgspec.Struct, kw_only=True):
 
     `gang`: it is a member of one, which is accepted when the supervisor holds it ready and started by `job_go`.
     `start_by_ms`: from then on the supervisor starts it no more; 0 where only the supervisor's own word counts.
+    `behind`: it waits for the place of that attempt, and holds none itself until it has started.
     """
 
     uid: str
@@ -39,6 +40,12 @@ class Running(msgspec.Struct, kw_only=True):
     said: Said = msgspec.field(default_factory=Said)
     stopping: Stopping | None = None
     start_by_ms: int = 0
+    behind: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no place yet."""
+        return bool(self.behind) and self.phase == "assigned"
 
     def read_gang(self, meta: dict[str, Any]) -> None:
         """Take over what the supervisor kept of a member."""

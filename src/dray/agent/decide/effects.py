@@ -14,7 +14,8 @@ Argument = bytes | tuple[str, int]
 class Launch(NamedTuple):
     """Ask the shell to build the environment of a task and hand it to the supervisor; a member of a gang to be held.
 
-    From `start_by_ms` on, by the clock that both share, the supervisor must not start it any more.
+    From `start_by_ms` on, by the clock that both share, the supervisor must not start it any more. `behind`: it takes
+    the place of this attempt when that has ended, and is given back where that is not within `behind_s`.
     """
 
     uid: str
@@ -26,6 +27,8 @@ class Launch(NamedTuple):
     lease_s: float | None = None
     gang: GangPlace | None = None
     start_by_ms: int = 0
+    behind: str = ""
+    behind_s: float = 0
 
 
 class Probe(NamedTuple):

@@ -42,7 +42,7 @@ from dray.wire.messages.hub import (
 
 FEATURES = (
     *("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress"),
-    *("calls", "yield"),
+    *("calls", "yield", "behind"),
 )
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
@@ -104,6 +104,8 @@ class Machine(TaskTalk):
             attempt.phase, attempt.pid = item["phase"], item.get("pid") or 0
             attempt.started_at = item.get("started_at") or 0
             attempt.devices = tuple(meta.get("devices", ()))
+            if item["phase"] == "accepted" and (behind := meta.get("behind")):
+                attempt.phase, attempt.behind = "assigned", behind
             attempt.read_gang(meta)
             attempt.said = known.said if known else attempt.said
             if (stop := item.get("stop")) is not None:
@@ -156,7 +158,7 @@ class Machine(TaskTalk):
         effects = [effect for item in tasks for effect in self._exited(item, now_ms)]
         if trouble is not None:
             effects += self._trouble(trouble["error"], now_ms)
-        elif effects and self.registered:
+        elif effects and self.registered and not any(one.waits for one in self.running.values()):
             effects.append(self._ready("finished"))
         gone = (item for item in items if is_runner(item["uid"]))
         return effects + [effect for item in gone for effect in self._runner_gone(item, now_ms)]
@@ -338,7 +340,7 @@ class Machine(TaskTalk):
         live = [
             attempt.pool
             for attempt in self.running.values()
-            if attempt.phase != "exited" and attempt.uid not in self.yields
+            if attempt.phase != "exited" and not attempt.waits and attempt.uid not in self.yields
         ]
         return Slots(self.batch_total, live.count("batch"), self.service_total, live.count("service"))
 
@@ -423,7 +425,8 @@ class Machine(TaskTalk):
             return [Tell("job_result", never_started(spec.id, uid, error))]
         pool = spec.slot_pool or spec.type
         attempt = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
-        start_by_ms = now_ms + self.readiness.within_ms
+        attempt.behind = message.behind
+        start_by_ms = now_ms + self.readiness.within_ms + round(1000 * message.behind_s)
         # Of one that must not run twice the supervisor's own word is waited for, and the hub's timers.
         attempt.start_by_ms = 0 if is_careful(spec) else start_by_ms
         self.running[uid] = attempt
@@ -433,7 +436,8 @@ class Machine(TaskTalk):
         grace_s = TIERS[spec.job_tier].grace_s
         lease_s = message.lease_s * LEASE_SHARE or None
         devices, number = tuple(message.devices), message.attempt.no
-        return [Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang, start_by_ms)]
+        launch = Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang, start_by_ms)
+        return [launch._replace(behind=message.behind, behind_s=message.behind_s)]
 
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
         if attempt.phase == "exited":

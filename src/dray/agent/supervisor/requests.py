@@ -157,7 +157,7 @@ class Requests:
             return True
         ledger, outbox = self._server.ledger, self._server.outbox
         phase = ledger.phase_of(uid)
-        if phase == "accepted":
+        if phase == "accepted" and uid not in self._server.runner.followers:
             outbox.accepted.append(uid)
         elif phase == "running":
             started = ledger.entries[uid].started or {}

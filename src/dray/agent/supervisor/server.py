@@ -53,6 +53,8 @@ LAZY_WRITE_S = 1.0
 SYNC_WITHIN_S = 0.05
 # How long it may take to say that something was accepted and started: its end, told with it, saves the agent a turn.
 FIRST_WORDS_S = 0.005
+# The same for ends while others wait behind those that run: nobody waits for them, and told together they cost less.
+LAST_WORDS_S = 0.01
 RETRY_COMMIT_S = 0.5
 RESTORE_RESERVE_S = 2.0
 HOUSEKEEPING_S = 30.0
@@ -70,10 +72,10 @@ class Retention:
 class Outbox:
     """Events of the turn, in the order in which a reader can make sense of them."""
 
-    __slots__ = ("accepted", "exited", "others", "prompt", "started")
+    __slots__ = ("accepted", "due", "exited", "others", "prompt", "started")
 
     def __init__(self) -> None:
-        self.prompt = False
+        self.prompt = self.due = False
         self.others: list[Record] = []
         self.accepted: list[str] = []
         self.started: list[Record] = []
@@ -82,25 +84,34 @@ class Outbox:
     def drop_progress(self) -> None:
         self.accepted, self.started, self.exited = [], [], []
 
-    @property
-    def may_wait(self) -> bool:
-        """Whether there are first words and nothing else, of nobody for whom they are urgent."""
-        words = self.accepted or self.started
-        return bool(words) and not (self.prompt or self.exited or self.others)
+    def may_wait(self, more: bool) -> bool:
+        """Whether there are first words and nothing else, of nobody for whom they are urgent. `more`: others begin as
+        soon as one has ended, so that nothing waits for the word of its end either.
+        """
+        words = self.accepted or self.started or self.exited
+        pressing = self.prompt or self.due or self.others or (self.exited and not more)
+        return bool(words) and not pressing
 
-    def take(self) -> list[Record]:
+    def take(self, more: bool = False) -> list[Record]:
+        """All there is; where `more` follow, without the starts of this moment: most have ended by the next."""
         events, self.others = self.others, []
-        self.prompt = False
+        young = [] if self.prompt or not more else self._find_young()
+        self.prompt = self.due = False
         if self.accepted:
             events.append({"ev": "accepted", "uids": self.accepted})
             self.accepted = []
-        if self.started:
-            events.append({"ev": "started", "items": self.started})
-            self.started = []
+        if len(young) < len(self.started):
+            told = [item for item in self.started if item not in young] if young else self.started
+            events.append({"ev": "started", "items": told})
+        self.started = young
         if self.exited:
             events.append({"ev": "exited", "items": self.exited})
             self.exited = []
         return events
+
+    def _find_young(self) -> list[Record]:
+        since, ended = time.time() - LAST_WORDS_S, {item["uid"] for item in self.exited}
+        return [item for item in self.started if item["started_at"] > since and item["uid"] not in ended]
 
 
 class Server(Report):
@@ -320,11 +331,13 @@ class Server(Report):
             connection.send(connection.state)
             connection.state = None
             connection.greeted = True
-        if self.outbox.may_wait:
+        more = bool(self.runner.followers)
+        if self.outbox.may_wait(more):
             if self._first_words is None:
-                self._first_words = self._timers.at(time.monotonic() + FIRST_WORDS_S, self._hurry)
+                delay_s = LAST_WORDS_S if more else FIRST_WORDS_S
+                self._first_words = self._timers.at(time.monotonic() + delay_s, self._hurry)
             return
-        events = self.outbox.take()
+        events = self.outbox.take(more)
         if events and self._first_words is not None:
             self._timers.cancel(self._first_words)
             self._first_words = None
@@ -335,7 +348,7 @@ class Server(Report):
 
     def _hurry(self) -> None:
         self._first_words = None
-        self.outbox.prompt = True
+        self.outbox.due = True
 
     # --- what requests may do ----------------------------------------------------------------------------------------
 
@@ -346,10 +359,21 @@ class Server(Report):
         return ""
 
     def take_on(self, spec: TaskSpec) -> None:
-        self.record({"k": "spec", "uid": spec.uid, "task_id": spec.task_id, "meta": spec.meta})
-        self.outbox.accepted.append(spec.uid)
-        self.outbox.prompt = self.outbox.prompt or spec.prompt
+        waits = spec.behind in self.runner.attempts
+        record = {"k": "spec", "uid": spec.uid, "task_id": spec.task_id, "meta": spec.meta}
+        # Nothing is said of one that waits: its start is the first word, and syncs what was written before.
+        self.record(record, WRITTEN if waits else SYNCED)
+        if not waits:
+            self.outbox.accepted.append(spec.uid)
+            self.outbox.prompt = self.outbox.prompt or spec.prompt
         self.launch(spec)
+        if spec.behind and not waits and not self._had_place(spec.behind):
+            self.runner.give_back(spec.uid)
+
+    def _had_place(self, uid: str) -> bool:
+        """Whether an attempt that is gone has left a place: it ran, and did not go while it waited itself."""
+        usage = (self.ledger.exit_of(uid) or {}).get("usage") or {}
+        return bool(usage.get("wall_s"))
 
     def launch(self, spec: TaskSpec, lease_ends_at: float | None = None) -> None:
         self.runner.accept(spec, lease_ends_at)

@@ -63,6 +63,9 @@ def mask_cards(devices: Sequence[int], cards: Sequence[Device]) -> dict[str, str
 def build_task(launch: Launch, environment: dict[str, str], work: str, task_user: str) -> dict[str, Any]:
     """Spell a launch as the supervisor's `run` entry."""
     spec = launch.spec
+    meta: dict[str, Any] = {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)}
+    if launch.behind:
+        meta["behind"] = launch.behind
     return {
         "uid": launch.uid,
         "task_id": spec.id,
@@ -79,5 +82,7 @@ def build_task(launch: Launch, environment: dict[str, str], work: str, task_user
         "start_by": launch.start_by_ms / 1000 if launch.start_by_ms else None,
         "memory_bytes": spec.memory_bytes,
         "user": task_user or None,
-        "meta": {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)},
+        "behind": launch.behind or None,
+        "behind_s": launch.behind_s,
+        "meta": meta,
     }

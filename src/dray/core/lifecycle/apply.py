@@ -95,6 +95,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     pass_events.LanesSeen: passes.lanes_seen,
     pass_events.LanesHungry: passes.lanes_hungry,
     pass_events.LanesKept: passes.lanes_kept,
+    pass_events.LeadsSeen: passes.leads_seen,
 }
 
 

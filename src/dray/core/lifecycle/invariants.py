@@ -21,7 +21,10 @@ from dray.core.model.specs.resources import WHOLE
 
 def problems(state: State) -> list[str]:
     """Every invariant that does not hold, in words; empty when all is well."""
-    checks = (_tasks, _jobs, _attempts, _columns, _capacity, _backlog, _parties, _gates, _receipts, _resuming)
+    checks = (
+        *(_tasks, _jobs, _attempts, _followers, _columns, _capacity),
+        *(_backlog, _parties, _gates, _receipts, _resuming),
+    )
     return [problem for check in checks for problem in check(state)]
 
 
@@ -61,7 +64,7 @@ def _jobs(state: State) -> Iterator[str]:
 
 def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
     running = sum(1 for task in tasks if task.state is JobState.RUNNING)
-    live = len(state.live_of.get(job.id, ()))
+    live = sum(1 for uid in state.live_of.get(job.id, ()) if not state.attempts[uid].behind)
     held = sum(1 for task in tasks if task.current)
     if job.calls:
         lanes = [state.attempts[uid] for uid in state.live_of.get(job.id, ())]
@@ -136,7 +139,7 @@ def _attempts(state: State) -> Iterator[str]:
     current: dict[tuple[str, int], str] = {}
     for uid, attempt in state.attempts.items():
         held = uid in state.held.get(attempt.worker, ())
-        if held != attempt.phase.live:
+        if held != (attempt.phase.live and not attempt.behind):
             yield f"attempt {uid} is {attempt.phase} and {'held' if held else 'not held'} by worker {attempt.worker}"
         if attempt.lane != (attempt.calls is not None) or attempt.lane != state.jobs[attempt.job_id].calls:
             yield f"attempt {uid} is a lane by half: index {attempt.index}, calls {attempt.calls}"
@@ -152,6 +155,23 @@ def _attempts(state: State) -> Iterator[str]:
             current[key] = uid
         elif attempt.phase.live and not attempt.cancel:
             yield f"attempt {uid} is {attempt.phase}, nobody's current attempt, and was not asked to stop"
+
+
+def _followers(state: State) -> Iterator[str]:
+    """Whoever stands behind another is the only one there, and of the same job, worker and ask."""
+    behind = {uid: attempt.behind for uid, attempt in state.attempts.items() if attempt.behind}
+    known = {uid: ahead for ahead, uid in state.followers.items()}
+    if behind != known or len(known) != len(state.followers):
+        yield f"attempts stand behind others as {behind}, and are known to as {known}"
+    for uid, ahead in behind.items():
+        attempt, other = state.attempts[uid], state.attempts.get(ahead)
+        if other is None or not other.phase.live or not attempt.phase.live:
+            yield f"attempt {uid} ({attempt.phase}) stands behind {ahead}, which is {other and other.phase}"
+        elif (attempt.job_id, attempt.worker, state.ask(attempt), attempt.devices) != (
+            *(other.job_id, other.worker, state.ask(other)),
+            other.devices,
+        ):
+            yield f"attempt {uid} stands behind {ahead} and could not take its place: {attempt}, {other}"
 
 
 def _columns(state: State) -> Iterator[str]:

@@ -197,7 +197,7 @@ def _release_job(state: State, job: Job) -> None:
     for key in list(_holes(state, job)):
         del state.tasks[key]
     del state.jobs[job.id]
-    state.experience.forget_calls(job.id)
+    state.experience.forget_job(job.id)
     if state.shapes.release(job.shape):
         for bucket in list(state.backlog.of_shape.get(job.shape, ())):
             state.backlog.remove_bucket(bucket)

@@ -109,7 +109,7 @@ def _silence(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> li
         # A worker that was forgotten and came back has a new timer: following the old one too would keep both going.
         return []
     rules, silence_ms = state.rules, clock.now_ms - presence.seen_ms
-    held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
+    held = [state.attempts[uid] for uid in attempts.with_followers(state, state.held.get(worker_id, ()))]
     waits = [rules.suspect_ms, rules.unknown_ms, *(attempt.lost_after_ms for attempt in held)]
     later = [presence.seen_ms + wait for wait in waits if wait > silence_ms]
     if state.braked:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dray.core.lifecycle.holding.attempts import with_followers
 from dray.core.lifecycle.state.events import (
     AttemptRevoked,
     AttemptsLost,
@@ -95,7 +96,8 @@ def remove(caller: Caller, worker_id: str, force: bool, finish: Finish) -> Decid
                 f"worker {worker_id} is connected and would be back at once: stop its agent first, or keep work away "
                 f"from it (`dray worker drain {worker_id}`)"
             )
-        held = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
+        there = with_followers(state, state.held.get(worker_id, ()))
+        held = [state.attempts[uid] for uid in there]
         if held and not force:
             raise Conflict(
                 f"worker {worker_id} may still run {_count(len(held))}: wait until it is back or given up, or give up "

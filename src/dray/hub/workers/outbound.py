@@ -168,6 +168,8 @@ class Runner:
             payload["lease_s"] = attempt.lost_after_ms / 1000
         if job.gang:
             payload["gang"] = {"generation": attempt.generation, "rank": attempt.index, "size": job.total}
+        if attempt.behind:
+            payload |= {"behind": attempt.behind, "behind_s": self._state.rules.behind_ms / 1000}
         session.push(message("job_assign", payload))
 
     def _go(self, effect: Go) -> None:

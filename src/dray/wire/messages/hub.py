@@ -68,7 +68,7 @@ class GangPlace(msgspec.Struct):
 
 
 class JobAssign(msgspec.Struct):
-    """A task to run; `spec.id` is the task id."""
+    """A task to run; `spec.id` is the task id. `behind`: once this attempt has ended, if that is within `behind_s`."""
 
     spec: JobSpec
     remaining_time: Nanoseconds
@@ -76,6 +76,8 @@ class JobAssign(msgspec.Struct):
     devices: Some[Small] = []
     lease_s: Seconds = 0
     gang: GangPlace | None = None
+    behind: Line = ""
+    behind_s: Seconds = 0
 
 
 class Peer(msgspec.Struct):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 RSS_UNIT_BYTES = 1 if os.uname().sysname == "Darwin" else 1024
 NO_EXIT_CODE = -1
 LATE = "the supervisor did not get to it in time"
+TAKES_LONG = "the one that it was to come after takes longer than was thought"
 
 
 class Stop:
@@ -73,6 +74,7 @@ class Attempt:
         "stop",
         "streams",
         "uid",
+        "wait_timer",
         "withdrawn",
     )
 
@@ -91,6 +93,7 @@ class Attempt:
         self.group: Group | None = None
         self.stop: Stop | None = None
         self.heeds = False
+        self.wait_timer: Timer | None = None
         self.limit_timer: Timer | None = None
         self.lease_timer: Timer | None = None
         self.drain_timer: Timer | None = None
@@ -160,6 +163,11 @@ def refuse_start(reason: str) -> Record:
     """It was not started, and could not have been: this worker's fault, not its own."""
     error = f"this worker could not start another process: {reason}"
     return {**make_result("failed", NO_EXIT_CODE, 0, "lost_unstarted", error), "host": True}
+
+
+def give_back() -> Record:
+    """It was not started, through nobody's fault: somebody else may have room for it."""
+    return make_result("failed", NO_EXIT_CODE, 0, "lost_unstarted", TAKES_LONG)
 
 
 def judge_stopped(reason: str, code: int, number: int, limit_s: float | None) -> Record:

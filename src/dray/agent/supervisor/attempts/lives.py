@@ -20,11 +20,14 @@ from dray.agent.supervisor.attempts.attempt import (
     NO_EXIT_CODE,
     Attempt,
     Stop,
+    give_back,
     judge_stopped,
     make_result,
     refuse_start,
 )
+from dray.agent.supervisor.attempts.followers import Followers
 from dray.agent.supervisor.attempts.orphans import Orphans, with_kin
+from dray.agent.supervisor.processes.cgroup import remove_soon
 from dray.agent.supervisor.processes.identity import HAS_PIDFD, find_members, kill_exactly, snapshot_processes
 from dray.agent.supervisor.processes.marks import VARIABLE
 from dray.agent.supervisor.processes.output import OutputLimits, OutputStream, pump_pipe
@@ -46,7 +49,6 @@ DRAIN_S = 1.0
 TOLD_SHARE = 0.5
 SURVIVOR_POLL_S = 0.05
 TABLE_FRESH_S = 0.03
-GROUP_REMOVAL_S = 0.2
 MOST_LOOKS = 100
 
 
@@ -78,6 +80,7 @@ class Runner:
         self._orphans = orphans
         self._looked = False
         self.attempts: dict[str, Attempt] = {}
+        self.followers = Followers()
 
     @property
     def wants_turn(self) -> bool:
@@ -86,7 +89,12 @@ class Runner:
     def accept(self, spec: TaskSpec, lease_ends_at: float | None = None) -> None:
         attempt = Attempt(spec, os.path.join(self._directory, spec.uid), self._limits)
         self.attempts[spec.uid] = attempt
-        self._queue.append(attempt)
+        if spec.behind in self.attempts:
+            self.followers.join(spec.uid, spec.behind)
+            late = functools.partial(self.give_back, spec.uid)
+            attempt.wait_timer = self._timers.at(time.monotonic() + spec.behind_s, late)
+        else:
+            self._queue.append(attempt)
         if spec.lease_s is not None:
             self._leases += 1
             self._arm_lease(attempt, lease_ends_at or time.monotonic() + spec.lease_s)
@@ -470,18 +478,22 @@ class Runner:
         for stream in attempt.streams:
             stream.close()
         if attempt.group is not None:
-            self._remove_group(attempt.group)
+            remove_soon(attempt.group, self._timers)
         if attempt.spec.lease_s is not None:
             self._leases -= 1
+        self._timers.cancel(attempt.wait_timer)
         del self.attempts[attempt.uid]
+        if after := self.followers.leave(attempt.uid):
+            follower = self.attempts[after]
+            self._timers.cancel(follower.wait_timer)
+            self._queue.append(follower)
         self._report.attempt_ended(attempt, result)
 
-    def _remove_group(self, group: Group) -> None:
-        """A group can be removed only a moment after its last process: keep at it, killing what is left."""
-        if not group.remove():
-            group.kill_all()
-            again = functools.partial(self._remove_group, group)
-            self._timers.at(time.monotonic() + GROUP_REMOVAL_S, again)
+    def give_back(self, uid: str) -> None:
+        """End what has not begun: somebody else may have room for it."""
+        attempt = self.attempts.get(uid)
+        if attempt is not None and not attempt.released_at:
+            self._end(attempt, give_back())
 
     # --- stopping ----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang", "
 class TaskSpec:
     __slots__ = (
         "argv",
+        "behind",
+        "behind_s",
         "cwd",
         "env",
         "epilog",
@@ -65,6 +67,9 @@ class TaskSpec:
         self.start_by = read_seconds(raw, "start_by")
         # Whether the folder it starts in is this worker's own: then it is nobody else's fault where that is missing.
         self.own_cwd = raw.get("own_cwd") is True
+        # The attempt whose place it takes when that has ended, and for how long it waits for that.
+        self.behind = _read_text(raw, "behind") or ""
+        self.behind_s = read_seconds(raw, "behind_s") or 0.0
         self.meta = raw.get("meta")
 
     def is_late(self) -> bool:

@@ -7,14 +7,19 @@ group) and the memory hierarchy of version 1. Nothing here may fail a task: with
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dray.agent.supervisor.processes.timers import Timers
+
 CGROUP_ROOT = "/sys/fs/cgroup"
+REMOVAL_S = 0.2
 
 
 def _read(path: str) -> str:
@@ -167,6 +172,13 @@ def _read_own_paths() -> Iterator[tuple[str, str]]:
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             yield controller, path
+
+
+def remove_soon(group: Group, timers: Timers) -> None:
+    """A group can be removed only a moment after its last process: keep at it, killing what is left."""
+    if not group.remove():
+        group.kill_all()
+        timers.at(time.monotonic() + REMOVAL_S, functools.partial(remove_soon, group, timers))
 
 
 def _enable_memory(own: str) -> None:

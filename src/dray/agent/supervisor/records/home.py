@@ -75,7 +75,9 @@ class Home:
         self.lock_fd = fd
 
     def note_alive(self, ticks: int) -> None:
-        os.pwrite(self.lock_fd, b"%-20d\n" % ticks, 0)
+        """Keep the last moment at which this supervisor lived; on a full disk the one before has to do."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self.lock_fd, b"%-20d\n" % ticks, 0)
 
     @property
     def is_linked(self) -> bool:

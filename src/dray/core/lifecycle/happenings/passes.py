@@ -16,6 +16,7 @@ from dray.core.lifecycle.state.pass_events import (
     LanesHungry,
     LanesKept,
     LanesSeen,
+    LeadsSeen,
     LineWatch,
     PassBegan,
     PassSettled,
@@ -124,6 +125,13 @@ def lanes_kept(state: State, event: LanesKept, clock: Clock) -> list[Effect]:
     for uid, due_ms in event.until_ms:
         state.set_timer(due_ms, "linger", uid)
         state.lingering[uid] = due_ms
+    return []
+
+
+def leads_seen(state: State, event: LeadsSeen, clock: Clock) -> list[Effect]:
+    """Look at these again once another has taken a place over."""
+    for uid in event.uids:
+        state.leads.pop(uid, None)
     return []
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.core.lifecycle.holding import moves
+from dray.core.lifecycle.holding import attempts, moves
 from dray.core.lifecycle.holding.receipts import close, lost_ms, ran_ms, receipts
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, Move, PlanDecided, Preemption
@@ -50,6 +50,9 @@ def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
     _forget_oldest(state)
     effects.append(Note("preemption_decided", job.id, data=_data(receipt)))
     for attempt, victim in zip(victims, receipt.victims, strict=True):
+        for uid in list(attempts.with_followers(state, (attempt.uid,)))[1:]:
+            # Its place is another's from now on. One that has begun meanwhile, since it ended by itself, stops as well.
+            effects += jobs.stop_attempt(state, state.attempts[uid], "revoked", 0, clock)
         effects += jobs.stop_attempt(state, attempt, "preempted", victim.grace_s, clock)
         # Each side hears of the other's user alone: whose jobs are which is told by the receipt, to those who may know.
         said = {"by": job.user, "receipt": receipt.id, "rule": receipt.rule, "grace_s": victim.grace_s}

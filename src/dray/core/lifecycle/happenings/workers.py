@@ -157,7 +157,7 @@ def _reconcile(
         for report in [_report(state, event, activity)]
     }
     # A second registration within one session may be an old one, late: it cannot testify about what came after it.
-    silent_about = () if event.again else state.held.get(event.worker, {})
+    silent_about = () if event.again else attempts.with_followers(state, state.held.get(event.worker, ()))
     held = {uid: state.attempts[uid].phase for uid in silent_about}
     reported = [report for report, _ in reports.values()]
     keep, stop, strange = [], [], []
@@ -382,7 +382,7 @@ def silent(state: State, event: WorkerSilent, clock: Clock) -> list[Effect]:
     worker.silent = True
     worker.gone_at_ms = worker.gone_at_ms or clock.at_ms
     state.touched.workers[event.worker] = None
-    for uid in list(state.held.get(event.worker, ())):
+    for uid in list(attempts.with_followers(state, state.held.get(event.worker, ()))):
         attempts.move(state, state.attempts[uid], SILENCE)
     state.touch_worker(event.worker)
     return [Note("worker_silent", worker=event.worker)]
@@ -393,7 +393,7 @@ def returned(state: State, event: WorkerReturned, clock: Clock) -> list[Effect]:
     worker = state.workers[event.worker]
     worker.silent, worker.gone_at_ms = False, 0
     state.touched.workers[event.worker] = None
-    for uid in list(state.held.get(event.worker, ())):
+    for uid in list(attempts.with_followers(state, state.held.get(event.worker, ()))):
         attempts.move(state, state.attempts[uid], RETURN)
     state.touch_worker(event.worker)
     lanes.wake_worker(state, event.worker)
@@ -439,7 +439,7 @@ def left(state: State, event: WorkerLeft, clock: Clock) -> list[Effect]:
     worker.gone_at_ms = worker.gone_at_ms or clock.at_ms
     state.touched.workers[event.worker] = None
     effects: list[Effect] = [Note("worker_left", worker=event.worker)]
-    for uid in list(state.held.get(event.worker, ())):
+    for uid in list(attempts.with_followers(state, state.held.get(event.worker, ()))):
         if state.attempts[uid].phase is Phase.ASSIGNED:
             effects += results.revoked(state, AttemptRevoked(uid, "its worker said goodbye"), clock)
     return effects

@@ -18,6 +18,9 @@ def may_yield(state: State, worker: str, uid: str) -> Attempt | None:
     attempt = state.attempts.get(uid)
     if attempt is None or attempt.worker != worker or not attempt.phase.live or attempt.yielded:
         return None
+    if attempt.behind:
+        # What it runs in is still another's, by all that is known here.
+        return None
     return attempt
 
 

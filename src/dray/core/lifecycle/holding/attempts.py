@@ -2,9 +2,12 @@
 
 Keeps rooms, quotas and meters in step with the phase. What an end means for the task is concluded in `tasks.results`.
 A pair that is not in the table changes nothing: it is a duplicate, or comes from an attempt whose time is over.
+An attempt that stands behind another lives and holds nothing: it takes over what that one held when it has ended.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 
 from dray.core.lifecycle.state.columns import kind_of
 from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed
@@ -64,37 +67,115 @@ def move(state: State, attempt: Attempt, trigger: str) -> bool:
     before, attempt.phase = attempt.phase, after
     state.touched.attempts[attempt.uid] = None
     if before.live != after.live:
-        hold(state, attempt, 1 if after.live else -1)
-        if not after.live and not attempt.lane:
+        if after.live:
+            hold(state, attempt, 1)
+            return True
+        _let_go(state, attempt)
+        if not attempt.lane:
             state.ends[after] = state.ends.get(after, 0) + 1
     return True
 
 
+def _let_go(state: State, attempt: Attempt) -> None:
+    """Give back what an ended attempt held, or pass it on to whoever stands behind it."""
+    ahead, uid = attempt.behind, state.followers.pop(attempt.uid, "")
+    if ahead and attempt.started:
+        # It ran before the end of the one ahead of it was heard of: a start is counted, and no room.
+        job, ask = state.jobs[attempt.job_id], state.ask(attempt)
+        attempt.assigned_ms = max(attempt.assigned_ms, attempt.started_ms)
+        account(state, job, attempt, ask, 1, start=True)
+        account(state, job, attempt, ask, -1, start=False)
+    if not uid:
+        hold(state, attempt, -1)
+        attempt.behind = ""
+        state.taken_over.pop(attempt.uid, None)
+        return
+    follower = state.attempts[uid]
+    state.touched.attempts[uid] = None
+    if ahead:
+        hold(state, attempt, -1)
+        attempt.behind, follower.behind = "", ahead
+        state.followers[ahead] = uid
+        return
+    _list(state, attempt, -1)
+    state.taken_over[uid] = state.taken_over.pop(attempt.uid, attempt.assigned_ms)
+    follower.behind, follower.assigned_ms = "", state.now_ms
+    state.leads[uid] = None
+    if attempt.yielded:
+        _book(state, attempt, -1, start=False)
+        _book(state, follower, 1, start=True)
+        return
+    # It holds the same: nobody gains or loses room.
+    held, job, ask = state.held[attempt.worker], state.jobs[attempt.job_id], state.ask(attempt)
+    del held[attempt.uid]
+    held[uid] = None
+    account(state, job, attempt, ask, -1, start=False)
+    account(state, job, follower, ask, 1, start=True)
+
+
+def may_follow(state: State, job: Job, lead: Attempt | None, worker: str) -> bool:
+    """Whether a task of a job can stand directly behind this attempt: it would hold the same, and nobody does yet."""
+    if lead is None or lead.uid in state.followers or lead.cancel or not lead.phase.live:
+        return False
+    return (lead.job_id, lead.shape, lead.worker) == (job.id, job.shape, worker) and not lead.lane
+
+
+def with_followers(state: State, uids: Iterable[str]) -> Iterator[str]:
+    """These attempts, and those that stand behind them."""
+    for uid in uids:
+        yield uid
+        while uid := state.followers.get(uid, ""):
+            yield uid
+
+
 def may_return(state: State, attempt: Attempt) -> bool:
-    """Whether a lost attempt could hold its place again: its cards were not given away meanwhile."""
+    """Whether a lost attempt could hold its place again: neither its cards nor its part of the array's own cap were
+    given away meanwhile.
+    """
+    job = state.jobs[attempt.job_id]
+    if job.limit and job.live >= job.limit:
+        return False
     share = state.ask(attempt).gpu_milli
     used = state.columns.card_used[state.columns.row_of[attempt.worker]]
     return all(used.get(index, 0) + share <= WHOLE for index in attempt.devices)
 
 
 def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None:
-    """Book or give back what an attempt holds on its worker. `start`: it was placed just now."""
-    uid, job_id, worker, touched = attempt.uid, attempt.job_id, attempt.worker, state.touched
-    job = state.jobs[job_id]
-    job.live += sign
+    """Book or give back what an attempt holds on its worker, if anything. `start`: it was placed just now."""
+    _list(state, attempt, sign)
+    if not attempt.behind:
+        _book(state, attempt, sign, start)
+    elif sign > 0:
+        state.followers[attempt.behind] = attempt.uid
+    else:
+        del state.followers[attempt.behind]
+
+
+def _list(state: State, attempt: Attempt, sign: int) -> None:
+    uid, job_id, touched = attempt.uid, attempt.job_id, state.touched
     touched.jobs[job_id] = touched.tasks[job_id, attempt.index] = None
-    held, live = state.held.get(worker), state.live_of.get(job_id)
-    if held is None:
-        held = state.held[worker] = {}
+    live = state.live_of.get(job_id)
     if live is None:
         live = state.live_of[job_id] = {}
     if sign > 0:
-        held[uid] = live[uid] = None
+        live[uid] = None
     else:
-        del held[uid], live[uid]
+        del live[uid]
         state.progress.pop(uid, None)
         if not live:
             del state.live_of[job_id]
+
+
+def _book(state: State, attempt: Attempt, sign: int, start: bool) -> None:
+    job, worker = state.jobs[attempt.job_id], attempt.worker
+    job.live += sign
+    held = state.held.get(worker)
+    if held is None:
+        held = state.held[worker] = {}
+    if sign > 0:
+        held[attempt.uid] = None
+    else:
+        del held[attempt.uid]
         if job.limit:
             # The array's own cap held it back, not a lack of room: no worker need gain any for the next one to start.
             state.backlog.wake(job.shape)
@@ -179,6 +260,10 @@ def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) ->
 
 def count_anew(state: State, attempt: Attempt) -> None:
     """Count an attempt from this moment on: it is sent again."""
+    if attempt.behind:
+        attempt.assigned_ms = state.now_ms
+        state.touched.attempts[attempt.uid] = None
+        return
     job, ask, now_ms = state.jobs[attempt.job_id], state.ask(attempt), state.now_ms
     party = state.parties.all[job.party]
     for sign in (-1, 1):
@@ -201,6 +286,8 @@ def change_party(state: State, job: Job) -> None:
         return
     for uid in state.live_of.get(job.id, ()):
         attempt = state.attempts[uid]
+        if attempt.behind:
+            continue
         ask = state.ask(attempt)
         for party, sign in ((before, -1), (after, 1)):
             _count(state, party, attempt, ask, sign)

@@ -18,8 +18,13 @@ NEVER_BEGAN = "lost_unstarted"
 
 
 def refused(state: State, attempt: Attempt, clock: Clock) -> None:
-    """A worker did not start what it was given, and nobody had asked for it back."""
+    """A worker did not start what it was given, and nobody had asked for it back.
+
+    What was to wait for another's end is given back whenever that takes long: no refusal.
+    """
     presence, rules = state.presence[attempt.worker], state.rules
+    if attempt.fed_ms and not attempt.lane:
+        return
     if attempt.cancel or attempt.started or attempt.assigned_ms < presence.paused_until_ms:
         return
     pause_ms = min(rules.pause_ms << min(presence.refusals, 30), rules.longest_pause_ms)

@@ -35,7 +35,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One task given to one worker by a plan."""
+    """One task given to one worker by a plan; `behind`: to take the place of this attempt when that has ended."""
 
     job_id: str
     index: int
@@ -43,6 +43,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     worker: str
     devices: tuple[int, ...] = ()
     variant: int = 0
+    behind: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

@@ -38,6 +38,7 @@ class Experience:
         self.runtimes: dict[tuple[str, str], tuple[float, int]] = {}
         self.spans = Spans()
         self.calls: dict[str, float] = {}
+        self.tasks: dict[str, float] = {}
         self.shapes: dict[Asks, int] = {}
         self.placed_ever = self._placed = self._fresh = 0
         self._typical: tuple[tuple[Asks, int], ...] = ()
@@ -62,6 +63,13 @@ class Experience:
             self._time(job.name, gpu_type, attempt.wall_s)
         if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
             self.spans.learn(kind_of_work(job), max(1, attempt.span_ms), attempt.limit_ms)
+            if job.total > 1 and not job.gang:
+                self._time_task(job, attempt)
+
+    def _time_task(self, job: Job, attempt: Attempt) -> None:
+        """Take in how long one task of an array took, in µs; recent ones count for more."""
+        took = attempt.wall_s * 1e6 if 0 < attempt.wall_s < LONGEST_S else attempt.span_ms * 1000.0
+        self.tasks[job.id] = (3 * self.tasks.get(job.id, took) + took) / 4
 
     def learn_calls(self, job: Job, count: int, wall_us: int) -> None:
         """Take in how long some calls of a job took together; recent ones count for more."""
@@ -71,9 +79,10 @@ class Experience:
         self.calls[job.id] = mean if known is None else (known + mean) / 2
         self.spans.learn(kind_of_work(job), max(1, round(mean / 1000)), job.limit_ms)
 
-    def forget_calls(self, job_id: str) -> None:
-        """Drop what is known of the calls of a job that is gone."""
+    def forget_job(self, job_id: str) -> None:
+        """Drop what is known of the calls, or of the tasks, of a job that is gone."""
         self.calls.pop(job_id, None)
+        self.tasks.pop(job_id, None)
 
     def learn_placed(self, asks: Asks, count: int) -> None:
         """Count placed tasks of one shape."""

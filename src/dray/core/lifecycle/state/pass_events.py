@@ -94,6 +94,12 @@ class LanesKept(NamedTuple):
     until_ms: tuple[tuple[str, int], ...]
 
 
+class LeadsSeen(NamedTuple):
+    """Attempts that may have got more behind them were looked at."""
+
+    uids: tuple[str, ...]
+
+
 PassSignal = (
     TurnBegan
     | Braked
@@ -105,4 +111,5 @@ PassSignal = (
     | LanesSeen
     | LanesHungry
     | LanesKept
+    | LeadsSeen
 )

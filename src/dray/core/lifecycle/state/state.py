@@ -5,7 +5,9 @@ signal (presence, progress, polls, resuming, accept_lag_ms: how late assignments
 attempts of tasks ended in which phase), learnt in passing (experience) or a cache that can be derived (columns,
 backlog, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
 first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
-than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened).
+than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened;
+followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place goes
+from one attempt to the next).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -99,6 +101,7 @@ class State:
         self.progress: dict[str, Progress] = {}
         self.held: dict[str, dict[str, None]] = {}
         self.live_of: dict[str, dict[str, None]] = {}
+        self.followers: dict[str, str] = {}
         self.requeued_of: dict[str, dict[int, None]] = {}
         self.dependents: dict[str, dict[str, None]] = {}
         self.newest: dict[tuple[str, str, int], str] = {}
@@ -120,6 +123,8 @@ class State:
         self.hungry: dict[str, None] = {}
         self.busy: dict[str, None] = {}
         self.lingering: dict[str, int] = {}
+        self.leads: dict[str, None] = {}
+        self.taken_over: dict[str, int] = {}
         self.spent_on: dict[str, int] = {}
         self.resuming: dict[str, None] = {}
         self.task_waiters: dict[str, dict[int, dict[str, None]]] = {}

@@ -34,3 +34,5 @@ class Rules:
     open_idle_ms: int = 60_000
     linger_ms: int = 50
     slice_ms: int = 1_000
+    ahead_ms: int = 25
+    behind_ms: int = 250

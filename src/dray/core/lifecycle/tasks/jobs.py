@@ -194,9 +194,11 @@ def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool
 
 def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Effect]:
     """Give one waiting task a new attempt on one worker."""
-    uid, index, name = placement.uid, placement.index, placement.worker
+    uid, index, name, behind = placement.uid, placement.index, placement.worker, placement.behind
     worker = state.workers.get(name)
     if job.barred or worker is None or uid in state.attempts:
+        return []
+    if behind and not attempts.may_follow(state, job, state.attempts.get(behind), name):
         return []
     if job.calls:
         return _open_lane(state, job, worker, placement, clock)
@@ -218,6 +220,8 @@ def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Ef
         assigned_at_ms=clock.at_ms,
         limit_ms=max(1000, job.limit_ms - task.used_ms) if job.limit_ms else 0,
         lost_after_ms=job.lost_after_ms,
+        behind=behind,
+        fed_ms=clock.now_ms if behind else 0,
     )
     counters, number = state.counters, (attempt.fence & LAST_ATTEMPT) + 1
     counters.next_attempt = max(counters.next_attempt, number)
@@ -228,6 +232,8 @@ def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Ef
     state.attempts[uid] = attempt
     state.newest[name, job.id, index] = uid
     attempts.hold(state, attempt, 1, start=True)
+    if not behind and job.id in state.experience.tasks:
+        state.leads[uid] = None
     _spend_credit(state, name)
     state.touched.attempts[uid] = None
     arm_accept(state, attempt, worker, clock)

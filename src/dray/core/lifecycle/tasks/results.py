@@ -149,7 +149,7 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
     if attempt.lane:
         return calls.lane_ended(state, attempt, outcome, clock)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
-    assigned_ms = attempt.assigned_ms
+    assigned_ms = attempt.fed_ms or attempt.assigned_ms
     if attempt.phase is Phase.LOST:
         jobs.adopt(state, job, task, attempt, clock)
     if not attempt.phase.live:

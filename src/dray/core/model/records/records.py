@@ -188,6 +188,9 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     the order given. `calls` are those given and not ended, by index with the number of the try; below 0: cancelled, and
     not confirmed gone. `fed_ms`: when it was last given any. `yielded`: an attempt, of a task or a lane, that waits for
     others and has given its slot and cores up meanwhile.
+
+    `behind`: the attempt, of its own job and on its own worker, whose place it takes when that one has ended; it holds
+    nothing until then. `fed_ms` says when it was given out so, and stays.
     """
 
     uid: str
@@ -232,6 +235,7 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     yielded: bool = False
     fed_ms: int = 0
     last: str = ""
+    behind: str = ""
 
     @property
     def span_ms(self) -> int:

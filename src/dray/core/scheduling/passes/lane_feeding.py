@@ -170,7 +170,7 @@ def may_feed(state: State, job: Job, lane: Attempt) -> bool:
         return False
     if state.now_ms - lane.assigned_ms < state.rules.slice_ms:
         return True
-    return not (others_wait(state, job) or _is_spent(state, job))
+    return not (others_wait(state, job) or is_spent(state, job))
 
 
 def others_wait(state: State, job: Job) -> bool:
@@ -184,7 +184,7 @@ def others_wait(state: State, job: Job) -> bool:
     return bucket.entries[bucket.head].job_id != job.id
 
 
-def _is_spent(state: State, job: Job) -> bool:
+def is_spent(state: State, job: Job) -> bool:
     """Whether a budget that its work is charged to is used up."""
     return any(
         isinstance(gate, QuotaGate) and gate.hard_ms and gate.used_ms(state.now_ms) >= gate.hard_ms

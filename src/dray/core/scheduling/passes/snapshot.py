@@ -65,7 +65,8 @@ def pack_scene(state: State, clock: Clock, most: int, guests: Sequence[Job] = ()
     head.spans, head.shares = dict(state.experience.spans.by_name), list(state.experience.spans.shares)
     head.calls = dict(state.experience.calls)
     head.jobs = list(guests)
-    live = [attempt for attempt in state.attempts.values() if attempt.phase.live]
+    # Without those that stand behind others: they wait for moments.
+    live = [attempt for attempt in state.attempts.values() if attempt.phase.live and not attempt.behind]
     workers = list(state.workers.values())
     yield _encode(head)
     for first in range(0, len(workers), PIECE):

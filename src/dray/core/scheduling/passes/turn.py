@@ -1,4 +1,4 @@
-"""One turn of the core after what has come in was folded: timers, lanes, the pass, lanes again.
+"""One turn of the core after what has come in was folded: timers, lanes, the pass, lanes again, what queues behind.
 
 The hub, forecasts, replays and tests go this one way and differ in how they fold: each event is to be folded in before
 the next is asked for. A forecast and a replay, which feed lanes in their own way or not at all, take the pass alone.
@@ -17,6 +17,7 @@ from dray.core.lifecycle.timers import Reasons, due
 from dray.core.scheduling.claims.reservations import find_stale
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
 from dray.core.scheduling.passes.planning import Plan, is_due, plan, settle_plan
+from dray.core.scheduling.passes.queueing_behind import line_up
 
 Fold = Callable[[Event], Any]
 TIMERS, CALLS, PASS = "timers", "calls", "pass"
@@ -67,7 +68,7 @@ def take_turn(
     skip: Container[str] = (),
     enter: Callable[[str], None] = lambda stage: None,
 ) -> bool:
-    """Timers, lanes, one pass, lanes again; gives whether another pass is due at once.
+    """Timers, lanes, one pass, lanes again, what queues behind; gives whether another pass is due at once.
 
     `skip` names stages that are left out because they failed again and again; `enter` hears which one is under way.
     """
@@ -88,5 +89,9 @@ def take_turn(
     enter(CALLS)
     if CALLS not in skip:
         for step in feed(state):
+            fold(step)
+    enter(PASS)
+    if PASS not in skip:
+        for step in line_up(state):
             fold(step)
     return passed is not None and passed.again

@@ -17,7 +17,8 @@ class Spreading:
         self._label, self.by_label = label, bool(label)
         self._count: dict[str, int] = {}
         for uid in state.live_of.get(job_id, ()):
-            self.add(state.columns.row_of[state.attempts[uid].worker])
+            if not (attempt := state.attempts[uid]).behind:
+                self.add(state.columns.row_of[attempt.worker])
 
     def add(self, row: int) -> None:
         """One more task of the job on a worker."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.sim.faults.mutants.behind import BEHIND
 from dray.sim.faults.mutants.calls import CALLS
 from dray.sim.faults.mutants.control import CONTROL
 from dray.sim.faults.mutants.gangs import GANGS
@@ -314,8 +315,8 @@ WORKERS = (
         "late-registration-believed",
         "A registration that arrives twice testifies about what came after it.",
         _WORKERS + "_reconcile",
-        "() if event.again else state.held",
-        "state.held",
+        "() if event.again else attempts.with_followers(",
+        "attempts.with_followers(",
     ),
     _one(
         "credit-added",
@@ -532,6 +533,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *SAVES,
     *CONTROL,
     *POLICIES,
+    *BEHIND,
     *CALLS,
     *SHY,
     *STARTS,

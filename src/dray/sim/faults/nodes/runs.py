@@ -162,8 +162,13 @@ class Runs:
         """A base-only worker could not take a task on: a failure without a run."""
         self.refused.add((worker, task_id))
 
-    def hand_back(self, machine: str) -> None:
-        """A machine gives back what it did not start: now and then, or it would eat the queue."""
+    def hand_back(self, machine: str, uid: str) -> None:
+        """A machine gives back what it did not start: now and then, or it would eat the queue.
+
+        What was to come after others is given back with them, and whenever those take long.
+        """
+        if (known := self._known(uid)) is not None and known.fed_ms and not known.lane:
+            return
         recent = self.unstarted.setdefault(machine, deque(maxlen=MOST_UNSTARTED))
         recent.append(self._world.now_ms)
         if len(recent) == MOST_UNSTARTED and recent[-1] - recent[0] < STORM_MS:

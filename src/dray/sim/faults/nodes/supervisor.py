@@ -14,6 +14,8 @@ import msgspec
 from dray.agent.decide.calls import is_runner
 from dray.agent.decide.effects import Probe
 from dray.agent.decide.machine import Launch, gang_meta
+from dray.agent.supervisor.attempts.attempt import give_back
+from dray.agent.supervisor.attempts.followers import Followers
 from dray.core.model.specs.resources import WHOLE
 from dray.sim.faults.nodes.runner import RunnerHost
 from dray.sim.faults.nodes.runs import NEVER_MS, Behaviour, CallRuns, Execution, Runs
@@ -31,6 +33,7 @@ class Record(msgspec.Struct):
     meta: dict[str, Any]
     phase: str = "accepted"
     intended: bool = False
+    began: bool = False
     exit: dict[str, Any] | None = None
     acked: bool = False
 
@@ -73,6 +76,8 @@ class Supervisor:
         self.records: dict[str, Record] = {}
         self.processes: dict[str, Process] = {}
         self.prepared: dict[str, tuple[Launch, int]] = {}
+        self.followers = Followers()
+        self._waiting: dict[str, Launch] = {}
         self.life = 1
         self.alive = True
         self.tell: Callable[[dict[str, Any]], None] = lambda event: None
@@ -155,9 +160,31 @@ class Supervisor:
     def run(self, launch: Launch) -> None:
         """Journal it, start it, say both; an attempt that is known is only told of again."""
         record = self._take_on(launch)
-        if record is not None:
+        if record is None:
+            return
+        ahead = self.records.get(launch.behind)
+        if launch.behind and (ahead is None or ahead.phase == "exited") and not (ahead and ahead.began):
+            self._record_exit(record, give_back())
+            return
+        if ahead is None or ahead.phase == "exited":
             self.tell({"ev": "accepted", "uids": [launch.uid]})
             self._start_soon(record, launch)
+            return
+        self._world.counts["waited behind another"] += 1
+        self.followers.join(launch.uid, launch.behind)
+        self._waiting[launch.uid] = launch
+        self._world.at(round(1000 * launch.behind_s), self._give_back, self.life, record)
+
+    def _take_over(self, record: Record, launch: Launch) -> None:
+        if self._is_late(launch):
+            self._record_exit(record, _unable())
+        else:
+            self._start_soon(record, launch)
+
+    def _give_back(self, life: int, record: Record) -> None:
+        if life == self.life and record.uid in self.followers:
+            self._world.counts["given back by one that waited"] += 1
+            self._record_exit(record, give_back())
 
     def prepare(self, launch: Launch) -> None:
         """Journal a member of a gang and hold it."""
@@ -194,6 +221,8 @@ class Supervisor:
         if launch.uid in self.denied:
             self._world.fail(f"{self._machine} starts {launch.uid}, of which it said that it never will")
         meta = {"pool": launch.spec.slot_pool or launch.spec.type, "devices": list(launch.devices)}
+        if launch.behind:
+            meta["behind"] = launch.behind
         record = self.records[launch.uid] = Record(launch.uid, launch.spec.id, meta)
         return record
 
@@ -212,7 +241,7 @@ class Supervisor:
             self.tell({"ev": "exited", "items": [{"uid": record.uid, **(record.exit or {})}]})
         elif record.phase == "running":
             self.tell({"ev": "started", "items": [{"uid": record.uid, "pid": 1, "started_at": 1.0}]})
-        else:
+        elif record.uid not in self.followers:
             self.tell({"ev": "accepted", "uids": [record.uid]})
 
     def _intend(self, life: int, record: Record) -> None:
@@ -228,7 +257,7 @@ class Supervisor:
             return
         if launch.uid in self.denied:
             self._world.fail(f"{self._machine} starts {launch.uid}, of which it said that it never will")
-        record.phase = "running"
+        record.phase, record.began = "running", True
         limit = None if launch.limit_s is None else round(launch.limit_s * 1000)
         lease = None if launch.lease_s is None else round(launch.lease_s * 1000)
         behaviour, grace = self._behave(launch.spec.id), round(launch.grace_s * 1000)
@@ -348,6 +377,10 @@ class Supervisor:
     def _record_exit(self, record: Record, exit_: dict[str, Any]) -> None:
         record.phase, record.exit = "exited", exit_
         self.processes.pop(record.uid, None)
+        self._waiting.pop(record.uid, None)
+        if after := self.followers.leave(record.uid):
+            self._world.counts["took a place over"] += 1
+            self._take_over(self.records[after], self._waiting.pop(after))
         self.tell({"ev": "exited", "items": [{"uid": record.uid, **exit_}]})
 
     def stop_for_hub(self, uid: str, reason: str, grace_ms: int) -> None:
@@ -386,6 +419,8 @@ class Supervisor:
                 self._runs.end(process.execution, "killed")
         self.processes.clear()
         self.prepared.clear()
+        self._waiting.clear()
+        self.followers = Followers()
         self.refused.clear()
         self.runners.end_all()
         for uid, record in self.records.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from dray.core.lifecycle.state.timings import Rules
 from dray.errors import NoSpace
 from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.runs import Behaviour
@@ -31,6 +32,7 @@ class Clients:
         self.still_open: dict[str, None] = {}
         self._arrays: dict[str, None] = {}
         # Drawn apart, so that a world without gangs is what it always was.
+        self._array_draw = random.Random(f"arrays of {world.seed}")
         self._gang_draw = random.Random(f"gangs of {world.seed}")
         self._has_gangs = self._gang_draw.random() < GANG_WORLDS
         for number in range(world.size.jobs):
@@ -48,9 +50,16 @@ class Clients:
         duration = rng.randint(20_000, 400_000) if rng.random() < long_ones else rng.randint(1, 8000)
         failing = rng.random() < 0.2 or task_id.startswith(DOOMED)
         duration = self.site.stretch(duration)
+        if self._has_long_arrays and duration <= 8000:
+            duration = 1 + duration // 8
         return Behaviour(
             duration, "failed" if failing else "succeeded", 1 if failing else 0, rng.random() < 0.7
         )
+
+    @property
+    def _has_long_arrays(self) -> bool:
+        """Where tasks may stand behind others there are arrays of many short ones."""
+        return self._hub.rules.ahead_ms != Rules().ahead_ms
 
     def _draw(self, number: int) -> dict[str, Any]:
         rng = self._world.rng
@@ -76,6 +85,8 @@ class Clients:
         elif rng.random() < 0.25:
             spec["overlap"] = "fenced"
         self._draw_needs(spec)
+        if self._has_long_arrays and "array" in spec:
+            spec["array"]["last"] += self._array_draw.randint(0, 20)
         if self._has_gangs and "array" not in spec and self._gang_draw.random() < GANG_SHARE:
             self._draw_gang(spec)
         if rng.random() < 0.3:

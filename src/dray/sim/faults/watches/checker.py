@@ -166,7 +166,10 @@ class Checker:
             how = {"time_limit": "failed", "requeued": "requeued"}.get(attempt.cancel, attempt.phase.value)
             how = how if attempt.phase is not Phase.LOST else "lost"
             self.account.tries[attempt.job_id, attempt.index, attempt.no] = (how, attempt.saved_ms)
-        fresh = [a for a in touched if a.uid not in self._placed and a.phase is Phase.ASSIGNED]
+        # One that stands behind another takes no room: its worker's slots are watched where it runs.
+        fresh = [
+            a for a in touched if a.uid not in self._placed and a.phase is Phase.ASSIGNED and not a.behind
+        ]
         self._policy.committed(life, touched, fresh)
         self._rooms.committed(life, fresh)
         for attempt in touched:
@@ -235,6 +238,8 @@ class Checker:
         worker, presence = state.workers[attempt.worker], state.presence[attempt.worker]
         if worker.draining:
             self._world.fail(f"attempt {attempt.uid} was placed on {worker.id}, which is drained")
+        if attempt.behind:
+            return
         asks = [
             state.ask(other) for uid in state.held[worker.id] if not (other := state.attempts[uid]).yielded
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dray.core.lifecycle.happenings.workers import LONGEST_LOOK_MS
+from dray.core.lifecycle.holding.attempts import with_followers
 from dray.core.model.records.records import Attempt, Phase
 from dray.sim.faults.nodes.hub_life import HOUSEKEEPING_MS, HubLife
 from dray.sim.faults.nodes.runs import Runs
@@ -78,7 +79,7 @@ def _losses(life: HubLife) -> Iterator[str]:
         return
     for worker, held in state.held.items():
         silent_ms = min(age_ms, now_ms - life.heard_ms.get(worker, life.began_ms))
-        for uid in held:
+        for uid in with_followers(state, held):
             attempt = state.attempts[uid]
             if attempt.phase is not Phase.ASSIGNED and silent_ms > attempt.lost_after_ms + SLACK_MS:
                 yield f"attempt {uid} is still {attempt.phase} after {silent_ms} ms of silence of {worker}"

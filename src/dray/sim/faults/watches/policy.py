@@ -77,7 +77,7 @@ class PolicyWatch:
     def _note_usage(self, state: State, touched: list[Attempt]) -> None:
         for attempt in touched:
             job, ask = state.jobs.get(attempt.job_id), state.ask(attempt)
-            if job is None or not ask.gpus:
+            if job is None or not ask.gpus or attempt.behind:
                 continue
             usage = self._usage.get(attempt.uid)
             if usage is None:
@@ -163,7 +163,8 @@ class PolicyWatch:
                 1
                 for job_id, uids in state.live_of.items()
                 if has_label(state.jobs[job_id], cap.label)
-                for _ in uids
+                for uid in uids
+                if not state.attempts[uid].behind
             )
             if live > cap.most:
                 self._world.fail(

@@ -330,7 +330,7 @@ class RoomWatch:
             for job_id, uids in state.live_of.items()
             if state.jobs[job_id].user == user
             for uid in uids
-            if uid not in without
+            if uid not in without and not state.attempts[uid].behind
         )
 
     def _check_cycle(self, receipt: Receipt, victim: Victim) -> None:
