@@ -100,6 +100,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "blob_cache_bytes": "large values kept on the worker's disk",
         "reconnect_min_s": "first wait before dialling again",
         "reconnect_max_s": "longest wait before dialling again; the real one is drawn between 0 and the limit",
+        "sample_s": "how often what attempts use of cores, memory and cards is looked at; 0: never",
         "start_within_s": "what the supervisor has not started so long after it was given never starts, and goes back",
         "result_resend_s": "when a result that was not acknowledged is sent again; the last span repeats",
         "log_window_bytes": "output sent ahead of the hub's acknowledgement",

@@ -146,6 +146,7 @@ class AgentConfig:
     reconnect_max_s: float = 30.0
     result_resend_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
     start_within_s: float = 10.0
+    sample_s: float = 10.0
     log_window_bytes: int = 1 * MIB
     output_bytes: int = 64 * MIB
     terminal_s: float = 7 * DAY_S

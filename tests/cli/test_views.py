@@ -343,3 +343,18 @@ def test_what_was_asked_for_stands_beside_what_was_used():
     assert "you asked 64G of memory, used 3G" in draw_job(job)
     assert "you asked" not in draw_job({**job, "attempts": [{}]})
     assert "you asked" not in draw_job({**job, "spec": {}})
+
+
+def test_cores_and_cards_stand_beside_what_was_asked_for_too():
+    usage = {"wall_s": 100, "cpu_s": 150, "gpu_s": 40.0, "gpu_seen_s": 160.0, "max_gpu_bytes": 6 << 30}
+    job = {
+        "id": "j",
+        "state": "running",
+        "spec": {"cpu_milli": 8000},
+        "attempts": [{"devices": [0, 1], "usage": usage}],
+    }
+    assert "you asked 8 cores, used 1.50 in the mean; its GPUs were busy for 25% of the time" in draw_job(job)
+    assert "with at most 6G of their memory" in draw_job(job)
+    unseen = {"devices": [0], "usage": {"wall_s": 100, "gpu_s": None, "gpu_seen_s": 0}}
+    assert "how busy its GPUs were is not known" in draw_job({**job, "attempts": [unseen]})
+    assert "in the mean" not in draw_job({**job, "attempts": [unseen]})

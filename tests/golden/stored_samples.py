@@ -67,6 +67,9 @@ OUTCOME = Outcome(
     value=b"\x80",
     digest="sha256:00",
     last="MemoryError",
+    gpu_s=3.5,
+    gpu_seen_s=4.5,
+    max_gpu_bytes=2048,
 )
 FACTS: list[Fact] = [
     JobsSubmitted((NewJob("job", "ann", b"\x80"), NewJob("other", "bob", b"\x81", ("ok:job",), "it failed"))),
@@ -315,6 +318,9 @@ ATTEMPT = Attempt(
     fed_ms=11,
     last="MemoryError",
     behind="2-3",
+    gpu_s=3.5,
+    gpu_seen_s=4.5,
+    max_gpu_bytes=2048,
 )
 WORKER = Worker(
     id="worker-1",

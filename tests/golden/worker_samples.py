@@ -24,6 +24,7 @@ from dray.wire.messages.worker import (
     OfferedGpus,
     ReadyForWork,
     Register,
+    RunningUsage,
     ServiceHealth,
     Usage,
     WorkerListRequest,
@@ -183,7 +184,7 @@ EXTENDED = [
             "usage": {"cpu": 0.5},
             "devices": [DEVICE],
         },
-        Heartbeat("worker-1", SLOTS_READ, None, ["1-4"], "1-3", Usage(), [CARD_READ]),
+        Heartbeat("worker-1", SLOTS_READ, None, ["1-4"], "1-3", RunningUsage(), [CARD_READ]),
     ),
     Sample(
         "ready_for_work",

@@ -25,6 +25,7 @@ from dray.agent.runners.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
 from dray.agent.supervisor.records.home import Home as SupervisorHome
 from dray.agent.tasks.aside import do_aside
+from dray.agent.usage.sampling import keep_sampling
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
 from dray.core.model.units import GB, format_bytes
@@ -114,6 +115,9 @@ async def _serve(config: AgentConfig, held: Hold, told: asyncio.Event) -> None:
         asyncio.create_task(_keep_detecting(config, machine)),
         asyncio.create_task(_watch_home(config, held)),
     ]
+    if config.sample_s:
+        sampling = keep_sampling(machine, home, config.sample_s, real=not config.fake)
+        tasks.append(asyncio.create_task(sampling))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     print(

@@ -78,10 +78,14 @@ def known_to_hub(ack: Ack) -> set[str]:
     return {*ack.keep, *ack.stop, *ack.log_offsets, *counted}
 
 
-def result_of(attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
-    """Spell an exit as the message that reports it."""
+def result_of(attempt: Running, item: dict[str, Any], use: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Spell an exit as the message that reports it; `use` is what was seen of it while it ran."""
     out = item.get("out") or {}
     usage = dict(item.get("usage") or {})
+    for name, amount in (use or {}).items():
+        if name != "cards":
+            # The kernel knows what ended and was waited for, a look also sees what was not.
+            usage[name] = max(amount, usage.get(name) or 0)
     usage |= {f"{stream}_bytes": count for stream, count in out.items()}
     result = {
         "task_id": attempt.task_id,

@@ -73,6 +73,8 @@ class Machine(TaskTalk):
         self.capability, self.devices = Capability(), tuple[Device, ...]()
         self.resources: dict[str, int] = {}
         self.accounts: list[dict[str, Any]] = []
+        # What the attempts that run have used so far, as the last look at them found it.
+        self.uses: dict[str, dict[str, Any]] = {}
         super().__init__(Calls(incarnation, ready, slots))
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = self.max_turn = 0
@@ -111,7 +113,7 @@ class Machine(TaskTalk):
             if (stop := item.get("stop")) is not None:
                 attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
             if item["phase"] == "exited":
-                attempt.result = known.result if known and known.result else result_of(attempt, item)
+                attempt.result = known.result if known and known.result else self._result_of(attempt, item)
             self.running[attempt.uid] = attempt
         asked, self._asked = self._asked or set(), None
         for uid in asked & before.keys():
@@ -150,6 +152,8 @@ class Machine(TaskTalk):
             return self._trouble(event["refusal"], now_ms) if event.get("refusal") else []
         if kind == "stopping":
             return self._stopped(event, now_ms)
+        if kind == "next_stage" and (attempt := self.running.get(event["uid"])) is not None:
+            attempt.pid = event["pid"]
         return []
 
     def _all_exited(self, items: list[dict[str, Any]], now_ms: int) -> list[Effect]:
@@ -212,11 +216,14 @@ class Machine(TaskTalk):
             return []
         attempt.phase = "exited"
         self.yields.ended(attempt.uid)
-        attempt.result = result_of(attempt, item)
+        attempt.result = self._result_of(attempt, item)
         # A hub restored from a backup refuses the output of what it does not know.
         printed = attempt.known and any((item.get("out") or {"all": 1}).values())
         ship: list[Effect] = [Ship(attempt.uid, attempt.task_id, ended=True)] if printed else []
         return [*ship, *self._send_result(attempt, now_ms)]
+
+    def _result_of(self, attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
+        return result_of(attempt, item, self.uses.get(attempt.uid))
 
     def _stopped(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         attempt = self.running.get(event["uid"])
@@ -357,6 +364,8 @@ class Machine(TaskTalk):
             "devices": msgspec.to_builtins(self.devices),
             "active": active + self.calls.unfinished(),
         }
+        if self.uses:
+            payload["usage"] = {"attempts": self.uses}
         return Tell("heartbeat", payload)
 
     def _ready(self, reason: str) -> Tell:

@@ -30,7 +30,7 @@ def probe_in_child(module: str, label: str, timeout_s: float) -> Cards:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_child_env(),
+            env=child_env(),
             start_new_session=True,
         )
     except OSError as error:
@@ -47,7 +47,7 @@ def probe_in_child(module: str, label: str, timeout_s: float) -> Cards:
     return _read_answer(stdout, label)
 
 
-def _child_env() -> dict[str, str]:
+def child_env() -> dict[str, str]:
     """The agent's environment, with this very copy of dray first on the path, however the agent itself was started."""
     env = dict(os.environ)
     package_root = str(Path(dray.__file__).resolve().parent.parent)

@@ -59,7 +59,7 @@ class _Reader:
         self._driver = str(self._ask("nvmlSystemGetDriverVersion") or "")
 
     def read(self) -> Cards:
-        handles = self._list_handles()
+        handles = list_handles(self._nvml, self._notes)
         whole: list[Card] = []
         slices: list[Card] = []
         for index, handle in enumerate(handles):
@@ -73,26 +73,6 @@ class _Reader:
         names = ", ".join(card.name for card in cards) or "no card"
         self._notes.append(f"nvidia: {names}; driver {self._driver or 'unknown'}")
         return Cards(cards=cards, notes=self._notes)
-
-    def _list_handles(self) -> list[Any]:
-        """One entry per card in PCI order; None for a card that NVML counts and cannot open."""
-        found: list[tuple[Any, Any]] = []
-        for number in range(self._nvml.nvmlDeviceGetCount()):
-            try:
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
-                pci = self._nvml.nvmlDeviceGetPciInfo(handle)
-                found.append(((pci.domain, pci.bus, pci.device), handle))
-            except self._nvml.NVMLError as error:
-                reason = _describe(self._nvml, error)
-                if error.value == _NO_PERMISSION:
-                    self._notes.append(f"nvidia: card {number} is closed to this process: {reason}")
-                else:
-                    self._notes.append(f"nvidia: card {number} is unhealthy: {reason}")
-                    found.append((None, None))
-        # A card that cannot be asked for its bus has no place in the order: NVML's own order is then the best there is.
-        if all(place is not None for place, _ in found):
-            found.sort(key=lambda entry: entry[0])
-        return [handle for _, handle in found]
 
     def _read_card(self, index: int, handle: Any) -> Card:
         faults = self._find_faults(handle)
@@ -168,6 +148,27 @@ class _Reader:
                 return None
             raise
         return answer.decode() if isinstance(answer, bytes) else answer
+
+
+def list_handles(nvml: Any, notes: list[str]) -> list[Any]:
+    """One entry per card in PCI order; None for a card that NVML counts and cannot open, of which `notes` tell."""
+    found: list[tuple[Any, Any]] = []
+    for number in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            pci = nvml.nvmlDeviceGetPciInfo(handle)
+            found.append(((pci.domain, pci.bus, pci.device), handle))
+        except nvml.NVMLError as error:
+            reason = _describe(nvml, error)
+            if error.value == _NO_PERMISSION:
+                notes.append(f"nvidia: card {number} is closed to this process: {reason}")
+            else:
+                notes.append(f"nvidia: card {number} is unhealthy: {reason}")
+                found.append((None, None))
+    # A card that cannot be asked for its bus has no place in the order: NVML's own order is then the best there is.
+    if all(place is not None for place, _ in found):
+        found.sort(key=lambda entry: entry[0])
+    return [handle for _, handle in found]
 
 
 def _describe(nvml: Any, error: Any) -> str:

@@ -450,6 +450,8 @@ class Server(Report):
             item = {"uid": attempt.uid, "pid": process.pid, "started_at": attempt.started_at}
             self.outbox.started.append(item)
             self.outbox.prompt = self.outbox.prompt or attempt.spec.prompt
+        else:
+            self.outbox.others.append({"ev": "next_stage", "uid": attempt.uid, "pid": process.pid})
 
     def attempt_stopping(self, attempt: Attempt, stop: Stop) -> None:
         self.outbox.others.append({"ev": "stopping", "uid": attempt.uid, **describe_stop(stop)})

@@ -183,10 +183,16 @@ def read_time(text: str | None) -> datetime | None:
 
 def span_between(start: str | None, end: str | None, now: datetime | None = None) -> str:
     """A short span between two times of the API; an open end means until now; empty where it never began."""
+    seconds = seconds_between(start, end, now)
+    return "" if seconds is None else short_span(seconds)
+
+
+def seconds_between(start: str | None, end: str | None, now: datetime | None = None) -> float | None:
+    """The same as a number; None where it never began."""
     began = read_time(start)
     if began is None:
-        return ""
-    return short_span(((read_time(end) or now or datetime.now(UTC)) - began).total_seconds())
+        return None
+    return ((read_time(end) or now or datetime.now(UTC)) - began).total_seconds()
 
 
 def short_span(seconds: float) -> str:

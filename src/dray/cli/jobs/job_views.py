@@ -16,6 +16,7 @@ from dray.cli.base.render import (
     has_colour,
     local_time,
     paint,
+    seconds_between,
     span_between,
     terminal_width,
 )
@@ -263,13 +264,48 @@ def _tell_ask(spec: Document) -> str:
 
 def _tell_peaks(job: Document, spec: Document) -> str:
     """What it asked for beside the most that any try of it used, where both are known."""
-    peaks = [
-        int((attempt.get("usage") or {}).get("max_rss_bytes") or 0) for attempt in job.get("attempts") or []
-    ]
+    tries = job.get("attempts") or []
+    told = [_tell_memory(tries, spec), _tell_cores(tries, spec), _tell_cards(tries)]
+    return "; ".join(filter(None, told))
+
+
+def _tell_memory(tries: Sequence[Document], spec: Document) -> str:
+    peak = max((int((one.get("usage") or {}).get("max_rss_bytes") or 0) for one in tries), default=0)
     asked = int(spec.get("memory_bytes") or 0)
-    if not asked or not max(peaks, default=0):
+    return f"you asked {format_bytes(asked)} of memory, used {format_bytes(peak)}" if asked and peak else ""
+
+
+def _tell_cores(tries: Sequence[Document], spec: Document) -> str:
+    """The most cores that a try kept busy in the mean; a moment is too short to mean anything."""
+    asked = (spec.get("cpu_milli") or 0) / 1000 or spec.get("min_cpu_cores") or 0
+    means = [
+        cpu_s / span_s
+        for one in tries
+        if (cpu_s := (one.get("usage") or {}).get("cpu_s")) and (span_s := _ran_s(one)) >= 1
+    ]
+    if not asked or not means:
         return ""
-    return f"you asked {format_bytes(asked)} of memory, used {format_bytes(max(peaks))}"
+    return f"you asked {asked:g} core{'s' if asked != 1 else ''}, used {max(means):.2f} in the mean"
+
+
+def _ran_s(attempt: Document) -> float:
+    """How long an attempt has run, up to its end or now."""
+    wall_s = (attempt.get("usage") or {}).get("wall_s") or 0
+    return float(wall_s) or seconds_between(attempt.get("started_at"), attempt.get("ended_at")) or 0.0
+
+
+def _tell_cards(tries: Sequence[Document]) -> str:
+    """How busy its cards were, in the try that kept them busiest; where nobody could look, that."""
+    holding = [one for one in tries if one.get("devices")]
+    seen = [use for one in holding if (use := one.get("usage") or {}).get("gpu_seen_s")]
+    if not seen:
+        return "how busy its GPUs were is not known" if holding else ""
+    busiest = max(seen, key=lambda use: use["gpu_s"] / use["gpu_seen_s"])
+    share = busiest["gpu_s"] / busiest["gpu_seen_s"]
+    peak = max(use.get("max_gpu_bytes") or 0 for use in seen)
+    return (
+        f"its GPUs were busy for {share:.0%} of the time, with at most {format_bytes(peak)} of their memory"
+    )
 
 
 def _tell_variants(spec: Document) -> str:

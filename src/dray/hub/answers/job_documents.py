@@ -45,10 +45,12 @@ class JobDocuments:
             return job_document(job, None, [], reason)
         if job.calls:
             call = self._calls.call(job, 0)
-            return job_document(job, call.task, call.attempts, reason, state.progress)
+            return job_document(job, call.task, call.attempts, reason, state.progress, state.uses)
         task = self._rows.task(job.id, 0)
         known = self.attempts_of(state, job, 0) if attempts is None else attempts
-        return job_document(job, task, known, reason or tell_silence(state, known), state.progress)
+        return job_document(
+            job, task, known, reason or tell_silence(state, known), state.progress, state.uses
+        )
 
     def brief(self, state: State, job_id: str) -> Document:
         """A submit's answer: a new job has no history, so nothing is looked up for it."""
@@ -96,15 +98,17 @@ class JobDocuments:
         untouched = not job.cursor and not job.rest.final
         if job.calls and not untouched:
             call = self._calls.call(job, 0)
-            return job_document(job, call.task, call.attempts, reason, state.progress)
+            return job_document(job, call.task, call.attempts, reason, state.progress, state.uses)
         task = None if untouched else self._rows.task(job.id, 0)
         attempts = [] if untouched else self.attempts_of(state, job, 0)
-        return job_document(job, task, attempts, reason or tell_silence(state, attempts), state.progress)
+        return job_document(
+            job, task, attempts, reason or tell_silence(state, attempts), state.progress, state.uses
+        )
 
     def task_document(self, state: State, job: Job, index: int) -> Document:
         task = self._rows.task(job.id, index)
         attempts = self.attempts_of(state, job, index) if task is not None and task.attempts else []
-        return task_document(job, index, task, attempts, state.progress)
+        return task_document(job, index, task, attempts, state.progress, state.uses)
 
     def call_documents(
         self, state: State, job: Job, states: tuple[str, ...], first: int, limit: int
@@ -119,7 +123,9 @@ class JobDocuments:
                 end = call.number
                 break
             if not states or call.task.state.value in states:
-                shown.append(task_document(job, call.number, call.task, call.attempts, state.progress))
+                shown.append(
+                    task_document(job, call.number, call.task, call.attempts, state.progress, state.uses)
+                )
                 size += weigh_task(shown[-1])
             yield {}
         yield {"tasks": shown, "next_cursor": str(end) if end < job.total else None}

@@ -10,13 +10,14 @@ from typing import Any
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
-from dray.core.model.records.worker import Progress, Worker, why_not_ready
+from dray.core.model.records.worker import Progress, Use, Worker, why_not_ready
 from dray.core.model.specs.spec import spec_document, unpack_spec
 from dray.core.model.verdicts import KINDS, Verdict, judge, judge_attempt
 from dray.core.scheduling.capacity.remaining import Rooms
 
 Document = dict[str, Any]
 _NOTHING_SAID: Mapping[str, Progress] = MappingProxyType({})
+_NOTHING_SEEN: Mapping[str, Use] = MappingProxyType({})
 
 
 def moment(at_ms: int) -> str | None:
@@ -27,8 +28,21 @@ def moment(at_ms: int) -> str | None:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
 
 
-def attempt_document(attempt: Attempt, job: Job) -> Document:
-    """One try of a task."""
+def usage_document(attempt: Attempt, use: Use | None = None) -> Document:
+    """What an attempt used, or `use` so far where it runs; of its cards None where nobody could look."""
+    told = attempt if use is None else use
+    return {
+        "wall_s": attempt.wall_s,
+        "cpu_s": told.cpu_s,
+        "max_rss_bytes": told.max_rss_bytes,
+        "gpu_s": told.gpu_s if told.gpu_seen_s else None,
+        "gpu_seen_s": told.gpu_seen_s,
+        "max_gpu_bytes": told.max_gpu_bytes if told.gpu_seen_s else None,
+    }
+
+
+def attempt_document(attempt: Attempt, job: Job, use: Use | None = None) -> Document:
+    """One try of a task; `use` is what it has used so far, where it runs."""
     numbered, variants = job.numbered, unpack_spec(job.spec).variants
     return {
         "no": attempt.no,
@@ -49,7 +63,7 @@ def attempt_document(attempt: Attempt, job: Job) -> Document:
         "exit_class": attempt.exit_class,
         "error": attempt.error,
         "verdict": verdict_document(judge_attempt(attempt), job, attempt),
-        "usage": {"wall_s": attempt.wall_s, "cpu_s": attempt.cpu_s, "max_rss_bytes": attempt.max_rss_bytes},
+        "usage": usage_document(attempt, use),
         "cancel_reason": attempt.cancel,
         "saved_step": attempt.saved_step if attempt.saved_ms else None,
         "saved_run_s": attempt.saved_ms / 1000,
@@ -108,6 +122,7 @@ def job_document(
     attempts: Sequence[Attempt],
     reason: str = "",
     progress: Mapping[str, Progress] = _NOTHING_SAID,
+    uses: Mapping[str, Use] = _NOTHING_SEEN,
 ) -> Document:
     """One job; `task` and `attempts` are those of its only task, None and empty for an array."""
     spec = unpack_spec(job.spec)
@@ -134,7 +149,7 @@ def job_document(
         "ended_at": moment(job.ended_at_ms),
         "worker": newest.worker if newest else "",
         "tasks": task_counts(job),
-        "attempts": [attempt_document(attempt, job) for attempt in attempts],
+        "attempts": [attempt_document(attempt, job, uses.get(attempt.uid)) for attempt in attempts],
         "attempt_count": task.attempts if task else len(attempts),
         "cancel_requested": job.cancelled,
         "progress": progress_document(progress.get(newest.uid)) if newest else None,
@@ -203,6 +218,7 @@ def task_document(
     task: Task | None,
     attempts: Sequence[Attempt],
     progress: Mapping[str, Progress] = _NOTHING_SAID,
+    uses: Mapping[str, Use] = _NOTHING_SEEN,
 ) -> Document:
     """One task; one that was never placed has no record and shares the state of the job's rest."""
     task = task or Task(
@@ -224,7 +240,7 @@ def task_document(
         "state": task.state.value,
         "phase": newest.phase.value if newest and newest.phase.live else "queued" if waiting else "",
         "worker": newest.worker if newest else "",
-        "attempts": [attempt_document(attempt, job) for attempt in attempts],
+        "attempts": [attempt_document(attempt, job, uses.get(attempt.uid)) for attempt in attempts],
         "failures": task.failures,
         "losses": task.losses,
         "preemptions": task.preemptions,

@@ -30,6 +30,7 @@ from dray.core.lifecycle.state.events import (
     ResumeAsked,
     SessionOpened,
     SlotsSeen,
+    UsesSeen,
     WorkerChanged,
     WorkerForgotten,
     WorkerRegistered,
@@ -39,6 +40,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.results import find
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import LANE, Attempt
+from dray.core.model.records.worker import CardUse, Use
 from dray.core.model.verdicts import LAST_CHARS
 from dray.hub.calls.results import record
 from dray.hub.engine.turns import Leaving
@@ -225,7 +227,19 @@ def outcome_of(result: JobResult) -> Outcome:
         value=result.value or b"",
         digest=result.digest or "",
         last=(result.last_lines or "")[-LAST_CHARS:],
+        gpu_s=usage.gpu_s,
+        gpu_seen_s=usage.gpu_seen_s,
+        max_gpu_bytes=int(usage.max_gpu_bytes),
     )
+
+
+def use_of(usage: Usage) -> Use:
+    """Read what an attempt uses as the core's own value."""
+    cards = tuple(
+        CardUse(card.index, card.share, int(card.memory_bytes), card.idle_s) for card in usage.cards or ()
+    )
+    seen = (usage.gpu_s, usage.gpu_seen_s, int(usage.max_gpu_bytes))
+    return Use(usage.cpu_s, int(usage.max_rss_bytes), *seen, cards)
 
 
 def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | Effect]:
@@ -240,6 +254,8 @@ def _said_by_beat(state: State, worker: str, body: Heartbeat) -> Iterator[Event 
     if body.capability is not None and (capability != known.capability or devices != known.devices):
         yield WorkerChanged(worker, capability, devices)
     yield SlotsSeen(worker, body.slots)
+    if body.usage is not None and body.usage.attempts:
+        yield UsesSeen(worker, {uid: use_of(usage) for uid, usage in body.usage.attempts.items()})
     if body.active is not None:
         for uid in missing(state, worker, body.active):
             yield ResendDue(uid)

@@ -63,10 +63,21 @@ class ActiveTask(msgspec.Struct):
     attempt: IdText | None = None
 
 
+class CardUse(msgspec.Struct, omit_defaults=True):
+    """How an attempt uses one of its cards now: the busy share of its time, memory, for how long it has idled."""
+
+    index: Count
+    share: Share
+    memory_bytes: ByteAmount = 0
+    idle_s: Seconds = 0
+
+
 class Usage(msgspec.Struct, omit_defaults=True):
     """What an attempt used, as far as its worker could measure it; what else a worker tells is left unread.
 
-    `stdout_bytes` and `stderr_bytes` say how much it printed, where the worker ships output.
+    `gpu_s` are seconds for which its cards were busy, of `gpu_seen_s` for which they were looked at: 0 of those means
+    that nobody knows. `cards` are those that were looked at just now, of one that runs. `stdout_bytes` and
+    `stderr_bytes` say how much it printed, where the worker ships output.
     """
 
     wall_s: Seconds = 0
@@ -74,6 +85,16 @@ class Usage(msgspec.Struct, omit_defaults=True):
     max_rss_bytes: ByteAmount = 0
     stdout_bytes: ByteAmount | None = None
     stderr_bytes: ByteAmount | None = None
+    gpu_s: CoreSeconds = 0
+    gpu_seen_s: CoreSeconds = 0
+    max_gpu_bytes: ByteAmount = 0
+    cards: Few[CardUse] | None = None
+
+
+class RunningUsage(msgspec.Struct, omit_defaults=True):
+    """What the attempts that run on a worker have used so far, by uid."""
+
+    attempts: Annotated[dict[IdText, Usage], Meta(max_length=4096)] | None = None
 
 
 class JobResult(msgspec.Struct):
@@ -171,7 +192,7 @@ class Heartbeat(msgspec.Struct):
     capability: Offered | None = None
     active: Many[IdText] | None = None
     last_acked: IdText | None = None
-    usage: Usage | None = None
+    usage: RunningUsage | None = None
     devices: Some[OfferedCard] | None = None
 
 

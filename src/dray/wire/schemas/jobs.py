@@ -54,6 +54,13 @@ class Usage(msgspec.Struct):
     wall_s: float = 0
     cpu_s: float = 0
     max_rss_bytes: int = 0
+    gpu_s: Annotated[
+        float | None, Meta(description="how long its cards were busy; null: nobody could look")
+    ] = None
+    gpu_seen_s: Annotated[
+        float, Meta(description="for how long its cards were looked at, each by itself")
+    ] = 0
+    max_gpu_bytes: int | None = None
 
 
 class AttemptDocument(msgspec.Struct):

@@ -162,6 +162,7 @@ def _list(state: State, attempt: Attempt, sign: int) -> None:
     else:
         del live[uid]
         state.progress.pop(uid, None)
+        state.uses.pop(uid, None)
         if not live:
             del state.live_of[job_id]
 

@@ -12,6 +12,7 @@ import msgspec
 
 from dray.core.lifecycle.state.pass_events import PassSignal
 from dray.core.model.capability import Capability, Device, Slots
+from dray.core.model.records.worker import Use
 
 
 class Clock(NamedTuple):
@@ -63,6 +64,9 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     value: bytes = b""
     digest: str = ""
     last: str = ""
+    gpu_s: float = 0
+    gpu_seen_s: float = 0
+    max_gpu_bytes: int = 0
 
 
 class Activity(msgspec.Struct, frozen=True, array_like=True):
@@ -460,6 +464,13 @@ class Progressed(NamedTuple):
     note: str | None = None
 
 
+class UsesSeen(NamedTuple):
+    """What attempts on a worker have used so far, by uid."""
+
+    worker: str
+    uses: dict[str, Use]
+
+
 class ResumeAsked(NamedTuple):
     """An attempt that yielded wants its slot and cores back. Its agent asks again until it hears that it has them."""
 
@@ -500,6 +511,7 @@ Signal = (
     | LookDue
     | GoDue
     | Progressed
+    | UsesSeen
     | ResumeAsked
     | CutDue
     | LingerDue

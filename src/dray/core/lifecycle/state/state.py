@@ -1,9 +1,9 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, progress, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how many
-attempts of tasks ended in which phase), learnt in passing (experience) or a cache that can be derived (columns,
-backlog, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
+signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends:
+how many attempts of tasks ended in which phase), learnt in passing (experience) or a cache that can be derived
+(columns, backlog, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
 first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
 than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened;
 followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place goes
@@ -27,7 +27,7 @@ from dray.core.model.ids import task_id
 from dray.core.model.policies.policy import Policy
 from dray.core.model.records.ledger import LedgerKey, LedgerRecord, Receipt
 from dray.core.model.records.records import Attempt, Job, Phase, Task
-from dray.core.model.records.worker import Presence, Progress, Worker
+from dray.core.model.records.worker import Presence, Progress, Use, Worker
 from dray.core.model.specs.resources import Ask, Asks
 
 TaskKey = tuple[str, int]
@@ -99,6 +99,7 @@ class State:
         self.owned: dict[str, str] = {}
         self.presence: dict[str, Presence] = {}
         self.progress: dict[str, Progress] = {}
+        self.uses: dict[str, Use] = {}
         self.held: dict[str, dict[str, None]] = {}
         self.live_of: dict[str, dict[str, None]] = {}
         self.followers: dict[str, str] = {}

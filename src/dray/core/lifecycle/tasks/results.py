@@ -333,6 +333,8 @@ def _fill(attempt: Attempt, outcome: Outcome, clock: Clock) -> None:
         outcome.cpu_s,
         outcome.max_rss_bytes,
     )
+    attempt.gpu_s, attempt.gpu_seen_s = outcome.gpu_s, outcome.gpu_seen_s
+    attempt.max_gpu_bytes = outcome.max_gpu_bytes
     attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
     attempt.ended_at_ms = clock.at_ms
 

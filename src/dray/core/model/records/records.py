@@ -182,7 +182,7 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     `cancel` is the reason it was asked to stop ("" for none). `started` stays True once user code may have run: it
     decides whether a loss is charged. `variant` is the alternative by which it runs. `go`: its gang passed the start
     barrier. `saved_ms` is how much of its run time its last checkpoint covers. `last` is what it printed last, where it
-    failed and its worker says so.
+    failed and its worker says so. `gpu_s`: for how long its cards were busy, of `gpu_seen_s` for which somebody looked.
 
     A lane is an attempt of no task (`index` is LANE): a held place through which calls of its job go, one at a time, in
     the order given. `calls` are those given and not ended, by index with the number of the try; below 0: cancelled, and
@@ -236,6 +236,9 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     fed_ms: int = 0
     last: str = ""
     behind: str = ""
+    gpu_s: float = 0
+    gpu_seen_s: float = 0
+    max_gpu_bytes: int = 0
 
     @property
     def span_ms(self) -> int:

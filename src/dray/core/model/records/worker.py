@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from dray.core.model.capability import Capability, Device, Slots
@@ -98,6 +100,27 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     fraction: float | None = None
     note: str = ""
+    at_ms: int = 0
+
+
+class CardUse(NamedTuple):
+    """One card of an attempt as it was last looked at: the busy share of its time, its memory, how long it idles."""
+
+    card: int
+    share: float
+    memory_bytes: int
+    idle_s: float
+
+
+class Use(NamedTuple):
+    """What an attempt that runs has used so far, as its worker sees it at `at_ms`. A signal: its end brings the sum."""
+
+    cpu_s: float = 0
+    max_rss_bytes: int = 0
+    gpu_s: float = 0
+    gpu_seen_s: float = 0
+    max_gpu_bytes: int = 0
+    cards: tuple[CardUse, ...] = ()
     at_ms: int = 0
 
 

@@ -1,0 +1,1 @@
+"""What attempts use of this machine: cores and memory by the process table, cards by their driver, summed up."""
