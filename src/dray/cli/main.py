@@ -72,6 +72,7 @@ COMMANDS = {
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),
     "completion": ("dray.cli.base.completion:completion", "Print the script for completion in your shell."),
+    "man": ("dray.cli.base.man_pages:man", "Write manual pages."),
     "version": (f"{_CLUSTER}:version", "Print the version of dray and of the hub."),
 }
 # What Slurm calls them.
