@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +82,26 @@ def test_an_exception_reaches_the_caller_and_stops_the_rest(hub: dray.Hub) -> No
     given = list(hub.map(divide, [1.0, 1.0], [0.0, 1.0], timeout=LIMIT_S, return_exceptions=True))
     assert isinstance(given[0], ZeroDivisionError)
     assert given[1] == 1.0
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+class Interrupting:
+    """Opening it is the moment at which somebody presses Ctrl-C."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return interrupt, ()
+
+
+def test_an_interrupt_while_a_result_is_opened_stops_the_rest(hub: dray.Hub) -> None:
+    results = hub.map(lambda n: time.sleep(600) if n else Interrupting(), range(50))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        next(results)
+    assert "the rest was cancelled" in caught.value.__notes__[0]
+    assert hub.wait(results.job, LIMIT_S).state is dray.JobState.KILLED
+    assert list(results) == []
 
 
 def test_an_input_that_breaks_stops_what_was_sent_of_it(hub: dray.Hub) -> None:

@@ -143,6 +143,18 @@ class MapResults(Iterator[T], Generic[T]):
         return f"<Map {self._name}(): {self._inbox.heard} of {self._inbox.put}{more} ended, job {self.job}>"
 
     def __next__(self) -> T:
+        try:
+            return self._give_next()
+        except Exception:
+            raise
+        except BaseException as stop:
+            # An interrupt, wherever in here it came: also while a value was opened.
+            if self._items is not None or self._taken < self._inbox.put:
+                self._stop(stop, f"{self._name}() was stopped here")
+            self._close_bar()
+            raise
+
+    def _give_next(self) -> T:
         if self._progress is not None:
             self._progress.wake()
         try:
@@ -150,7 +162,7 @@ class MapResults(Iterator[T], Generic[T]):
         except (StopIteration, TimeoutError):
             self._close_bar()
             raise
-        except BaseException as stop:
+        except Exception as stop:
             self._stop(stop, f"{self._name}() was stopped here")
             raise
         finally:
