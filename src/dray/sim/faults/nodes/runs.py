@@ -104,6 +104,7 @@ class Runs:
         # Workers, and tasks of which they said that they failed though they never ran: base-only ones.
         self.refused: set[tuple[str, str]] = set()
         self.unstarted: dict[str, deque[int]] = {}
+        self.fed_behind: set[str] = set()
         # By machine, since when its supervisor reads what it is asked; `NEVER_MS` while it stands still.
         self.reads_from_ms: dict[str, int] = {}
         # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
@@ -167,7 +168,7 @@ class Runs:
 
         What was to come after others is given back with them, and whenever those take long.
         """
-        if (known := self._known(uid)) is not None and known.fed_ms and not known.lane:
+        if uid in self.fed_behind:
             return
         recent = self.unstarted.setdefault(machine, deque(maxlen=MOST_UNSTARTED))
         recent.append(self._world.now_ms)

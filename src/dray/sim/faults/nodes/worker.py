@@ -268,6 +268,8 @@ class WorkerNode:
             self._note_epoch(connection, body.epoch)
             self._carry_out(self.machine.acked(body, self.world.now_ms))
         elif kind == "job_assign":
+            if body.behind:
+                self._runs.fed_behind.add(body.attempt.uid)
             self._carry_out(self.machine.assigned(body, self.world.now_ms))
         elif kind == "job_go":
             self._carry_out(self.machine.go(body, self.world.now_ms))
