@@ -45,7 +45,16 @@ ASKS = {
     "list_preemptions": Ask(payload={"user": "ana"}, query="?user=ana"),
 }
 # Where neither end says which job is meant.
-UNNAMED = ("list_jobs", "act_on_jobs", "plan_job", "list_preemptions", "list_notifications", "list_alarms")
+UNNAMED = (
+    "list_jobs",
+    "act_on_jobs",
+    "plan_job",
+    "list_preemptions",
+    "list_notifications",
+    "list_alarms",
+    "show_usage",
+    "list_idle",
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +93,7 @@ def test_every_operation_is_served_and_nothing_else_is() -> None:
     assert {*BY_HTTP, *BY_CHANNEL} - OPERATIONS.keys() == {"tell_alive", "tell_ready", "show_openapi"}
     assert OPERATIONS.keys() <= {*BY_HTTP, *BY_CHANNEL}
     assert set(MESSAGES) == set(CLIENT_PAYLOADS.values())
-    assert len(BOTH) == 14
+    assert len(BOTH) == 16
 
 
 @pytest.mark.parametrize("name", list(OPERATIONS))

@@ -62,6 +62,7 @@ COMMANDS = {
         "dray.cli.jobs.preemptions:preemptions",
         "List who was stopped for whom, or show the receipt.",
     ),
+    "usage": ("dray.cli.site.usage:usage", "Show GPU-hours asked for, held and used, and idle GPUs."),
     "alarms": ("dray.cli.site.notifications:alarms", "List what is wrong now."),
     "notifications": (
         "dray.cli.site.notifications:notifications",

@@ -309,7 +309,7 @@ def _wire(
     words = _make_words(secret, store, engine, behind)
     is_low = SpaceWatch(partial(store.low_space, config.min_free_bytes))
     limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
-    more = _make_more(config, engine, clock, rows)
+    more = _make_more(config, engine, clock, rows, store)
     answers = Answers(
         Parts(engine, store, rows, feed, outputs, metrics, is_low, *limits, now_at, *more, setbacks)
     )
@@ -399,10 +399,10 @@ def _limits(config: HubConfig) -> Limits:
 
 
 def _make_more(
-    config: HubConfig, engine: Engine, clock: HubClock, rows: Rows
+    config: HubConfig, engine: Engine, clock: HubClock, rows: Rows, store: SqliteStore
 ) -> tuple[SiteAnswers, Forecasts]:
     statistics = QueueStatistics(clock.read().now_ms)
-    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, rows))
+    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, rows, store))
     return site, Forecasts(engine, clock, config.estimate_every_s)
 
 

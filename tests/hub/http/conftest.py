@@ -28,6 +28,7 @@ from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.operation import Desk
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 from dray.hub.workers.owners import Owners
+from dray.wire.messages.client import Usage as ShowUsage
 from dray.wire.schemas import jobs as schemas
 from dray.wire.schemas import reasons as reason_schemas
 from dray.wire.schemas import site as site_schemas
@@ -209,6 +210,16 @@ class FakeHub:
     async def alarms(self, caller: Caller) -> dict[str, Any]:
         self.note("alarms", caller)
         return {"alarms": []}
+
+    async def usage(self, caller: Caller, ask: ShowUsage) -> dict[str, Any]:
+        self.note("usage", caller, ask.by, ask.window_s, ask.limit)
+        hours = {"asked": 0.0, "held": 0.0, "used": 0.0}
+        total = {"attempts": 0, "gpu_hours": {**hours, "measured": 0.0}, "core_hours": hours}
+        return {"by": ask.by, "window_s": ask.window_s, "usage": [], "left_out": 0, "total": total}
+
+    async def idle(self, caller: Caller, limit: int) -> dict[str, Any]:
+        self.note("idle", caller, limit)
+        return {"idle": []}
 
     async def paces(self, caller: Caller) -> dict[str, Any]:
         self.note("paces", caller)

@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 
 from dray.core.model.capability import Capability
+from dray.core.model.ids import attempt_number
 from dray.core.model.records.records import JobState, Phase
 from dray.core.model.records.worker import Worker
 from dray.errors import BrokenInvariant, EpochLost
-from dray.hub.store.base import AuditRecord, JobFilter, KeyRow, Retention, Store, TokenRow
+from dray.hub.store.base import (
+    AuditRecord,
+    JobFilter,
+    KeyRow,
+    Retention,
+    Store,
+    TokenRow,
+    UseQuery,
+    UseRow,
+)
 
 Open = Callable[[], Store]
 KEEP_ALL = Retention(0, 10**9, 0, 0, 0)
@@ -233,6 +243,40 @@ def test_recent_runs_are_those_that_came_to_their_own_end(store: Store, make: An
     store.project(make.projection(1, attempts=[*(row._replace(name="train") for row in rows), unnamed]))
     assert store.recent_runs(100) == [("train", 2500, 9000), ("train", 750, 9000), ("train", 4000, 9000)]
     assert store.recent_runs(2) == [("train", 4000, 9000)]
+
+
+def test_usage_is_summed_up_by_whose_it_was_within_a_window(store: Store, make: Any) -> None:
+    def ran(
+        number: int, began_ms: int, ended_ms: int, user: str = "ana", index: int = 0, **fields: Any
+    ) -> Any:
+        phase = Phase.SUCCEEDED if ended_ms else Phase.RUNNING
+        times = {"started_at_ms": began_ms, "ended_at_ms": ended_ms, "limit_ms": 10_000}
+        row = make.attempt(f"1-{number}", f"j{number}", index, phase=phase, started=True, **(times | fields))
+        return row._replace(user=user, shape="cpu_milli=2000 gpus=1", queue="q", plugin=f"p{number % 2}")
+
+    used: dict[str, Any] = {"cpu_s": 4.0, "gpu_s": 1.0, "gpu_seen_s": 2.0}
+    rows = [
+        ran(1, 1_000, 3_000, **used),  # half of it before the window
+        ran(2, 3_000, 9_000, wall_s=2.0, **used),  # heard of late: it ran for two seconds
+        ran(3, 500, 1_500, **used),  # over before it
+        ran(4, 5_000, 0, user="bob"),  # still runs
+        ran(5, 5_000, 6_000, user="bob", index=-1),
+        make.attempt("1-6", "j6", 0, phase=Phase.REVOKED, ended_at_ms=5_000),  # never ran
+    ]
+    store.project(make.projection(1, attempts=rows))
+    shape = "cpu_milli=2000 gpus=1"
+    found = {(row.key, row.number): row for row in store.sum_uses(UseQuery("user", "", 2_000, 8_000))}
+    assert found.keys() == {("ana", 0), ("bob", 0), ("bob", attempt_number("1-4"))}
+    assert found["ana", 0] == UseRow("ana", shape, 2, 9_000 + 10_000, 1_000 + 2_000, 6.0, 1.5, 3.0, 0, 1)
+    running = found["bob", attempt_number("1-4")]
+    assert (running.asked_ms, running.held_ms, running.part) == (10_000, 3_000, 1)
+    # A lane is asked for no longer than it is held.
+    assert (found["bob", 0].asked_ms, found["bob", 0].held_ms) == (1_000, 1_000)
+    assert {row.key for row in store.sum_uses(UseQuery("job", "ana", 2_000, 8_000))} == {"j1", "j2"}
+    by_queue = store.sum_uses(UseQuery("queue", "", 2_000, 8_000))
+    assert [(row.key, row.attempts) for row in by_queue if not row.number] == [("q", 3)]
+    assert {row.key for row in store.sum_uses(UseQuery("plugin", "", 2_000, 8_000))} == {"p0", "p1"}
+    assert {row.key for row in store.sum_uses(UseQuery("name", "", 2_000, 8_000))} == {"train"}
 
 
 def test_tokens_are_saved_and_changed(open_store: Open, store: Store) -> None:

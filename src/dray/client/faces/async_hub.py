@@ -27,6 +27,7 @@ from dray.config import ClientConfig
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import JobState
 from dray.core.model.specs.again import again_spec
+from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput, NotFound
 from dray.functions.opening import choose_opener
 
@@ -358,6 +359,18 @@ class AsyncHub:
         """What is wrong now, by the alarms of the policy, longest first."""
         answer = await self._channel.ask("alarms", {})
         found: list[dict[str, Any]] = answer["alarms"]
+        return found
+
+    async def usage(self, by: str = "user", since: float | str = "7d", limit: int = 100) -> dict[str, Any]:
+        """GPU-hours and core-hours asked, held and used since so long ago, by user, queue, plugin, name or job."""
+        wanted = {"by": by, "window_s": parse_seconds(since), "limit": limit}
+        answer: dict[str, Any] = await self._channel.ask("usage", wanted)
+        return answer
+
+    async def idle_gpus(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Cards that are held and idle now, longest first; one that nobody can look at is not among them."""
+        answer = await self._channel.ask("idle", {"limit": limit})
+        found: list[dict[str, Any]] = answer["idle"]
         return found
 
     async def notifications(

@@ -295,6 +295,16 @@ class Hub:
         found: list[dict[str, Any]] = self._call("alarms")
         return found
 
+    def usage(self, by: str = "user", since: float | str = "7d", limit: int = 100) -> dict[str, Any]:
+        """GPU-hours and core-hours asked, held and used since so long ago, by user, queue, plugin, name or job."""
+        found: dict[str, Any] = self._call("usage", by, since, limit)
+        return found
+
+    def idle_gpus(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Cards that are held and idle now, longest first; one that nobody can look at is not among them."""
+        found: list[dict[str, Any]] = self._call("idle_gpus", limit)
+        return found
+
     def notifications(
         self, job: AnyJob | None = None, states: Sequence[str] = (), limit: int = 100
     ) -> list[dict[str, Any]]:

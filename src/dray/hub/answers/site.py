@@ -6,6 +6,7 @@ admins'. Reads the state as of the last commit.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -25,6 +26,7 @@ from dray.core.model.specs.resources import WHOLE
 from dray.core.scheduling.turns.order import waiting_in_order
 from dray.errors import NotFound
 from dray.hub.access.caller import Caller
+from dray.hub.answers.slices import portions
 from dray.hub.decisions.holdings import (
     Holding,
     Holdings,
@@ -40,9 +42,12 @@ from dray.hub.decisions.policy import APPLIED, DEFAULT, Change, apply_policy, ex
 from dray.hub.documents.queue_rates import QueueStatistics
 from dray.hub.documents.receipts import ReceiptFilter, ReceiptSight, find_document, list_document
 from dray.hub.documents.records import Document, moment
+from dray.hub.documents.usage import find_idle, idle_document, usage_document
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
 from dray.hub.rows import Rows
+from dray.hub.store.base import Store, UseQuery
+from dray.wire.messages.client import Usage as ShowUsage
 
 
 class SiteParts(NamedTuple):
@@ -54,6 +59,7 @@ class SiteParts(NamedTuple):
     pacing: SubmitPacing
     statistics: QueueStatistics
     rows: Rows
+    store: Store
 
 
 class _Sight(NamedTuple):
@@ -217,6 +223,37 @@ class SiteAnswers:
             return {"alarms": [_alarm_document(one) for one in found if _sees(state, caller, one.job_id)]}
 
         return await self._engine.ask(look)
+
+    async def usage(self, caller: Caller, ask: ShowUsage) -> Document:
+        """What was asked for, held and used; of everybody for admins, of their own work for others."""
+        until_ms = self._engine.clock_ms()
+        since_ms = until_ms - round(ask.window_s * 1000)
+        asked = UseQuery(ask.by, "" if caller.may("admin") else caller.user, since_ms, until_ms)
+        await self._engine.settle()
+        uses = await self._engine.ask(lambda state: dict(state.uses))
+
+        def work() -> Document:
+            return usage_document(asked, self._parts.store.sum_uses(asked), uses, ask.limit)
+
+        # Off the loop: it walks over all attempts that the store has.
+        return await asyncio.to_thread(work)
+
+    async def idle(self, caller: Caller, limit: int) -> Document:
+        """Cards that are held and idle now, longest first."""
+        at_ms = self._engine.clock_ms()
+        uses = await self._engine.ask(lambda state: dict(state.uses))
+        found = await asyncio.to_thread(find_idle, uses, at_ms)
+
+        def look(state: State, some: Sequence[tuple[float, str, int]]) -> list[Document]:
+            made = [idle_document(state, *one) for one in some]
+            return [one for one in made if one is not None and _sees(state, caller, one["job_id"])]
+
+        shown: list[Document] = []
+        async for some in portions(self._engine, found, look):
+            shown += some
+            if len(shown) >= limit:
+                break
+        return {"idle": shown[:limit]}
 
     # --- preemptions --------------------------------------------------------------------------------------------------
 

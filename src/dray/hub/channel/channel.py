@@ -575,6 +575,8 @@ MESSAGES: dict[type[msgspec.Struct], Message] = {
     wire.Preemptions: Message(OPERATIONS["list_preemptions"], _read_receipts),
     wire.Preemption: Message(OPERATIONS["show_preemption"]),
     wire.Alarms: Message(OPERATIONS["list_alarms"]),
+    wire.Usage: Message(OPERATIONS["show_usage"]),
+    wire.IdleGpus: Message(OPERATIONS["list_idle"]),
     wire.Notifications: Message(OPERATIONS["list_notifications"], _read_wanted),
 }
 # Who may open a channel: whoever may send any of these.

@@ -153,6 +153,8 @@ def _attempt_row(state: State, attempt: Attempt) -> AttemptRow:
         job.user,
         shape_name(state.ask(attempt)),
         gpu_type,
+        job.queue,
+        job.plugin,
     )
 
 

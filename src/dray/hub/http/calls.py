@@ -33,6 +33,7 @@ from dray.hub.operations import asks
 from dray.hub.operations.operation import ANY, Desk, Operation
 from dray.hub.operations.table import OPERATIONS
 from dray.hub.store.base import JobFilter
+from dray.hub.store.uses import BY
 from dray.wire.messages import client as wire
 from dray.wire.messages.packed import Packed
 from dray.wire.schemas import jobs as shapes
@@ -322,6 +323,12 @@ _OVERVIEW = (
     Param("limit", "how many workers at most", kind="whole", default=50, low=0, high=500),
     Param("heads", "how many of those that wait at most", kind="whole", default=10, low=0, high=100),
 )
+_USAGE = (
+    Param("by", "by what it is summed up", default="user", choices=tuple(BY)),
+    Param("window_s", "how far back it reaches", kind="number", default=7 * DAY_S, low=1, high=MAX_WINDOW_S),
+    Param("limit", "how many at most", kind="whole", default=100, low=1, high=1000),
+)
+_IDLE = Param("limit", "how many at most", kind="whole", default=100, low=1, high=1000)
 _TOLD = (
     Param("job", "only of this job", default="", pattern=ID_PATTERN),
     Param("state", "only these states; may repeat or hold commas", choices=TOLD_STATES, many=True),
@@ -391,6 +398,8 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/preemptions", "list_preemptions", params=_RECEIPTS, read=_read_receipts),
     _api("GET", "/preemptions/{id}", "show_preemption"),
     _api("GET", "/alarms", "list_alarms"),
+    _api("GET", "/usage", "show_usage", params=_USAGE),
+    _api("GET", "/usage/idle", "list_idle", params=(_IDLE,)),
     _api("GET", "/notifications", "list_notifications", params=_TOLD, read=_read_wanted),
     _api("GET", "/tokens", "list_tokens"),
     _api("POST", "/tokens", "create_token", body=shapes.TokenRequest, write=_write_made, statuses=(201,),

@@ -16,6 +16,7 @@ from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import ADMIN, READ, Desk, Operation
+from dray.wire.messages.client import IdleGpus, Usage
 from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import site as site_shapes
 
@@ -85,6 +86,10 @@ SITE = (
               lambda desk, caller, ask: desk.service.site.preemption(caller, ask.id)),
     Operation("list_alarms", "List what is wrong now, by the policy's alarms", READ, asks.Nothing,
               site_shapes.AlarmList, lambda desk, caller, ask: desk.service.site.alarms(caller)),
+    Operation("show_usage", "Show what was asked for, held and used of cards and cores", READ, Usage,
+              site_shapes.UsageAnswer, lambda desk, caller, ask: desk.service.site.usage(caller, ask), weight=20),
+    Operation("list_idle", "List cards that are held and idle now", READ, IdleGpus, site_shapes.IdleList,
+              lambda desk, caller, ask: desk.service.site.idle(caller, ask.limit), weight=2),
     Operation("list_notifications", "List who was told of what, newest first", READ, Wanted,
               site_shapes.NotificationList, list_notifications, weight=2, paged=True),
     Operation("examine_hub", "Check that the hub's state holds together", ADMIN, asks.Nothing, shapes.Doctor,

@@ -114,6 +114,34 @@ class AttemptRow(NamedTuple):
     user: str
     shape: str
     gpu_type: str
+    queue: str = ""
+    plugin: str = ""
+
+
+class UseQuery(NamedTuple):
+    """By what, whose (empty: everybody's), from when to when."""
+
+    by: str
+    user: str
+    since_ms: int
+    until_ms: int
+
+
+class UseRow(NamedTuple):
+    """One sum; `number` names the attempt where it is that of one that still runs, and `part` how much of its run time
+    lies in the window.
+    """
+
+    key: str
+    shape: str
+    attempts: int
+    asked_ms: float
+    held_ms: float
+    cpu_s: float = 0
+    gpu_s: float = 0
+    gpu_seen_s: float = 0
+    number: int = 0
+    part: float = 1
 
 
 class LedgerRow(NamedTuple):
@@ -272,6 +300,7 @@ class Store(Protocol):
     ) -> list[Task]: ...
     def find_task(self, job_id: str, index: int) -> Task | None: ...
     def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]: ...
+    def sum_uses(self, asked: UseQuery) -> list[UseRow]: ...
     def find_attempt(self, uid: str) -> Attempt | None: ...
     def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None: ...
     def recent_runs(self, limit: int) -> list[tuple[str, int, int]]: ...

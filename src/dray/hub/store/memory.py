@@ -36,7 +36,10 @@ from dray.hub.store.base import (
     Snapshot,
     TokenRow,
     Turn,
+    UseQuery,
+    UseRow,
 )
+from dray.hub.store.uses import sum_up
 
 Record = TypeVar("Record", Job, Task, Attempt)
 Asked = ParamSpec("Asked")
@@ -383,6 +386,11 @@ class MemoryStore:
             if row.name and attempt.started and attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
                 found.append((row.name, max(1, attempt.span_ms), attempt.limit_ms))
         return found
+
+    @_read
+    def sum_uses(self, asked: UseQuery) -> list[UseRow]:
+        """Sum up what attempts asked for, held and used."""
+        return sum_up(list(self.file.attempts.values()), asked)
 
     @_read
     def find_attempt(self, uid: str) -> Attempt | None:

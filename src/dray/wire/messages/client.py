@@ -202,6 +202,20 @@ class Alarms(msgspec.Struct, forbid_unknown_fields=True):
     """What is wrong now."""
 
 
+class Usage(msgspec.Struct, forbid_unknown_fields=True):
+    """What was asked for, held and used within the last `window_s`, summed up by user, queue, plugin, name or job."""
+
+    by: Literal["user", "queue", "plugin", "name", "job"] = "user"
+    window_s: Annotated[float, Meta(gt=0, le=366 * 86400.0)] = 7 * 86400.0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class IdleGpus(msgspec.Struct, forbid_unknown_fields=True):
+    """Cards that are held and idle now, longest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
 class Notifications(msgspec.Struct, forbid_unknown_fields=True):
     """Who was told of what, newest first; filters as in `GET /notifications`."""
 
@@ -241,6 +255,8 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "preemption": Preemption,
     "notifications": Notifications,
     "alarms": Alarms,
+    "usage": Usage,
+    "idle": IdleGpus,
 }
 ANSWER, ERROR, CHANGED = "answer", "error", "changed"
 # Pushed of a job whose calls this channel added or collected: results as they are recorded, and its end.

@@ -356,3 +356,66 @@ class AlarmList(msgspec.Struct):
     """What is wrong now, longest first."""
 
     alarms: list[AlarmDocument]
+
+
+class GpuHours(msgspec.Struct):
+    """Hours of cards; `asked` is up to the time limits, `used` what was busy of those `measured`."""
+
+    asked: float
+    held: float
+    measured: float
+    used: Annotated[float | None, Meta(description="null: nobody could look")]
+
+
+class CoreHours(msgspec.Struct):
+    """Hours of cores."""
+
+    asked: float
+    held: float
+    used: float
+
+
+class UsageSum(msgspec.Struct):
+    """What some attempts asked for, held and used."""
+
+    attempts: int
+    gpu_hours: GpuHours
+    core_hours: CoreHours
+
+
+class UsageEntry(UsageSum, kw_only=True):
+    """The same of one user, queue, plugin, name or job."""
+
+    name: str
+
+
+class UsageAnswer(msgspec.Struct):
+    """Who held most cards first."""
+
+    by: str
+    window_s: Annotated[float, Meta(description="how far back it reaches")]
+    usage: list[UsageEntry]
+    left_out: Annotated[int, Meta(description="how many more there are")]
+    total: UsageSum
+
+
+class IdleGpu(msgspec.Struct):
+    """A card that is held and idle now, with who holds it."""
+
+    worker: str
+    gpu: int
+    gpu_type: str
+    idle_s: float
+    since: str | None
+    memory_bytes: int
+    user: str
+    job_id: str
+    task_id: str
+    name: str
+    queue: str
+
+
+class IdleList(msgspec.Struct):
+    """Longest first."""
+
+    idle: list[IdleGpu]

@@ -6,6 +6,7 @@ a query must find its rows by an index; the texts repeat the conditions of the p
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +30,8 @@ from dray.hub.store.base import (
     ResultsChunk,
     Snapshot,
     TokenRow,
+    UseQuery,
+    UseRow,
 )
 from dray.hub.store.sqlite.chunks import (
     FIND_ARGS,
@@ -43,6 +46,7 @@ from dray.hub.store.sqlite.chunks import (
 from dray.hub.store.sqlite.errors import translate, translated
 from dray.hub.store.sqlite.opening import connect
 from dray.hub.store.sqlite.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
+from dray.hub.store.uses import spell_query, spell_values
 
 Record = TypeVar("Record")
 _JOB = msgspec.msgpack.Decoder(Job)
@@ -250,6 +254,15 @@ class Reader:
             if attempt is not None and attempt.started and name:
                 found.append((name, max(1, attempt.span_ms), attempt.limit_ms))
         return found[::-1]
+
+    def sum_uses(self, asked: UseQuery) -> list[UseRow]:
+        """What was asked for, held and used; walks over all attempts, so it has a connection of its own for that."""
+        self._guard.check()
+        with (
+            translated(self._path, "sum up usage"),
+            contextlib.closing(connect(self._path, read_only=True)) as own,
+        ):
+            return [UseRow(*row) for row in own.execute(spell_query(asked.by), spell_values(asked))]
 
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""

@@ -161,7 +161,17 @@ _CALLS = (
     "CREATE INDEX blob_refs_by_job ON blob_refs (job_id)",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _CALLS)
+# What usage is summed up from, so that nobody has to open a million records for it.
+_USES = (
+    "ALTER TABLE attempts ADD COLUMN queue TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE attempts ADD COLUMN plugin TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE attempts ADD COLUMN limit_ms INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE attempts ADD COLUMN cpu_s REAL NOT NULL DEFAULT 0",
+    "ALTER TABLE attempts ADD COLUMN gpu_s REAL NOT NULL DEFAULT 0",
+    "ALTER TABLE attempts ADD COLUMN gpu_seen_s REAL NOT NULL DEFAULT 0",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _CALLS, _USES)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

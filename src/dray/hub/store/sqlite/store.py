@@ -35,6 +35,8 @@ from dray.hub.store.base import (
     Snapshot,
     TokenRow,
     Turn,
+    UseQuery,
+    UseRow,
 )
 from dray.hub.store.sqlite import chunks
 from dray.hub.store.sqlite.checkpoint import Checkpointer, grow_wal, wal_path
@@ -361,6 +363,10 @@ class SqliteStore:
     def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
         """Give name, run time and limit of the last attempts that came to their own end."""
         return self._reader.recent_runs(limit)
+
+    def sum_uses(self, asked: UseQuery) -> list[UseRow]:
+        """Sum up what attempts asked for, held and used: use a thread."""
+        return self._lister.sum_uses(asked)
 
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""

@@ -76,8 +76,12 @@ ATTEMPTS = Upsert(
             "wall_s",
             "record",
         ),
+        *("queue", "plugin", "limit_ms", "cpu_s", "gpu_s", "gpu_seen_s"),
     ),
-    ("phase", "exit_class", "exit_code", "started_at_ms", "ended_at_ms", "wall_s", "record"),
+    (
+        *("phase", "exit_class", "exit_code", "started_at_ms", "ended_at_ms", "wall_s", "record"),
+        *("limit_ms", "cpu_s", "gpu_s", "gpu_seen_s"),
+    ),
 )
 WORKERS = Upsert("workers", "id", ("id", "record"), ("record",))
 LEDGER = Upsert("ledger", "kind, key", ("kind", "key", "record"), ("record",))
@@ -114,6 +118,7 @@ def _attempt_values(row: AttemptRow) -> tuple[Any, ...]:
             attempt.wall_s,
             _encode(attempt),
         ),
+        *(row.queue, row.plugin, attempt.limit_ms, attempt.cpu_s, attempt.gpu_s, attempt.gpu_seen_s),
     )
 
 
