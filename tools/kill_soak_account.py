@@ -300,8 +300,9 @@ class Account:
         machine = self._killer.machine
         if machine is None or not attempt["started_at"]:
             return False
+        # A hub that was away hears of a start long after it: what counts is from when on it can have run.
         began, ended = (
-            datetime.fromisoformat(attempt[name]).timestamp() for name in ("started_at", "ended_at")
+            datetime.fromisoformat(attempt[name]).timestamp() for name in ("assigned_at", "ended_at")
         )
         return any(machine.was(fault, place, began - ROUND_S, ended + ROUND_S) for place in places)
 

@@ -71,6 +71,8 @@ KINDS = (
     Kind("sealed", 6, (0.1, 2.0), lines=1, terms={"at_most_once": True, "overlap": "fenced"}),
     Kind("long", 6, (3.0, 6.0), lines=60),
     Kind("array", 8, (0.0, 0.3), lines=2, tasks=12),
+    # Short enough to stand behind one another.
+    Kind("row", 8, (0.0, 0.0), lines=1, tasks=60),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 
