@@ -162,7 +162,7 @@ def _span(work: Callable[[], None]) -> float:
 def _freeze() -> None:
     """As a hub does after it has loaded: what is there for good is no matter for the collector."""
     take_over_collector()
-    leave_out_what_is_there()
+    leave_out_what_is_there(again=True)
 
 
 def _middle(spans: list[float]) -> float:

@@ -31,6 +31,7 @@ hypothesis.settings.load_profile(
 
 # A hub of a test is forked from an interpreter that has loaded it.
 RunningHub.popen = warm.Popen
+warm.spare_the_disk()
 
 # Tests of processes wait as long as they compute: with so many workers more than cores, no core does.
 EXTRA_WORKERS = 2

@@ -8,6 +8,8 @@ the pages, the demo, `dray up`, private hubs, the benchmarks, and every command 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import importlib
 import inspect
@@ -32,7 +34,12 @@ LOADED = (
     "dray.cli.machines.cluster",
     "dray.hub.app",
     "dray.agent.app",
+    # What a hub loads at its start, and not before.
+    "encodings.idna",
+    "uvicorn.lifespan.off",
+    "uvloop",
 )
+WAL_BYTES = 1 << 20
 LONGEST = 1 << 18
 STATUS_BYTES = 4
 WAKE_BYTES = 4096
@@ -201,10 +208,18 @@ def _words_of(args: Any) -> list[str] | None:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
+def spare_the_disk() -> None:
+    """Hubs of tests begin with a short log: thousands of times sixteen megabytes of zeros are seconds of the kernel."""
+    setattr(importlib.import_module("dray.hub.store.sqlite.store"), "WAL_BYTES", WAL_BYTES)  # noqa: B010 - mypy knows no such name of a module
+
+
 def serve(control: socket.socket) -> None:
     """Fork a command for each request and tell how it ended, until nobody asks any more."""
     for name in LOADED:
         importlib.import_module(name)
+    spare_the_disk()
+    for binary in (True, False):
+        importlib.import_module("dray.wire.messages.worker").worker_codec(binary)
     gc.collect()
     gc.freeze()
     waking, wake = os.pipe()
@@ -258,7 +273,24 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     tempfile.tempdir = None
     main = importlib.import_module(MODULE)
     sys.argv = [str(main.__file__), *request["words"]]
-    sys.exit(main.main())
+    try:
+        code = main.main()
+    except SystemExit as end:
+        code = end.code
+    _leave(code)
+
+
+def _leave(code: object) -> None:
+    """End as an interpreter does, without taking apart what is the server's: each page of it would be copied first."""
+    if code is None or isinstance(code, int):
+        threading._shutdown()  # type: ignore[attr-defined]  # what an interpreter calls first when it ends
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit((code or 0) & 0xFF)
+    # A text is written, and lines that nobody reads are told of, by the interpreter itself.
+    sys.exit(code)  # type: ignore[arg-type]  # whatever the command gave
 
 
 if __name__ == "__main__":

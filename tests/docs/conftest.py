@@ -100,6 +100,8 @@ def run_page(steps: list[Step], home: Path) -> list[Outcome]:
         "DRAY_HUB_PORT": "0",
         "DRAY_WORKER_RECONNECT_MAX_S": "0.5",
         "DRAY_HUB_ESTIMATE_EVERY_S": "0.5",
+        # Started when there are calls: most pages have none.
+        "DRAY_WORKER_RUNNERS": "0",
     }
     with out.open("wb") as file:
         # Into a file: what a page leaves in the background would keep a pipe open.

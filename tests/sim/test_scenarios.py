@@ -24,7 +24,7 @@ def test_a_scenario_stays_mended(path):
     assert not problem, f"{problem}\n{reproduction(scenario)} --story"
 
 
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", range(0, 20, 10))
 def test_small_worlds_keep_every_promise(first):
     problems = [
         verdict.problem for seed in range(first, first + 10) if (verdict := judge(seed, "small")).problem
@@ -41,9 +41,8 @@ def test_worlds_that_nobody_ever_saw_keep_every_promise(size, count):
         assert not problem, f"{problem}\n{reproduction(Scenario(seed, size))} --story"
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_large_worlds_keep_every_promise(seed):
-    assert judge(seed, "large").problem == ""
+def test_a_large_world_keeps_every_promise():
+    assert judge(0, "large").problem == ""
 
 
 def test_a_world_is_as_full_of_trouble_as_it_says():
@@ -57,7 +56,7 @@ STORY = """
 import hashlib, logging, sys
 logging.disable(logging.CRITICAL)
 from dray.sim.faults.soaking import judge
-for seed in (1, 2, 3):
+for seed in (1, 2):
     verdict = judge(seed, "small")
     print(seed, len(verdict.story), hashlib.sha256("\\n".join(verdict.story).encode()).hexdigest())
 """
@@ -75,4 +74,4 @@ def test_a_seed_is_a_whole_history_whatever_the_hash_seed():
         for hash_seed in ("1", "4711")
     ]
     assert stories[0] == stories[1]
-    assert len(stories[0].splitlines()) == 3
+    assert len(stories[0].splitlines()) == 2

@@ -245,7 +245,7 @@ async def _go_on(
     store.save_clock(now.now_ms, now.at_ms, clock.base)
     # With a new key: a hub that was put back to an earlier time counts again what it counted then, for other work.
     wake_up(state, now, secrets.token_bytes(32), store.recent_runs(RECALLED_RUNS))
-    leave_out_what_is_there()
+    leave_out_what_is_there(again=server is not None)
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
     hub = _wire(config, store, state, seq, clock, ground, server, tls)
     tell_set_aside(store, reports)

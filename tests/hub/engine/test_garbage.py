@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from dray.hub.engine import garbage
-from dray.hub.engine.garbage import Collector, take_over_collector
+from dray.hub.engine.garbage import Collector, leave_out_what_is_there, take_over_collector
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +50,19 @@ def test_it_is_done_at_the_latest_after_a_while(monkeypatch: pytest.MonkeyPatch)
 def test_the_interpreter_makes_no_full_collection_by_itself() -> None:
     take_over_collector()
     assert gc.get_threshold()[2] >= 1_000_000
+
+
+def test_what_others_left_out_is_looked_at_only_where_an_earlier_state_is_let_go() -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.round = self
+
+    seen = weakref.ref(Ring())
+    gc.freeze()
+    try:
+        leave_out_what_is_there(again=False)
+        assert seen() is not None
+        leave_out_what_is_there(again=True)
+        assert seen() is None
+    finally:
+        gc.unfreeze()

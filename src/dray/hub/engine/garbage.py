@@ -23,9 +23,14 @@ def take_over_collector() -> None:
     gc.set_threshold(YOUNG, MIDDLE, NEVER)
 
 
-def leave_out_what_is_there() -> None:
-    """Once the state is loaded: it stays, so no collection need look at it. An earlier state is let go first."""
-    gc.unfreeze()
+def leave_out_what_is_there(again: bool) -> None:
+    """Once the state is loaded: it stays, so no collection need look at it. Again: an earlier state is let go first.
+
+    The first time, what is left out already belongs to whoever made this process: one that was forked shares it, and
+    would get a copy of all that it looks at.
+    """
+    if again:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
 

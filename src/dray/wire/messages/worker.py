@@ -6,6 +6,7 @@ list or an object is expected, since several languages write an empty one so.
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -356,8 +357,9 @@ WorkerMessage = (
 )
 
 
+@functools.cache
 def worker_codec(binary: bool) -> Codec:
-    """The codec by which a hub reads its workers."""
+    """The codec by which a hub reads its workers; made once, from all its structs."""
     return Codec(WORKER_PAYLOADS, binary)
 
 

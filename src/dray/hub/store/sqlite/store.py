@@ -109,10 +109,12 @@ class SqliteStore:
         path: Path,
         *,
         reserve_bytes: int = RESERVE_BYTES,
-        wal_bytes: int = WAL_BYTES,
+        wal_bytes: int | None = None,
         check: Check = "unclean",
     ) -> SqliteStore:
         """Open a store file, made where there is none; a file that was not closed cleanly is checked first."""
+        if wal_bytes is None:
+            wal_bytes = WAL_BYTES
         known = read_witness(path)
         create_file(path, known)
         found = inspect(path, check)
