@@ -228,6 +228,18 @@ SECTIONS = (
         {"price_per_hour": "what an hour of a worker costs, for the scorer `cost`"},
     ),
     Section(
+        "idle",
+        "What happens to work that holds GPUs and leaves all of them idle. A worker that cannot look at its cards says "
+        "nothing, and nothing happens there. [How to use it](../howto/find-waste.md).",
+        rules.IdlePolicy,
+        {
+            "grace_s": "so long after its start nothing counts: data is loaded, code is compiled",
+            "warn_s": "after so long its owner is told: event `idle` of `notifications`; 0: never",
+            "demote_s": "after so long it is the first to be stopped for work of higher priority; 0: never",
+            "stop_s": "after so long it is stopped for good, with the verdict `idle GPUs`; 0: never",
+        },
+    ),
+    Section(
         "alarms[]",
         "A list: when something is wrong. `dray alarms` and `dray status` show what is raised; `notifications.rules` "
         "tell of it (`alarm`, `cleared`). Kinds: "

@@ -25,6 +25,7 @@ from dray.core.lifecycle.state.events import (
     Fact,
     Feed,
     HoldChanged,
+    IdleReached,
     JobEdited,
     JobsSubmitted,
     LanesClosed,
@@ -100,7 +101,8 @@ FACTS: list[Fact] = [
     AttemptAccepted("worker-1", "job", 3, "2-5", "10.0.0.7", (4000,)),
     AttemptStarted("worker-1", "job", 3, "2-5", 4711),
     AttemptEnded("worker-1", OUTCOME),
-    CancelRequested("job", 3, "ann", 2.5),
+    CancelRequested("job", 3, "ann", 2.5, "it idled"),
+    IdleReached("2-5", "warn", 3.5, 2.5),
     WorkerSilent("worker-1"),
     WorkerReturned("worker-1"),
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
@@ -321,6 +323,7 @@ ATTEMPT = Attempt(
     gpu_s=3.5,
     gpu_seen_s=4.5,
     max_gpu_bytes=2048,
+    idling="warn",
 )
 WORKER = Worker(
     id="worker-1",

@@ -102,3 +102,46 @@ def test_of_what_runs_only_the_part_inside_the_window_counts() -> None:
     uses = {"1-5": Use(cpu_s=100, gpu_s=3600, gpu_seen_s=7200, at_ms=1)}
     told = usage_document(UseQuery("user", "", 0, 3_600_000), [row], uses, 10)["usage"][0]
     assert told["gpu_hours"] == {"asked": 2.0, "held": 1.0, "measured": 1.0, "used": 0.5}
+
+
+def test_the_policy_warns_and_stops_what_idles_and_says_why(hub: RunningHub) -> None:
+    idle_rules = {"idle": {"grace_s": 0, "warn_s": "1h", "stop_s": "2h"}}
+    assert ask(hub, "PUT", "/policy", idle_rules)[0] == 200
+    assert ask(hub, "POST", "/jobs", make_spec(id="lazy", gpu_count=1))[0] == 201
+    capability = make_capability(gpus=1)
+    with hub.worker("w2", capability=capability, slots=make_slots(1), features=FEATURES) as worker:
+        worker.register()
+        worker.ready()
+        task = worker.assigned(60)
+        worker.accept(task)
+        worker.started(task)
+
+        def say(idle_s: float) -> None:
+            worker.heartbeat(
+                usage={"attempts": {task.attempt: {"gpu_seen_s": 1, "cards": [card(0, 0, idle_s)]}}}
+            )
+
+        # A worker is believed no further than its task has run.
+        say(9_000)
+        worker.recv("ack", 60)
+        assert ask(hub, "GET", "/jobs/lazy")[1]["attempts"][0]["idling"] == ""
+        idle_rules["idle"] |= {"warn_s": "10ms", "stop_s": 0}
+        assert ask(hub, "PUT", "/policy", idle_rules)[0] == 200
+
+        def attempt() -> dict[str, Any]:
+            say(9_000)
+            found: dict[str, Any] = ask(hub, "GET", "/jobs/lazy")[1]["attempts"][0]
+            return found
+
+        wait_until(lambda: attempt()["idling"] == "warn")
+        idle_rules["idle"] |= {"stop_s": "20ms"}
+        assert ask(hub, "PUT", "/policy", idle_rules)[0] == 200
+        wait_until(lambda: attempt()["idling"] == "stop")
+        # Agents of before know nothing of this reason: they are told one that they stop for.
+        assert worker.recv("job_cancel", 60).payload["reason"] == "user"
+        worker.result(task, "killed", exit_code=143)
+    document = wait_until(lambda: (job := ask(hub, "GET", "/jobs/lazy")[1])["state"] == "killed" and job)
+    assert document["exit_class"] == "idle"
+    assert "stopped by the policy" in document["error"]
+    assert document["verdict"]["kind"] == "idle"
+    assert ask(hub, "PUT", "/policy", {})[0] == 200

@@ -376,7 +376,8 @@ def _tell_attempt_end(attempt: Document) -> str:
         "" if step is None else f"saved step {step} after {format_seconds(attempt.get('saved_run_s') or 0)}"
     )
     variant = f"as {attempt['variant']}" if attempt.get("variant") else ""
-    return ", ".join(filter(None, (variant, words, reason, saved, peak)))
+    idle = f"idle ({attempt['idling']})" if attempt.get("idling") else ""
+    return ", ".join(filter(None, (variant, words, reason, idle, saved, peak)))
 
 
 def draw_task(task: Document, preempted: str = "") -> str:

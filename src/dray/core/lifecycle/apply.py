@@ -40,6 +40,7 @@ def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effe
 RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.JobsSubmitted: jobs.submitted,
     events.AlarmChanged: alarms.alarm_changed,
+    events.IdleReached: idling.idle_reached,
     events.ArrayExtended: jobs.extended,
     events.PlanDecided: preemptions.planned,
     events.CancelRequested: cancels.cancelled,

@@ -53,6 +53,10 @@ KINDS = {
     "environment": Kind(
         "environment", "make the program, folder or module available on the worker, or name it rightly"
     ),
+    "idle": Kind(
+        "idle GPUs",
+        "see what it waited for: dray logs {task}; then ask for no GPU, or use it sooner: dray submit --from {job}",
+    ),
     "dependency": Kind("dependency", "mend the job that it waits for, then: dray submit --from {job}"),
     "preempted": Kind("preempted", "give it more losses, or submit it in a tier that is not preempted"),
     "gang": Kind("gang", "look at the member that its error names"),
@@ -68,6 +72,7 @@ _OF_CLASS = {
     "lost": "node",
     "lost_unstarted": "node",
     "preempted": "preempted",
+    "idle": "idle",
     "dependency": "dependency",
     "gang": "gang",
     "unschedulable": "unplaced",

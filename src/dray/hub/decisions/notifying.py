@@ -16,6 +16,7 @@ _END_OF = {JobState.SUCCEEDED.value: "done", JobState.KILLED.value: "killed"}
 _EVENTS = {
     "task_started": "started",
     "task_preempting": "preempted",
+    "task_idle": "idle",
     "alarm_raised": "alarm",
     "alarm_cleared": "cleared",
     "alarm": "alarm",

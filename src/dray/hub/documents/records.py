@@ -65,6 +65,7 @@ def attempt_document(attempt: Attempt, job: Job, use: Use | None = None) -> Docu
         "verdict": verdict_document(judge_attempt(attempt), job, attempt),
         "usage": usage_document(attempt, use),
         "cancel_reason": attempt.cancel,
+        "idling": attempt.idling,
         "saved_step": attempt.saved_step if attempt.saved_ms else None,
         "saved_run_s": attempt.saved_ms / 1000,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dray.core.lifecycle.happenings.idling import find_steps
 from dray.core.lifecycle.happenings.saves import is_news
 from dray.core.lifecycle.happenings.workers import stop_over
 from dray.core.lifecycle.holding.attempts import adoptable
@@ -256,6 +257,9 @@ def _said_by_beat(state: State, worker: str, body: Heartbeat) -> Iterator[Event 
     yield SlotsSeen(worker, body.slots)
     if body.usage is not None and body.usage.attempts:
         yield UsesSeen(worker, {uid: use_of(usage) for uid, usage in body.usage.attempts.items()})
+        if state.policy.idle.acts:
+            for uid in body.usage.attempts:
+                yield from find_steps(state, worker, uid)
     if body.active is not None:
         for uid in missing(state, worker, body.active):
             yield ResendDue(uid)

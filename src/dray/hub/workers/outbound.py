@@ -43,7 +43,7 @@ logger = logging.getLogger("dray.hub")
 Publish = Callable[[int, list["Recorded | CallsDone"]], None]
 # The protocol's list of reasons is closed, and an agent that does not know one leaves its task running: what a worker
 # must do about a requeue is what it does about any user's cancel.
-_PEER_REASONS = {"requeued": "user"}
+_PEER_REASONS = {"requeued": "user", "idle": "user"}
 
 
 def _raise(effect: str, error: BaseException) -> None:

@@ -85,6 +85,9 @@ class AttemptDocument(msgspec.Struct):
     verdict: VerdictDocument | None = None
     usage: Usage | None = None
     cancel_reason: str = ""
+    idling: Annotated[
+        str, Meta(description="what the policy did because it leaves its cards idle: warn, demote or stop")
+    ] = ""
     saved_step: Annotated[int | None, Meta(description="the last step that the task said it had saved")] = (
         None
     )

@@ -64,10 +64,12 @@ def _cancel_task(state: State, job: Job, index: int, event: CancelRequested, clo
     effects: list[Effect] = []
     attempt = state.attempts.get(task.current)
     if attempt is not None:
-        effects += jobs.stop_attempt(state, attempt, "user", _grace_s(job, event), clock)
+        reason = "idle" if event.policy else "user"
+        effects += jobs.stop_attempt(state, attempt, reason, _grace_s(job, event), clock)
         state.touched.attempts[attempt.uid] = None
     who = _who(event)
-    effects += jobs.end_task(state, job, task, JobState.KILLED, clock, "cancelled", who)
+    exit_class = "idle" if event.policy else "cancelled"
+    effects += jobs.end_task(state, job, task, JobState.KILLED, clock, exit_class, who)
     if job.calls:
         effects.append(CallsDone(job.id, (index,), JobState.KILLED.value, "cancelled", who))
     return effects
@@ -78,4 +80,4 @@ def _grace_s(job: Job, event: CancelRequested) -> float:
 
 
 def _who(event: CancelRequested) -> str:
-    return f"cancelled by {event.user}" if event.user else "cancelled"
+    return event.policy or (f"cancelled by {event.user}" if event.user else "cancelled")

@@ -163,12 +163,15 @@ class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class CancelRequested(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """`index` -1 means every task of the job. `grace_s` below 0 means the tier's own."""
+    """`index` -1 means every task of the job. `grace_s` below 0 means the tier's own. `policy`: why, where the policy
+    wants it and not a person.
+    """
 
     job_id: str
     index: int = -1
     user: str = ""
     grace_s: float = -1
+    policy: str = ""
 
 
 class WorkerSilent(msgspec.Struct, frozen=True, array_like=True, tag=9):
@@ -340,6 +343,15 @@ class AlarmChanged(msgspec.Struct, frozen=True, array_like=True, tag=31):
     job_id: str = ""
 
 
+class IdleReached(msgspec.Struct, frozen=True, array_like=True, tag=32):
+    """An attempt has left its cards idle for as long as the policy's `step` says; no step: it uses them again."""
+
+    uid: str
+    step: str = ""
+    idle_s: float = 0
+    limit_s: float = 0
+
+
 Fact = (
     JobsSubmitted
     | PlanDecided
@@ -372,6 +384,7 @@ Fact = (
     | AttemptYielded
     | AttemptResumed
     | AlarmChanged
+    | IdleReached
 )
 
 

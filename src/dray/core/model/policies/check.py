@@ -366,6 +366,9 @@ _PREEMPTION = _group(
     },
     "preemption",
 )
+_IDLE = _group(
+    rules.IdlePolicy, {"grace_s": _SPAN, "warn_s": _SPAN, "demote_s": _SPAN, "stop_s": _SPAN}, "idle"
+)
 _PROVIDER = _group(rules.Provider, {"price_per_hour": _SHARE}, "a provider")
 _SECRET, _MAIL = _matching(_secret_problem), _matching(_mail_problem)
 _RECEIVERS = _listed(_name(each=False))
@@ -441,6 +444,7 @@ _POLICY = _group(
         "providers": _named(_provider_name, _PROVIDER),
         "notifications": _NOTIFICATIONS,
         "alarms": _listed(_ALARM),
+        "idle": _IDLE,
     },
     "the policy",
 )

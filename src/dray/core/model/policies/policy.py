@@ -15,6 +15,8 @@ ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
 PREEMPTIVE = ("priority", "srsf", "fair_share")
 STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
 PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
+# What may be done about work that idles, the mildest first.
+IDLE_STEPS = ("warn", "demote", "stop")
 RESOURCE_KINDS = ("gpu", "cpu", "memory")
 PRINCIPALS = ("user", "queue", "plugin", "cluster")
 WHOLE_CLUSTER = "all"
@@ -166,6 +168,26 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return self.kinds.get(kind, self.strategy)
 
 
+class IdlePolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What happens to work that holds cards and leaves all of them idle for so long; 0: nothing. The first `grace_s` of
+    an attempt do not count.
+    """
+
+    grace_s: float = 600
+    warn_s: float = 0
+    demote_s: float = 0
+    stop_s: float = 0
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything ever follows."""
+        return bool(self.warn_s or self.demote_s or self.stop_s)
+
+    def limit_s(self, step: str) -> float:
+        """After how long a step is taken; 0: never."""
+        return {"warn": self.warn_s, "demote": self.demote_s, "stop": self.stop_s}[step]
+
+
 class Provider(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Where a worker comes from (its label `provider`), and what an hour of it costs."""
 
@@ -184,6 +206,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     providers: dict[str, Provider] = {}
     notifications: Notifications = Notifications()
     alarms: tuple[AlarmRule, ...] = ()
+    idle: IdlePolicy = IdlePolicy()
 
     def queue(self, name: str) -> Queue:
         """The rules of a queue; one that is not listed behaves like the default one."""

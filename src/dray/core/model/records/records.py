@@ -183,6 +183,7 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     decides whether a loss is charged. `variant` is the alternative by which it runs. `go`: its gang passed the start
     barrier. `saved_ms` is how much of its run time its last checkpoint covers. `last` is what it printed last, where it
     failed and its worker says so. `gpu_s`: for how long its cards were busy, of `gpu_seen_s` for which somebody looked.
+    `idling`: the last step that the policy took because they were not.
 
     A lane is an attempt of no task (`index` is LANE): a held place through which calls of its job go, one at a time, in
     the order given. `calls` are those given and not ended, by index with the number of the try; below 0: cancelled, and
@@ -239,6 +240,7 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     gpu_s: float = 0
     gpu_seen_s: float = 0
     max_gpu_bytes: int = 0
+    idling: str = ""
 
     @property
     def span_ms(self) -> int:

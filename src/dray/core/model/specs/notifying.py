@@ -13,7 +13,7 @@ from dray.core.model.ids import ID_RULE, is_id
 
 # What happens to a job, in words that people ask for. `ended` is any of the three ends.
 ENDS = ("done", "failed", "killed")
-JOB_EVENTS = ("started", *ENDS, "ended", "preempted")
+JOB_EVENTS = ("started", *ENDS, "ended", "preempted", "idle")
 ENDED = "ended"
 MAX_TARGETS = 8
 MAX_ADDRESS = 1024

@@ -17,6 +17,8 @@ from dray.core.model.specs.resources import Ask
 from dray.core.model.specs.spec import TIERS
 
 NO_RULE = "none"
+# Below every other: whom the policy has demoted goes first.
+_IDLE_BAND = -NEVER
 # What a stop and a start cost at least, besides work that was not saved.
 RESTART_MS = 60_000
 Cost = tuple[int, int, int, int, int]
@@ -143,6 +145,8 @@ def cost_of_stop(state: State, attempt: Attempt) -> Cost:
     if state.policy.queue(job.queue).order == "srsf":
         # Who has most left to do is the least loss: what is nearly done frees its room by itself.
         band = -_service(job, ask, _used_before(state, attempt) + ran_ms(state, attempt))
+    if attempt.idling == "demote":
+        band = _IDLE_BAND
     return band, risk, lost_ms(state, attempt) * members, ran_ms(state, attempt), size
 
 

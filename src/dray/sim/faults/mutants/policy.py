@@ -189,6 +189,15 @@ KEPT = (
     ),
 )
 
+IDLING = (
+    _one(
+        "idle-before-its-time",
+        "What idles is warned of, demoted or stopped as soon as it does.",
+        "dray.core.lifecycle.happenings.idling:find_steps",
+        "0 < rules.limit_s(step) <= idle_s",
+        "0 < rules.limit_s(step)",
+    ),
+)
 VICTIMS = (
     _one(
         "equal-band-stopped",
@@ -367,4 +376,4 @@ MOVERS = (
     ),
 )
 
-POLICIES = (*RULES, *KEPT, *VICTIMS, *MOVERS)
+POLICIES = (*RULES, *KEPT, *IDLING, *VICTIMS, *MOVERS)

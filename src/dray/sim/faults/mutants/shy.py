@@ -162,6 +162,7 @@ SHOWN_BY: dict[str, int] = {
     "promise-moved-back": 4,
     "promised-twice": 292,
     "room-left-untold": 102,
+    "idle-before-its-time": 12,
     "equal-band-stopped": 28,
     "share-not-left": 15,
     "min-run-ignored": 13,

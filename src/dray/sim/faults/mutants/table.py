@@ -230,7 +230,7 @@ JOBS = (
         "cancel-lets-run",
         "A cancelled task is ended for the record and its attempt goes on.",
         _CANCELS + "_cancel_task",
-        'effects += jobs.stop_attempt(state, attempt, "user", _grace_s(job, event), clock)',
+        "effects += jobs.stop_attempt(state, attempt, reason, _grace_s(job, event), clock)",
         "pass",
     ),
     _one(

@@ -109,6 +109,8 @@ class Runs:
         self.reads_from_ms: dict[str, int] = {}
         # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
         self.intended: set[str] = set()
+        # For how long at most its worker has seen the cards of an attempt idle.
+        self.idle_s: dict[str, float] = {}
         self._restored = False
         self.gangs: GangRuns | None = None
 

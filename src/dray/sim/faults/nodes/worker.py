@@ -66,6 +66,7 @@ class WorkerNode:
         self._called_ms = 0
         self._ready_runners = self.slots if callers.on else 0
         self._young: dict[str, list[Tell]] = {}
+        self._looked_ms: dict[str, int] = {}
 
     # --- the agent's life -------------------------------------------------------------------------------------------
 
@@ -301,10 +302,28 @@ class WorkerNode:
     def _beat(self, life: int) -> None:
         if self.up and life == self.life and self.machine is not None:
             if self.machine.registered:
+                self.machine.uses = self._look_at_cards(self.machine)
                 self._carry_out([self.machine.heartbeat(self.world.now_ms)])
             self.world.at(
                 self.world.rng.randint(9 * HEARTBEAT_MS // 10, 11 * HEARTBEAT_MS // 10), self._beat, life
             )
+
+    def _look_at_cards(self, machine: Machine) -> dict[str, dict[str, Any]]:
+        """What each task does with its cards, drawn by its attempt: works, idles, idles by turns, or nobody knows."""
+        uses: dict[str, dict[str, Any]] = {}
+        for attempt in machine.running.values():
+            if attempt.phase != "running" or not attempt.devices:
+                continue
+            ways = random.Random(f"cards {self.world.seed} {attempt.uid}")  # chance, no secret
+            way = ways.choice(("works", "idles", "idles", "blinks", "unknown"))
+            since_ms = self._looked_ms.setdefault(attempt.uid, self.world.now_ms)
+            idle_ms = {"works": 0, "unknown": 0}.get(way, self.world.now_ms - since_ms)
+            idle_s = idle_ms % (25_000 if way == "blinks" else 1 << 40) / 1000
+            seen = attempt.devices[1:] if way == "unknown" else attempt.devices
+            cards = [{"index": index, "share": 0.0 if idle_s else 1.0, "idle_s": idle_s} for index in seen]
+            uses[attempt.uid] = {"gpu_seen_s": 1.0, "cards": cards}
+            self._runs.idle_s[attempt.uid] = max(self._runs.idle_s.get(attempt.uid, 0.0), idle_s)
+        return uses
 
     def _tick(self, life: int) -> None:
         if not self.up or life != self.life or self.machine is None:

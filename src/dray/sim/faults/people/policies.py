@@ -16,6 +16,7 @@ from dray.core.model.policies.policy import (
     Budget,
     Cap,
     FairShare,
+    IdlePolicy,
     Limits,
     Pace,
     Pacing,
@@ -31,7 +32,7 @@ from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
 
-SHARE, CROWDED, STEADY, BOUNDED = 0.6, 0.7, 0.75, 0.15
+SHARE, CROWDED, STEADY, BOUNDED, WATCHFUL = 0.6, 0.7, 0.75, 0.15, 0.15
 PATIENCE_MS = 3000
 QUEUES = ("default", "night", "day")
 USERS = ("ann", "bob", "cy")
@@ -52,6 +53,8 @@ class Site:
         # Drawn apart, by a number that draws none of the worlds that are kept for the bugs they showed.
         self._amounts = random.Random(f"amounts 1496 {world.seed}")
         self._bounded = self._amounts.random() < BOUNDED
+        self._idle = random.Random(f"idle 7 {world.seed}")
+        self._watchful = self._idle.random() < WATCHFUL
         self._dressed: dict[str, None] = {}
         self._wanted = 0
         if self.ruled:
@@ -70,7 +73,12 @@ class Site:
         return msgspec.structs.replace(policy, queues=other.queues) if keeps else other
 
     def _bound(self, policy: Policy) -> Policy:
-        """In some worlds quotas bound cores, memory and tasks too."""
+        """In some worlds quotas bound cores, memory and tasks too, in some what idles is demoted or stopped."""
+        if self._watchful:
+            steps = {
+                name: self._idle.choice([0, 5, 15]) for name in ("grace_s", "warn_s", "demote_s", "stop_s")
+            }
+            policy = msgspec.structs.replace(policy, idle=IdlePolicy(**steps))
         if not self._bounded:
             return policy
         return msgspec.structs.replace(policy, quotas=policy.quotas + _amounts(self._amounts))

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from dray.core.lifecycle.invariants import job_problems, problems
-from dray.core.lifecycle.state.events import Fact, PlanDecided, WaitTimedOut
+from dray.core.lifecycle.state.events import Fact, IdleReached, PlanDecided, WaitTimedOut
 from dray.core.lifecycle.state.lines import BucketKey
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
@@ -148,8 +148,17 @@ class Checker:
                 for placement in fact.placements:
                     if placement.uid not in life.state.attempts:
                         self._world.fail(f"the plan holds {placement}, which was dropped at once")
+            elif isinstance(fact, IdleReached) and fact.step:
+                self._check_idle(life.state, fact)
             elif isinstance(fact, WaitTimedOut) and fact.job_id in self.account.held:
                 self._world.fail(f"job {fact.job_id} is held, and its scheduling timeout ran out")
+
+    def _check_idle(self, state: State, fact: IdleReached) -> None:
+        """Only what its own worker has seen idle for so long is called so, and only as the policy says."""
+        self._world.counts[f"idle: {fact.step}"] += 1
+        seen_s = self._runs.idle_s.get(fact.uid, 0.0)
+        if not 0 < fact.limit_s <= fact.idle_s <= seen_s or not state.policy.idle.acts:
+            self._world.fail(f"{fact} was committed, and its worker saw {seen_s:g} s")
 
     def committed(self, life: HubLife) -> None:
         """A result that was recorded once stays as it is, whoever dies in between."""
