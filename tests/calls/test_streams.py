@@ -9,14 +9,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests import warm
 
 import dray
 from dray.client.faces.private_hub import PrivateHub
 from dray.testing import RunningHub, running_hub
+from dray.wire.messages.client import ERROR, Reply
 
 LIMIT_S = 60.0
+COUNT = 3000  # more than go into two messages
 
 
 def add_one(x: int) -> int:
@@ -71,6 +74,34 @@ def test_a_map_whose_input_pauses_goes_on_in_a_new_array(impatient: RunningHub) 
         jobs.append(results.job)
         assert list(results) == [number + 1 for number in range(40)]
         assert results.job != jobs[0]
+
+
+@pytest.mark.parametrize("put_off", [0, 1], ids=["the one that makes the array", "a later one"])
+def test_calls_that_overtake_others_which_the_hub_has_put_off_follow_them(
+    impatient: RunningHub, put_off: int
+) -> None:
+    """A hub that is just starting, or has no room for the moment, refuses one batch and takes the next."""
+    with impatient.connect() as hub:
+        before = hub.submit(add_one, 1)
+        assert before.result(LIMIT_S) == 2
+        channel = hub._opened()[1]._channel
+        send, batches = channel._send_soon, list[int]()
+
+        def send_soon(message: bytes) -> None:
+            asked = msgspec.msgpack.decode(message)
+            if asked["type"] == "calls" and not before.id.startswith(asked["payload"]["job"]):
+                batches.append(asked["payload"]["first"])
+                if len(batches) == put_off + 1:
+                    refusal = {"code": "not_ready", "message": "try again in a moment"}
+                    channel._take(Reply(ERROR, asked["id"], error=refusal))
+                    return
+            send(message)
+
+        channel._send_soon = send_soon  # type: ignore[method-assign]  # stands for a hub that cannot for a moment
+        results = hub.map(add_one, range(COUNT), timeout=LIMIT_S)
+        assert list(results) == [number + 1 for number in range(COUNT)]
+        assert len(set(batches)) > 2
+        assert len(batches) > len(set(batches)) + 1, "one was put off, and others came before it"
 
 
 def test_closing_the_client_lets_its_jobs_end(impatient: RunningHub) -> None:

@@ -22,7 +22,7 @@ from dray.client.calls.large_values import Blobs, LateResult, Upload
 from dray.client.calls.open_arrays import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
 from dray.client.futures.futures import CallFuture, PackedResult
 from dray.core.model.records.records import JobState
-from dray.errors import Conflict, DrayError
+from dray.errors import Conflict, DrayError, NotFound
 from dray.functions.failures import CallFailed
 from dray.functions.values import Packed
 
@@ -222,7 +222,7 @@ class CallDesk(Inquiries):
             self._refused(stream, first, fault)
             return
         stream.answers.add(answer)
-        answer.add_done_callback(lambda done: self._took_answer(stream, first, done))
+        answer.add_done_callback(lambda done: self._took_answer(stream, first, last, done))
 
     def _payload(self, stream: Stream, first: int, batch: list[Argument], last: bool) -> dict[str, Any]:
         args = [one.result() if isinstance(one, Upload) else one for one in batch]
@@ -235,7 +235,7 @@ class CallDesk(Inquiries):
             payload["close"] = True
         return payload
 
-    def _took_answer(self, stream: Stream, first: int, answer: asyncio.Future[Any]) -> None:
+    def _took_answer(self, stream: Stream, first: int, last: bool, answer: asyncio.Future[Any]) -> None:
         stream.answers.discard(answer)
         if answer.cancelled():
             return
@@ -244,10 +244,16 @@ class CallDesk(Inquiries):
             self._reopen(stream, first)
             return
         if fault is not None:
-            self._refused(stream, first, fault)
+            if _came_too_early(stream, first, fault):
+                stream.early.append((first, last))
+            else:
+                self._refused(stream, first, fault)
             return
         state = str(answer.result().get("state", ""))
         batch = stream.unanswered.pop(first)
+        early, stream.early = stream.early, []
+        for at, closes in sorted(early):
+            self._post(stream, at, stream.unanswered[at], closes)
         with self._answered:
             stream.recorded = max(stream.recorded, first + len(batch))
             self._answered.notify_all()
@@ -265,7 +271,7 @@ class CallDesk(Inquiries):
     def _reopen(self, stream: Stream, first: int) -> None:
         """The hub has closed the array: what it refused goes into a new one, in the same order."""
         stream.halted = True
-        stream.refused.append((first, stream.unanswered.pop(first)))
+        stream.refuse(first)
         if stream.unanswered:
             return
         with self._lock:
@@ -290,7 +296,7 @@ class CallDesk(Inquiries):
     def _refused(self, stream: Stream, first: int, fault: BaseException) -> None:
         # The first tells why; what was under way behind it is only refused because that was.
         fault = stream.refusal = stream.refusal or fault
-        stream.refused.append((first, stream.unanswered.pop(first, [])))
+        stream.refuse(first)
         with self._answered:
             if self._open.get(stream.recipe.key) is stream:
                 del self._open[stream.recipe.key]
@@ -479,3 +485,9 @@ class CallDesk(Inquiries):
         self._blobs.close()
         for task in self._tasks:
             task.cancel()
+
+
+def _came_too_early(stream: Stream, first: int, fault: BaseException) -> bool:
+    """Whether a batch was refused only because the hub has put off one ahead of it, which is on its way again."""
+    codes = (Conflict.code, NotFound.code)
+    return isinstance(fault, DrayError) and fault.code in codes and next(iter(stream.unanswered)) < first

@@ -53,6 +53,8 @@ class Stream:
         self.used_at = time.monotonic()
         self.unanswered: dict[int, list[Argument]] = {}
         self.refused: list[tuple[int, list[Argument]]] = []
+        # Those that reached the hub before what was put in ahead of them, and whether they close the array.
+        self.early: list[tuple[int, bool]] = []
         self.refusal: BaseException | None = None
         self.dirty = False
         self.closing = False
@@ -67,6 +69,12 @@ class Stream:
         self.uploads: dict[int, Upload] = {}
         self.successor: Stream | None = None
         self.answers: set[asyncio.Future[Any]] = set()
+
+    def refuse(self, first: int) -> None:
+        """Put aside a batch that the hub does not take, and with it those that were to follow."""
+        for at in (first, *(at for at, _ in self.early)):
+            self.refused.append((at, self.unanswered.pop(at, [])))
+        self.early = []
 
     def spec(self) -> dict[str, Any]:
         """The spec of the job, for the message that makes it."""
