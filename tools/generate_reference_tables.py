@@ -70,6 +70,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "brake_share": "share of workers silent at once that stops all loss decisions",
         "brake_window_s": "the time within which they must have fallen silent",
         "brake_min": "and at least this many",
+        "quarantine_failures": "so many different jobs that fail at once within a minute take a worker out; 0: none do",
         "limit_margin_s": "how long past its time limit a task may be before the hub itself cancels it",
         "flap_refuse_s": "how long two agents under one name are both refused",
         "stale_s": "after so long away a worker is left out of lists",
@@ -177,10 +178,10 @@ METRICS_INTRODUCTION = """# Metrics
 series `x_bucket`, `x_sum` and `x_count`. Counters begin at 0 with each start of the hub; `x_created` says when.
 
 Workers are `ready`, `not_ready` (they say that they can start nothing, or are given nothing for a while after they
-refused work), `suspect` or `silent` (not heard of for 25 and 40 s), `draining` or `offline`. Phases of attempts are
-[those that end](states.md); one that was given up as lost and comes back is counted again when it ends. Calls are
-counted by the states `succeeded`, `failed` and `killed`. A turn that changes nothing commits nothing: it is in
-`dray_turn_seconds` alone.
+refused work), `suspect` or `silent` (not heard of for 25 and 40 s), `draining`, `quarantined` or `offline`. Phases of
+attempts are [those that end](states.md); one that was given up as lost and comes back is counted again when it ends.
+Calls are counted by the states `succeeded`, `failed` and `killed`. A turn that changes nothing commits nothing: it is
+in `dray_turn_seconds` alone.
 """
 API_INTRODUCTION = """# HTTP API
 

@@ -106,6 +106,7 @@ class HubConfig:
     brake_share: float = _TIMERS.brake_share
     brake_window_s: float = _TIMERS.brake_window_ms / 1000
     brake_min: int = _TIMERS.brake_min
+    quarantine_failures: int = _TIMERS.quarantine_failures
     limit_margin_s: float = _TIMERS.limit_margin_ms / 1000
     flap_refuse_s: float = _TIMERS.flap_refuse_ms / 1000
 

@@ -108,7 +108,7 @@ FACTS: list[Fact] = [
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
     AttemptRevoked("2-5", "not accepted within 30 s"),
     WaitTimedOut("job", "no worker has 9 GPUs"),
-    WorkerDrained("worker-1", True, "ann", "new disk", 1_700_000_000_000),
+    WorkerDrained("worker-1", True, "ann", "new disk", 1_700_000_000_000, 2),
     WorkerLabelled("worker-1", {"rack": "7"}, "ann"),
     WorkerLeft("worker-1"),
     LimitPassed("2-5"),
@@ -348,6 +348,8 @@ WORKER = Worker(
     drained_by="ann",
     drain_reason="new disk",
     drain_until_ms=6,
+    faults=8,
+    trial="1-13",
     gone_at_ms=7,
 )
 RECEIPT = Receipt(

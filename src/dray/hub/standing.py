@@ -21,7 +21,7 @@ from dray.hub.engine.engine import Engine
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.workers.sessions import Sessions
 
-WORKER_STATES = ("ready", "offline", "draining", "suspect", "silent", "not_ready")
+WORKER_STATES = ("ready", "offline", "draining", "quarantined", "suspect", "silent", "not_ready")
 
 
 class Standing:
@@ -83,7 +83,7 @@ def _state_of(state: State, worker_id: str) -> str:
     if not presence.session:
         return "offline"
     if worker.draining:
-        return "draining"
+        return worker.drain_word
     if presence.suspect:
         return "suspect"
     return "not_ready" if presence.paused or presence.not_ready else "ready"

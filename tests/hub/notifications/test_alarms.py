@@ -104,6 +104,25 @@ def test_a_worker_away_and_a_queue_that_waits(
     ]
 
 
+def test_a_quarantine_is_told_with_its_reason(
+    hub: RunningHub, told: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, got = told
+    watch(hub, url)
+    for number in range(3):
+        assert ask(hub, "POST", "/jobs", make_spec(id=f"eaten-{number}"))[0] == 201
+    with hub.worker("ill") as worker:
+        worker.register()
+        for _ in range(3):
+            worker.run_one("failed", 30, exit_code=1, error="No space left on device")
+        wait_until(lambda: distinct(got), WITHIN_S)
+        (one,) = distinct(got)
+        assert (one["event"], one["alarm"]["kind"], one["alarm"]["subject"]) == ("alarm", "quarantine", "ill")
+        assert "worker ill is in quarantine: 3 different jobs failed there" in one["text"]
+        assert "No space left on device" in one["text"]
+        assert 'dray_workers{state="quarantined"} 1.0' in ask(hub, "GET", "/metrics")[1]
+
+
 def distinct(got: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({one["id"]: one for one in got}.values())
 

@@ -69,7 +69,9 @@ def summarise(
             "ready": len(
                 [worker for worker in here if not worker.get("state_detail") and not worker.get("draining")]
             ),
-            "draining": sorted(worker["id"] for worker in here if worker.get("draining")),
+            "draining": sorted(
+                worker["id"] for worker in here if worker.get("draining") and not worker.get("faults")
+            ),
             "not_ready": {
                 worker["id"]: worker["state_detail"] for worker in here if worker.get("state_detail")
             },

@@ -116,7 +116,7 @@ def _tell_worker(worker: Document) -> str:
     if detail == "silent" and (span := span_between(worker.get("last_heartbeat"), None)):
         detail = f"silent for {span}"
     parts = ["fake" if worker.get("fake") else "", detail]
-    if worker.get("draining") and "drain" not in parts[1]:
+    if worker.get("draining") and "drain" not in parts[1] and not worker.get("faults"):
         parts.append("draining")
     if worker.get("quarantined"):
         parts.append(f"{len(worker['quarantined'])} unknown")

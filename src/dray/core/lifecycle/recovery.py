@@ -131,6 +131,8 @@ def wake_up(
         presence.loss_timer_ms = clock.now_ms + state.rules.suspect_ms
         state.set_timer(presence.loss_timer_ms, "silence", worker_id)
         watch_drain(state, state.workers[worker_id], clock)
+        if state.workers[worker_id].trial:
+            state.set_timer(clock.now_ms, "trial", worker_id)
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
         jobs.arm_idle(state, job)

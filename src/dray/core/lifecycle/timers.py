@@ -1,8 +1,8 @@
 """Which timers have run out, as events. A timer is only a reason to look: what it meant may be over.
 
-Of workers: silence, a pause after refusals, a drain that ends by itself. Of attempts: acceptance, sending again,
-limits, a stop without an answer. Of jobs: the scheduling timeout, protection, an open array that idles. Of lanes:
-slices and lingering. Of gates: when they open. The cost is in what is due, not in what exists.
+Of workers: silence, a pause after refusals, a drain that ends by itself, faults and a trial. Of attempts: acceptance,
+sending again, limits, a stop without an answer. Of jobs: the scheduling timeout, protection, an open array that idles.
+Of lanes: slices and lingering. Of gates: when they open. The cost is in what is due, not in what exists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 
 from dray.core.lifecycle.happenings.workers import watch_drain
-from dray.core.lifecycle.holding import attempts
+from dray.core.lifecycle.holding import attempts, quarantines
 from dray.core.lifecycle.state.events import (
     ArrayExtended,
     AttemptRevoked,
@@ -93,7 +93,9 @@ def brake(state: State, clock: Clock) -> bool:
     """
     rules = state.rules
     present = [
-        state.presence[worker.id] for worker in state.workers.values() if not (worker.left or worker.draining)
+        state.presence[worker.id]
+        for worker in state.workers.values()
+        if not (worker.left or (worker.draining and not worker.faults))
     ]
     silences = [clock.now_ms - presence.seen_ms for presence in present]
     gone = [silence for silence in silences if silence >= rules.unknown_ms]
@@ -264,7 +266,26 @@ def _drain(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list
     if clock.at_ms < worker.drain_until_ms:
         watch_drain(state, worker, clock)
         return []
-    return [WorkerDrained(worker_id, False, reason="its time is over")]
+    return [WorkerDrained(worker_id, False, reason="its time is over", faults=worker.faults)]
+
+
+def _faulty(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    worker = state.workers.get(worker_id)
+    # On trial one attempt decides; what somebody has drained gets nothing anyway.
+    if worker is None or worker.draining or worker.on_trial:
+        return []
+    reason = quarantines.find_fault(state, worker)
+    return [quarantines.quarantine(state, worker, reason, clock.at_ms)] if reason else []
+
+
+def _trial(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    worker = state.workers.get(worker_id)
+    if worker is None or not (worker.on_trial and worker.trial):
+        return []
+    found = quarantines.weigh_trial(state, worker, clock.at_ms)
+    if found is None and (attempt := state.attempts[worker.trial]).started:
+        state.set_timer(attempt.started_ms + state.rules.at_once_ms, "trial", worker_id)
+    return [found] if found is not None else []
 
 
 def _idle(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
@@ -296,4 +317,6 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "idle": _idle,
     "pause": _pause,
     "drain": _drain,
+    "faulty": _faulty,
+    "trial": _trial,
 }

@@ -42,7 +42,9 @@ def drain(
         worker = _find(state, worker_id)
         event = WorkerDrained(worker_id, on, caller.user, reason, _read_until(until, clock))
         told = (worker.drain_reason, worker.drain_until_ms)
-        same = worker.draining == on and (not on or told == (event.reason, event.until_ms))
+        same = (
+            worker.draining == on and (not on or told == (event.reason, event.until_ms)) and not worker.faults
+        )
         record = _audit(caller, clock, "drain" if on else "resume", worker_id, reason)
         answer = lambda after: finish(after, worker_id)  # noqa: E731 - short, and used twice
         return Decision(answer=answer) if same else Decision([event], answer, (record,))

@@ -19,7 +19,7 @@ _EVENTS = {
     "task_idle": "idle",
     "alarm_raised": "alarm",
     "alarm_cleared": "cleared",
-    "alarm": "alarm",
+    "worker_quarantined": "alarm",
 }
 NOTES = frozenset(("job_ended", *_EVENTS))
 # Looked for in a packed spec, as the name of its field: to unpack each spec that ends would cost much more.

@@ -316,7 +316,7 @@ def tell_drain(worker: Worker) -> str:
     """That a worker is drained, why, and until when."""
     until = f"until {moment(worker.drain_until_ms)}" if worker.drain_until_ms else ""
     why = ", ".join(filter(None, (worker.drain_reason, until)))
-    return f"draining ({why})" if why else "draining"
+    return f"{worker.drain_word} ({why})" if why else worker.drain_word
 
 
 def worker_document(state: State, worker_id: str) -> Document:
@@ -331,6 +331,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         ("silent", worker.silent or is_cut_off(state, worker_id)),
         ("suspect", presence.suspect),
         (f"not ready: {not_ready}", bool(not_ready)),
+        ("on trial after a quarantine", worker.on_trial),
         ("not seen since the hub started", not presence.seen_at_ms),
         ("has not asked for work", bool(presence.session) and not presence.credit),
     )
@@ -341,6 +342,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         "memory_gb": worker.capability.memory_gb,
         "hostname": worker.capability.hostname,
         "draining": worker.draining,
+        "faults": worker.faults,
         "drained_by": worker.drained_by,
         "drain_reason": worker.drain_reason,
         "drain_until": moment(worker.drain_until_ms),

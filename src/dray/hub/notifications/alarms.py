@@ -118,7 +118,7 @@ class Alarms:
 
     def _worker_away(self, rule: AlarmRule, state: State, at_ms: int) -> Iterator[Found]:
         for worker in state.workers.values():
-            if not worker.draining:
+            if not worker.draining or worker.faults:
                 away_s = (at_ms - worker.gone_at_ms) / 1000 if worker.gone_at_ms else 0.0
                 yield Found(worker.id, away_s, f"worker {worker.id} {_tell_away(away_s)}")
 

@@ -16,6 +16,7 @@ from dray.sim.faults.people.clients import Clients
 from dray.sim.faults.settlement import Settlement
 from dray.sim.faults.troubles import (
     ABSENCES,
+    BREAKDOWNS,
     BY_NAME,
     DISABILITIES,
     FAULTS,
@@ -29,7 +30,7 @@ from dray.sim.faults.world.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
-STEERED_SHARE = 0.15
+STEERED_SHARE, BROKEN_SHARE = 0.15, 0.2
 # Which worlds is of no account: these leave those alone that are kept because they show rare bugs.
 PATIENT_WORLDS = (0.06, 0.2)
 
@@ -97,22 +98,26 @@ class History:
         self._plan_disabilities(skipped)
         self._plan_restart(skipped, kinds)
         self._plan_steering(skipped)
+        self._plan_breakdowns(skipped)
 
     def _plan_steering(self, skipped: frozenset[int]) -> None:
         # By this number none of the worlds is drawn that are kept because they showed a bug: they stay as they were.
-        size, chance = self.world.size, random.Random(f"steering 80 {self.world.seed}")  # no secret
-        most = size.faults // 6 if chance.random() < STEERED_SHARE else 0
-        for number in range(3 * size.faults, 3 * size.faults + most):
-            when, kind = chance.randint(0, size.span_ms), chance.choice(list(STEERING))
-            draw = chance.getrandbits(40)
-            if number not in skipped:
-                self.world.at(when, self._fault, number, kind, draw)
+        self._plan_some(skipped, 3, "steering 80", STEERED_SHARE, list(STEERING))
+
+    def _plan_breakdowns(self, skipped: frozenset[int]) -> None:
+        self._plan_some(skipped, 4, "breakdowns", BROKEN_SHARE, list(BREAKDOWNS))
 
     def _plan_disabilities(self, skipped: frozenset[int]) -> None:
-        size, chance = self.world.size, random.Random(f"disabilities {self.world.seed}")  # no secret
-        most = size.faults // 6 if chance.random() < DISABLED_SHARE else 0
-        for number in range(size.faults, size.faults + most):
-            when, kind = chance.randint(0, size.span_ms), chance.choice(list(DISABILITIES))
+        self._plan_some(skipped, 1, "disabilities", DISABLED_SHARE, list(DISABILITIES))
+
+    def _plan_some(
+        self, skipped: frozenset[int], place: int, draws: str, share: float, kinds: list[str]
+    ) -> None:
+        """Plan troubles of a kind that only a share of the worlds has, by draws of their own."""
+        size, chance = self.world.size, random.Random(f"{draws} {self.world.seed}")  # no secret
+        most = size.faults // 6 if chance.random() < share else 0
+        for number in range(place * size.faults, place * size.faults + most):
+            when, kind = chance.randint(0, size.span_ms), chance.choice(kinds)
             draw = chance.getrandbits(40)
             if number not in skipped:
                 self.world.at(when, self._fault, number, kind, draw)
@@ -241,7 +246,7 @@ class History:
             weather.up_lost = weather.down_lost = weather.slow = weather.doubled = weather.shuffled = False
             worker.full = False
             if isinstance(worker, WorkerNode):
-                worker.childless = worker.stalled = False
+                worker.childless = worker.stalled = worker.broken = False
             worker.start()
             if worker.name not in self.drained:
                 self.drained[worker.name] = None

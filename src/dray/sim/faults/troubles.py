@@ -71,10 +71,10 @@ def _remove(history: History, node: Node) -> None:
         history.hub.now.remove_worker(node.name)
 
 
-def _disable(history: History, node: Node, name: str, draw: int) -> None:
+def _disable(history: History, node: Node, name: str, draw: int, most_ms: int = 25_000) -> None:
     """Something of dray's own agent does not work for a while; a foreign worker has no such parts."""
     if isinstance(node, WorkerNode):
-        _flag(history, node, name, 500 + draw % 25_000)
+        _flag(history, node, name, 500 + draw % most_ms)
 
 
 def _twin(history: History, node: Node, duration_ms: int) -> None:
@@ -153,6 +153,10 @@ DISABILITIES: dict[str, Fault] = {
     "worker cannot fork": lambda history, node, draw: _disable(history, node, "childless", draw),
     "supervisor stopped": lambda history, node, draw: _disable(history, node, "stalled", draw),
 }
+# A machine on which everything fails within a moment. Drawn apart too.
+BREAKDOWNS: dict[str, Fault] = {
+    "machine fails everything": lambda history, node, draw: _disable(history, node, "broken", draw, 180_000)
+}
 # One of these in some worlds whose hub hardly ever ends otherwise: elsewhere none lives for long enough.
 RESTARTS: dict[str, Fault] = {"hub restarted without a worker": _lose_touch}
 # What operators do to machines, in some worlds; drawn apart too.
@@ -160,7 +164,7 @@ STEERING: dict[str, Fault] = {
     "worker drained until": lambda history, node, draw: _drain_until(history, node, _span(draw)),
     "worker removed": lambda history, node, draw: _remove(history, node),
 }
-BY_NAME = FAULTS | DISABILITIES | RESTARTS | STEERING
+BY_NAME = FAULTS | DISABILITIES | BREAKDOWNS | RESTARTS | STEERING
 # The rare ones end much of what goes on: as common as the rest they would leave nothing to go wrong.
 WEIGHTS = {"hub restored from a backup": 0.35, "hub cut off from all": 0.3, "twin under one name": 0.5}
 HUB_ENDS = (

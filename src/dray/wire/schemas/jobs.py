@@ -252,6 +252,12 @@ class WorkerDocument(msgspec.Struct):
     hostname: str = ""
     last_heartbeat: Time | None = None
     draining: bool = False
+    faults: Annotated[
+        int,
+        Meta(
+            description="how often in a row it was found faulty: draining, it is in quarantine, else on trial"
+        ),
+    ] = 0
     drained_by: str = ""
     drain_reason: str = ""
     drain_until: Annotated[Time | None, Meta(description="when it gets work again by itself")] = None

@@ -65,7 +65,7 @@ MOST_UNKNOWN = 16
 # A wall clock may be set meanwhile: a moment that is far away is looked at again now and then.
 LONGEST_LOOK_MS = 60_000
 # What people said of a worker holds whatever it says itself when it registers again.
-KEPT_FIELDS = ("draining", "drained_by", "drain_reason", "drain_until_ms", "given")
+KEPT_FIELDS = ("draining", "drained_by", "drain_reason", "drain_until_ms", "given", "faults", "trial")
 
 
 def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effect]:
@@ -406,12 +406,23 @@ def drained(state: State, event: WorkerDrained, clock: Clock) -> list[Effect]:
     worker.draining = event.on
     told = (event.user, event.reason, event.until_ms) if event.on else ("", "", 0)
     worker.drained_by, worker.drain_reason, worker.drain_until_ms = told
+    worker.faults, worker.trial = event.faults, ""
+    state.suspicions.acquit(event.worker)
     watch_drain(state, worker, clock)
     state.touched.workers[event.worker] = None
     state.touch_worker(event.worker)
     lanes.wake_worker(state, event.worker)
-    kind = "worker_draining" if event.on else "worker_resumed"
     data = {"user": event.user} | ({"reason": event.reason} if event.reason else {})
+    if event.on and event.faults:
+        text = f"worker {event.worker} is in quarantine: {event.reason}"
+        alarm = {
+            "key": f"quarantine/{event.worker}",
+            "kind": "quarantine",
+            "subject": event.worker,
+            "text": text,
+        }
+        return [Note("worker_quarantined", worker=event.worker, data=data | alarm), Alarm(text)]
+    kind = "worker_draining" if event.on else "worker_on_trial" if event.faults else "worker_resumed"
     return [Note(kind, worker=event.worker, data=data)]
 
 
@@ -453,5 +464,6 @@ def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect
         state.held.pop(event.worker, None)
         state.columns.forget(event.worker)
         state.experience.forget_worker(event.worker)
+        state.suspicions.acquit(event.worker)
         state.touched.workers[event.worker] = None
     return []

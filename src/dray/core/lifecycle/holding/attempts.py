@@ -73,6 +73,8 @@ def move(state: State, attempt: Attempt, trigger: str) -> bool:
         _let_go(state, attempt)
         if not attempt.lane:
             state.ends[after] = state.ends.get(after, 0) + 1
+        if state.workers[attempt.worker].trial == attempt.uid:
+            state.set_timer(state.now_ms, "trial", attempt.worker)
     return True
 
 

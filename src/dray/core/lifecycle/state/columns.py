@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from dray.core.model.capability import Device
-from dray.core.model.records.worker import Presence, Worker, card_table
+from dray.core.model.records.worker import Presence, Worker, card_table, usable_credit
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.model.units import GB
 
@@ -131,8 +131,7 @@ class Columns:
         data["batch_in_use"][row] = slots.batch_in_use
         data["service_total"][row] = slots.service_total
         data["service_in_use"][row] = slots.service_in_use
-        # While somebody waits to go on where it yielded, nobody new comes in.
-        data["credit"][row] = 0 if presence.resuming else presence.credit
+        data["credit"][row] = usable_credit(worker, presence)
         away = presence.suspect or worker.draining or worker.silent
         unable = presence.paused or bool(presence.not_ready)
         data["open"][row] = int(bool(presence.session) and not (away or unable))

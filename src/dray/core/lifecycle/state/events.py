@@ -199,13 +199,17 @@ class WaitTimedOut(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class WorkerDrained(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """`until_ms` is a wall time, 0: until it is resumed."""
+    """`until_ms` is a wall time, 0: until it is resumed.
+
+    `faults`: how often in a row the hub has found it faulty. With it `on` is a quarantine, and its end a trial.
+    """
 
     worker: str
     on: bool
     user: str = ""
     reason: str = ""
     until_ms: int = 0
+    faults: int = 0
 
 
 class WorkerLabelled(msgspec.Struct, frozen=True, array_like=True, tag=30):

@@ -185,7 +185,12 @@ class Experience:
 
 def kind_of_work(job: Job) -> str:
     """What jobs have in common that run about as long: their name, else what they run."""
-    return job.name or _work(job.spec)
+    return job.name or work_of(job)
+
+
+def work_of(job: Job) -> str:
+    """What a job runs, whatever it is called: the beginning of its command, or its code."""
+    return _work(job.spec)
 
 
 @lru_cache(maxsize=1024)
@@ -193,7 +198,9 @@ def _work(packed: bytes) -> str:
     spec = unpack_spec(packed)
     if spec.function or spec.snapshot_sha or spec.snapshot_id:
         return _token(packed)
-    return f"command {' '.join(spec.command[:2])[:200]}"
+    # What a shell or an interpreter is given in a word of its own is all that tells one from another.
+    words = 3 if len(spec.command) > 1 and spec.command[1].startswith("-") else 2
+    return f"command {' '.join(spec.command[:words])[:200]}"
 
 
 def token_of(job: Job) -> str:

@@ -1,8 +1,8 @@
 """The cluster as the hub sees it. Only `apply` changes it; the shell reads it between turns.
 
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
-signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends:
-how many attempts of tasks ended in which phase), learnt in passing (experience) or a cache that can be derived
+signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how
+many attempts of tasks ended in which phase), learnt in passing (experience, suspicions) or a cache that can be derived
 (columns, backlog, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
 first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
 than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened;
@@ -22,6 +22,7 @@ from dray.core.lifecycle.state.columns import Columns
 from dray.core.lifecycle.state.experience import Experience
 from dray.core.lifecycle.state.lines import RANGE, Backlog, BucketKey, Entry, Shapes
 from dray.core.lifecycle.state.parties import Parties, gpus_of
+from dray.core.lifecycle.state.suspicions import Suspicions
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import task_id
 from dray.core.model.policies.policy import Policy
@@ -117,6 +118,7 @@ class State:
         self.receipts: dict[str, Receipt] = {}
         self.moves: dict[TaskKey, Moving] = {}
         self.experience = Experience()
+        self.suspicions = Suspicions()
         self.touched = Touched()
         self.ends: dict[Phase, int] = {}
         self.polls: dict[str, int] = {}

@@ -22,6 +22,11 @@ class Rules:
     stop_again_ms: int = 30_000
     pause_ms: int = 1_000
     longest_pause_ms: int = 60_000
+    quarantine_failures: int = 3
+    quarantine_window_ms: int = 60_000
+    at_once_ms: int = 10_000
+    quarantine_ms: int = 60_000
+    longest_quarantine_ms: int = 3_600_000
     limit_margin_ms: int = 5_000
     brake_share: float = 0.5
     brake_window_ms: int = 60_000

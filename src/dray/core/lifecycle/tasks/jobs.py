@@ -234,7 +234,7 @@ def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Ef
     attempts.hold(state, attempt, 1, start=True)
     if not behind and job.id in state.experience.tasks:
         state.leads[uid] = None
-    _spend_credit(state, name)
+    _spend_credit(state, worker, uid)
     state.touched.attempts[uid] = None
     arm_accept(state, attempt, worker, clock)
     note = Note("task_assigned", job.id, _spell(job, index), name, {"attempt": attempt.no})
@@ -278,7 +278,7 @@ def _open_lane(state: State, job: Job, worker: Worker, placement: Placement, clo
     state.attempts[uid] = lane
     state.hungry[uid] = None
     attempts.hold(state, lane, 1, start=True)
-    _spend_credit(state, placement.worker)
+    _spend_credit(state, worker, uid)
     state.spent_on[uid] = state.presence[placement.worker].session
     state.touched.attempts[uid] = None
     arm_accept(state, lane, worker, clock)
@@ -528,12 +528,16 @@ def default_lost_after_ms(state: State, spec: JobSpec) -> int:
     return state.rules.lost_service_ms if spec.type == "service" else state.rules.lost_ms
 
 
-def _spend_credit(state: State, worker_id: str) -> None:
-    presence = state.presence[worker_id]
+def _spend_credit(state: State, worker: Worker, uid: str) -> None:
+    presence = state.presence[worker.id]
     if presence.credit > 0:
         presence.credit -= 1
         columns = state.columns
-        columns.put_credit(columns.row_of[worker_id], presence.credit)
+        columns.put_credit(columns.row_of[worker.id], presence.credit)
+    if worker.faults and not worker.trial:
+        worker.trial = uid
+        state.touched.workers[worker.id] = None
+        state.touch_worker(worker.id)
 
 
 def _spell(job: Job, index: int) -> str:

@@ -6,7 +6,7 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import attempts, lanes, outcomes, receipts, refusals
+from dray.core.lifecycle.holding import attempts, lanes, outcomes, quarantines, receipts, refusals
 from dray.core.lifecycle.holding.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.state.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.state.events import (
@@ -93,6 +93,7 @@ def mark_started(state: State, attempt: Attempt, clock: Clock) -> None:
     attempt.started = True
     refusals.began(state, attempt.worker)
     attempt.started_ms, attempt.started_at_ms = clock.now_ms, clock.at_ms
+    quarantines.began(state, state.jobs[attempt.job_id], attempt)
     arm_limit(state, attempt)
 
 
@@ -178,6 +179,7 @@ def record(state: State, attempt: Attempt, outcome: Outcome, clock: Clock) -> tu
     attempts.move(state, attempt, trigger)
     receipts.victim_gone(state, attempt)
     attempts.learn_end(state, attempt)
+    quarantines.ended(state, job, attempt)
     if task.current != attempt.uid:
         return "superseded", effects
     return "recorded", effects + conclude(state, job, task, attempt, clock)

@@ -18,7 +18,8 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     the id of the token that it registered with: nobody else may speak for it.
 
     `given` are labels that people gave it, before its own. `drain_until_ms` (wall time, 0: until it is resumed) and
-    what stands beside it belong to `draining`. `gone_at_ms`: since when it is away.
+    what stands beside it belong to `draining`. `gone_at_ms`: since when it is away. `faults`: how often in a row it was
+    found faulty; drained meanwhile it is in quarantine, else on `trial`, by that attempt or by the next.
     """
 
     id: str
@@ -44,6 +45,18 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     drain_reason: str = ""
     drain_until_ms: int = 0
     gone_at_ms: int = 0
+    faults: int = 0
+    trial: str = ""
+
+    @property
+    def drain_word(self) -> str:
+        """What it is while it gets no work: drained by somebody, or by the hub."""
+        return "quarantined" if self.faults else "draining"
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether it gets one attempt at a time to show that it is sound."""
+        return self.faults > 0 and not self.draining
 
     @property
     def all_labels(self) -> dict[str, str]:
@@ -83,6 +96,16 @@ class Presence(msgspec.Struct, kw_only=True):
     refusals: int = 0
     paused: bool = False
     paused_until_ms: int = 0
+
+
+def usable_credit(worker: Worker, presence: Presence) -> int:
+    """How many attempts a worker may be given now of what it asked for."""
+    if presence.resuming:
+        # While somebody waits to go on where it yielded, nobody new comes in.
+        return 0
+    if worker.on_trial:
+        return 0 if worker.trial else min(1, presence.credit)
+    return presence.credit
 
 
 def why_not_ready(presence: Presence, now_ms: int) -> str:

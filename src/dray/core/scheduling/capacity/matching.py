@@ -38,6 +38,7 @@ class Room(NamedTuple):
     named_free: Mapping[str, int] = MappingProxyType({})
     not_ready: str = ""
     drained: str = ""
+    on_trial: bool = False
 
 
 def backend(ask: Ask, room: Room) -> Rejection | None:
@@ -162,7 +163,8 @@ def credit(ask: Ask, room: Room) -> Rejection | None:
     # Who gets no work for another reason has not asked for any either.
     if room.credit > 0 or presence(ask, room) is not None:
         return None
-    return Rejection("credit", "a worker that is ready for work", "not ready")
+    have = "on trial after a quarantine, one attempt at a time" if room.on_trial else "not ready"
+    return Rejection("credit", "a worker that is ready for work", have)
 
 
 Filter = Callable[[Ask, Room], Rejection | None]

@@ -14,7 +14,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Columns, Numbers, name_column, pick_cards
 from dray.core.lifecycle.state.state import State
-from dray.core.model.records.worker import why_not_ready
+from dray.core.model.records.worker import usable_credit, why_not_ready
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.capacity.memory import ClassKey, Mask, memory_of
@@ -127,12 +127,15 @@ class Rooms:
             free_mem=left.memory,
             slots_total=get(f"{pool}_total", row),
             slots_free=left.slots(pool),
-            credit=(0 if presence.resuming else presence.credit)
+            credit=usable_credit(worker, presence)
             - (get("credit", row) - left.credit if get("open", row) else 0),
             present=bool(presence.session) and not worker.silent,
             suspect=presence.suspect,
             draining=worker.draining,
-            drained=f"draining: {worker.drain_reason}" if worker.draining and worker.drain_reason else "",
+            drained=f"{worker.drain_word}: {worker.drain_reason}"
+            if worker.draining and worker.drain_reason
+            else "",
+            on_trial=worker.on_trial,
             named_total=columns.named_total[row],
             named_free=self._named(row, left),
             not_ready=why_not_ready(presence, self._state.now_ms),

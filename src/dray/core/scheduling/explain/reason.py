@@ -133,7 +133,7 @@ _MESSAGES = {
     "suspect": "silent for a while",
     "not_ready": "not ready: {have}",
     "slot": "no free {need}, there are {have}",
-    "credit": "not ready for work yet",
+    "credit": "{have} for work yet",
     "reserved": "has room, but it is kept for a task that has waited longer",
 }
 # The same of one worker alone.
@@ -153,11 +153,11 @@ _SHORT = {
     "cpu": "{have}",
     "memory": "memory {have}",
     "offline": "offline",
-    "draining": "draining",
+    "draining": "{have}",
     "suspect": "silent",
     "not_ready": "not ready: {have}",
     "slot": "slots {have}",
-    "credit": "not ready yet",
+    "credit": "{have} yet",
     "reserved": "kept for another task",
 }
 START_CARDS = "start a worker that has GPUs"

@@ -16,6 +16,7 @@ from dray.core.lifecycle.state.pass_events import LeadsSeen
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.records.worker import usable_credit
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.passes.lane_feeding import Supply, is_spent, others_wait
 
@@ -88,8 +89,8 @@ def _may_lead(state: State, job: Job, lead: Attempt, count: int) -> bool:
     """Whether a place may have more behind it: it goes on, and its worker takes work."""
     if lead.behind or lead.cancel or lead.yielded or lead.phase not in _LEADING or lead.shape != job.shape:
         return False
-    presence, columns = state.presence[lead.worker], state.columns
-    if presence.resuming or presence.credit < count or FEATURE not in state.workers[lead.worker].features:
+    worker, columns = state.workers[lead.worker], state.columns
+    if usable_credit(worker, state.presence[lead.worker]) < count or FEATURE not in worker.features:
         return False
     return bool(columns.get("open", columns.row_of[lead.worker]))
 

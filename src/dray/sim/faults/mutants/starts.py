@@ -5,6 +5,7 @@ from __future__ import annotations
 from dray.sim.faults.mutants.mutants import Edit, Mutant
 
 _REFUSALS = "dray.core.lifecycle.holding.refusals:"
+_QUARANTINES = "dray.core.lifecycle.holding.quarantines:"
 _MACHINE = "dray.agent.decide.machine:Machine."
 _READINESS = "dray.agent.decide.readiness:Readiness."
 
@@ -29,6 +30,21 @@ STARTS = (
         "pause-never-ends",
         "A worker that was paused once gets no work any more.",
         (Edit(_REFUSALS + "resume", "presence.paused, presence", "_, presence"),),
+    ),
+    Mutant(
+        "faulty-worker-kept",
+        "A worker on which everything fails is given the next job all the same.",
+        (Edit("dray.core.lifecycle.timers:_faulty", "if worker is None or", "if True or"),),
+    ),
+    Mutant(
+        "quarantined-for-little",
+        "Two jobs that fail take a worker out.",
+        (Edit(_QUARANTINES + "find_fault", "enough = rules.quarantine_failures", "enough = 2"),),
+    ),
+    Mutant(
+        "trial-lets-all-in",
+        "A worker on trial is given as much as it asks for.",
+        (Edit("dray.core.model.records.worker:usable_credit", "if worker.on_trial:", "if False:"),),
     ),
     Mutant(
         "handed-back-too-early",

@@ -351,7 +351,7 @@ WORKERS = (
         "drain-without-end",
         "A worker that was drained until a moment stays drained.",
         "dray.core.lifecycle.timers:_drain",
-        'return [WorkerDrained(worker_id, False, reason="its time is over")]',
+        'return [WorkerDrained(worker_id, False, reason="its time is over", faults=worker.faults)]',
         "return []",
     ),
 )

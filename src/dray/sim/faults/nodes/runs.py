@@ -16,6 +16,8 @@ from dray.sim.faults.world.world import World
 # So many tasks given to a machine that starts none of them, within so long, are a storm.
 MOST_UNSTARTED, STORM_MS = 16, 10_000
 NEVER_MS = 1 << 60
+# What everything says that fails because of the machine that it runs on.
+BROKEN = "No space left on device"
 
 
 class Execution(msgspec.Struct):

@@ -18,7 +18,7 @@ from dray.agent.supervisor.attempts.attempt import give_back
 from dray.agent.supervisor.attempts.followers import Followers
 from dray.core.model.specs.resources import WHOLE
 from dray.sim.faults.nodes.runner import RunnerHost
-from dray.sim.faults.nodes.runs import NEVER_MS, Behaviour, CallRuns, Execution, Runs
+from dray.sim.faults.nodes.runs import BROKEN, NEVER_MS, Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world.world import World
 
 PORT = 29_500
@@ -49,6 +49,7 @@ class Process(msgspec.Struct):
     renewed_ms: int
     stop: str = ""
     gone: bool = False
+    words: str = ""
 
 
 class Supervisor:
@@ -67,7 +68,7 @@ class Supervisor:
     ) -> None:
         self._world, self._name, self._machine, self._runs, self._behave = world, name, machine, runs, behave
         self.journal_id, self.boot_id = f"{machine}-journal-1", f"{machine}-boot-1"
-        self.full = self.childless = False
+        self.full = self.childless = self.broken = False
         self._stalled = False
         self._unread: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.denied: set[str] = set()
@@ -261,6 +262,8 @@ class Supervisor:
         limit = None if launch.limit_s is None else round(launch.limit_s * 1000)
         lease = None if launch.lease_s is None else round(launch.lease_s * 1000)
         behaviour, grace = self._behave(launch.spec.id), round(launch.grace_s * 1000)
+        if self.broken:
+            behaviour = Behaviour(1 + behaviour.duration_ms % 300, "failed", 1, behaviour.heeds_term)
         execution = Execution(
             launch.spec.id,
             launch.uid,
@@ -276,6 +279,7 @@ class Supervisor:
         )
         self._runs.begin(execution)
         process = Process(execution, behaviour, limit, grace, lease, renewed_ms or self._world.now_ms)
+        process.words = BROKEN if self.broken else ""
         self.processes[launch.uid] = process
         self.tell({"ev": "started", "items": [{"uid": launch.uid, "pid": 1, "started_at": 1.0}]})
         self._world.at(behaviour.duration_ms, self._finish, process, behaviour.state, "")
@@ -372,6 +376,8 @@ class Supervisor:
         record = self.records.get(execution.uid)
         if record is not None and record.phase == "running":
             exit_ = _stopped(reason) if reason else _exited(state, process.behaviour.exit_code)
+            if process.words and not reason:
+                exit_["error"] = process.words
             self._record_exit(record, exit_)
 
     def _record_exit(self, record: Record, exit_: dict[str, Any]) -> None:

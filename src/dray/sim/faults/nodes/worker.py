@@ -199,6 +199,15 @@ class WorkerNode:
         self.supervisor.childless = childless
 
     @property
+    def broken(self) -> bool:
+        """Whether everything that starts here fails at once."""
+        return self.supervisor.broken
+
+    @broken.setter
+    def broken(self, broken: bool) -> None:
+        self.supervisor.broken = broken
+
+    @property
     def stalled(self) -> bool:
         """Whether the supervisor answers nothing."""
         return self.supervisor.stalled

@@ -26,6 +26,7 @@ from dray.sim.faults.watches.gangs import GangWatch
 from dray.sim.faults.watches.kept_keys import find_misjudged
 from dray.sim.faults.watches.overdue import find_overdue, find_stale, find_unasked, find_unstopped
 from dray.sim.faults.watches.policy import PolicyWatch
+from dray.sim.faults.watches.quarantines import QuarantineWatch
 from dray.sim.faults.watches.room import RoomWatch
 from dray.sim.faults.watches.wake_ups import find_overlooked
 from dray.sim.faults.world.network import Message
@@ -98,6 +99,7 @@ class Checker:
         self.gangs = GangWatch(world, runs)
         self.gangs.shared_names = self.shared_names
         self._policy, self._rooms = PolicyWatch(world), RoomWatch(world)
+        self._quarantines = QuarantineWatch(world)
         self.calls: CallFacts | None = None
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
@@ -181,6 +183,7 @@ class Checker:
         ]
         self._policy.committed(life, touched, fresh)
         self._rooms.committed(life, fresh)
+        self._quarantines.committed(life, touched, fresh)
         for attempt in touched:
             if not attempt.phase.live and attempt.phase is not Phase.LOST:
                 self._over_ms.setdefault((attempt.worker, attempt.uid), self._world.now_ms)
