@@ -190,6 +190,7 @@ SECTIONS = (
             "reliability": "avoid workers with recent failures",
             "cost": "prefer the cheaper provider",
             "performance": "prefer where this kind of job has run faster",
+            "card_size": "prefer the smallest cards that have the VRAM asked for",
             "prefer": "the job's own `prefer`",
             "spread": "keep a job's tasks apart by `spread_label`",
         },

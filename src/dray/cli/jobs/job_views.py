@@ -234,6 +234,11 @@ def _tell_retries(document: Document) -> str:
     return ", ".join(f"{count} {words}" for count, words in counts if count > 0)
 
 
+def _tell_preference(condition: str, spec: Document) -> str:
+    in_order = condition == "order" and spec.get("variants")
+    return "the first alternative that fits" if in_order else f"{condition} preferred"
+
+
 def _tell_command(words: Sequence[Any]) -> str:
     """The command as it would be typed; of a whole script inside it only how long that is."""
     lines = [str(word).count("\n") for word in words]
@@ -257,7 +262,7 @@ def _tell_ask(spec: Document) -> str:
         _tell_gpus(spec),
         f"{format_seconds(limit_s)} at most" if limit_s else "",
         *(f"{condition} needed" for condition in spec.get("require") or []),
-        *(f"{condition} preferred" for condition in spec.get("prefer") or []),
+        *(_tell_preference(condition, spec) for condition in spec.get("prefer") or []),
     ]
     return clean(", ".join(filter(None, parts)))
 

@@ -123,6 +123,7 @@ class Weights(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     reliability: float = 1
     cost: float = 0
     performance: float = 0
+    card_size: float = 2
     prefer: float = 2
     spread: float = 0
 

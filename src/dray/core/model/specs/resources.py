@@ -15,6 +15,8 @@ from dray.core.model.specs.spec import ANY_TYPE, JobSpec, unpack_spec, with_vari
 from dray.core.model.units import GB
 
 WHOLE = 1000
+# Among what is preferred: the first alternative that fits anywhere, whatever the others score.
+IN_ORDER = "order"
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.records.records import Job
+from dray.core.model.specs.resources import IN_ORDER
 from dray.core.scheduling.capacity.remaining import Devices
 from dray.core.scheduling.placement.scorers import Sight, Wish
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from dray.core.scheduling.placement.placer import Placer
 
 RANK_BITS = 24
+# What a score stays below, with 16 alternatives above it and the rank below it in 63 bits.
+SCORE_BITS = 35
 LAST_RANK = (1 << RANK_BITS) - 1
 
 
@@ -41,21 +44,27 @@ class Candidate(NamedTuple):
     devices: Devices
 
 
-def score_all(placer: Placer, wish: Wish, variant: int = 0, alternatives: int = 1) -> Numbers:
+def score_all(
+    placer: Placer, wish: Wish, variant: int = 0, alternatives: int = 1, ordered: bool = False
+) -> Numbers:
     """The keys of an ask over all workers as the pass found them; -1 where it cannot fit."""
     mask = placer.rooms.mask(wish.ask)
     if not mask.any():
         return np.full(len(mask), -1, dtype=np.int64)
-    keys = make_keys(placer, placer.sight, wish, variant, alternatives)
+    keys = make_keys(placer, placer.sight, wish, variant, alternatives, ordered)
     if not mask.all():
         keys[~mask] = -1
     return keys
 
 
-def make_keys(placer: Placer, sight: Sight, wish: Wish, variant: int, alternatives: int) -> Numbers:
-    """Score, alternative and worker rank in one integer per worker in sight."""
+def make_keys(
+    placer: Placer, sight: Sight, wish: Wish, variant: int, alternatives: int, ordered: bool = False
+) -> Numbers:
+    """Score, alternative and worker rank in one integer per worker; `ordered`: the alternative counts first."""
     keys = placer.score(sight, wish)
-    if alternatives > 1:
+    if ordered:
+        keys = keys + ((alternatives - 1 - variant) << SCORE_BITS)
+    elif alternatives > 1:
         keys = keys * alternatives + (alternatives - 1 - variant)
     keys = keys << RANK_BITS
     ranks = placer.inverse_rank()
@@ -69,6 +78,7 @@ class Walk:
     def __init__(self, placer: Placer, shape: int, job: Job | None, hint: Sequence[int] | None) -> None:
         self._placer, self._rooms = placer, placer.rooms
         self._asks = placer.state.asks(shape)
+        self._in_order = len(self._asks) > 1 and any(IN_ORDER in ask.prefer for ask in self._asks)
         self._job = job
         self._rows = None if hint is None else np.array(hint, dtype=np.intp)
         self._span = placer.state.columns.count if hint is None else len(hint)
@@ -137,7 +147,9 @@ class Walk:
             row, variant = self._spot_of(entry)
             devices = self._placer.fit(row, self._asks[variant], owner)
             if devices is not None:
-                found.append(Candidate(row, variant, (key >> RANK_BITS) // alternatives, devices))
+                score = key >> RANK_BITS
+                score = score & ((1 << SCORE_BITS) - 1) if self._in_order else score // alternatives
+                found.append(Candidate(row, variant, score, devices))
                 if len(found) == most:
                     break
         return found
@@ -152,10 +164,10 @@ class Walk:
             if len(self._rows) == 1:
                 return np.where(good, 1, -1)  # nothing to compare it with
             return np.where(good, self._keys_of(Sight(self._rooms, self._rows), wish, variant), -1)
-        return score_all(placer, wish, variant, len(self._asks))
+        return score_all(placer, wish, variant, len(self._asks), self._in_order)
 
     def _keys_of(self, sight: Sight, wish: Wish, variant: int) -> Numbers:
-        return make_keys(self._placer, sight, wish, variant, len(self._asks))
+        return make_keys(self._placer, sight, wish, variant, len(self._asks), self._in_order)
 
     def _catch_up(self) -> None:
         """Read what was claimed since: strike out what no longer fits, score the rest again where that may matter."""

@@ -18,7 +18,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.labels import holds
 from dray.core.model.policies.policy import Weights
 from dray.core.model.records.records import Job
-from dray.core.model.specs.resources import WHOLE, Ask
+from dray.core.model.specs.resources import IN_ORDER, WHOLE, Ask
 from dray.core.scheduling.capacity.memory import Floats
 from dray.core.scheduling.capacity.remaining import Rooms, Rows
 
@@ -235,9 +235,27 @@ def performance(sight: Sight, wish: Wish) -> Floats | None:
     return sight.by_offer([best / time if time else 0.5 for time in times]) if best else None
 
 
+def card_size(sight: Sight, wish: Wish) -> Floats | None:
+    """Where VRAM is asked for: the smaller the smallest card that has it, the better: large ones stay free.
+
+    Against the largest card of all, not of those in sight: scores of some must compare with those of others.
+    """
+    ask = wish.ask
+    if not ask.gpus or not (ask.vram_each_bytes or ask.vram_total_bytes):
+        return None
+    largest = int(wish.state.columns.device_vram.max(initial=0))
+    if largest <= 0:
+        return None
+    least = max(ask.vram_each_bytes, -(-ask.vram_total_bytes // ask.gpus))
+    sizes = sight.vram
+    good = (sight.devices >= ask.gpu_milli) & (sizes >= least)
+    smallest: Numbers = np.where(good, sizes, largest).min(axis=1, initial=largest)
+    return 1.0 - smallest / largest
+
+
 def prefer(sight: Sight, wish: Wish) -> Floats | None:
     """The share of the labels asked for that a worker has."""
-    wanted = wish.ask.prefer
+    wanted = [item for item in wish.ask.prefer if item != IN_ORDER]
     if not wanted:
         return None
     labels = [dict(offer.labels) for offer in _offers(wish)]
@@ -255,6 +273,7 @@ SCORERS: dict[str, Scorer] = {
     "reliability": reliability,
     "cost": cost,
     "performance": performance,
+    "card_size": card_size,
     "prefer": prefer,
 }
 
