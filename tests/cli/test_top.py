@@ -205,5 +205,10 @@ def test_tasks_of_one_job_are_counted_and_every_running_job_is_listed_where_ther
     roomy = draw(look, found, 120, 40)
     assert any("ann: a ×2 b c/7" in line for line in roomy)
     assert all(any(job["id"] in line for line in roomy) for job in running + heads)
+    alarmed = {**found, "alarms": [{"text": "worker w9 is away for 7m"}, {"text": "the disk is full"}]}
+    told = draw(look, alarmed, 120, 17)
+    assert told[3] == "alarms  2: worker w9 is away for 7m; the disk is full"
+    assert len(told) <= 17, "the line of alarms is taken from the lists"
+    assert not any(line.startswith("alarms") for line in roomy)
     narrow = "\n".join(draw(look, found, 120, 17))
     assert ("run3" in narrow, "wait3" in narrow, "wait8" in narrow) == (True, True, False)

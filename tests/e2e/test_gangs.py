@@ -113,6 +113,8 @@ def test_without_a_retry_every_task_ends_with_the_try(pair: Callable[..., Cluste
     assert (first["state"], first["exit_class"]) == ("failed", "gang")
     assert f"{job_id}/1 on " in str(first["error"])
     assert (second["state"], second["exit_class"]) == ("failed", "signal")
+    # The first one was stopped because of the other: TERM, or its own way to end on it, is not how the gang ended.
+    assert cluster.dray("wait", job_id).code == 128 + signal.SIGKILL
 
 
 def test_a_lost_machine_costs_one_loss_and_all_start_again_when_it_is_back(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from dray.cli.base.exit_codes import UNSUCCESSFUL, exit_code, has_ended, is_numbered
@@ -20,6 +21,9 @@ from dray.errors import HubUnavailable
 LONG_POLL_S = 30.0
 _LEAST_PAUSE_S = 0.2
 _HELD_BYTES = 1 << 20
+_PAGE = 200
+# How members of a gang end that were stopped because of another.
+STOPPED_FOR_GANG = "gang"
 Document = Mapping[str, Any]
 
 
@@ -47,13 +51,23 @@ def wait_for_job(
 
 
 def job_exit_code(hub: Hub, outage: Outage, job: Document) -> int:
-    """A job's exit code; of one with several tasks, that of the first task that did not succeed."""
+    """A job's exit code; of one with several tasks, that of the first task that did not succeed.
+
+    Of a gang it is that of the member by which it ended, not of those that were stopped for it.
+    """
     if not is_numbered(job) or job.get("state") == "succeeded":
         return exit_code(job)
-    query = {"state": ",".join(UNSUCCESSFUL), "limit": 1}
-    page = outage.ride_out(lambda: hub.get(job_path(str(job["id"]), "/tasks"), query))
-    tasks = sorted(page.get("tasks") or [], key=lambda task: task.get("index", 0))
-    return exit_code(tasks[0]) if tasks else exit_code(job)
+    query: dict[str, Any] = {"state": ",".join(UNSUCCESSFUL), "limit": 1}
+    path, found = job_path(str(job["id"]), "/tasks"), job
+    while True:
+        page = outage.ride_out(partial(hub.get, path, query))
+        tasks = sorted(page.get("tasks") or [], key=lambda task: task.get("index", 0))
+        culprit = next((task for task in tasks if task.get("exit_class") != STOPPED_FOR_GANG), None)
+        if found is job and tasks:
+            found = tasks[0]
+        if culprit is not None or not page.get("next_cursor"):
+            return exit_code(culprit or found)
+        query |= {"limit": _PAGE, "cursor": page["next_cursor"]}
 
 
 class LogCopy:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from dray.cli.base.exit_codes import is_numbered
-from dray.cli.base.hub import Hub
+from dray.cli.base.hub import Hub, job_path
 from dray.cli.base.invocation import HubCommand, Session, pass_session
 
 # What a person has stopped has not failed.
@@ -19,6 +20,8 @@ DAY = timedelta(days=1)
 _PAGE = 200
 # More failures than this in a day are told as "at least".
 COUNTED = 2000
+# Each is one more question to the hub.
+JUDGED_ARRAYS = 20
 Document = Mapping[str, Any]
 
 
@@ -28,9 +31,9 @@ def status(session: Session) -> None:
     """Say in a few lines how the cluster stands: workers, slots and GPUs in use, what waits, what failed in a day."""
     workers = session.hub.get("/workers")["workers"]
     alarms = [one["text"] for one in session.hub.get("/alarms")["alarms"]]
-    found = {"alarms": alarms} | summarise(
-        workers, session.hub.get("/queues")["queues"], list(_failed_lately(session.hub))
-    )
+    failed = list(_failed_lately(session.hub))
+    queues = session.hub.get("/queues")["queues"]
+    found = {"alarms": alarms} | summarise(workers, queues, failed, _judge_arrays(session.hub, failed))
     if session.json:
         session.print_json(found)
         return
@@ -56,10 +59,22 @@ def _failed_lately(hub: Hub) -> Iterator[Document]:
         query["cursor"] = page["next_cursor"]
 
 
+def _judge_arrays(hub: Hub, failed: Sequence[Document]) -> dict[str, int]:
+    """How the tasks of arrays failed, those of the newest arrays and of each the first hundred, as `why` tells them."""
+    counts: Counter[str] = Counter()
+    for job in [job for job in failed if is_numbered(job)][:JUDGED_ARRAYS]:
+        for failure in hub.get(job_path(str(job["id"]), "/why"), {"fix": "false"}).get("failures") or ():
+            counts[failure["title"]] += failure["tasks"]
+    return dict(counts.most_common())
+
+
 def summarise(
-    workers: Sequence[Document], queues: Sequence[Document], failed: Sequence[Document]
+    workers: Sequence[Document],
+    queues: Sequence[Document],
+    failed: Sequence[Document],
+    judged: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The figures behind the lines."""
+    """The figures behind the lines; `judged`: how tasks of arrays failed."""
     here = [worker for worker in workers if worker["status"] != "offline"]
     slots = sum(worker["total_slots"] for worker in here)
     free = sum(int((worker.get("free") or {}).get("batch_slots") or 0) for worker in here)
@@ -90,6 +105,7 @@ def summarise(
         "starts_per_min": sum(queue["starts_per_min_5m"] for queue in queues),
         "ends_per_min": sum(queue["ends_per_min_5m"] for queue in queues),
         "failed_24h": dict(Counter(map(_kind, failed)).most_common()),
+        "failed_tasks_24h": dict(judged),
     }
 
 

@@ -90,6 +90,7 @@ class Look:
         query = {"sort": self.sort, "match": self.match, "offset": self.offset, "limit": rows, "heads": rows}
         found = dict(self.hub.get("/overview", query))
         found["queues"] = self.hub.get("/queues")["queues"]
+        found["alarms"] = self.hub.get("/alarms")["alarms"]
         found["running"] = self.hub.get("/jobs", {"state": "running", "limit": max(1, rows)})["jobs"]
         return found
 
@@ -216,14 +217,19 @@ class Watching:
             self._said = error.message
 
 
+def _list_rows(found: Document, lines: int) -> int:
+    """The same of a view of so many lines, of which alarms take one."""
+    return _rows(lines + 1 - bool(found.get("alarms"))) if lines else _PLAIN_ROWS
+
+
 def _rows(lines: int) -> int:
     """How many lines each of the two lists gets: half of what totals, titles and the line of keys leave."""
-    return (lines - 7) // 2
+    return (lines - 8) // 2
 
 
 def draw(look: Look, found: Document, width: int, lines: int, marked: tuple[int, int] = (-1, 0)) -> list[str]:
     """The whole view; with a width and a number of lines cut to them."""
-    rows = _rows(lines + 1) if lines else _PLAIN_ROWS
+    rows = _list_rows(found, lines)
     match = f", filter {look.match!r}" if look.match else ""
     shown = found["rows"][:rows]
     title = f"workers by {look.sort}{match}: {look.offset + len(shown):,} of {found['matched']:,}"
@@ -260,6 +266,8 @@ def _totals(found: Document, width: int) -> list[str]:
         f"tasks   {running:,} running, {waiting:,} waiting   a minute {starts:g} starts, {ends:g} ends",
         f"users   {users or 'nobody holds anything'}",
     ]
+    if alarms := [str(alarm["text"]) for alarm in found.get("alarms") or ()]:
+        lines.append(f"alarms  {len(alarms)}: {'; '.join(alarms)}")
     return [_cut(clean(line), width) for line in lines]
 
 
@@ -269,7 +277,7 @@ def _meter(in_use: int, total: int) -> str:
 
 def _listed_jobs(found: Document, lines: int) -> list[Document]:
     """The jobs that a view of so many lines has room for: also in the lines that workers leave."""
-    rows = _rows(lines + 1) if lines else _PLAIN_ROWS
+    rows = _list_rows(found, lines)
     room = 2 * rows - len(found.get("rows", ())[:rows])
     heads = {job["id"]: job for job in found.get("heads", ())}
     running = [job for job in found.get("running", ()) if job["id"] not in heads]

@@ -64,6 +64,7 @@ def draw_status(status: Document) -> str:
             ("tasks", f"{tasks['running']} running, {tasks['waiting']} waiting{oldest}"),
             ("a minute", f"{status['starts_per_min']:g} starts, {status['ends_per_min']:g} ends"),
             ("failed", _tell_failed(failed)),
+            ("tasks failed", _tell_failed_tasks(status.get("failed_tasks_24h") or {})),
             ("alarms", clean("; ".join(status.get("alarms") or []))),
         ]
     )
@@ -81,6 +82,11 @@ def _tell_failed(failed: Mapping[str, int]) -> str:
     kinds = ", ".join(f"{count} {words.get(name, name.replace('_', ' '))}" for name, count in failed.items())
     total = sum(failed.values())
     return f"{total} {'job' if total == 1 else 'jobs'} in 24 hours: {kinds} (`dray ps --failed`)"
+
+
+def _tell_failed_tasks(failed: Mapping[str, int]) -> str:
+    kinds = ", ".join(f"{count} {name}" for name, count in failed.items())
+    return f"{sum(failed.values())} of arrays: {kinds}" if failed else ""
 
 
 def draw_workers(workers: Sequence[Document], width: int | None = None) -> str:
