@@ -45,6 +45,8 @@ _HOMES = {
     "as_completed": "dray.client.futures.gathering",
     "connect": "dray.client.faces.hub",
     "gather": "dray.client.futures.gathering",
+    # For `%load_ext dray`.
+    "load_ipython_extension": "dray.notebook",
     "session": "dray.client.futures.task_session",
     "task": "dray.client.faces.task",
 }

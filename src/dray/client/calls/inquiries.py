@@ -65,7 +65,11 @@ class Inquiries:
 
     def ask_why(self, future: CallFuture[Any]) -> dict[str, Any]:
         self.await_recorded(future)
-        answer: dict[str, Any] = self._call(self._channel.ask("why", {"id": future._stream.job}))
+        return self.ask_job_why(future._stream.job)
+
+    def ask_job_why(self, job: str) -> dict[str, Any]:
+        """Why a job waits that is recorded."""
+        answer: dict[str, Any] = self._call(self._channel.ask("why", {"id": job}))
         return answer
 
     def read_logs(self, task_id: str, follow: bool, wanted: Mapping[str, Any]) -> Iterator[bytes]:

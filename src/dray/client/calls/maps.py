@@ -23,6 +23,8 @@ from dray.client.calls.large_values import LateResult
 from dray.client.calls.open_arrays import Ending, Stream
 from dray.client.calls.progress import Progress
 from dray.client.calls.recipes import Recipe, needing
+from dray.client.display.html import draw_map
+from dray.client.display.live import Picture, Shown
 from dray.client.futures.futures import PackedResult, run_later
 from dray.client.futures.pausing import pausing
 from dray.errors import InvalidInput
@@ -91,7 +93,7 @@ class Inbox:
         self.take(lacking, [("failed", None, fault)] * len(lacking))
 
 
-class MapResults(Iterator[T], Generic[T]):
+class MapResults(Iterator[T], Shown, Generic[T]):
     """The results of a map. `job` is the id of its job, `place` that of the item whose result was given last."""
 
     def __init__(
@@ -112,6 +114,7 @@ class MapResults(Iterator[T], Generic[T]):
         self._return_exceptions = return_exceptions
         self._ends_at = None if timeout is None else time.monotonic() + timeout
         self._timeout = timeout
+        self._began = time.monotonic()
         self._inbox = Inbox(ordered)
         self._taken = 0
         self.place = -1
@@ -141,6 +144,13 @@ class MapResults(Iterator[T], Generic[T]):
     def __repr__(self) -> str:
         more = "" if self._items is None else " and more"
         return f"<Map {self._name}(): {self._inbox.heard} of {self._inbox.put}{more} ended, job {self.job}>"
+
+    def _picture(self) -> Picture:
+        inbox, more = self._inbox, self._items is not None
+        lives = more or inbox.heard < inbox.put
+        why = self._desk.ask_job_why(self.job) if lives and not inbox.heard else None
+        spent_s = time.monotonic() - self._began
+        return Picture(draw_map(self._name, self.job, inbox.heard, inbox.put, more, spent_s, why), lives)
 
     def __next__(self) -> T:
         try:

@@ -416,6 +416,10 @@ class AsyncHub:
         """The machines that the hub knows: id, status, slots, what they have."""
         return list((await self._ask_http("GET", "/workers"))["workers"])
 
+    async def overview(self) -> dict[str, Any]:
+        """The cluster at a glance: workers by state, slots and GPUs in use of all, who holds how much."""
+        return await self._ask_http("GET", "/overview?limit=0")
+
     async def drain_worker(self, name: str, reason: str = "", until: str = "") -> dict[str, Any]:
         """Give a worker no new work; `until` is a moment (RFC 3339) or a span such as `2h`."""
         return await self._ask_http("POST", _worker(name, "/drain"), {"reason": reason, "until": until})

@@ -16,6 +16,8 @@ from dray.client.calls.functions import bare_function
 from dray.client.calls.maps import WINDOW, MapResults
 from dray.client.calls.recipes import split_keywords
 from dray.client.calls.recorded import Recorded, open_recorded, read_value
+from dray.client.display.html import draw_hub
+from dray.client.display.live import Picture, Shown
 from dray.client.faces.async_hub import AsyncHub, AsyncJob, Command
 from dray.client.faces.default_hub import default_hub
 from dray.client.faces.job import Job, is_array, is_functions, wait_pausing
@@ -31,7 +33,7 @@ from dray.functions.values import UnsafeValue
 AnyJob = Job | CallFuture[Any] | str
 
 
-class Hub:
+class Hub(Shown):
     """A hub. `connect()` makes one; it is also a context manager."""
 
     def __init__(self, config: ClientConfig) -> None:
@@ -50,6 +52,13 @@ class Hub:
 
     def __repr__(self) -> str:
         return f"Hub({self.config.hub or str(self.config.home)!r})"
+
+    def _picture(self) -> Picture:
+        if self.closed:
+            raise RuntimeError("closed; it opens again when it is used")
+        return Picture(
+            draw_hub(self.config.hub or str(self.config.home), self.overview(), self.jobs(limit=8)), True
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -353,6 +362,11 @@ class Hub:
         """The machines that the hub knows: id, status, slots, what they have."""
         found: list[dict[str, Any]] = self._call("workers")
         return found
+
+    def overview(self) -> dict[str, Any]:
+        """The cluster at a glance: workers by state, slots and GPUs in use of all, who holds how much."""
+        answer: dict[str, Any] = self._call("overview")
+        return answer
 
     def drain_worker(self, name: str, reason: str = "", until: str = "") -> dict[str, Any]:
         """Give a worker no new work; `until` is a moment (RFC 3339) or a span such as `2h`."""

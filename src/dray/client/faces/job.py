@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
-from dray.client.futures.futures import LazyFuture
+from dray.client.display.html import draw_job
+from dray.client.display.live import Picture, Shown
+from dray.client.futures.futures import TAIL, LazyFuture, read_text
 from dray.client.futures.pausing import pausing
 from dray.client.futures.status import Status
 from dray.core.model.records.records import JobState
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from dray.client.faces.hub import Hub
 
 
-class Job(LazyFuture[Any]):
+class Job(LazyFuture[Any], Shown):
     """One submitted job. Its result is what its function gave, or the status in which its command ended well."""
 
     def __init__(self, hub: Hub, job_id: str, state: str = "", created: bool = True) -> None:
@@ -26,6 +28,15 @@ class Job(LazyFuture[Any]):
 
     def __repr__(self) -> str:
         return f"Job(id={self.id!r})"
+
+    def _picture(self) -> Picture:
+        if self._hub.closed:
+            raise RuntimeError("its hub was closed: connect again, then hub.job(id)")
+        status = self._hub.status(self)
+        waits = status.state is JobState.PENDING
+        single = int((status.get("tasks") or {}).get("total") or 1) == 1
+        output = read_text(self.logs(tail=TAIL)) if single and not waits else ""
+        return Picture(draw_job(status, self.why() if waits else None, output), not status.state.final)
 
     @property
     def state(self) -> JobState:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from dray.client.display.html import draw_job
+from dray.client.display.live import Picture, Shown
 from dray.client.futures.pausing import Waiters, is_in_task, pause_until, pausing
 from dray.client.futures.status import Status
 from dray.core.model.records.records import JobState
@@ -34,6 +36,8 @@ _PENDING, _CANCELLED, _NOTIFIED, _FINISHED = (
     "FINISHED",
 )
 _guard = threading.RLock()
+# Lines of output that a picture asks for.
+TAIL = 8
 logger = logging.getLogger("dray.client")
 
 
@@ -262,6 +266,11 @@ def run_later(work: Callable[[], None]) -> None:
     _callbacks.run(work)
 
 
+def read_text(pieces: Iterator[bytes]) -> str:
+    """Output as text, for people; bytes that are none are shown as such."""
+    return b"".join(pieces).decode(errors="replace")
+
+
 class PackedResult:
     """A result that nobody has looked at yet."""
 
@@ -297,7 +306,7 @@ class Desk(Protocol):
     def ask_cancel(self, future: CallFuture[Any]) -> bool: ...
 
 
-class CallFuture(LazyFuture[T], Pledge):
+class CallFuture(LazyFuture[T], Shown, Pledge):
     """One call of a function. As an argument of another call it stands for its result."""
 
     def __init__(self, desk: Desk, stream: Place, index: int) -> None:
@@ -311,6 +320,13 @@ class CallFuture(LazyFuture[T], Pledge):
             self._final.value if self._final is not None else "cancelled" if self.cancelled() else "pending"
         )
         return f"<Future {self._stream.name}() {self._name()} {told}>"
+
+    def _picture(self) -> Picture:
+        status = self.status()
+        waits = status.state is JobState.PENDING
+        output = "" if waits else read_text(self.logs(tail=TAIL))
+        document = {"name": self._stream.name, **status}
+        return Picture(draw_job(document, self.why() if waits else None, output), not status.state.final)
 
     def _name(self) -> str:
         return f"{self._stream.job}/{self._index}" if self._stream.numbered else self._stream.job

@@ -1,0 +1,1 @@
+"""How handles look in a notebook: documents as HTML, and pictures that are kept up to date."""
