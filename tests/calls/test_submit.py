@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ LIMIT_S = 60.0
 
 def double(x: int, plus: int = 0) -> int:
     return 2 * x + plus
+
+
+def fail(number: int) -> None:
+    sys.stdout.write(f"before {number}\n")
+    if number == 2:
+        os.close(2)
+    raise ValueError(f"not {number}")
 
 
 def complain(text: str) -> None:
@@ -135,6 +143,20 @@ def test_output_of_each_call_is_kept_apart(hub: dray.Hub) -> None:
         while b"".join(future.logs()) != f"call {number}\n".encode():
             assert time.monotonic() < deadline, b"".join(future.logs())
             time.sleep(0.02)
+
+
+def test_the_traceback_of_a_call_is_in_its_output(hub: dray.Hub, wait_until: Callable[..., object]) -> None:
+    """Where that of a program would be, of each item of a map; one that closed its own stderr fails as ever."""
+    failed = hub.map(fail, range(3), return_exceptions=True)
+    assert [str(fault) for fault in failed] == ["not 0", "not 1", "not 2"]
+    for number in range(2):
+        task = f"{failed.job}/{number}"
+        wait_until(lambda task=task: b"Traceback" in b"".join(hub.logs(task)), what=f"the output of {task}")
+        output = b"".join(hub.logs(task)).decode()
+        assert f"before {number}\n" in output
+        assert 'raise ValueError(f"not {number}")' in output
+        assert output.rstrip().endswith(f"ValueError: not {number}")
+        assert "dray/runner" not in output
 
 
 def test_an_impossible_call_ends_as_unschedulable(hub: dray.Hub) -> None:

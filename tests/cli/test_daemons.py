@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,6 +199,14 @@ def test_worker_detect_tells_what_this_machine_has(clean_environment, capfd):
     assert document["capability"]["cpu_count"] > 0
     assert main(["worker", "detect"]) == 0
     assert "usable" in capfd.readouterr().out
+
+
+def test_worker_detect_has_one_number_for_the_memory(clean_environment, capfd):
+    assert main(["worker", "detect"]) == 0
+    said = capfd.readouterr().out
+    (listed,) = re.findall(r"^memory +(\S+)", said, re.MULTILINE)
+    (told,) = re.findall(r"^note: memory: (\S+?),? ", said, re.MULTILINE)
+    assert told == listed
 
 
 @pytest.mark.parametrize(

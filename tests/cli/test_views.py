@@ -346,7 +346,7 @@ def test_what_was_asked_for_stands_beside_what_was_used():
 
 
 def test_cores_and_cards_stand_beside_what_was_asked_for_too():
-    usage = {"wall_s": 100, "cpu_s": 150, "gpu_s": 40.0, "gpu_seen_s": 160.0, "max_gpu_bytes": 6 << 30}
+    usage = {"wall_s": 100, "cpu_s": 150, "gpu_s": 40.0, "gpu_seen_s": 160.0, "max_gpu_bytes": 6 * 10**9}
     job = {
         "id": "j",
         "state": "running",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,6 +44,35 @@ def test_offers_are_made_up_and_said_to_be(lab: Cluster) -> None:
     assert row[:8] == ["fake-a100-1", "ready", "fake", "nvidia", "4×", "A100", "320G", "64"]
     assert row[8] == "512G"
     assert "(fake)" in lab.dray("worker", "show", "fake-a100-2").out
+
+
+def test_memory_of_a_machine_is_one_number_on_every_face(lab: Cluster) -> None:
+    """Of the machine and of its cards, each counted as it is asked for: --mem 512G, --vram 80G."""
+    lab.submit("true", id="large", memory_bytes=600 << 30, hold=False)
+    lab.submit("true", id="fits", memory_bytes=512 << 30)
+    lab.wait_state("fits", "succeeded")
+    lab.submit("true", id="wide", gpu_count=1, vram_per_gpu_bytes=96 * 10**9)
+    faces = {
+        "worker ls": lab.dray("worker", "ls").out,
+        "worker show": lab.dray("worker", "show", NAMES[0]).out,
+        "why": lab.dray("why", "large").out,
+        "plan": lab.dray("plan", "--mem", "600G", "--", "true").out,
+        "show": lab.dray("show", "fits").out,
+        "ps": lab.dray("ps").out,
+    }
+    for face, text in faces.items():
+        assert "512G" in text, (face, text)
+    cards = [
+        faces["worker show"],
+        lab.dray("why", "wide").out,
+        lab.dray("plan", "--vram", "96G", "--", "true").out,
+    ]
+    for text in cards:
+        assert re.search(r"\b80 ?GB?\b", text), text
+    # What the same bytes are in the other base.
+    others = "549|550|476|74\\.5|85\\.9"
+    assert not [face for face, text in faces.items() if re.search(rf"\b(?:{others})[0-9.]* ?G", text)]
+    lab.dray("cancel", "large", "wide")
 
 
 def test_processes_are_real_and_see_no_card(lab: Cluster) -> None:

@@ -46,10 +46,13 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-def pack_failure(fault: BaseException) -> Packed:
-    """Pack what a call raised; never fails and is always small enough to travel inside a message."""
+def pack_failure(fault: BaseException, told: tuple[str, str] | None = None) -> Packed:
+    """Pack what a call raised; never fails and is always small enough to travel inside a message.
+
+    `told`: its words and its traceback, where somebody has them already (`tell_failure`).
+    """
     kind = f"{type(fault).__module__}.{type(fault).__qualname__}".removeprefix("builtins.")
-    words, text = _tell(fault)
+    words, text = told or tell_failure(fault)
     try:
         alone = pack(fault)
         revived = unpack(alone.join())
@@ -80,7 +83,8 @@ def _retell(kind: str, words: str, task_id: str) -> RemoteError:
     return RemoteError(f"{kind}: {words}" if words else kind, "raised", "failed", task_id)
 
 
-def _tell(fault: BaseException) -> tuple[str, str]:
+def tell_failure(fault: BaseException) -> tuple[str, str]:
+    """The words of an exception and its traceback, each cut to what travels; its own code may fail, this does not."""
     try:
         words = str(fault)
     except Exception as second:  # noqa: BLE001 - the user's own __str__

@@ -38,6 +38,13 @@ class Outputs:
             os.dup2(descriptor, number)
             os.close(descriptor)
 
+    def print_failure(self, text: str) -> None:
+        """Put the traceback of a call where that of a program would be: at the end of what it said on stderr."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="replace"))
+
     def collect(self, lane: str, index: int) -> int:
         """After a call: put aside what it has printed; which streams that were, as flags of its result."""
         try:

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from dray.functions.failures import pack_failure
+from dray.functions.failures import pack_failure, tell_failure
 from dray.functions.values import Packed, Unpicklable, pack, unpack, unpack_call
 from dray.runner.job import Jobs, Refusal
 from dray.runner.line import Line
@@ -185,7 +185,9 @@ class Program:
         except Exception:  # noqa: BLE001 - the user's own __str__
             words = type(fault).__name__
         try:
-            return RAISED, pack_failure(fault.with_traceback(trace)), words
+            told = tell_failure(fault.with_traceback(trace))
+            self._outputs.print_failure(told[1])
+            return RAISED, pack_failure(fault, told), words
         except BaseException as second:  # noqa: BLE001 - no memory, or no stack, left to tell it: the words must do
             return RAISED, None, f"{words} (and it could not be packed: {type(second).__name__})"
 

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from dray.agent.detect.cards import format_gb
 from dray.agent.detect.cgroup import read_limit_files
+from dray.core.model.units import format_bytes
 
 
 class MemoryFound(NamedTuple):
@@ -24,11 +24,11 @@ def detect_memory(root: Path = Path("/")) -> MemoryFound:
     limit_bytes = read_limit_bytes(root)
     if limit_bytes is None or limit_bytes >= physical_bytes:
         return MemoryFound(
-            physical_bytes, f"memory: {format_gb(physical_bytes)}, no lower control group limit"
+            physical_bytes, f"memory: {format_bytes(physical_bytes)}, no lower control group limit"
         )
     return MemoryFound(
         limit_bytes,
-        f"memory: {format_gb(limit_bytes)} by control group limit, of {format_gb(physical_bytes)}",
+        f"memory: {format_bytes(limit_bytes)} by control group limit, of {format_bytes(physical_bytes)}",
     )
 
 

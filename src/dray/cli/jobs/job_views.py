@@ -13,6 +13,7 @@ from dray.cli.base.render import (
     clean,
     draw_pairs,
     draw_table,
+    format_vram,
     has_colour,
     local_time,
     paint,
@@ -308,9 +309,7 @@ def _tell_cards(tries: Sequence[Document]) -> str:
     busiest = max(seen, key=lambda use: use["gpu_s"] / use["gpu_seen_s"])
     share = busiest["gpu_s"] / busiest["gpu_seen_s"]
     peak = max(use.get("max_gpu_bytes") or 0 for use in seen)
-    return (
-        f"its GPUs were busy for {share:.0%} of the time, with at most {format_bytes(peak)} of their memory"
-    )
+    return f"its GPUs were busy for {share:.0%} of the time, with at most {format_vram(peak)} of their memory"
 
 
 def _tell_variants(spec: Document) -> str:

@@ -10,6 +10,7 @@ from dray.cli.base.render import (
     clean,
     draw_pairs,
     draw_table,
+    format_vram,
     has_colour,
     local_time,
     paint,
@@ -212,7 +213,7 @@ def _draw_devices(devices: Sequence[Document]) -> str:
         [
             str(device.get("index", "")),
             str(device.get("model") or "-"),
-            f"{device['vram_bytes'] / 1e9:.4g}G" if device.get("vram_bytes") else "?",
+            format_vram(device["vram_bytes"]) if device.get("vram_bytes") else "?",
             "ok" if device.get("healthy", True) else "FAILED",
             str(device.get("uuid") or "-"),
         ]

@@ -9,8 +9,16 @@ from typing import Any
 import click
 
 from dray.cli.base.invocation import HubCommand, Session, pass_session
-from dray.cli.base.render import Column, clean, draw_table, has_colour, short_span, terminal_width
-from dray.core.model.units import format_bytes, parse_seconds
+from dray.cli.base.render import (
+    Column,
+    clean,
+    draw_table,
+    format_vram,
+    has_colour,
+    short_span,
+    terminal_width,
+)
+from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput
 
 BY = ("user", "queue", "plugin", "name", "job")
@@ -105,7 +113,7 @@ def _print_idle(answer: Mapping[str, Any]) -> None:
             clean(one["worker"]),
             str(one["gpu"]),
             clean(one["gpu_type"]) or "-",
-            format_bytes(one["memory_bytes"]),
+            format_vram(one["memory_bytes"]),
             clean(one["user"]),
             clean(one["task_id"]),
             clean(one["name"]) or "-",
