@@ -54,7 +54,7 @@ def run_magic(shell: InteractiveShell, line: str, cell: str) -> Any:
     hub, owner = _find_hub(shell.user_ns), object()
     future = hub.submit_plain(run_cell, (cell, given), {}, {"name": "cell", **terms}, owner)
     hub.end_owner(owner)
-    show(future)
+    view = show(future)
     try:
         copy_output(future)
         value = future.result()
@@ -62,6 +62,10 @@ def run_magic(shell: InteractiveShell, line: str, cell: str) -> Any:
         future.cancel()
         sys.stderr.write(f"cancelled {future.id}\n")
         raise
+    finally:
+        if view is not None:
+            # Nobody holds the future from here on: this is the last picture.
+            view.refresh()
     if target:
         shell.user_ns[target] = value
         return None

@@ -129,6 +129,7 @@ def test_a_cell_runs_there_with_what_it_reads_and_its_value_comes_back(kernel):
         "%%dray --to found -c 1 --memory=200m\nprint('on', 'the worker')\nleft = 1\ndouble(2) + left"
     )
     assert said == "on the worker\n"
+    kernel.await_page("cell.*● succeeded.*on the worker")
     assert kernel.run_well("print(found, 'left' in globals())") == "41 False\n"
     assert kernel.run_well("%%dray\ndouble(scale)") == "200\n"
     assert "ZeroDivisionError: division by zero" in kernel.run("%%dray\nx = 0\n1 / x")

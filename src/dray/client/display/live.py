@@ -11,11 +11,9 @@ import sys
 import threading
 import time
 import weakref
-from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
 from dray.client.display.html import draw_trouble
-from dray.errors import DrayError
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 10.0
 # A picture of an hour is drawn every ten seconds, one of a minute every second.
@@ -40,7 +38,9 @@ class Shown:
         show(self)
 
 
-class _View:
+class View:
+    """One picture where it was asked for."""
+
     def __init__(self, subject: Shown, handle: Any, page: str) -> None:
         self._subject, self._handle, self._page = weakref.ref(subject), handle, page
         self._began = time.monotonic()
@@ -65,10 +65,10 @@ class _Screen:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._views: list[_View] = []
+        self._views: list[View] = []
         self._runs = False
 
-    def add(self, view: _View) -> None:
+    def add(self, view: View) -> None:
         with self._changed:
             self._views = [*self._views[1 - MOST_VIEWS :], view]
             self._changed.notify()
@@ -82,7 +82,7 @@ class _Screen:
                 with self._changed:
                     self._views = [one for one in self._views if one is not view]
 
-    def _next(self) -> _View | None:
+    def _next(self) -> View | None:
         with self._changed:
             while self._views:
                 first = min(self._views, key=lambda view: view.due)
@@ -101,11 +101,11 @@ def look(subject: Shown) -> Picture:
     """How it looks; where the hub cannot be asked, that."""
     try:
         return subject._picture()
-    except (DrayError, RuntimeError, OSError, CancelledError) as fault:
+    except Exception as fault:  # noqa: BLE001 - it is told in its place, and the thread has others to draw
         return Picture(draw_trouble(repr(subject), str(fault)), lives=False)
 
 
-def show(subject: Shown) -> None:
+def show(subject: Shown) -> View | None:
     """Display it, live in a notebook; called by IPython for what a cell ends with."""
     # Loaded by whoever calls this: importing dray must not.
     from IPython.core.getipython import get_ipython
@@ -113,9 +113,11 @@ def show(subject: Shown) -> None:
 
     if getattr(get_ipython(), "kernel", None) is None:
         sys.stdout.write(f"{subject!r}\n")
-        return
+        return None
     picture = look(subject)
     show_raw: Any = display  # it has no types
     handle = show_raw({"text/html": picture.page, "text/plain": repr(subject)}, raw=True, display_id=True)
+    view = View(subject, handle, picture.page)
     if picture.lives:
-        _screen.add(_View(subject, handle, picture.page))
+        _screen.add(view)
+    return view
