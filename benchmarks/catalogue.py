@@ -24,6 +24,7 @@ CATALOGUE = (
     "loop_steps",
     "bulk_changes",
     "top_refresh",
+    "sampling",
     "busy_workers",
     "core_passes",
     "core_curves",

@@ -16,7 +16,7 @@ from dray.hub.store.base import AttemptRow, UseQuery, UseRow
 # By what use is summed up, and the column that says it.
 BY = {"user": "user", "queue": "queue", "plugin": "plugin", "name": "name", "job": "job_id"}
 # Of jobs there may be a million: those that held cards, then those that held anything for longest.
-MOST_ROWS = 20_000
+MOST_ROWS = 5_000
 
 
 _SPANS = """SELECT number, {key} AS key, user, shape, phase, cpu_s, gpu_s, gpu_seen_s, started_at_ms AS began,
