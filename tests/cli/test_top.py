@@ -191,7 +191,7 @@ def test_tasks_of_one_job_are_counted_and_every_running_job_is_listed_where_ther
     running = [{"id": f"run{number}", "state": "running"} for number in range(9)]
     heads = [{"id": f"wait{number}", "state": "pending"} for number in range(9)]
     found = {
-        "rows": [row("w1", "a/1", "a/2", "b", "c/7")],
+        "rows": [row("w1", "a/1", "a/2", "b", "c/7") | {"fake": True}],
         "matched": 1,
         "queues": [],
         "workers": {"ready": 1},
@@ -203,7 +203,7 @@ def test_tasks_of_one_job_are_counted_and_every_running_job_is_listed_where_ther
     }
     look = Look(cast("Hub", None), "use", "")  # what was found is given: nobody is asked
     roomy = draw(look, found, 120, 40)
-    assert any("ann: a ×2 b c/7" in line for line in roomy)
+    assert any("ann: a ×2 b c/7" in line and line.rstrip().endswith("fake") for line in roomy)
     assert all(any(job["id"] in line for line in roomy) for job in running + heads)
     alarmed = {**found, "alarms": [{"text": "worker w9 is away for 7m"}, {"text": "the disk is full"}]}
     told = draw(look, alarmed, 120, 17)

@@ -86,6 +86,9 @@ def _task_row(task: Document, now: datetime | None) -> list[str]:
     if verdict.get("kind") not in (None, "code", end):
         # What it said itself tells more than its exit code.
         end, last = str(verdict["title"]), str((verdict.get("evidence") or [last])[0])
+    elif len(verdict.get("evidence") or ()) > 1:
+        # The last line that it printed: the column before says how it exited.
+        last = str(verdict["evidence"][-1])
     code = task.get("exit_code")
     return [
         str(task.get("id", "")),

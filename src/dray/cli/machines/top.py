@@ -16,6 +16,7 @@ import click
 from dray.cli.base.hub import Hub, job_path
 from dray.cli.base.invocation import HubCommand, Session, pass_session
 from dray.cli.base.render import Column, clean, draw_table, has_colour, span_between, text_width
+from dray.cli.machines.views import tell_state
 from dray.errors import DrayError
 
 SORTS = ("name", "use", "gpus", "state")
@@ -299,7 +300,7 @@ def _worker_cells(row: Document) -> list[str]:
         row["gpu_type"] or "-",
         f"{row['active_jobs']}/{row['total_slots']}",
         held + more or "-",
-        row["state_detail"] or "-",
+        tell_state(row),
     ]
 
 

@@ -106,7 +106,7 @@ def _worker_row(worker: Document) -> list[str]:
     return [
         str(worker.get("id", "")),
         str(worker.get("status", "")),
-        _tell_worker(worker),
+        tell_state(worker),
         str(worker.get("backend") or "-"),
         tell_cards(worker),
         f"{worker['vram_gb']:g}G" if worker.get("vram_gb") else "-",
@@ -118,7 +118,8 @@ def _worker_row(worker: Document) -> list[str]:
     ]
 
 
-def _tell_worker(worker: Document) -> str:
+def tell_state(worker: Document) -> str:
+    """What is worth knowing of a worker beside its status: that it is fake, silent since when, on its way out."""
     detail = str(worker.get("state_detail") or "")
     if detail == "silent" and (span := span_between(worker.get("last_heartbeat"), None)):
         detail = f"silent for {span}"
@@ -146,7 +147,7 @@ def draw_worker(worker: Document) -> str:
     free: Document = worker.get("free") or {}
     pairs = [
         ("worker", str(worker.get("id", ""))),
-        ("status", f"{paint(str(worker.get('status', '')))}{_in_brackets(_tell_worker(worker))}"),
+        ("status", f"{paint(str(worker.get('status', '')))}{_in_brackets(tell_state(worker))}"),
         ("host", clean(f"{worker.get('hostname') or '-'}{_in_brackets(str(worker.get('address') or ''))}")),
         (
             "cards",
