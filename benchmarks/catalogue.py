@@ -25,6 +25,7 @@ CATALOGUE = (
     "bulk_changes",
     "top_refresh",
     "sampling",
+    "job_lists",
     "busy_workers",
     "core_passes",
     "core_curves",

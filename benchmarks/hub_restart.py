@@ -15,7 +15,8 @@ from benchmarks.cluster import Cluster, resident_mib, running_cluster
 from benchmarks.figures import Bar, Figure
 from benchmarks.progress import tell
 from benchmarks.specs import waiting_spec
-from dray.core.lifecycle.state.events import Clock, JobsSubmitted, NewJob
+from dray.core.lifecycle.recovery import release
+from dray.core.lifecycle.state.events import CancelRequested, Clock, Fact, JobsSubmitted, NewJob
 from dray.core.lifecycle.state.state import State, Touched
 from dray.core.model.specs.check import check_spec
 from dray.core.model.specs.spec import pack_spec
@@ -33,7 +34,7 @@ def measure(quick: bool) -> dict[str, Figure]:
     with running_cluster() as cluster:
         cluster.stop_hub()
         began = time.perf_counter()
-        _fill(_find_store(cluster.home), jobs)
+        fill_store(find_store(cluster.home), jobs)
         tell(f"{jobs:,} jobs written in {time.perf_counter() - began:.1f} s")
         clean_s = cluster.start_hub()
         memory = resident_mib(cluster.hub_pid)
@@ -53,7 +54,7 @@ def measure(quick: bool) -> dict[str, Figure]:
     }
 
 
-def _find_store(home: Path) -> Path:
+def find_store(home: Path) -> Path:
     """The store's file, whatever the hub calls it: the one that starts like an SQLite database."""
     for path in sorted(home.iterdir()):
         if path.is_file() and path.read_bytes()[:15] == b"SQLite format 3":
@@ -61,7 +62,8 @@ def _find_store(home: Path) -> Path:
     raise RuntimeError(f"the hub left no store in {home}")
 
 
-def _fill(path: Path, jobs: int) -> None:
+def fill_store(path: Path, jobs: int, prefix: str = "wait", cancelled: bool = False) -> None:
+    """Write jobs as a hub would have: those that wait, or those that were cancelled before they began."""
     store = SqliteStore.open(path)
     try:
         store.begin_epoch()
@@ -71,19 +73,21 @@ def _fill(path: Path, jobs: int) -> None:
         for first in range(0, jobs, BATCH):
             clock = Clock(recovered.now_ms + 1, round(time.time() * 1000))
             count = min(BATCH, jobs - first)
-            new = tuple(NewJob(f"wait{first + place:08d}", "bench", spec) for place in range(count))
-            request = Request(_decide(JobsSubmitted(new)), None)
+            new = tuple(NewJob(f"{prefix}{first + place:08d}", "bench", spec) for place in range(count))
+            ends = [CancelRequested(job.id, user="bench") for job in new] if cancelled else []
+            request = Request(_decide([JobsSubmitted(new), *ends]), None)
             for step in conductor.turn([request], (), clock):
                 if isinstance(step, Commit):
                     store.commit(step.turn)
             touched, state.touched = state.touched, Touched()
             store.project(build_projection(state, touched, conductor.seq, clock))
+            release(state, touched.jobs, touched.tasks, touched.attempts)
     finally:
         store.close(clean=True)
 
 
-def _decide(fact: JobsSubmitted) -> Decide:
-    return lambda state, clock: Decision([fact])
+def _decide(facts: list[Fact]) -> Decide:
+    return lambda state, clock: Decision(facts)
 
 
 def _check(cluster: Cluster, jobs: int) -> None:
