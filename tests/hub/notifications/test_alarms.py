@@ -148,6 +148,23 @@ def test_what_is_about_a_job_is_for_its_owner(
     )
 
 
+def test_that_an_alarm_is_over_is_told_although_its_job_has_left_memory(
+    told: tuple[str, list[dict[str, Any]]],
+) -> None:
+    url, got = told
+    # Finished work leaves memory long before the second look.
+    with running_hub(alarm_every_s=1.5) as hub:
+        watch(hub, url, {"kind": "crash_loop", "above": 1})
+        assert ask(hub, "POST", "/jobs", make_spec(id="loop", retries=5))[0] == 201
+        with hub.worker("w3") as worker:
+            worker.register()
+            run_and_fail(worker, 2)
+            wait_until(lambda: ("crash_loop", "loop") in raised(hub), WITHIN_S)
+            worker.run_one()
+        wait_until(lambda: [one["event"] for one in distinct(got)] == ["alarm", "cleared"], WITHIN_S)
+    assert [one["job"]["id"] for one in distinct(got)] == ["loop", "loop"]
+
+
 def run_and_fail(worker: MockWorker, times: int) -> None:
     for _ in range(times):
         worker.run_one("failed", exit_code=1)

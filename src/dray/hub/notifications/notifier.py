@@ -53,10 +53,12 @@ logger = logging.getLogger("dray.hub.notifications")
 
 
 class _Heard(NamedTuple):
+    """`targets` is None where the job has left memory: who is told of it is found out when it is written down."""
+
     seq: int
     note: Note
     event: str
-    targets: Sequence[Target]
+    targets: Sequence[Target] | None
 
 
 class _Side(NamedTuple):
@@ -99,8 +101,14 @@ class Notifier:
 
     def hear(self, note: Note) -> None:
         """Take a committed note in, where somebody is to be told of it."""
-        if note.type in NOTES:
-            self._take(self._engine.seq, note, self._engine.state.jobs.get(note.job_id))
+        if note.type not in NOTES:
+            return
+        job = self._engine.state.jobs.get(note.job_id)
+        if note.job_id and job is None:
+            # An alarm about a job may be over after its job.
+            self._keep(_Heard(self._engine.seq, note, event_of(note), None))
+        else:
+            self._take(self._engine.seq, note, job)
 
     def _take(self, seq: int, note: Note, job: Job | None) -> None:
         if note.job_id and job is None:
@@ -109,10 +117,13 @@ class Notifier:
         targets = find_targets(self._engine.state.policy.notifications, event, job)
         if not targets or (event == "started" and not self._begins(note.job_id)):
             return
+        self._keep(_Heard(seq, note, event, targets))
+
+    def _keep(self, heard: _Heard) -> None:
         if len(self._heard) >= MOST_HEARD:
             self._lost += 1
             return
-        self._heard.append(_Heard(seq, note, event, targets))
+        self._heard.append(heard)
         self._bell.set()
 
     def _begins(self, job_id: str) -> bool:
@@ -209,7 +220,11 @@ class Notifier:
 
     async def _write(self, heard: _Heard, at_ms: int) -> list[Told]:
         """Spell one event for each of those who are told."""
-        note, event = heard.note, heard.event
+        note, event, targets = heard.note, heard.event, heard.targets
+        if targets is None:
+            known = await self._find(note.job_id)
+            told = self._engine.state.policy.notifications
+            targets = find_targets(told, event, known) if known is not None else ()
         job: Document = {}
         if note.job_id:
             job = await self._engine.ask(
@@ -219,7 +234,7 @@ class Notifier:
         about: Document = ({"job": job} if job else {}) | ({"alarm": dict(note.data)} if site else {})
         text = str(note.data.get("text", event)) if site else _say(event, job)
         rows = []
-        for target in heard.targets:
+        for target in targets:
             place = 0 if event == "started" else heard.seq
             mark = hashlib.sha256(
                 f"{target.way}\0{target.name}\0{dict(note.data).get('key', '')}".encode()
