@@ -345,6 +345,20 @@ def test_what_was_asked_for_stands_beside_what_was_used():
     assert "you asked" not in draw_job({**job, "spec": {}})
 
 
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({}, "24 h at most (the default)"),
+        ({"max_runtime_s": 7200}, "2 h at most"),
+        ({"max_runtime_hours": 720}, "7 d at most (the longest; 30 d was asked for)"),
+        ({"type": "service"}, ""),
+    ],
+)
+def test_the_time_limit_that_holds_is_told(spec, told):
+    shown = draw_job({"id": "j", "state": "pending", "spec": {"cpu_milli": 1000, **spec}})
+    assert f"1 core{', ' if told else ''}{told}\n" in f"{shown}\n"
+
+
 def test_cores_and_cards_stand_beside_what_was_asked_for_too():
     usage = {"wall_s": 100, "cpu_s": 150, "gpu_s": 40.0, "gpu_seen_s": 160.0, "max_gpu_bytes": 6 * 10**9}
     job = {

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from dray.cli.asks.fields import JobFileError, refuse_file
 from dray.cli.asks.flags import KEPT_VARIABLES
 from dray.cli.asks.slurm import LONG_OF, OPTIONS
-from dray.core.model.specs.spec import MAX_RUNTIME_S
-from dray.core.model.units import format_seconds, parse_gpus
+from dray.core.model.units import MAX_RUNTIME_S, format_seconds, parse_gpus
 from dray.errors import InvalidInput, Problem
 
 # One argument of a program may have 128 KiB on Linux.

@@ -32,7 +32,12 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "-N", "--nodes", type=int, metavar="N", help="Tasks that start together, each on its own worker."
     ),
-    click.option("-t", "--time", metavar="TIME", help="Time limit: minutes, [D-]HH:MM:SS, or 90s, 15m, 2h."),
+    click.option(
+        "-t",
+        "--time",
+        metavar="TIME",
+        help="Time limit: minutes, [D-]HH:MM:SS, or 90s, 15m, 2h; 7 days at most.  [default: 24h, of a service none]",
+    ),
     click.option(
         "-a", "--array", metavar="RANGE", help="One task per index: 0-9, 0-99:2, 1,3,5-9, 0-99%8 (8 at once)."
     ),

@@ -22,7 +22,7 @@ from dray.cli.base.render import (
     terminal_width,
 )
 from dray.cli.jobs.preemption_views import tell_note
-from dray.core.model.units import format_bytes, format_seconds
+from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S, format_bytes, format_seconds
 
 Document = Mapping[str, Any]
 JOB_COLUMNS = (
@@ -200,7 +200,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("ended", _tell_time(job.get("ended_at"), job.get("started_at"), "ran")),
         ("worker", str(job.get("worker") or "")),
         ("tried again", _tell_retries(job)),
-        ("asks for", _tell_ask(spec)),
+        ("asks for", ", ".join(filter(None, (_tell_ask(spec), _tell_limit(spec))))),
         ("used", _tell_peaks(job, spec)),
         ("either", _tell_variants(spec)),
         ("edited", "yes: this is no longer what was submitted" if job.get("edited") else ""),
@@ -238,6 +238,18 @@ def _tell_retries(document: Document) -> str:
     return ", ".join(f"{count} {words}" for count, words in counts if count > 0)
 
 
+def _tell_limit(spec: Document) -> str:
+    """How long each task may run: what holds, and where that is not what was asked for, why."""
+    asked_s = spec.get("max_runtime_s") or (spec.get("max_runtime_hours") or 0) * 3600
+    if asked_s > MAX_RUNTIME_S:
+        return (
+            f"{format_seconds(MAX_RUNTIME_S)} at most (the longest; {format_seconds(asked_s)} was asked for)"
+        )
+    if asked_s or spec.get("type") == "service":
+        return f"{format_seconds(asked_s)} at most" if asked_s else ""
+    return f"{format_seconds(DEFAULT_RUNTIME_S)} at most (the default)"
+
+
 def _tell_preference(condition: str, spec: Document) -> str:
     in_order = condition == "order" and spec.get("variants")
     return "the first alternative that fits" if in_order else f"{condition} preferred"
@@ -256,7 +268,6 @@ def _tell_command(words: Sequence[Any]) -> str:
 def _tell_ask(spec: Document) -> str:
     nodes = spec.get("node_count") or 1
     array: Document = spec.get("array") or {}
-    limit_s = spec.get("max_runtime_s") or (spec.get("max_runtime_hours") or 0) * 3600
     cores = (spec.get("cpu_milli") or 0) / 1000 or spec.get("min_cpu_cores") or 0
     parts = [
         f"{nodes} nodes" if nodes > 1 else "",
@@ -264,7 +275,6 @@ def _tell_ask(spec: Document) -> str:
         f"{cores:g} core{'s' if cores != 1 else ''}" if cores else "",
         f"{format_bytes(spec['memory_bytes'])} memory" if spec.get("memory_bytes") else "",
         _tell_gpus(spec),
-        f"{format_seconds(limit_s)} at most" if limit_s else "",
         *(f"{condition} needed" for condition in spec.get("require") or []),
         *(_tell_preference(condition, spec) for condition in spec.get("prefer") or []),
     ]

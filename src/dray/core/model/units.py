@@ -14,6 +14,10 @@ from typing import NamedTuple
 
 from dray.errors import InvalidInput
 
+# How long a batch job may run that does not say, and anything at most.
+DEFAULT_RUNTIME_S = 24 * 3600
+MAX_RUNTIME_S = 168 * 3600
+
 GB = 10**9
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(?:i?b)?|b)?\s*", re.IGNORECASE)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dray.core.model.units import spread_indices
+from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S, spread_indices
 
 
 class Tier(NamedTuple):
@@ -33,8 +33,6 @@ ANY_TYPE = "auto"
 DEVICE_KINDS = ("cpu", "gpu", "tpu")
 OVERLAPS = ("allowed", "fenced")
 FOREVER_NS = 2**63 - 1
-DEFAULT_RUNTIME_S = 24 * 3600
-MAX_RUNTIME_S = 168 * 3600
 MAX_NODES = 4096
 MAX_TASKS = 10**7
 MAX_COMMAND_BYTES = 256 * 1024
