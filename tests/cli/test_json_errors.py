@@ -17,6 +17,7 @@ OFFLINE = {
     "doctor",
     "down",
     "hub",
+    "man",
     "sim",
     "up",
     "version",
