@@ -94,6 +94,23 @@ def test_what_is_away_for_long_leaves_lists(make_cluster: Callable[..., Cluster]
     assert cluster.dray("worker", "ls", "--all").out.splitlines()[1].split()[:2] == ["w1", "offline"]
 
 
+def test_a_worker_keeps_the_pace_that_its_hub_names_from_the_first_heartbeat_on(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """Its own pace is ten seconds; a hub of which it hears nothing for three heartbeats it takes for dead."""
+    cluster = make_cluster({**CALM, "HEARTBEAT_S": "3"})
+    cluster.start_hub()
+    cluster.start_agent("w1")
+    first = cluster.call("GET", "/workers/w1").json
+    worker = wait_for(
+        lambda: (
+            (w := cluster.call("GET", "/workers/w1").json)["last_heartbeat"] > first["last_heartbeat"] and w
+        ),
+        "it beats",
+    )
+    assert worker["registered_at"] == first["registered_at"], "the same session"
+
+
 def test_joining_without_a_token_says_what_to_do(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster()
     words = [*DRAY, "worker", "start", "--home", str(cluster.folder / "x"), "--hub", "https://hub.lab:7373"]

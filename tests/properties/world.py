@@ -28,6 +28,7 @@ from dray.core.lifecycle.state.events import (
     EpochStarted,
     Event,
     Fact,
+    IdleReached,
     Outcome,
     PlanDecided,
     PolicyChanged,
@@ -287,6 +288,8 @@ class World(Cluster):
             key = f"away {worker}"
             raised = ("alarm", key) not in self.state.ledger
             self.turn(AlarmChanged(key, "worker_away", worker, "it is away", raised))
+            for uid in list(self.state.held.get(worker, ())):
+                self.turn(IdleReached(uid, "" if self.state.attempts[uid].idling else "warn", 60, 30))
         elif how % 6 == 2:
             self.leave(worker)
         elif how % 6 == 3:

@@ -7,6 +7,7 @@ moment for its result, and what the supervisor may forget is told it once the ou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -86,6 +87,7 @@ class Driver:
         self._accounts = Accounts(machine.calls.pool.task_users)
         machine.accounts = self._accounts.describe()
         self._look = asyncio.Event()
+        self._paced = asyncio.Event()
         self._unshipped: set[str] = set()
         self._work = str(home / "work")
         os.makedirs(self._work, exist_ok=True)
@@ -277,8 +279,9 @@ class Driver:
             self.carry_out(machine.calls_acked(body, _now_ms()))
         elif kind == "ack":
             self.link.answered()
-            if body.heartbeat_s:
+            if body.heartbeat_s and body.heartbeat_s != self.link.heartbeat_s:
                 self.link.heartbeat_s = body.heartbeat_s
+                self._paced.set()
             if body.log_offsets:
                 self._shipper.received(body.log_offsets)
                 self._release_shipped()
@@ -319,9 +322,15 @@ class Driver:
         self._shipper.rewind()
 
     async def beat(self) -> None:
-        """Heartbeats while a session lasts."""
+        """Heartbeats while a session lasts, from the moment at which the hub has named a pace in that pace."""
         while True:
-            await asyncio.sleep(self.link.heartbeat_s * (0.9 + 0.2 * (time.monotonic_ns() % 1000) / 1000))
+            self._paced.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(
+                    self.link.heartbeat_s * (0.9 + 0.2 * (time.monotonic_ns() % 1000) / 1000)
+                ):
+                    await self._paced.wait()
+                    continue
             if self._machine.registered:
                 self.carry_out([self._machine.heartbeat(_now_ms())])
 

@@ -450,6 +450,11 @@ class Server(Report):
             item = {"uid": attempt.uid, "pid": process.pid, "started_at": attempt.started_at}
             self.outbox.started.append(item)
             self.outbox.prompt = self.outbox.prompt or attempt.spec.prompt
+            return
+        untold = next((item for item in self.outbox.started if item["uid"] == attempt.uid), None)
+        if untold is not None:
+            # The start itself has not been told of: what is told before it would be forgotten with it.
+            untold["pid"] = process.pid
         else:
             self.outbox.others.append({"ev": "next_stage", "uid": attempt.uid, "pid": process.pid})
 
