@@ -63,7 +63,7 @@ def test_output_of_an_attempt_that_a_report_could_not_name_is_shipped() -> None:
     machine = make_machine()
     assign(machine, "1-1")
     machine.disconnected()
-    assert machine.registration()["active_tasks"] == [], "not accepted yet"
+    assert machine.registration(0)["active_tasks"] == [], "not accepted yet"
     machine.acked(Ack(re="register", epoch=1), 0)
     assert assign(machine, "1-1") == [], "the hub sends again what it does not see"
     effects = machine.supervised({"ev": "exited", "items": [{"uid": "1-1", **EXIT}]}, 0)
@@ -92,12 +92,12 @@ def test_one_that_waits_for_anothers_place_takes_no_slot_and_is_not_called_activ
     assert machine.slots().batch_in_use == 1
     began = {"ev": "started", "items": [{"uid": "1-1", "pid": 7, "started_at": 1.0}]}
     machine.supervised(began, 0)
-    assert [task["attempt"] for task in machine.registration()["active_tasks"]] == ["1-1"]
+    assert [task["attempt"] for task in machine.registration(0)["active_tasks"]] == ["1-1"]
     ended = machine.supervised({"ev": "exited", "items": [{"uid": "1-1", **EXIT}]}, 0)
     assert kinds(ended) == ["Ship", "job_result"], "more is not asked for while something waits here"
     machine.supervised({"ev": "started", "items": [{"uid": "1-2", "pid": 8, "started_at": 1.0}]}, 0)
     assert machine.slots().batch_in_use == 1
-    assert [task["attempt"] for task in machine.registration()["active_tasks"]] == ["1-2"]
+    assert [task["attempt"] for task in machine.registration(0)["active_tasks"]] == ["1-2"]
 
 
 def test_a_new_agent_knows_who_waits() -> None:
@@ -106,5 +106,34 @@ def test_a_new_agent_knows_who_waits() -> None:
     item = {"uid": "1-2", "task_id": "t1-2", "phase": "accepted", "meta": {"pool": "batch", "behind": "1-1"}}
     machine.attached({**STATE, "attempts": [item]}, 0)
     assert machine.slots().batch_in_use == 0
-    assert machine.registration()["active_tasks"] == []
+    assert machine.registration(0)["active_tasks"] == []
     assert assign(machine, "1-2", behind="1-1") == [], "the hub sends again what it does not see"
+
+
+def test_a_lease_runs_from_the_last_that_the_hub_has_answered() -> None:
+    """From then on the hub counts as well; words that go one way only prove nothing."""
+    machine = make_machine()
+    machine.heartbeat(5_000)
+    machine.acked(Ack(re="heartbeat", epoch=1), 6_000)
+    machine.heartbeat(30_000)
+    for uid, now_ms, kind in (("1-1", 49_999, "Launch"), ("1-2", 50_000, "job_result")):
+        spec, ref = (
+            JobSpec(id=uid, command=["true"], user_id="ann", overlap="fenced"),
+            AttemptRef(no=1, uid=uid),
+        )
+        effects = machine.assigned(
+            JobAssign(spec=spec, remaining_time=10**9, attempt=ref, lease_s=60), now_ms
+        )
+        assert kinds(effects) == [kind]
+        if isinstance(effects[0], Launch):
+            assert (effects[0].lease_s, effects[0].heard_ms) == (45, 5_000)
+    machine.disconnected()
+    machine.registration(70_000)
+    machine.acked(Ack(re="register", epoch=1), 71_000)
+    spec, ref = (
+        JobSpec(id="t3", command=["true"], user_id="ann", overlap="fenced"),
+        AttemptRef(no=1, uid="1-3"),
+    )
+    (launch,) = machine.assigned(JobAssign(spec=spec, remaining_time=10**9, attempt=ref, lease_s=60), 72_000)
+    assert isinstance(launch, Launch)
+    assert launch.heard_ms == 70_000

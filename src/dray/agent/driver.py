@@ -313,7 +313,7 @@ class Driver:
     def registration(self) -> dict[str, Any]:
         """The first message of a session, with the address at which this session's machine can be met."""
         self._machine.address = self._config.address or find_address(self.link.local_address)
-        return self._machine.registration()
+        return self._machine.registration(_now_ms())
 
     async def session_over(self) -> None:
         """The socket is gone; what runs goes on."""

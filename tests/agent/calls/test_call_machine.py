@@ -134,7 +134,7 @@ def test_ends_are_sealed_together_and_kept_until_acked() -> None:
     (told,) = bench.machine.pull(bench.now)
     assert (told.payload["index"], told.payload["state"]) == ([0, 1, 2], "succeeded")
     bench.machine.disconnected()
-    assert [item["attempt"] for item in bench.machine.registration()["active_tasks"]] == ["1-1"]
+    assert [item["attempt"] for item in bench.machine.registration(0)["active_tasks"]] == ["1-1"]
     bench.do(bench.machine.acked(Ack(re="register", epoch=1), bench.now))
     (again,) = bench.machine.pull(bench.now)
     assert again.payload == told.payload
@@ -337,11 +337,11 @@ def test_a_lane_that_is_stopped_tells_its_end_last() -> None:
     bench.do(bench.machine.calls.runner_returned(uid, list(range(2, 9)), bench.now))
     bench.exit(uid, {"lane": "1-1", "job": "j", "index": 1, "no": 1}, signal=15, exit_code=143)
     assert not bench.told("job_result"), "the end of call 0 is not acked"
-    assert bench.machine.registration()["finished_unacked"] == []
+    assert bench.machine.registration(0)["finished_unacked"] == []
     assert bench.pull() == {0: ("succeeded", ("", ""))}
     (result,) = bench.told("job_result")
     assert (result["task_id"], result["attempt"], result["state"]) == ("j", "1-1", "killed")
-    assert bench.machine.registration()["finished_unacked"] == [result]
+    assert bench.machine.registration(0)["finished_unacked"] == [result]
     bench.do(bench.machine.acked(Ack(re="job_result", results={"1-1": "recorded"}), bench.now))
     assert bench.machine.calls.lanes == {}
 
@@ -430,7 +430,7 @@ def test_runners_of_an_earlier_agent_are_ended_and_their_call_is_lost() -> None:
         ("cancel", "runner-old-2"),
         ("acked", "runner-old-3"),
     ]
-    assert {item["attempt"] for item in machine.registration()["active_tasks"]} == {"1-1", "1-2"}
+    assert {item["attempt"] for item in machine.registration(0)["active_tasks"]} == {"1-1", "1-2"}
     machine.acked(Ack(re="register", epoch=1), 0)
     assert machine.pull(0) == [], "not before it is certain that it runs no more"
     machine.supervised({"ev": "exited", "items": [{"uid": "runner-old-1", "now": now, "state": "failed"}]}, 0)

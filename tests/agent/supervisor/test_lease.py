@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 
 async def test_a_lease_that_is_not_renewed_ends_the_task_as_lost(rig):
@@ -38,3 +39,10 @@ async def test_renewals_keep_a_task_and_an_old_one_gives_no_more_time(rig):
     assert rig.is_alive(pids["1-2"]), "a task without a lease is left alone"
     rig.cancel("1-2", "user", 0)
     await rig.exit_of("1-2")
+
+
+async def test_a_lease_runs_from_when_the_hub_was_last_heard(rig):
+    await rig.open()
+    result = await rig.result("1-1", "sleep", "60", lease_s=1000.0, heard_at=time.monotonic() - 999.9)
+    assert (result["state"], result["exit_class"]) == ("failed", "lost")
+    assert "lease" in result["error"]

@@ -15,7 +15,8 @@ class Launch(NamedTuple):
     """Ask the shell to build the environment of a task and hand it to the supervisor; a member of a gang to be held.
 
     From `start_by_ms` on, by the clock that both share, the supervisor must not start it any more. `behind`: it takes
-    the place of this attempt when that has ended, and is given back where that is not within `behind_s`.
+    the place of this attempt when that has ended, and is given back where that is not within `behind_s`. `heard_ms`:
+    when the last was sent that the hub has answered: from then on the hub counts, and so the lease runs from then on.
     """
 
     uid: str
@@ -29,6 +30,7 @@ class Launch(NamedTuple):
     start_by_ms: int = 0
     behind: str = ""
     behind_s: float = 0
+    heard_ms: int = 0
 
 
 class Probe(NamedTuple):

@@ -46,6 +46,7 @@ FEATURES = (
 )
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
+UNHEARD = "the hub has answered nothing for too long: it may give up at any moment what is begun now"
 REMEMBERED = 1000
 # How long the supervisor may take to start what it was given, and how much longer its word is waited for: what it has
 # not started by then it never will.
@@ -80,6 +81,8 @@ class Machine(TaskTalk):
         self.max_epoch = self.max_turn = 0
         self._resend_ms = resend_ms
         self._beaten_ms: list[int] = []
+        # When the newest of what the hub has answered was sent, and the registration that it has not answered yet.
+        self._heard_ms = self._registering_ms = 0
         self._refused_uids: dict[str, None] = {}
         self._asked: set[str] | None = None
         self.readiness = Readiness(start_within_ms)
@@ -311,8 +314,9 @@ class Machine(TaskTalk):
 
     # --- the hub's side -----------------------------------------------------------------------------------------------
 
-    def registration(self) -> dict[str, Any]:
+    def registration(self, now_ms: int) -> dict[str, Any]:
         """The first message of a session: all that this worker is, runs and has finished."""
+        self._registering_ms = now_ms
         active = [attempt for attempt in self.running.values() if attempt.phase in ("accepted", "running")]
         return {
             "id": self.name,
@@ -391,9 +395,10 @@ class Machine(TaskTalk):
                 self.max_epoch = ack.epoch
                 effects.append(Supervise({"op": "epoch", "value": ack.epoch}))
         if ack.re == "heartbeat" and self._beaten_ms:
-            sent_ms = self._beaten_ms.pop(0)
-            effects.append(Supervise({"op": "renew", "age_s": (now_ms - sent_ms) / 1000}))
+            self._heard_ms = self._beaten_ms.pop(0)
+            effects.append(Supervise({"op": "renew", "age_s": (now_ms - self._heard_ms) / 1000}))
         if ack.re == "register":
+            self._heard_ms = self._registering_ms
             # Before the results below are let go: what ended while nobody listened has output to send as well.
             known = known_to_hub(ack)
             for attempt in self.running.values():
@@ -432,6 +437,10 @@ class Machine(TaskTalk):
             self._never_start(uid)
             error = f"this worker is not ready: {self.readiness.reason}"
             return [Tell("job_result", never_started(spec.id, uid, error))]
+        lease_s = message.lease_s * LEASE_SHARE or None
+        if lease_s is not None and self._heard_ms + 1000 * lease_s <= now_ms:
+            self._never_start(uid)
+            return [Tell("job_result", never_started(spec.id, uid, UNHEARD))]
         pool = spec.slot_pool or spec.type
         attempt = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
         attempt.behind = message.behind
@@ -443,10 +452,10 @@ class Machine(TaskTalk):
             self._asked.add(uid)
         limit_s = None if message.remaining_time >= FOREVER_NS else message.remaining_time / 1e9
         grace_s = TIERS[spec.job_tier].grace_s
-        lease_s = message.lease_s * LEASE_SHARE or None
         devices, number = tuple(message.devices), message.attempt.no
         launch = Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang, start_by_ms)
-        return [launch._replace(behind=message.behind, behind_s=message.behind_s)]
+        heard_ms = self._heard_ms if lease_s is not None else 0
+        return [launch._replace(behind=message.behind, behind_s=message.behind_s, heard_ms=heard_ms)]
 
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
         if attempt.phase == "exited":

@@ -31,7 +31,7 @@ class Prepared:
         self._server.record({"k": "spec", "uid": spec.uid, "task_id": spec.task_id, "meta": spec.meta})
         self._specs[spec.uid] = spec
         if spec.lease_s is not None:
-            self._leases[spec.uid] = time.monotonic() + spec.lease_s
+            self._leases[spec.uid] = (spec.heard_at or time.monotonic()) + spec.lease_s
         self.tell(spec.uid)
 
     def tell(self, uid: str) -> bool:

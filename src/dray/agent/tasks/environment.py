@@ -78,6 +78,7 @@ def build_task(launch: Launch, environment: dict[str, str], work: str, task_user
         "limit_s": launch.limit_s,
         "grace_s": launch.grace_s,
         "lease_s": launch.lease_s,
+        "heard_at": launch.heard_ms / 1000 if launch.heard_ms else None,
         "prompt": is_careful(spec),
         "start_by": launch.start_by_ms / 1000 if launch.start_by_ms else None,
         "memory_bytes": spec.memory_bytes,

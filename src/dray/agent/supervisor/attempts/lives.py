@@ -97,7 +97,7 @@ class Runner:
             self._queue.append(attempt)
         if spec.lease_s is not None:
             self._leases += 1
-            self._arm_lease(attempt, lease_ends_at or time.monotonic() + spec.lease_s)
+            self._arm_lease(attempt, lease_ends_at or (spec.heard_at or time.monotonic()) + spec.lease_s)
 
     # --- launching ---------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class TaskSpec:
         "env",
         "epilog",
         "grace_s",
+        "heard_at",
         "lease_s",
         "limit_s",
         "memory_bytes",
@@ -55,6 +56,8 @@ class TaskSpec:
         self.user = _read_text(raw, "user")
         self.limit_s = read_seconds(raw, "limit_s")
         self.lease_s = read_seconds(raw, "lease_s")
+        # From when on the lease runs: now, where nothing is said.
+        self.heard_at = read_seconds(raw, "heard_at")
         grace_s = read_seconds(raw, "grace_s")
         self.grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
         memory = raw.get("memory_bytes", 0)

@@ -107,6 +107,9 @@ def ended(state: State, event: CallsEnded, clock: Clock) -> list[Effect]:
         state.busy.pop(lane.uid, None)
     if not calls or lane.uid not in state.busy:
         state.hungry[lane.uid] = None
+    if state.reservations and lane.limit_ms:
+        # It is gone sooner than it might have been: somebody may fit beside room that is kept, which goes by such ends.
+        state.columns.roomier[state.columns.row_of[lane.worker]] = None
     state.touched.jobs[job.id] = state.touched.attempts[lane.uid] = None
     if not counts:
         return effects

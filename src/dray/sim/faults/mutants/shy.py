@@ -24,6 +24,13 @@ SHY = (
         "pass",
     ),
     _one(
+        "sooner-end-of-a-lane-unnoticed",
+        "Who fits beside kept room, now that a lane has fewer calls before it, is not looked at.",
+        "dray.core.lifecycle.tasks.calls:ended",
+        "if state.reservations and lane.limit_ms:",
+        "if False:",
+    ),
+    _one(
         "preemptor-not-expected",
         "A promise counts on room that a preemptor will hold by then.",
         _KEPT + "Keeper.expect",
@@ -203,6 +210,7 @@ SHOWN_BY: dict[str, int] = {
     "lane-rows-shared": 0,
     "lost-calls-not-sent-again": 44,
     "served-room-kept-again": 571,
+    "sooner-end-of-a-lane-unnoticed": 312477174231383,
     "preemptor-not-expected": 1438,
     "room-kept-where-it-is-gone": 13,
     "given-up-goes-on": 45,
@@ -217,5 +225,6 @@ SHOWN_BY: dict[str, int] = {
     "pause-never-ends": 16,
     "trial-lets-all-in": 58,
     "handed-back-too-early": 1,
+    "lease-runs-from-the-start": 312477174231390,
     "never-ready-again": 16,
 }

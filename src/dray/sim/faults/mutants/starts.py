@@ -52,6 +52,14 @@ STARTS = (
         (Edit(_MACHINE + "_is_overdue", "attempt.start_by_ms + MARGIN_MS", "attempt.start_by_ms - 9000"),),
     ),
     Mutant(
+        "lease-runs-from-the-start",
+        "A lease is counted from when a worker began, and not from when the hub last heard of it.",
+        (
+            Edit(_MACHINE + "assigned", "self._heard_ms if lease_s is not None else 0", "0"),
+            Edit(_MACHINE + "assigned", "self._heard_ms + 1000 * lease_s <= now_ms", "False"),
+        ),
+    ),
+    Mutant(
         "never-ready-again",
         "A worker that could start nothing once never tries again.",
         (Edit(_READINESS + "tries", "if self._probed_ms or not due:", "if True:"),),

@@ -192,7 +192,7 @@ class Supervisor:
         record = self._take_on(launch)
         if record is not None and launch.gang is not None:
             record.meta["gang"] = gang_meta(launch.gang, [PORT])
-            self.prepared[launch.uid] = (launch, self._world.now_ms)
+            self.prepared[launch.uid] = (launch, launch.heard_ms or self._world.now_ms)
             self._repeat(record)
 
     def go(self, uid: str) -> None:
@@ -278,7 +278,8 @@ class Supervisor:
             generation=launch.gang.generation if launch.gang else -(launch.spec.node_count > 1),
         )
         self._runs.begin(execution)
-        process = Process(execution, behaviour, limit, grace, lease, renewed_ms or self._world.now_ms)
+        heard_ms = renewed_ms or launch.heard_ms or self._world.now_ms
+        process = Process(execution, behaviour, limit, grace, lease, heard_ms)
         process.words = BROKEN if self.broken else ""
         self.processes[launch.uid] = process
         self.tell({"ev": "started", "items": [{"uid": launch.uid, "pid": 1, "started_at": 1.0}]})
@@ -286,7 +287,7 @@ class Supervisor:
         if limit is not None:
             self._world.at(limit, self.cancel, launch.uid, "time_limit", grace)
         if lease is not None:
-            self._world.at(lease, self._check_lease, process)
+            self._world.at(max(0, heard_ms + lease - self._world.now_ms), self._check_lease, process)
         if self._world.rng.random() < 0.5:
             self._world.at(self._world.rng.randint(1, behaviour.duration_ms), self._save, process)
 

@@ -259,7 +259,9 @@ class WorkerNode:
         self.hub.connect(connection)
         self.connection = connection
         self._heard_ms = self.world.now_ms
-        connection.send_up({"type": "register", "payload": _plain(self.machine.registration())})
+        connection.send_up(
+            {"type": "register", "payload": _plain(self.machine.registration(self.world.now_ms))}
+        )
 
     def _session_over(self, connection: Connection, code: int) -> None:
         if self.connection is connection:

@@ -201,7 +201,8 @@ class RoomWatch:
             if not task.queued or job_id == job.id or other.barred or state.line_of(other) != line:
                 continue
             last = state.attempts.get(task.last_uid)
-            capped = other.limit and other.live >= other.limit
+            # A call goes to a lane that its job has: none need be opened for it.
+            capped = (other.limit and other.live >= other.limit) or (other.calls and other.live)
             if (
                 last is not None
                 and last.phase is Phase.PREEMPTED
