@@ -57,7 +57,7 @@ def test_it_ends_with_the_program(ending: str, code: int, tmp_path: Path) -> Non
         timeout=100,
         check=False,
     )
-    assert ran.returncode == code, ran.stderr
+    assert (ran.returncode, ran.stderr) == (code, "")
     home, value = ran.stdout.split()
     assert value == "2"
     deadline = time.monotonic() + 60

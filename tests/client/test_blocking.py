@@ -194,3 +194,18 @@ with running_hub() as hub:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False, env=env
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+LEFT = """
+import atexit, sys, threading
+atexit.register(lambda: print([one.name for one in threading.enumerate() if one.name == "dray-client"]))
+import dray
+print(dray.connect(*sys.argv[1:]).ping()["ready"])
+"""
+
+
+def test_no_loop_outlives_its_program(hub: RunningHub) -> None:
+    """Otherwise it may call into an interpreter that is no more: a program that was done would end by a crash."""
+    words = [sys.executable, "-c", LEFT, hub.url, hub.token]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n[]\n", "")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import threading
+import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+LEAVE_S = 2.0
 
 
 def make_loop() -> asyncio.AbstractEventLoop:
@@ -24,8 +28,10 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = make_loop()
+        self._leaving = False
         self._thread = threading.Thread(target=self._run, name="dray-client", daemon=True)
         self._thread.start()
+        _all.add(self)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait here; an interrupt here cancels it there."""
@@ -47,8 +53,34 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
+    def leave(self) -> None:
+        """Stop at the end of the program, where what is under way is simply left: a loop that went on, in a thread that
+        nobody waits for, would call into an interpreter that is no more.
+        """
+        self._leaving = True
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self._abandon)
+            self._thread.join(LEAVE_S)
+
+    def _abandon(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            # It is left on purpose: nobody is to read of that at the end of each program.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # what asyncio itself uses for it
+        self.loop.stop()
+
     def _run(self) -> None:
         try:
             self.loop.run_forever()
         finally:
-            self.loop.close()
+            if not self._leaving:
+                self.loop.close()
+
+
+_all: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Registered before whoever has something to say at the end, and so called after them."""
+    for thread in list(_all):
+        thread.leave()
