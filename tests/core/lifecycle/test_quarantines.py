@@ -65,6 +65,16 @@ def test_three_jobs_that_name_the_machine_take_it_out_and_the_reason_is_told(pai
     assert assigned(pair.submit("other", require=["host=good"]))
 
 
+def test_one_user_takes_no_second_machine_of_a_small_site_out(pair: Cluster) -> None:
+    """What a program prints is its own word: whoever may submit could say of each machine that its disk is full."""
+    for worker in ("bad", "good"):
+        for number in range(3):
+            fail(pair, f"{worker}{number}", worker, last=FULL, command=["sh", worker])
+    assert (bad(pair).draining, pair.state.workers["good"].draining) == (True, False)
+    fail(pair, "of-bob", "good", user="bob", last=FULL, command=["sh", "bob"])
+    assert pair.state.workers["good"].draining, "somebody else says so too"
+
+
 def test_one_job_that_fails_again_and_again_is_its_own_fault(pair: Cluster) -> None:
     pair.submit("array", array={"first": 0, "last": 7}, retries=3, require=["host=bad"])
     for _ in range(3):

@@ -26,6 +26,8 @@ _NODE = "node"
 # How long it is remembered that some work went well on a worker.
 WELL_MS = 3_600_000
 _WORDS = 160
+# Of so many workers one may be out by the word of one user alone.
+MOST_BY_ONE = 10
 
 
 def began(state: State, job: Job, attempt: Attempt) -> None:
@@ -79,11 +81,17 @@ def find_fault(state: State, worker: Worker) -> str:
         return ""
     agree = len({one.user for one in recent}) >= enough
     counted = [one for one in recent if _counts(state, worker.id, one, agree)]
-    if len(counted) < enough:
+    if len(counted) < enough or (len({one.user for one in counted}) == 1 and _has_many_out(state)):
         return ""
     names = ", ".join(one.job_id for one in counted[-enough:])
     window = format_seconds(rules.quarantine_window_ms // 1000)
     return f"{enough} different jobs failed there within {window} ({names}), the last by {counted[-1].words}"
+
+
+def _has_many_out(state: State) -> bool:
+    """Whether a tenth of all workers is out: what one user's jobs say of themselves must not take a whole site down."""
+    out = sum(1 for worker in state.workers.values() if worker.draining and worker.faults)
+    return out >= max(1, len(state.workers) // MOST_BY_ONE)
 
 
 def _runs_well(state: State, worker_id: str, since_ms: int) -> bool:
