@@ -319,3 +319,12 @@ def test_a_command_is_a_future_as_well(hub: dray.Hub) -> None:
     with pytest.raises(dray.CallFailed):
         failed.result(LIMIT_S)
     assert isinstance(failed.exception(LIMIT_S), dray.CallFailed)
+
+
+def test_what_to_do_about_a_function_that_failed_is_something_that_can_be_done(hub: dray.Hub) -> None:
+    future = hub.submit(divmod, 1, 0)
+    with pytest.raises(ZeroDivisionError):
+        future.result(LIMIT_S)
+    verdict = hub.status(future.id).verdict
+    assert verdict is not None
+    assert verdict["step"].endswith("then: call it again"), verdict

@@ -154,7 +154,8 @@ def test_a_hub_that_waits_for_room_can_be_stopped(disk: Path) -> None:
         process = hub._process
         assert process is not None
         process.terminate()
-        assert process.wait(60) == 1
+        # 120 where its last words found no room on the disk either.
+        assert process.wait(60) in (1, 120)
     finally:
         hub.stop()
 

@@ -161,7 +161,8 @@ def test_that_an_alarm_is_over_is_told_although_its_job_has_left_memory(
             run_and_fail(worker, 2)
             wait_until(lambda: ("crash_loop", "loop") in raised(hub), WITHIN_S)
             worker.run_one()
-        wait_until(lambda: [one["event"] for one in distinct(got)] == ["alarm", "cleared"], WITHIN_S)
+            # While the worker stays: a socket that is closed at once may take its last words with it.
+            wait_until(lambda: [one["event"] for one in distinct(got)] == ["alarm", "cleared"], WITHIN_S)
     assert [one["job"]["id"] for one in distinct(got)] == ["loop", "loop"]
 
 

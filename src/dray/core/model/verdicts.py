@@ -35,29 +35,23 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "code": Kind(
-        "own code", "look at the last lines: dray logs {task}; then run it again: dray submit --from {job}"
-    ),
+    "code": Kind("own code", "look at the last lines: dray logs {task}; then: {again}"),
     "host_memory": Kind("out of host memory", "ask for more (--mem), or let the program hold less at a time"),
     "gpu_memory": Kind(
         "out of GPU memory",
-        "ask for a card with more memory (--vram), or use a smaller batch: dray submit --from {job} --vram SIZE",
+        "ask for a card with more memory (--vram), or use a smaller batch: {again}{vram}",
     ),
     "time_limit": Kind("time limit", "give it longer (--time), or save on stop so that the next try goes on"),
-    "person": Kind(
-        "stopped by a person", "nothing is wrong with it; to run it again: dray submit --from {job}"
-    ),
-    "node": Kind(
-        "node fault", "look at the worker: dray worker show {worker}; then: dray submit --from {job}"
-    ),
+    "person": Kind("stopped by a person", "nothing is wrong with it; for another run: {again}"),
+    "node": Kind("node fault", "look at the worker: dray worker show {worker}; then: {again}"),
     "environment": Kind(
         "environment", "make the program, folder or module available on the worker, or name it rightly"
     ),
     "idle": Kind(
         "idle GPUs",
-        "see what it waited for: dray logs {task}; then ask for no GPU, or use it sooner: dray submit --from {job}",
+        "see what it waited for: dray logs {task}; then ask for no GPU, or use it sooner: {again}",
     ),
-    "dependency": Kind("dependency", "mend the job that it waits for, then: dray submit --from {job}"),
+    "dependency": Kind("dependency", "mend the job that it waits for, then: {again}"),
     "preempted": Kind("preempted", "give it more losses, or submit it in a tier that is not preempted"),
     "gang": Kind("gang", "look at the member that its error names"),
     "unplaced": Kind(
