@@ -20,7 +20,9 @@ EVERY_S = 10.0
 BUSY = """
 import os, sys
 held = bytearray(b"x" * (96 << 20))
-children = [os.fork() for _ in range(2)] if len(sys.argv) > 1 else []
+children = []
+while len(sys.argv) > 1 and len(children) < 2 and 0 not in children:
+    children.append(os.fork())
 if 0 not in children:
     sys.stdout.write("ready\\n"); sys.stdout.flush()
     if not children and os.fork() == 0:

@@ -63,7 +63,7 @@ def test_what_idles_for_too_long_is_stopped_with_a_reason(cluster: Cluster, uid:
     assert (attempt.phase, attempt.cancel) == (Phase.STOPPING, "idle")
     verdict = judge(task.exit_class, task.error)
     assert verdict.kind == "idle"
-    assert "{job}" in verdict.step
+    assert "{again}" in verdict.step
 
 
 @pytest.mark.parametrize("idle_s", [(500.0,), (500.0, 0.0), ()])
