@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -37,8 +39,21 @@ class Kernel:
         self.manager.start_kernel(env=env)
         self.client = self.manager.blocking_client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=LIMIT_S)
         self.pages = {}
+        self.await_ready()
+
+    def await_ready(self):
+        """Wait until it answers and is heard: what it publishes before its front end is connected (again) is lost."""
+        self.client.wait_for_ready(timeout=LIMIT_S)
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            self.client.kernel_info()
+            try:
+                self.client.get_iopub_msg(timeout=0.5)
+            except queue.Empty:
+                assert time.monotonic() < deadline
+            else:
+                return
 
     def stop(self):
         self.client.stop_channels()
@@ -156,7 +171,7 @@ def test_what_a_kernel_had_begun_goes_on_without_it_and_is_found_again(kernel, h
     kernel.run_well(f"def call():\n    import os, time\n    {wait}\n    return 41")
     side = kernel.run_well("print(hub.submit(call).id)").strip()
     kernel.manager.restart_kernel()
-    kernel.client.wait_for_ready(timeout=LIMIT_S)
+    kernel.await_ready()
     kernel.run_well("%load_ext dray")
     kernel.start(f"%%dray\nimport os, time\nprint('job', os.environ['DRAY_JOB_ID'])\n{wait}\n42")
     found: list[str] = []
@@ -168,7 +183,7 @@ def test_what_a_kernel_had_begun_goes_on_without_it_and_is_found_again(kernel, h
     kernel.take(is_begun)
     kernel.manager.signal_kernel(signal.SIGKILL)
     kernel.manager.restart_kernel(now=True)
-    kernel.client.wait_for_ready(timeout=LIMIT_S)
+    kernel.await_ready()
     for job in (side, found[0]):
         assert hub.status(job).state is dray.JobState.RUNNING
     gate.touch()
