@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+from collections.abc import Callable
 from typing import Self
 
 import pytest
+import uvloop
 from websockets import Subprotocol
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Opcode
 
-from dray.wire.reach.dialling import Way, open_line
+from dray.wire.reach.dialling import Line, Way, open_line
 from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial, mask
 
 PROTOCOL = Subprotocol("echo")
@@ -149,3 +153,17 @@ async def test_a_frame_above_the_limit_ends_the_connection_before_it_is_read() -
         assert code == 1009
         assert "1001 bytes" in reason
         assert got.empty()
+
+
+@pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_peer_that_is_gone_at_once_leaves_no_number_behind_that_is_closed_again_later(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    number, line = ours.fileno(), Line(ours, True, -1)
+    with asyncio.Runner(loop_factory=make_loop) as runner, pytest.raises(OSError, match=r".*"):
+        runner.run(dial(Address("127.0.0.1", 1, "/", str(PROTOCOL), "token"), line, LIMIT_S))
+    assert ours.fileno() == -1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)

@@ -266,6 +266,10 @@ async def dial(
         except BaseException:
             line.sock.close()
             raise
+        if type(loop).__module__.startswith("uvloop"):
+            # The number is that loop's from here on. Where the peer was gone at once it does not tell this object,
+            # which, collected later, would close whatever has the number by then.
+            line.sock.detach()
         try:
             await socket.open()
         except BaseException:
