@@ -110,6 +110,16 @@ def test_a_new_agent_knows_who_waits() -> None:
     assert assign(machine, "1-2", behind="1-1") == [], "the hub sends again what it does not see"
 
 
+def test_an_answer_that_is_lost_does_not_shift_those_that_follow() -> None:
+    machine = make_machine()
+    beat = [machine.heartbeat(at_ms).payload["beat"] for at_ms in (5_000, 15_000, 25_000)][-1]
+    [renew] = machine.acked(Ack(re="heartbeat", epoch=1, beat=beat), 25_500)
+    assert renew == Supervise({"op": "renew", "age_s": 0.5})
+    assert machine.acked(Ack(re="heartbeat", epoch=1, beat=beat - 1), 26_000) == [], "it came late"
+    machine.heartbeat(35_000)
+    assert machine.acked(Ack(re="heartbeat", epoch=1), 36_000) == [Supervise({"op": "renew", "age_s": 1.0})]
+
+
 def test_a_lease_runs_from_the_last_that_the_hub_has_answered() -> None:
     """From then on the hub counts as well; words that go one way only prove nothing."""
     machine = make_machine()

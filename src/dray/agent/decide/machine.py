@@ -26,7 +26,7 @@ from dray.agent.decide.attempts import (
 from dray.agent.decide.calls import Calls, is_runner
 from dray.agent.decide.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
 from dray.agent.decide.lanes import Stopping
-from dray.agent.decide.readiness import NO_ANSWER, Readiness
+from dray.agent.decide.readiness import NO_ANSWER, Contact, Readiness
 from dray.agent.decide.talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.specs.spec import FOREVER_NS, TIERS
@@ -80,9 +80,7 @@ class Machine(TaskTalk):
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = self.max_turn = 0
         self._resend_ms = resend_ms
-        self._beaten_ms: list[int] = []
-        # When the newest of what the hub has answered was sent, and the registration that it has not answered yet.
-        self._heard_ms = self._registering_ms = 0
+        self._contact = Contact()
         self._refused_uids: dict[str, None] = {}
         self._asked: set[str] | None = None
         self.readiness = Readiness(start_within_ms)
@@ -316,7 +314,7 @@ class Machine(TaskTalk):
 
     def registration(self, now_ms: int) -> dict[str, Any]:
         """The first message of a session: all that this worker is, runs and has finished."""
-        self._registering_ms = now_ms
+        self._contact.registering(now_ms)
         active = [attempt for attempt in self.running.values() if attempt.phase in ("accepted", "running")]
         return {
             "id": self.name,
@@ -359,7 +357,7 @@ class Machine(TaskTalk):
         """A sign of life with the whole capability. Its ack proves that the hub heard it: leases run from its
         sending.
         """
-        self._beaten_ms.append(now_ms)
+        self._contact.beating(now_ms)
         active = [attempt.uid for attempt in self.running.values() if attempt.phase != "exited"]
         payload = {
             "worker_id": self.name,
@@ -367,6 +365,7 @@ class Machine(TaskTalk):
             "capability": msgspec.to_builtins(self.capability),
             "devices": msgspec.to_builtins(self.devices),
             "active": active + self.calls.unfinished(),
+            "beat": self._contact.beat,
         }
         if self.uses:
             payload["usage"] = {"attempts": self.uses}
@@ -394,11 +393,10 @@ class Machine(TaskTalk):
             if ack.epoch > self.max_epoch:
                 self.max_epoch = ack.epoch
                 effects.append(Supervise({"op": "epoch", "value": ack.epoch}))
-        if ack.re == "heartbeat" and self._beaten_ms:
-            self._heard_ms = self._beaten_ms.pop(0)
-            effects.append(Supervise({"op": "renew", "age_s": (now_ms - self._heard_ms) / 1000}))
+        if ack.re == "heartbeat" and self._contact.beat_answered(ack.beat):
+            effects.append(Supervise({"op": "renew", "age_s": (now_ms - self._contact.heard_ms) / 1000}))
         if ack.re == "register":
-            self._heard_ms = self._registering_ms
+            self._contact.registered()
             # Before the results below are let go: what ended while nobody listened has output to send as well.
             known = known_to_hub(ack)
             for attempt in self.running.values():
@@ -438,7 +436,7 @@ class Machine(TaskTalk):
             error = f"this worker is not ready: {self.readiness.reason}"
             return [Tell("job_result", never_started(spec.id, uid, error))]
         lease_s = message.lease_s * LEASE_SHARE or None
-        if lease_s is not None and self._heard_ms + 1000 * lease_s <= now_ms:
+        if lease_s is not None and self._contact.heard_ms + 1000 * lease_s <= now_ms:
             self._never_start(uid)
             return [Tell("job_result", never_started(spec.id, uid, UNHEARD))]
         pool = spec.slot_pool or spec.type
@@ -454,7 +452,7 @@ class Machine(TaskTalk):
         grace_s = TIERS[spec.job_tier].grace_s
         devices, number = tuple(message.devices), message.attempt.no
         launch = Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang, start_by_ms)
-        heard_ms = self._heard_ms if lease_s is not None else 0
+        heard_ms = self._contact.heard_ms if lease_s is not None else 0
         return [launch._replace(behind=message.behind, behind_s=message.behind_s, heard_ms=heard_ms)]
 
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
@@ -531,7 +529,7 @@ class Machine(TaskTalk):
     def disconnected(self) -> None:
         """The session is gone; what runs goes on."""
         self.registered = False
-        self._beaten_ms.clear()
+        self._contact.lost()
         self.calls.disconnected()
         for attempt in self.running.values():
             attempt.sends = 0

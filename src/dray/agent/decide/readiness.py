@@ -3,6 +3,9 @@
 A worker that finds that it cannot start something says so, is given nothing, and tries a start of its own from time to
 time, ever more rarely. Surprising rule: after a trial that went well it asks for one task only, until one has started:
 what stood in the way of a task need not stand in the way of a trial.
+
+And how long ago it said what the hub has surely heard: the hub gives a silent worker's tasks to others, and counts from
+the last word that reached it, so a lease runs from when the newest message was sent that the hub has answered.
 """
 
 from __future__ import annotations
@@ -137,3 +140,40 @@ class Readiness:
     def told(self, now_ms: int) -> None:
         """The hub was told how it stands."""
         self._told_ms, self._again = now_ms, True
+
+
+class Contact:
+    """Heartbeats have numbers, which their acks repeat: one ack that is lost must not shift all that follow."""
+
+    def __init__(self) -> None:
+        self.heard_ms = 0
+        self.beat = 0
+        self._registering_ms = 0
+        self._unanswered: dict[int, int] = {}
+
+    def registering(self, now_ms: int) -> None:
+        """A registration leaves."""
+        self._registering_ms = now_ms
+
+    def registered(self) -> None:
+        """The hub has answered the registration."""
+        self.heard_ms = max(self.heard_ms, self._registering_ms)
+
+    def beating(self, now_ms: int) -> None:
+        """A heartbeat leaves, as number `beat`."""
+        self.beat += 1
+        self._unanswered[self.beat] = now_ms
+
+    def beat_answered(self, beat: int) -> bool:
+        """Whether that tells anything new. An earlier hub names no number: it means the oldest then, or a later one."""
+        beat = beat or next(iter(self._unanswered), 0)
+        sent_ms = self._unanswered.get(beat)
+        if sent_ms is None:
+            return False
+        self.heard_ms = max(self.heard_ms, sent_ms)
+        self._unanswered = {number: at_ms for number, at_ms in self._unanswered.items() if number > beat}
+        return True
+
+    def lost(self) -> None:
+        """The session is gone, and every answer with it."""
+        self._unanswered.clear()

@@ -76,7 +76,7 @@ def is_let_in(state: State, worker: str, session: int) -> bool:
     return presence is not None and presence.session == session
 
 
-def answer_beat(state: State, worker: str, session: int) -> Iterator[Event | Leaving]:
+def answer_beat(state: State, worker: str, session: int, beat: int) -> Iterator[Event | Leaving]:
     """Take a heartbeat for the sign of life that it is, before whatever its worker said ahead of it.
 
     Safe to overtake that: any message is a sign of life from when it came, and the answer says no more than that it was
@@ -87,7 +87,7 @@ def answer_beat(state: State, worker: str, session: int) -> Iterator[Event | Lea
         yield Heard(worker)
         if state.workers[worker].silent:
             yield WorkerReturned(worker)
-        yield Ack(worker, "heartbeat")
+        yield Ack(worker, "heartbeat", beat=beat)
 
 
 def interpret(
@@ -245,7 +245,7 @@ def use_of(usage: Usage) -> Use:
 
 def _heartbeat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | Effect]:
     yield from _said_by_beat(state, worker, body)
-    yield Ack(worker, "heartbeat")
+    yield Ack(worker, "heartbeat", beat=body.beat)
 
 
 def _said_by_beat(state: State, worker: str, body: Heartbeat) -> Iterator[Event | Effect]:

@@ -222,6 +222,8 @@ class Runner:
         payload: dict[str, Any] = {"re": effect.re, "epoch": self._state.counters.epoch, "turn": self._seq}
         if effect.results:
             payload["results"] = dict(effect.results)
+        if effect.beat:
+            payload["beat"] = effect.beat
         if effect.re == "register":
             payload |= {
                 "session": str(session.number),

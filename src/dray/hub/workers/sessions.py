@@ -396,7 +396,7 @@ class Sessions:
         early = engine.is_behind and session.knows_answers and inbound.is_let_in(engine.state, worker, number)
         if early:
             engine.post(
-                lambda state, clock: Decision(inbound.answer_beat(state, worker, number)),
+                lambda state, clock: Decision(inbound.answer_beat(state, worker, number, body.beat)),
                 worker,
                 presses=True,
             )

@@ -45,7 +45,7 @@ class AttemptRef(msgspec.Struct):
 
 
 class Ack(msgspec.Struct):
-    """Answers what was sent; `results` and `log_offsets` say what may be forgotten."""
+    """Answers what was sent; `results` and `log_offsets` say what may be forgotten, `beat` which heartbeat is meant."""
 
     re: Word = ""
     session: IdText = ""
@@ -57,6 +57,7 @@ class Ack(msgspec.Struct):
     results: ManyNamed[Word] = {}
     notes: Few[Line] = []
     log_offsets: ManyNamed[FewNamed[Offset]] = {}
+    beat: Offset = 0
 
 
 class GangPlace(msgspec.Struct):

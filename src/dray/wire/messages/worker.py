@@ -186,7 +186,7 @@ class Register(msgspec.Struct):
 
 
 class Heartbeat(msgspec.Struct):
-    """A sign of life with the whole capability, which may have changed."""
+    """A sign of life with the whole capability, which may have changed; the ack names its number, `beat`."""
 
     worker_id: IdText
     slots: Slots
@@ -195,6 +195,7 @@ class Heartbeat(msgspec.Struct):
     last_acked: IdText | None = None
     usage: RunningUsage | None = None
     devices: Some[OfferedCard] | None = None
+    beat: Offset = 0
 
 
 class ReadyForWork(msgspec.Struct):

@@ -78,6 +78,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     results: Mapping[str, str] = _NOTHING
     keep: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
+    beat: int = 0
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):

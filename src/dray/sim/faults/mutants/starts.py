@@ -55,8 +55,8 @@ STARTS = (
         "lease-runs-from-the-start",
         "A lease is counted from when a worker began, and not from when the hub last heard of it.",
         (
-            Edit(_MACHINE + "assigned", "self._heard_ms if lease_s is not None else 0", "0"),
-            Edit(_MACHINE + "assigned", "self._heard_ms + 1000 * lease_s <= now_ms", "False"),
+            Edit(_MACHINE + "assigned", "self._contact.heard_ms if lease_s is not None else 0", "0"),
+            Edit(_MACHINE + "assigned", "self._contact.heard_ms + 1000 * lease_s <= now_ms", "False"),
         ),
     ),
     Mutant(

@@ -310,7 +310,7 @@ class HubLife:
             if isinstance(body, Heartbeat):
                 self.beats[worker] += 1
                 self.named.append((at_ms, worker, number, tuple(body.active or ())))
-            early = isinstance(body, Heartbeat) and self._beat(session)
+            early = isinstance(body, Heartbeat) and self._beat(session, body.beat)
             self.post(lambda state, clock: self._interpret(session, body, early, at_ms))
             if isinstance(body, ReadyForWork):
                 self.asked[number] = max(body.credits, self.asked.get(number, 0))
@@ -334,7 +334,7 @@ class HubLife:
         if inbound.is_let_in(self.state, session.worker, session.number):
             self.heard_then[session.worker] = at_ms
 
-    def _beat(self, session: SimSession) -> bool:
+    def _beat(self, session: SimSession, beat: int) -> bool:
         """As the hub's sessions do: answer a heartbeat before bulk work that waits."""
         worker, number = session.worker, session.number
         known = self.state.workers.get(worker)
@@ -347,7 +347,7 @@ class HubLife:
 
         def decide(state: State, clock: Clock) -> Decision:
             self._heed(session, at_ms)
-            return Decision(inbound.answer_beat(state, worker, number))
+            return Decision(inbound.answer_beat(state, worker, number, beat))
 
         self.post(decide, presses=True)
         return True

@@ -32,6 +32,7 @@ class QuarantineWatch:
         # By user and worker: whether the last end there was a success, and when.
         self._went: dict[tuple[str, str], tuple[bool, int]] = {}
         self._faults: dict[str, int] = {}
+        self._out_ms = 0  # when a worker was last seen out
 
     def committed(self, life: HubLife, touched: Sequence[Attempt], fresh: Sequence[Attempt]) -> None:
         """Look at all that ended and was placed in a turn."""
@@ -55,6 +56,8 @@ class QuarantineWatch:
                 self._over[attempt.uid] = attempt.phase
                 if self._take_in(state, attempt):
                     fresh_faults.add(attempt.worker)
+        if any(worker.draining and worker.faults for worker in state.workers.values()):
+            self._out_ms = self._world.now_ms
         for worker in state.workers.values():
             self._judge(state, worker, worker.id in fresh_faults)
 
@@ -95,7 +98,9 @@ class QuarantineWatch:
         }
         first_ms = state.now_ms - window_ms
         goes_on = any(state.attempts[uid].started_ms >= first_ms for uid in state.held.get(worker.id, ()))
-        if len(recent) >= state.rules.quarantine_failures and not goes_on:
+        # By the word of one user alone no second worker is taken out.
+        believed = len(set(recent.values())) > 1 or now_ms - self._out_ms > SLACK_MS
+        if len(recent) >= state.rules.quarantine_failures and not goes_on and believed:
             self._world.fail(f"{worker.id} still gets work: {sorted(recent)} failed there, which is broken")
 
     def _fails_here_alone(self, state: State, worker_id: str, user: str) -> bool:
