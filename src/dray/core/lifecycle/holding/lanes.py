@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dray.core.lifecycle.holding import outcomes
+from dray.core.lifecycle.holding import retries
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, JobState, Phase
 
@@ -87,7 +87,7 @@ def is_final(state: State, lane: Attempt, index: int, word: str) -> bool:
     if word == "killed":
         return True
     job, task = state.jobs[lane.job_id], state.tasks.get((lane.job_id, index))
-    return outcomes.is_last_failure(job, (task.failures if task is not None else 0) + 1)
+    return retries.is_last_failure(job, (task.failures if task is not None else 0) + 1)
 
 
 def missing(state: State, worker: str, active: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dray.core.lifecycle.holding import attempts, lanes, outcomes, receipts, refusals
+from dray.core.lifecycle.holding import attempts, lanes, receipts, refusals, retries
 from dray.core.lifecycle.holding.attempts import ACCEPT, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.state.effects import CallsDone, Cancel, Effect, FeedCalls, Note
 from dray.core.lifecycle.state.events import (
@@ -196,8 +196,8 @@ def _try_again(
     """A call that did not come to its end: its failure is counted, a return is free unless it may begin only once."""
     if why == "failed":
         task = record(state, job, index, number, lane.uid)
-        outcomes.charge_failure(job, task, (task,))
-    elif end := outcomes.hand_back(job, why != "returned", why):
+        retries.charge_failure(job, task, (task,))
+    elif end := retries.hand_back(job, why != "returned", why):
         return end_calls(state, job, lane, {index: number}, *end, clock)
     back[index] = number
     return []
@@ -208,7 +208,7 @@ def charge_loss(
 ) -> list[Effect]:
     """A call was under way when its worker, or its runner's agent, went."""
     task = record(state, job, index, number, lane.uid)
-    if end := outcomes.charge_loss(job, task, (task,)):
+    if end := retries.charge_loss(job, task, (task,)):
         return end_calls(state, job, lane, {index: number}, *end, clock)
     back[index] = number
     return []

@@ -8,7 +8,7 @@ one. Until then a member that has ended stays its task's current attempt: a resu
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import attempts, outcomes
+from dray.core.lifecycle.holding import attempts, retries
 from dray.core.lifecycle.holding.attempts import REVOKE
 from dray.core.lifecycle.state.effects import Cancel, Effect, Go
 from dray.core.lifecycle.state.events import Clock
@@ -185,19 +185,19 @@ def _judge(
         said = breaker.exit_class or "cancelled"
         return _end(state, job, tasks, breaker, JobState.KILLED, said, breaker.error, clock)
     if how == FAILED:
-        may_retry, said = outcomes.charge_failure(job, first, tasks), breaker.exit_class or "code"
+        may_retry, said = retries.charge_failure(job, first, tasks), breaker.exit_class or "code"
         if not may_retry:
             return _end(state, job, tasks, breaker, JobState.FAILED, said, breaker.error, clock)
         why = f"{name} failed ({said}), retry {first.failures}"
         return _try_again(state, job, tasks, why, clock, afresh=True)
     if how == LOST and ran:
-        end = outcomes.charge_loss(job, first, tasks)
+        end = retries.charge_loss(job, first, tasks)
         why = f"{name} was lost with its worker {breaker.worker} (loss {first.losses})"
     else:
         for task in tasks:
             task.preemptions += how == PREEMPTED
         why = f"{name} on {breaker.worker}: {breaker.error or how}"
-        end = outcomes.hand_back(job, ran, why, how)
+        end = retries.hand_back(job, ran, why, how)
     return _end(state, job, tasks, breaker, *end, clock) if end else _try_again(state, job, tasks, why, clock)
 
 

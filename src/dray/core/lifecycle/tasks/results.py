@@ -6,7 +6,7 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import attempts, lanes, outcomes, quarantines, receipts, refusals
+from dray.core.lifecycle.holding import attempts, lanes, quarantines, receipts, refusals, retries
 from dray.core.lifecycle.holding.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.state.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.state.events import (
@@ -211,7 +211,7 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         )
     if attempt.cancel == "time_limit":
         attempt.exit_class = "time_limit"
-    if outcomes.charge_failure(job, task, (task,)):
+    if retries.charge_failure(job, task, (task,)):
         why = f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
         return jobs.requeue(state, job, task, clock, why, afresh=True)
     return jobs.end_task(
@@ -221,12 +221,12 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
 
 def _hand_back(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock, why: str) -> list[Effect]:
     """Queue a task again that its worker gave back; one that may start once only and has started ends here."""
-    end = outcomes.hand_back(job, attempt.started, why)
+    end = retries.hand_back(job, attempt.started, why)
     return _requeue_or_end(state, job, task, end, why, clock)
 
 
 def _requeue_or_end(
-    state: State, job: Job, task: Task, end: outcomes.End | None, why: str, clock: Clock
+    state: State, job: Job, task: Task, end: retries.End | None, why: str, clock: Clock
 ) -> list[Effect]:
     if end is None:
         return jobs.requeue(state, job, task, clock, why)
@@ -238,7 +238,7 @@ def _conclude_loss(state: State, job: Job, task: Task, attempt: Attempt, clock: 
         told = f"{attempt.worker} did not start it: {attempt.error}"
         why = told if attempt.exit_class == refusals.NEVER_BEGAN and attempt.error else ""
         return jobs.requeue(state, job, task, clock, why or "its worker was lost before it started")
-    end = outcomes.charge_loss(job, task, (task,))
+    end = retries.charge_loss(job, task, (task,))
     why = f"its worker {attempt.worker} was lost (loss {task.losses})"
     return _requeue_or_end(state, job, task, end, why, clock)
 

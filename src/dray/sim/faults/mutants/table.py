@@ -18,7 +18,7 @@ _BUILD = "dray.hub.engine.projection:build_projection"
 _INBOUND = "dray.hub.workers.inbound:"
 _COMMANDS = "dray.hub.decisions.commands:"
 _RESULTS = "dray.core.lifecycle.tasks.results:"
-_OUTCOMES = "dray.core.lifecycle.holding.outcomes:"
+_RETRIES = "dray.core.lifecycle.holding.retries:"
 _CANCELS = "dray.core.lifecycle.happenings.cancels:"
 _JOBS = "dray.core.lifecycle.tasks.jobs:"
 _WORKERS = "dray.core.lifecycle.happenings.workers:"
@@ -169,27 +169,27 @@ RESULTS = (
         "failure-not-charged",
         "A failure does not use up a retry.",
         _RESULTS + "conclude",
-        "outcomes.charge_failure(job, task, (task,))",
-        "outcomes.charge_failure(job, task, ())",
+        "retries.charge_failure(job, task, (task,))",
+        "retries.charge_failure(job, task, ())",
     ),
     _one(
         "one-retry-less",
         "A task gets one retry less than it asked for.",
-        _OUTCOMES + "is_last_failure",
+        _RETRIES + "is_last_failure",
         "failures > job.retries",
         "failures >= job.retries",
     ),
     _one(
         "one-loss-less",
         "A task is given up one loss too early.",
-        _OUTCOMES + "charge_loss",
+        _RETRIES + "charge_loss",
         "task.losses <= job.losses_allowed",
         "task.losses < job.losses_allowed",
     ),
     _one(
         "at-most-once-ignored",
         "A task that may start once is started again after a loss.",
-        _OUTCOMES + "charge_loss",
+        _RETRIES + "charge_loss",
         "task.losses <= job.losses_allowed",
         "task.losses <= max(1, job.losses_allowed)",
     ),
