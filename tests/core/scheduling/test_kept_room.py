@@ -7,7 +7,7 @@ from typing import Any
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.holding.receipts import receipts
-from dray.core.lifecycle.state.events import AttemptEnded
+from dray.core.lifecycle.state.events import AttemptEnded, AttemptSaved
 from dray.core.model.capability import Slots
 from dray.core.model.policies.policy import PlacementPolicy, PreemptionPolicy, Queue
 from dray.core.scheduling.claims.reservations import end_ms
@@ -188,3 +188,36 @@ def test_a_preemptor_leaves_what_a_move_waits_for(cluster: Cluster) -> None:
     for uid in (heavy, light):
         cluster.end(uid, "preempted")
     assert {cluster.attempt(cluster.current(name)).worker for name in ("light", "last")} == {"w1"}
+
+
+def test_what_the_victims_of_who_was_served_elsewhere_leave_is_promised_to_nobody(cluster: Cluster) -> None:
+    """The first finds room before its victim is gone; stopping the idler would give the second a slot without cores."""
+    govern(cluster)
+    cluster.join("w1", credit=100, batch=3, cpus=4)
+    before = run(cluster, "before", cpu_milli=2000, priority=9)
+    victim, idler = run(cluster, "victim", cpu_milli=2000), run(cluster, "idler")
+    cluster.submit("first", cpu_milli=1000, priority=6)
+    assert cluster.attempt(victim).cancel == "preempted"
+    cluster.submit("second", cpu_milli=2000, priority=5)
+    cluster.end(before)
+    assert cluster.current("first")
+    assert not cluster.attempt(idler).cancel
+    cluster.end(victim, "preempted")
+    assert cluster.current("second")
+
+
+def test_a_task_with_little_of_its_limit_left_leaves_more_beside_a_promise(cluster: Cluster) -> None:
+    """It is placed as if it had all of it, and whoever fits beside it then is looked at once more."""
+    govern(cluster, strategy="none")
+    cluster.join("w1", credit=100, batch=3, cpus=4)
+    run(cluster, "short", cpu_milli=2000, max_runtime_s=1600)
+    again, filler = run(cluster, "again", cpu_milli=1000, max_runtime_s=1500), run(cluster, "filler")
+    cluster.submit("big", cpu_milli=3000, max_runtime_s=50_000)
+    cluster.submit("third", cpu_milli=1000, max_runtime_s=5000)
+    cluster.advance(800)
+    assert cluster.state.reservations["default"].job_id == "big"
+    cluster.turn(AttemptSaved("w1", "again", -1, again, 1, 0))
+    stopped, over = cluster.outcome(again, "preempted"), cluster.outcome(filler)
+    cluster.turn(AttemptEnded("w1", stopped), AttemptEnded("w1", over))
+    assert cluster.attempt(cluster.current("again")).limit_ms == 700_000
+    assert cluster.current("third")

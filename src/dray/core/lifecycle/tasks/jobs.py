@@ -234,6 +234,9 @@ def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Ef
     attempts.hold(state, attempt, 1, start=True)
     if not behind and job.id in state.experience.tasks:
         state.leads[uid] = None
+    if state.reservations and attempt.limit_ms < job.limit_ms:
+        # The pass that placed it reckoned with the whole limit: it leaves more beside a reservation than was seen.
+        state.columns.roomier[state.columns.row_of[name]] = None
     _spend_credit(state, worker, uid)
     state.touched.attempts[uid] = None
     arm_accept(state, attempt, worker, clock)

@@ -149,9 +149,13 @@ class Keeper:
     def took(self, ask: Ask, devices: Devices, owner: str) -> None:
         """A task was let in: where it outlives the start it has taken from what is left beside the owner."""
         if owner != self.job_id and self._window.until_ms > self._start_ms:
-            self._count(owner, -1)
-            self._expected.pop(owner, None)
+            self.no_longer_expect(owner)
             self._spare.take(ask, devices)
+
+    def no_longer_expect(self, owner: str) -> None:
+        """A job has its place: it comes here no more, and who leaves for it leaves nothing to anybody yet."""
+        self._count(owner, -1)
+        self._expected.pop(owner, None)
 
     def _count(self, owner: str, sign: int) -> None:
         """Count what is expected of a job in (sign 1), its victims gone, or leave it out while it asks itself (-1): as
@@ -198,6 +202,12 @@ class Keepers:
         for keeper in self._all:
             keeper.took(ask, devices, owner)
 
+    def dismiss(self, owner: str) -> None:
+        """Nobody stands here for a job that has its place."""
+        self._all = [keeper for keeper in self._all if keeper.job_id != owner]
+        for keeper in self._all:
+            keeper.no_longer_expect(owner)
+
     def withhold(self, spare: Spare, job_id: str) -> None:
         """Take what is kept for other jobs off what this one could make of a worker."""
         for keeper in self._all:
@@ -211,6 +221,7 @@ class Watch:
     def __init__(self, state: State, rooms: Rooms, window: Window) -> None:
         self._state, self._rooms, self._window = state, rooms, window
         self.of_row: dict[int, Keepers] = {}
+        self._rows_of: dict[str, list[int]] = {}
 
     def stand_guard(self, reserved: Iterable[Reservation]) -> None:
         """Keep what is reserved, and what preemptors were promised."""
@@ -222,6 +233,11 @@ class Watch:
             job = state.jobs.get(receipt.job_id)
             if job is not None:
                 self.preempt(job, receipt)
+
+    def served(self, job_id: str) -> None:
+        """A promise is kept once: a job that was given a place has nothing kept for it any longer."""
+        for row in self._rows_of.pop(job_id, ()):
+            self.of_row[row].dismiss(job_id)
 
     def reserve(self, kept: Reservation) -> None:
         """Keep what a protected task was promised, as of its start."""
@@ -261,6 +277,7 @@ class Watch:
         keeper = Keeper(job_id, start_ms, ask, devices, spare, self._window)
         keeper.gone, keeper.until_ms = gone, until_ms
         self.of_row.setdefault(row, Keepers()).add(keeper)
+        self._rows_of.setdefault(job_id, []).append(row)
         self._rooms.guards[row] = self.of_row[row]
 
 

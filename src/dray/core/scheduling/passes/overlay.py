@@ -66,10 +66,11 @@ class Overlay:
         self.watch.preempt(job, preemption)
 
     def tell_keeper(self, job: Job, spot: Spot) -> None:
-        """A spot was claimed: whoever stands before its worker counts it."""
+        """A spot was claimed: whoever stands before its worker counts it, and nobody stands for its job any longer."""
         keepers = self.watch.of_row.get(spot.row)
         if keepers is not None:
             keepers.took(self.state.asks(job.shape)[spot.variant], spot.devices, job.id)
+        self.watch.served(job.id)
 
 
 def look_through(state: State) -> Overlay:

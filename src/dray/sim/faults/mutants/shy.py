@@ -31,6 +31,13 @@ SHY = (
         "if False:",
     ),
     _one(
+        "lost-answer-shifts-the-rest",
+        "An answer to a heartbeat is taken for that of the oldest that has none.",
+        "dray.agent.decide.readiness:Contact.beat_answered",
+        "beat = beat or next(iter(self._unanswered), 0)",
+        "beat = next(iter(self._unanswered), 0)",
+    ),
+    _one(
         "preemptor-not-expected",
         "A promise counts on room that a preemptor will hold by then.",
         _KEPT + "Keeper.expect",
@@ -211,6 +218,7 @@ SHOWN_BY: dict[str, int] = {
     "lost-calls-not-sent-again": 44,
     "served-room-kept-again": 571,
     "sooner-end-of-a-lane-unnoticed": 312477174231383,
+    "lost-answer-shifts-the-rest": 4715955366524613,
     "preemptor-not-expected": 1438,
     "room-kept-where-it-is-gone": 13,
     "given-up-goes-on": 45,

@@ -62,6 +62,8 @@ class RoomWatch:
         """Judge where a turn has started work, and whom it has stopped for whom."""
         state = life.state
         self._offers.look(state)
+        # Here too: a turn whose request is put back is not looked at before the next, which may undo what stood there.
+        self._release_promises(state)
         for attempt in fresh:
             self._check_capacity(state, attempt)
             self._check_reserved(state, attempt)
@@ -378,12 +380,17 @@ class RoomWatch:
             promises[key] = kept
         # One that was let go for no good reason may not come back later than it was.
         mine = {key: kept for key, kept in self._promises.items() if key[:2] == (life.number, regime)}
-        self._promises = promises | {
+        self._promises = mine
+        self._release_promises(state)
+        self._promises |= promises
+        return found
+
+    def _release_promises(self, state: State) -> None:
+        self._promises = {
             key: kept
-            for key, kept in mine.items()
+            for key, kept in self._promises.items()
             if self._binds(state, kept) and _is_as_promised(state, key)
         }
-        return found
 
     def find_idle(self, life: HubLife) -> list[str]:
         """Room that is kept for somebody, and there, is taken: whoever it is kept for starts in the same turn."""
