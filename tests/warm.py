@@ -1,9 +1,10 @@
 """Commands of dray forked from an interpreter that has loaded it: half of what the suite computed was imports.
 
-Such a process has its own pid, session, environment, folder and descriptors, is killed and waited for like any other,
-and starts whatever it starts itself as it always does. What it does not show is a start from nothing, and the words
-and surroundings that the kernel shows of it are the server's. Starts from nothing are proven where people start things:
-the pages, the demo, `dray up`, private hubs, the benchmarks, and every command that is no `python -m dray.cli.main`.
+Such a process has its own pid, words, session, environment, folder and descriptors, is killed and waited for like any
+other, and starts whatever it starts itself as it always does. What it does not show is a start from nothing, and the
+surroundings that the kernel shows of it are the server's. Starts from nothing are proven where people start things: the
+README, the tutorial, the demo, `dray up`, private hubs, the benchmarks, and every command that is no
+`python -m dray.cli.main`. Shells of other pages find a `dray` that asks for a fork (`write_command`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import contextlib
 import gc
 import importlib
 import inspect
-import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, AnyStr
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, AnyStr, NamedTuple
 
 MODULE = "dray.cli.main"
 LOADED = (
@@ -41,6 +43,8 @@ LOADED = (
 )
 WAL_BYTES = 1 << 20
 LONGEST = 1 << 18
+# Room for the words of a command, in the place where the kernel looks for those of the server.
+WORDS_BYTES = 2048
 STATUS_BYTES = 4
 WAKE_BYTES = 4096
 MOST_DESCRIPTORS = 4096
@@ -52,41 +56,87 @@ FRESH = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid")
 # --- the side of the tests --------------------------------------------------------------------------------------------
 
 
-class Server:
+class Request(NamedTuple):
+    """What to run and where. On its way a list of texts with a zero after each, which none of them can hold."""
+
+    words: list[str]
+    env: dict[str, str]
+    cwd: str
+    session: bool = False
+    # Whether hubs and agents that it starts are forked as well.
+    passes_on: bool = False
+
+    def pack(self) -> bytes:
+        texts = [
+            self.cwd,
+            str(int(self.session)),
+            str(int(self.passes_on)),
+            str(len(self.words)),
+            *self.words,
+        ]
+        return os.fsencode("\0".join([*texts, *(f"{name}={value}" for name, value in self.env.items())]))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Request:
+        cwd, session, passes_on, count, *rest = os.fsdecode(data).split("\0")
+        pairs = (text.partition("=") for text in rest[int(count) :])
+        env = {name: value for name, _, value in pairs}
+        return cls(rest[: int(count)], env, cwd, session == "1", passes_on == "1")
+
+
+class Line:
+    """The way to a server."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def fork(self, request: Request, fds: Sequence[int]) -> int:
+        """Start a command; gives its pid."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            line.connect(self.address)
+            socket.send_fds(line, [request.pack()], list(fds))
+            return int(line.recv(LONGEST))
+
+    def stop(self) -> None:
+        """What somebody else has started goes on."""
+
+
+class Server(Line):
     """The interpreter that commands are forked from; one for each process that runs tests."""
 
     def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._lock = threading.Lock()
-        with theirs:
+        self._folder = tempfile.mkdtemp(prefix="dw")
+        super().__init__(f"{self._folder}/s")
+        # It ends when nobody holds the other end any more, however that came about.
+        ending, self._held = os.pipe()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self.address)
+            listener.listen(64)
+            numbers = [listener.fileno(), ending]
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno())],
+                [sys.executable, "-P", __file__, *map(str, numbers), self.address, "." * WORDS_BYTES],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=numbers,
                 env={
                     name: value
                     for name, value in os.environ.items()
                     if not name.startswith(("DRAY_", "PYTHON"))
                 },
             )
-
-    def fork(self, request: Mapping[str, Any], fds: Sequence[int]) -> int:
-        """Start a command; gives its pid."""
-        with self._lock:
-            socket.send_fds(self._ours, [json.dumps(request).encode()], list(fds))
-            return int(self._ours.recv(LONGEST))
+        os.close(ending)
 
     def stop(self) -> None:
-        self._ours.close()
+        os.close(self._held)
         self._process.wait()
+        shutil.rmtree(self._folder)
 
 
-_servers: list[Server] = []
+_servers: list[Line] = []
 _starting = threading.Lock()
 
 
-def _server() -> Server:
+def _server() -> Line:
     with _starting:
         if not _servers:
             _servers.append(Server())
@@ -132,12 +182,8 @@ class Popen(_Base[AnyStr]):
         ends: list[int] = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
         self._status, status = os.pipe()
         self._close_status = weakref.finalize(self, os.close, self._status)
-        request = {
-            "words": words,
-            "env": env,
-            "cwd": os.path.abspath(os.fsdecode(asked["cwd"] or ".")),
-            "session": bool(asked["start_new_session"]),
-        }
+        cwd = os.path.abspath(os.fsdecode(asked["cwd"] or "."))
+        request = Request(words, env, cwd, session=bool(asked["start_new_session"]))
         try:
             self.pid = _server().fork(
                 request, [*(fd if fd != -1 else own for own, fd in enumerate(ends)), status]
@@ -191,6 +237,52 @@ def run(words: Sequence[str | bytes], limit_s: float, **options: Any) -> subproc
     return subprocess.CompletedProcess([*words], process.returncode, out, err)
 
 
+def write_command(folder: Path, env: Mapping[str, str]) -> bool:
+    """Put a `dray` there which is forked, with the hubs and agents that it starts; False where that cannot be."""
+    if _settings_of(env) or not sys.platform.startswith("linux"):
+        return False
+    path = folder / "dray"
+    path.write_text(COMMAND.format(python=sys.executable, address=_server().address))
+    path.chmod(0o755)
+    return True
+
+
+# Asks the server, hands on signals, and ends as the command does. Needs nothing that would have to be imported first.
+COMMAND = """#!{python} -IS
+import _signal, _socket, posix, sys
+
+pid, early = 0, []
+
+
+def hand_on(number, _):
+    posix.kill(pid, number) if pid else early.append(number)
+
+
+for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM):
+    if _signal.getsignal(number) != _signal.SIG_IGN:
+        _signal.signal(number, hand_on)
+ended, end = posix.pipe()
+words = [word.encode("utf-8", "surrogateescape") for word in sys.argv[1:]]
+env = [name + b"=" + value for name, value in posix.environ.items()]
+line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+line.connect("{address}")
+handed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2, end))
+asked = b"\\0".join([posix.getcwdb(), b"0", b"1", b"%d" % len(words), *words, *env])
+line.sendmsg([asked], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handed)])
+posix.close(end)
+pid = int(line.recv(32))
+for number in early:
+    posix.kill(pid, number)
+status = int.from_bytes(posix.read(ended, 4), "big")
+if posix.WIFSIGNALED(status):
+    last = posix.WTERMSIG(status)
+    if last != _signal.SIGKILL:
+        _signal.signal(last, _signal.SIG_DFL)
+    posix.kill(posix.getpid(), last)
+posix._exit(posix.WEXITSTATUS(status))
+"""
+
+
 def _settings_of(env: Mapping[str, str]) -> set[str]:
     """What an interpreter reads at its start, never again, and which is more than a matter of speed."""
     return {name for name in env if name.startswith("PYTHON") and name not in SPEED}
@@ -213,8 +305,8 @@ def spare_the_disk() -> None:
     setattr(importlib.import_module("dray.hub.store.sqlite.store"), "WAL_BYTES", WAL_BYTES)  # noqa: B010 - mypy knows no such name of a module
 
 
-def serve(control: socket.socket) -> None:
-    """Fork a command for each request and tell how it ended, until nobody asks any more."""
+def serve(listener: socket.socket, ending: int, address: str) -> None:
+    """Fork a command for each request and tell how it ended, until nobody can ask any more."""
     for name in LOADED:
         importlib.import_module(name)
     spare_the_disk()
@@ -229,22 +321,28 @@ def serve(control: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     told: dict[int, int] = {}
     while True:
-        readable = select.select([control.fileno(), waking], [], [])[0]
+        readable = select.select([listener.fileno(), waking, ending], [], [])[0]
         if waking in readable:
             os.read(waking, WAKE_BYTES)
             _tell_ends(told)
-        if control.fileno() in readable:
-            data, fds, _, _ = socket.recv_fds(control, LONGEST, 4)
-            if not data:
-                return
-            pid = os.fork()
-            if not pid:
-                control.detach()
-                _become(json.loads(data), fds)
-            told[pid] = fds.pop()
-            for fd in fds:
-                os.close(fd)
-            control.send(str(pid).encode())
+        if ending in readable:
+            return
+        if listener.fileno() in readable:
+            with listener.accept()[0] as line:
+                data, fds, _, _ = socket.recv_fds(line, LONGEST, 4)
+                if len(fds) < 4:
+                    continue
+                pid = os.fork()
+                if not pid:
+                    listener.detach()
+                    line.detach()
+                    _become(Request.unpack(data), fds, address)
+                told[pid] = fds.pop()
+                for fd in fds:
+                    os.close(fd)
+                # Who asked may have been killed meanwhile.
+                with contextlib.suppress(BrokenPipeError):
+                    line.send(str(pid).encode())
 
 
 def _tell_ends(told: dict[int, int]) -> None:
@@ -253,31 +351,46 @@ def _tell_ends(told: dict[int, int]) -> None:
         if not pid:
             return
         fd = told.pop(pid)
-        os.write(fd, status.to_bytes(STATUS_BYTES, "big"))
+        with contextlib.suppress(BrokenPipeError):
+            os.write(fd, status.to_bytes(STATUS_BYTES, "big"))
         os.close(fd)
 
 
-def _become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
+def _become(request: Request, fds: Sequence[int], address: str) -> None:
     """Be the command, as if started by exec; never comes back."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for target, fd in enumerate(fds[:3]):
         os.dup2(fd, target)
     os.closerange(3, MOST_DESCRIPTORS)
-    if request["session"]:
+    if request.session:
         os.setsid()
-    os.chdir(request["cwd"])
+    os.chdir(request.cwd)
     os.environ.clear()
-    os.environ.update(request["env"])
+    os.environ.update(request.env)
+    _show_words([sys.executable, "-P", "-m", MODULE, *request.words])
+    if request.passes_on:
+        _servers.append(Line(address))
+        setattr(subprocess, "Popen", Popen)  # noqa: B010 - mypy lets nobody replace a class
     time.tzset()
     tempfile.tempdir = None
     main = importlib.import_module(MODULE)
-    sys.argv = [str(main.__file__), *request["words"]]
+    sys.argv = [str(main.__file__), *request.words]
     try:
         code = main.main()
     except SystemExit as end:
         code = end.code
     _leave(code)
+
+
+def _show_words(words: Sequence[str]) -> None:
+    """Have the kernel show these words: whoever looks for the processes of a home looks at them."""
+    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    begin, end = int(fields[45]), int(fields[46])
+    text = b"".join(os.fsencode(word) + b"\0" for word in words)
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        memory.seek(begin)
+        memory.write(text[: end - begin - 1].ljust(end - begin, b"\0"))
 
 
 def _leave(code: object) -> None:
@@ -294,4 +407,4 @@ def _leave(code: object) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3])

@@ -1,5 +1,8 @@
 """Runs the commands that the documentation shows, page by page, with the real `dray` in a home of their own.
 
+On the first pages that people read `dray` starts from nothing, on the others it is forked from an interpreter that has
+loaded it (`tests/warm.py`).
+
 A `console` block holds commands after `$ ` and their output; a `sh` block holds commands alone. The blocks of a page
 run in order in one shell. A block under `<!-- not run: REASON -->` is left out. A command may fail only if the page
 asks for its exit code next (`$ echo $?`).
@@ -20,6 +23,7 @@ from typing import NamedTuple
 
 import psutil
 import pytest
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
@@ -81,7 +85,7 @@ def write_script(steps: list[Step], mark: str) -> str:
     return "\n".join(["code=0; restore() { return $code; }", *lines])
 
 
-def run_page(steps: list[Step], home: Path) -> list[Outcome]:
+def run_page(steps: list[Step], home: Path, forked: bool) -> list[Outcome]:
     mark = "@@page@@"
     out = home / "page.out"
     folder = home / "project"
@@ -103,6 +107,9 @@ def run_page(steps: list[Step], home: Path) -> list[Outcome]:
         # Started when there are calls: most pages have none.
         "DRAY_WORKER_RUNNERS": "0",
     }
+    (home / "bin").mkdir(exist_ok=True)
+    if forked and warm.write_command(home / "bin", env):
+        env["PATH"] = f"{home / 'bin'}:{env['PATH']}"
     with out.open("wb") as file:
         # Into a file: what a page leaves in the background would keep a pipe open.
         subprocess.run(
@@ -187,15 +194,15 @@ def compare(outcome: Outcome) -> str:
 
 
 @pytest.fixture
-def play(short_tmp: Path) -> Iterator[Callable[[str], tuple[int, list[str]]]]:
+def play(short_tmp: Path) -> Iterator[Callable[..., tuple[int, list[str]]]]:
     """`play(text)` runs a page and gives (commands run, everything that is wrong)."""
 
-    def run(text: str) -> tuple[int, list[str]]:
+    def run(text: str, forked: bool = True) -> tuple[int, list[str]]:
         blocks = [
             block for block in read_blocks(text) if block.kind in ("sh", "console") and not block.reason
         ]
         steps = [step for block in blocks for step in read_steps(block)]
-        outcomes = run_page(steps, short_tmp)
+        outcomes = run_page(steps, short_tmp, forked)
         wrong = [text for text in map(compare, outcomes) if text]
         for outcome, after in zip(outcomes, [*steps[1:], Step("", None)], strict=False):
             if outcome.code and not after.command.startswith("echo $?"):

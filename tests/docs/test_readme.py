@@ -21,6 +21,8 @@ RUN = [
     # Their examples are Python and have tests of their own.
     if page not in ("docs/howto/test-against-dray.md", "docs/howto/notebooks.md")
 ]
+# What people type first, as it starts for them: from nothing.
+COLD = ("README.md", "docs/tutorial/first-job.md")
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
@@ -30,11 +32,11 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_the_commands_of_a_page_work(page: str, play: Callable[[str], tuple[int, list[str]]]) -> None:
+def test_the_commands_of_a_page_work(page: str, play: Callable[..., tuple[int, list[str]]]) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     if "$ curl " in text and shutil.which("curl") is None:
         pytest.skip("this page shows curl, which this machine does not have")
-    count, wrong = play(text)
+    count, wrong = play(text, forked=page not in COLD)
     assert not wrong, "\n".join([f"{page}:", *wrong])
     assert count, f"{page} shows no command that is run"
 

@@ -21,7 +21,7 @@ def lab() -> Iterator[Cluster]:
     cluster = Cluster()
     try:
         cluster.start_hub()
-        cluster.start_agent("w1", env={"DRAY_SAMPLE_S": "0.2"})
+        cluster.start_agent("w1", env={"DRAY_WORKER_SAMPLE_S": "0.2"})
         yield cluster
     finally:
         cluster.close()
@@ -40,7 +40,7 @@ def test_what_a_job_uses_is_known_while_it_runs_and_afterwards(lab: Cluster) -> 
     assert "you asked 1G of memory, used " in lab.dray("show", job).out
     # The next agent counts on: nothing is forgotten with the one before.
     lab.agents["w1"].kill()
-    lab.start_agent("w1", env={"DRAY_SAMPLE_S": "0.2"})
+    lab.start_agent("w1", env={"DRAY_WORKER_SAMPLE_S": "0.2"})
     wait_for(lambda: used() > seen_s, "more is used")
     (lab.folder / "go").touch()
     usage = lab.wait_state(job, "succeeded")["attempts"][0]["usage"]
