@@ -6,8 +6,9 @@ meanwhile, nothing is claimed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
+from dray.core.lifecycle.state.experience import work_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Phase
 from dray.core.model.records.worker import Worker
@@ -16,6 +17,9 @@ from dray.sim.faults.nodes.runs import BROKEN
 from dray.sim.faults.world.world import World
 
 SLACK_MS = 5000
+
+# Whose, and what of theirs.
+Work = tuple[str, Hashable]
 
 
 class QuarantineWatch:
@@ -26,11 +30,11 @@ class QuarantineWatch:
         self._state: State | None = None
         self._since_ms = 0
         self._over: dict[str, Phase] = {}
-        # By worker and job: when it last failed there; by worker: those that named the machine, and whose they were.
+        # By worker and job: when it last failed there; and those that named the machine, with whose work they were.
         self._failed: dict[str, dict[str, int]] = {}
-        self._named: dict[str, dict[str, tuple[int, str]]] = {}
-        # By user and worker: whether the last end there was a success, and when.
-        self._went: dict[tuple[str, str], tuple[bool, int]] = {}
+        self._named: dict[str, dict[str, tuple[int, Work]]] = {}
+        # By work and worker: whether the last end there was a success, and when.
+        self._went: dict[tuple[Work, str], tuple[bool, int]] = {}
         self._faults: dict[str, int] = {}
         self._out_ms = 0  # when a worker was last seen out
 
@@ -43,6 +47,10 @@ class QuarantineWatch:
             for known in (self._named, self._went):
                 known.clear()
             self._faults = {worker.id: worker.faults for worker in state.workers.values()}
+        for gone in self._failed.keys() - state.workers.keys():
+            # Removed by a person: whoever comes under that name begins anew.
+            del self._failed[gone]
+            self._named.pop(gone, None)
         for attempt in fresh:
             worker = state.workers[attempt.worker]
             if worker.on_trial and worker.trial != attempt.uid:
@@ -63,15 +71,17 @@ class QuarantineWatch:
 
     def _take_in(self, state: State, attempt: Attempt) -> bool:
         """Count an end; gives whether it is that of one more job that names the machine."""
-        worker, user, now_ms = attempt.worker, state.jobs[attempt.job_id].user, self._world.now_ms
+        worker, now_ms = attempt.worker, self._world.now_ms
+        job = state.jobs[attempt.job_id]
+        work = job.user, work_of(job)
         if attempt.phase is Phase.FAILED:
             self._failed.setdefault(worker, {})[attempt.job_id] = now_ms
         if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
-            self._went[user, worker] = attempt.phase is Phase.SUCCEEDED, now_ms
+            self._went[work, worker] = attempt.phase is Phase.SUCCEEDED, now_ms
         if attempt.phase is Phase.FAILED and attempt.error == BROKEN and not attempt.cancel:
             named = self._named.setdefault(worker, {})
             new = attempt.job_id not in named
-            named[attempt.job_id] = now_ms, user
+            named[attempt.job_id] = now_ms, work
             return new
         self._named.pop(worker, None)
         return False
@@ -92,9 +102,9 @@ class QuarantineWatch:
             # Judged when something fails; and what was just put back may know of failures that nobody saw here.
             return
         recent = {
-            job_id: user
-            for job_id, (at_ms, user) in self._named.get(worker.id, {}).items()
-            if now_ms - at_ms <= window_ms - SLACK_MS and self._fails_here_alone(state, worker.id, user)
+            job_id: work[0]
+            for job_id, (at_ms, work) in self._named.get(worker.id, {}).items()
+            if now_ms - at_ms <= window_ms - SLACK_MS and self._fails_here_alone(worker.id, work)
         }
         first_ms = state.now_ms - window_ms
         goes_on = any(state.attempts[uid].started_ms >= first_ms for uid in state.held.get(worker.id, ()))
@@ -103,9 +113,9 @@ class QuarantineWatch:
         if len(recent) >= state.rules.quarantine_failures and not goes_on and believed:
             self._world.fail(f"{worker.id} still gets work: {sorted(recent)} failed there, which is broken")
 
-    def _fails_here_alone(self, state: State, worker_id: str, user: str) -> bool:
-        """Whether work of a user goes well on at least as many others as it fails on."""
-        there = [went for (whose, where), went in self._went.items() if whose == user and where != worker_id]
+    def _fails_here_alone(self, worker_id: str, work: Work) -> bool:
+        """Whether some work of a user goes well on at least as many others as it fails on."""
+        there = [went for (what, where), went in self._went.items() if what == work and where != worker_id]
         ill = [at_ms for well, at_ms in there if not well and self._world.now_ms - at_ms <= 65_000]
         well = [at_ms for well, at_ms in there if well and self._world.now_ms - at_ms <= 600_000]
         return len(ill) <= len(well)
