@@ -3,8 +3,8 @@
 Such a process has its own pid, words, session, environment, folder and descriptors, is killed and waited for like any
 other, and starts whatever it starts itself as it always does. What it does not show is a start from nothing, and the
 surroundings that the kernel shows of it are the server's. Starts from nothing are proven where people start things: the
-README, the tutorial, the demo, `dray up`, private hubs, the benchmarks, and every command that is no
-`python -m dray.cli.main`. Shells of other pages find a `dray` that asks for a fork (`write_command`).
+README, the tutorial, the demo, `dray up`, private hubs, the benchmark of starts, and every program that is none of
+`MAINS`. Shells of other pages find a `dray` that asks for a fork (`write_command`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, AnyStr, NamedTuple
 
-MODULE = "dray.cli.main"
+DRAY, BENCHMARKS = "dray.cli.main", "benchmarks"
+# What `python -m` may name, and how it begins.
+MAINS: dict[str, Callable[[list[str]], object]] = {
+    DRAY: lambda words: importlib.import_module(DRAY).main(words),
+    BENCHMARKS: lambda words: importlib.import_module("benchmarks.__main__").main(words),
+}
 LOADED = (
-    MODULE,
+    DRAY,
     "dray.cli.machines.up_and_down",
     "dray.cli.machines.cluster",
     "dray.hub.app",
@@ -59,6 +64,7 @@ FRESH = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid")
 class Request(NamedTuple):
     """What to run and where. On its way a list of texts with a zero after each, which none of them can hold."""
 
+    module: str
     words: list[str]
     env: dict[str, str]
     cwd: str
@@ -67,21 +73,16 @@ class Request(NamedTuple):
     passes_on: bool = False
 
     def pack(self) -> bytes:
-        texts = [
-            self.cwd,
-            str(int(self.session)),
-            str(int(self.passes_on)),
-            str(len(self.words)),
-            *self.words,
-        ]
+        flags = [str(int(flag)) for flag in (self.session, self.passes_on)]
+        texts = [self.module, self.cwd, *flags, str(len(self.words)), *self.words]
         return os.fsencode("\0".join([*texts, *(f"{name}={value}" for name, value in self.env.items())]))
 
     @classmethod
     def unpack(cls, data: bytes) -> Request:
-        cwd, session, passes_on, count, *rest = os.fsdecode(data).split("\0")
+        module, cwd, session, passes_on, count, *rest = os.fsdecode(data).split("\0")
         pairs = (text.partition("=") for text in rest[int(count) :])
         env = {name: value for name, _, value in pairs}
-        return cls(rest[: int(count)], env, cwd, session == "1", passes_on == "1")
+        return cls(module, rest[: int(count)], env, cwd, session == "1", passes_on == "1")
 
 
 class Line:
@@ -173,17 +174,18 @@ class Popen(_Base[AnyStr]):
 
     def _execute_child(self, *given: Any) -> None:
         asked = _ARGUMENTS.bind(self, *given).arguments
-        words = _words_of(asked["args"])
+        module, words = _program_of(asked["args"])
         env = {**(os.environ if asked["env"] is None else asked["env"])}
         strange = any(asked[name] not in (None, (), False, -1) for name in FRESH)
-        if words is None or strange or _settings_of(env):
+        if not module or strange or _settings_of(env):
             super()._execute_child(*given)
             return
         ends: list[int] = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
         self._status, status = os.pipe()
         self._close_status = weakref.finalize(self, os.close, self._status)
         cwd = os.path.abspath(os.fsdecode(asked["cwd"] or "."))
-        request = Request(words, env, cwd, session=bool(asked["start_new_session"]))
+        session = bool(asked["start_new_session"])
+        request = Request(module, words, env, cwd, session, passes_on=module == BENCHMARKS)
         try:
             self.pid = _server().fork(
                 request, [*(fd if fd != -1 else own for own, fd in enumerate(ends)), status]
@@ -242,7 +244,7 @@ def write_command(folder: Path, env: Mapping[str, str]) -> bool:
     if _settings_of(env) or not sys.platform.startswith("linux"):
         return False
     path = folder / "dray"
-    path.write_text(COMMAND.format(python=sys.executable, address=_server().address))
+    path.write_text(COMMAND.format(python=sys.executable, module=DRAY, address=_server().address))
     path.chmod(0o755)
     return True
 
@@ -267,7 +269,7 @@ env = [name + b"=" + value for name, value in posix.environ.items()]
 line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
 line.connect("{address}")
 handed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2, end))
-asked = b"\\0".join([posix.getcwdb(), b"0", b"1", b"%d" % len(words), *words, *env])
+asked = b"\\0".join([b"{module}", posix.getcwdb(), b"0", b"1", b"%d" % len(words), *words, *env])
 line.sendmsg([asked], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handed)])
 posix.close(end)
 pid = int(line.recv(32))
@@ -288,13 +290,14 @@ def _settings_of(env: Mapping[str, str]) -> set[str]:
     return {name for name in env if name.startswith("PYTHON") and name not in SPEED}
 
 
-def _words_of(args: Any) -> list[str] | None:
-    """What follows `python -P -m dray.cli.main`; None where it is another command, or no fork can be had here."""
+def _program_of(args: Any) -> tuple[str, list[str]]:
+    """The module of `python -P -m MODULE WORDS` and the words; nothing where it is another, or no fork can be had."""
     words = [os.fsdecode(word) for word in args] if isinstance(args, (list, tuple)) else []
     head = [word for word in words[:4] if word != "-P"][:3]
-    if head != [sys.executable, "-m", MODULE] or not sys.platform.startswith("linux"):
-        return None
-    return words[words.index(MODULE) + 1 :]
+    module = head[2] if head[:2] == [sys.executable, "-m"] and len(head) == 3 else ""
+    if module not in MAINS or not sys.platform.startswith("linux"):
+        return "", []
+    return module, words[words.index(module) + 1 :]
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
@@ -368,16 +371,17 @@ def _become(request: Request, fds: Sequence[int], address: str) -> None:
     os.chdir(request.cwd)
     os.environ.clear()
     os.environ.update(request.env)
-    _show_words([sys.executable, "-P", "-m", MODULE, *request.words])
+    _show_words([sys.executable, "-P", "-m", request.module, *request.words])
     if request.passes_on:
         _servers.append(Line(address))
         setattr(subprocess, "Popen", Popen)  # noqa: B010 - mypy lets nobody replace a class
     time.tzset()
     tempfile.tempdir = None
-    main = importlib.import_module(MODULE)
-    sys.argv = [str(main.__file__), *request.words]
+    sys.argv = [request.module, *request.words]
+    if request.module == BENCHMARKS:
+        sys.path.insert(0, request.cwd)
     try:
-        code = main.main()
+        code = MAINS[request.module](request.words)
     except SystemExit as end:
         code = end.code
     _leave(code)
