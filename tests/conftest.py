@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import tempfile
@@ -22,8 +23,9 @@ POLL_S = 0.01
 LIMIT_S = 60.0
 
 # No deadlines: how long one example takes says more about the machine's load than about the code.
-hypothesis.settings.register_profile("dev", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# Few examples: each run of the suite draws others, the deep profile draws many.
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("deep", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev")
@@ -40,6 +42,12 @@ EXTRA_WORKERS = 2
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and os.path.isdir("/proc/self"):
         config.pluginmanager.register(Leftovers(), "leftovers")
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: the collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

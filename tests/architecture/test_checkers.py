@@ -58,11 +58,6 @@ def test_a_room_that_is_too_full(tmp_path: Path, modules: int, code: int) -> Non
     assert ("make rooms of it" in done.stdout) == bool(code)
 
 
-def test_the_project_keeps_its_sizes() -> None:
-    done = run("check_sizes")
-    assert done.returncode == 0, done.stdout
-
-
 def checkout(folder: Path, name: str, text: str) -> None:
     subprocess.run(["git", "init", "--quiet", folder], check=True)
     (folder / name).write_text(text)

@@ -58,11 +58,6 @@ def plant(folder: Path, module: str, text: str) -> None:
         path.write_text(body + "\n")
 
 
-def test_apply_alone_changes_a_state() -> None:
-    done = check()
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.parametrize(
     "body",
     [

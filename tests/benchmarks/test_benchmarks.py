@@ -23,10 +23,10 @@ LIMIT_S = 100
 def run_quick(name: str, results: Path, scratch: Path) -> subprocess.CompletedProcess[bytes]:
     """Forked with its hubs and agents, but for the one whose matter is how things start."""
     command = [sys.executable, "-m", "benchmarks", name, "--quick", "--results", str(results)]
-    options = {"cwd": ROOT, "env": {**os.environ, "TMPDIR": str(scratch)}}
+    env = {**os.environ, "TMPDIR": str(scratch)}
     if name == "start_times":
-        return subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False, **options)
-    return warm.run(command, LIMIT_S, **options)
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=LIMIT_S, check=False)
+    return warm.run(command, LIMIT_S, cwd=ROOT, env=env)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

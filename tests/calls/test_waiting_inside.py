@@ -14,8 +14,8 @@ import pytest
 import dray
 
 LIMIT_S = 60.0
-# More than the cluster has slots.
-DEPTH = 6
+# As many as the cluster has slots wait, and one more must run.
+DEPTH = 4
 
 
 def by_wait(depth: int) -> int:
