@@ -325,7 +325,8 @@ class Checker:
             self._world.fail(f"attempt {attempt.uid} was given up {late_ms} ms after it could have been")
         if spec.overlap == "fenced" and attempt.worker not in self.shared_names:
             self._check_lease(life.state.spell(attempt), attempt.uid)
-        present = [w for w in life.state.workers.values() if not (w.left or w.draining)]
+        # By a drain a person says that a worker is gone; a quarantine says no such thing.
+        present = [w for w in life.state.workers.values() if not (w.left or (w.draining and not w.faults))]
         # Heard is what has come in; with a slow store the hub takes it in, and counts from there, a turn later.
         gone = {
             w.id: ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms + TURN_SLACK_MS

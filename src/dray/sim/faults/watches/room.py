@@ -196,7 +196,10 @@ class RoomWatch:
         line = state.line_of(job)
         if state.policy.queue(job.queue).order == "srsf":
             return
-        if attempt.no > 1 or job.id in {kept.job_id for kept in state.reservations.values()}:
+        # A lane is always a first try; what it was opened for need not be, and may have been stopped for another.
+        calls = [state.tasks.get((job.id, index)) for index in attempt.calls or ()]
+        again = attempt.no > 1 or any(call is not None and call.attempts > 1 for call in calls)
+        if again or job.id in {kept.job_id for kept in state.reservations.values()}:
             return
         for (job_id, index), task in state.tasks.items():
             other = state.jobs[job_id]
