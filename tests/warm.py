@@ -3,8 +3,8 @@
 Such a process has its own pid, words, session, environment, folder and descriptors, is killed and waited for like any
 other, and starts whatever it starts itself as it always does. What it does not show is a start from nothing, and the
 surroundings that the kernel shows of it are the server's. Starts from nothing are proven where people start things: the
-README, the tutorial, the demo, `dray up`, private hubs, the benchmark of starts, and every program that is none of
-`MAINS`. Shells of other pages find a `dray` that asks for a fork (`write_command`).
+README, the tutorial, `dray up`, private hubs, the benchmark of starts, and every program that is none of `MAINS`.
+Shells of other pages find a `dray` that asks for a fork (`write_command`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, AnyStr, NamedTuple
 
-DRAY, BENCHMARKS = "dray.cli.main", "benchmarks"
-# What `python -m` may name, and how it begins.
+DRAY = "dray.cli.main"
+# What `python -m` may name, and how it begins. What is not dray itself stands in the folder where it is started, and
+# the hubs, agents and commands that it starts are forked as well.
 MAINS: dict[str, Callable[[list[str]], object]] = {
     DRAY: lambda words: importlib.import_module(DRAY).main(words),
-    BENCHMARKS: lambda words: importlib.import_module("benchmarks.__main__").main(words),
+    "benchmarks": lambda words: importlib.import_module("benchmarks.__main__").main(words),
+    "tools.demo": lambda words: importlib.import_module("tools.demo").main(),
 }
 LOADED = (
     DRAY,
@@ -185,7 +187,7 @@ class Popen(_Base[AnyStr]):
         self._close_status = weakref.finalize(self, os.close, self._status)
         cwd = os.path.abspath(os.fsdecode(asked["cwd"] or "."))
         session = bool(asked["start_new_session"])
-        request = Request(module, words, env, cwd, session, passes_on=module == BENCHMARKS)
+        request = Request(module, words, env, cwd, session, passes_on=module != DRAY)
         try:
             self.pid = _server().fork(
                 request, [*(fd if fd != -1 else own for own, fd in enumerate(ends)), status]
@@ -378,7 +380,7 @@ def _become(request: Request, fds: Sequence[int], address: str) -> None:
     time.tzset()
     tempfile.tempdir = None
     sys.argv = [request.module, *request.words]
-    if request.module == BENCHMARKS:
+    if request.module != DRAY:
         sys.path.insert(0, request.cwd)
     try:
         code = MAINS[request.module](request.words)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster import DRAY, NERVOUS, Cluster, is_alive, wait_for
+from tests import warm
+from tests.e2e.cluster import DEADLINE_S, DRAY, NERVOUS, Cluster, Finished, is_alive, wait_for
 
 import dray
 from dray.errors import NoSpace
@@ -39,28 +40,22 @@ if _path:
 """
 
 
-def try_hub(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:
+def try_hub(cluster: Cluster, *flags: str) -> Finished:
     """Start a hub that is expected to refuse."""
-    return subprocess.run(
-        [*DRAY, "hub", "--home", str(cluster.home), *flags],
-        env=cluster.env,
-        cwd=cluster.folder,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    words = [*DRAY, "hub", "--home", str(cluster.home), *flags]
+    done = warm.run(words, DEADLINE_S, env=cluster.env, cwd=cluster.folder)
+    return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def wait_said(log: Path, text: str) -> None:
     wait_for(lambda: text in log.read_text(), f"{log.name} says {text!r}")
 
 
-def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert done.returncode not in (0, None)
-    assert "Traceback" not in done.stderr, done.stderr
+def assert_refused(done: Finished, *words: str) -> None:
+    assert done.code
+    assert "Traceback" not in done.err, done.err
     for word in words:
-        assert word in done.stderr, done.stderr
+        assert word in done.err, done.err
 
 
 def test_a_taken_port(make_cluster: Callable[..., Cluster]) -> None:
