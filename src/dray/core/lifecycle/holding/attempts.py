@@ -156,12 +156,14 @@ def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None
 def _list(state: State, attempt: Attempt, sign: int) -> None:
     uid, job_id, touched = attempt.uid, attempt.job_id, state.touched
     touched.jobs[job_id] = touched.tasks[job_id, attempt.index] = None
-    live = state.live_of.get(job_id)
-    if live is None:
-        live = state.live_of[job_id] = {}
     if sign > 0:
-        live[uid] = None
+        live = state.live_of.get(job_id)
+        if live is None:
+            state.live_of[job_id] = {uid: None}
+        else:
+            live[uid] = None
     else:
+        live = state.live_of[job_id]
         del live[uid]
         state.progress.pop(uid, None)
         state.uses.pop(uid, None)

@@ -197,7 +197,8 @@ class _Pass:
             self._pass_by(head)
             return
         turns, entry = self._turns, head.rank[2]
-        wanted = self._wanted(job, entry, 1 if turns.is_contended(head) else min(most, room))
+        room = min(room, most)
+        wanted = self._wanted(job, entry, room if turns.alone or not turns.is_contended(head) else 1)
         if not wanted:
             turns.push_next(line)
             return

@@ -121,12 +121,12 @@ class PlainWalk:
             return
         sight, reach = front.sight(self._reach), self._reach
         mask = self._mask(sight)
-        if not mask.any():
+        if mask is not None and not mask.any():
             self._keys, self._ceiling = np.full(reach, -1, dtype=np.int64), ABOVE_ALL
             return
         keys = self._placer.score(sight, self._wish) << RANK_BITS
         keys += front.ranks[:reach]
-        if not mask.all():
+        if mask is not None:
             keys[~mask] = -1
         self._keys = keys
         self._falling = bool((keys[1:] < keys[:-1]).all())
@@ -134,10 +134,14 @@ class PlainWalk:
             front.rank_behind[reach]
         )
 
-    def _mask(self, sight: Sight) -> Mask:
+    def _mask(self, sight: Sight) -> Mask | None:
+        """Which workers in sight have the class and the room asked for; None where all of them do."""
         ask = self._ask
         classes = self._rooms.class_mask(ask)
-        mask = np.ones(len(sight), dtype=np.bool_) if classes.all() else classes[sight.column("offer")]
+        same = classes.all()
+        if same and ask.cpu_milli <= sight.least("cpu") and ask.memory_bytes <= sight.least("mem"):
+            return None
+        mask = np.ones(len(sight), dtype=np.bool_) if same else classes[sight.column("offer")]
         if ask.cpu_milli:
             mask &= sight.free_cpu >= ask.cpu_milli
         if ask.memory_bytes:
@@ -152,7 +156,7 @@ class PlainWalk:
                 if self._falling:
                     # As among workers of one make: whoever comes first of those with a free slot is the best.
                     place = front.first_open()
-                    if place < self._reach and keys[place] >= self._ceiling:
+                    if place < self._reach and keys.item(place) >= self._ceiling:
                         return place
                 now = keys + front.spent(self._reach)
                 place = int(now.argmax())

@@ -27,6 +27,7 @@ Share = TypeVar("Share", float, Floats)
 UNIT = 1_000_000
 PROVIDER = "provider"
 MOST_MARKS = 64
+MOST = (1 << 63) - 1
 
 
 class Sight:
@@ -88,6 +89,13 @@ class Sight:
     @property
     def vram(self) -> Numbers:
         return self._pick(self._columns.device_vram)
+
+    def least(self, what: str) -> int:
+        """The least cpu or memory that is free on any worker in sight, as the pass found them."""
+        found: int | None = self._kept.get(f"least {what}")
+        if found is None:
+            found = self._kept[f"least {what}"] = int(self._keep(what).min(initial=MOST))
+        return found
 
     def inverse(self, name: str) -> Floats:
         """One divided by a total; 0 where there is none, so that an unknown total leaves nothing over."""

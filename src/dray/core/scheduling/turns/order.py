@@ -66,7 +66,9 @@ class Turns:
             if "" in groups:
                 # Whoever is pushed without a line of his own may be of another queue: then nobody is alone.
                 self.alone = True
-                self._only = [_flatten(head) for head in next(iter(groups.values())).heap]
+                self._only = [
+                    (*head.rank[:2], *head.rank[2], head) for head in next(iter(groups.values())).heap
+                ]
 
     def is_contended(self, head: Head) -> bool:
         """Whether others than this head's own group wait, which was taken out: then turns are taken task by task."""
@@ -78,21 +80,22 @@ class Turns:
 
     def push_next(self, line: BucketKey) -> None:
         """Let the next standing job of a line wait for its turn."""
-        found = next(self._walks[line], None)
-        if found is not None:
-            job, entry = found
+        for job, entry in self._walks[line]:
             rank = rank_of(self._state, line, job, entry)
             # As `Head(rank, line, job)`, in half the time: one is made for every task of a large pass.
             self.push(tuple.__new__(Head, (rank, line, job)))
+            return
 
     def push(self, head: Head) -> None:
         """Let a head wait (again): its job has more tasks, and others take turns with it."""
         if self._only is not None:
+            late, aged, entry = head.rank
+            ranked = (late, aged, *entry, head)
             if self._vacant:
-                heapq.heapreplace(self._only, _flatten(head))
+                heapq.heapreplace(self._only, ranked)
                 self._vacant = False
             else:
-                heapq.heappush(self._only, _flatten(head))
+                heapq.heappush(self._only, ranked)
             return
         party = self._state.parties.all[head.line.party]
         group = self._group(party)
@@ -146,11 +149,6 @@ class Turns:
                 weight = policy.fair_share.weights.get(user, 1.0)
             group = self._groups[party.queue, user] = Group(user, had, weight)
         return group
-
-
-def _flatten(head: Head) -> Ranked:
-    late, aged, entry = head.rank
-    return late, aged, *entry, head
 
 
 def rank_of(state: State, line: BucketKey, job: Job, entry: Entry) -> tuple[int, int, Entry]:
