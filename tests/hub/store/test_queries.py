@@ -24,7 +24,11 @@ QUESTIONS: dict[str, tuple[Callable[[SqliteStore], object], str]] = {
         lambda store: store.list_jobs(JobFilter(user="ana")),
         "jobs_by_user (user=? AND state=? AND rowid<?)",
     ),
-    "running": (lambda store: store.list_jobs(JobFilter(states=("running",))), "jobs_live"),
+    "pending": (lambda store: store.list_jobs(JobFilter(states=("pending",))), "jobs_live"),
+    "running": (
+        lambda store: store.list_jobs(JobFilter(states=("running",))),
+        "jobs_running (seq<?)",
+    ),
     "failed": (
         lambda store: store.list_jobs(JobFilter(states=("failed",))),
         "jobs_final (state=? AND rowid<?)",

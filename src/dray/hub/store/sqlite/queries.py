@@ -45,7 +45,7 @@ from dray.hub.store.sqlite.chunks import (
 )
 from dray.hub.store.sqlite.errors import translate, translated
 from dray.hub.store.sqlite.opening import connect
-from dray.hub.store.sqlite.schema import FINAL_JOB, LIVE_JOB, ODD_TASK
+from dray.hub.store.sqlite.schema import FINAL_JOB, LIVE_JOB, ODD_TASK, RUNNING_JOB
 from dray.hub.store.uses import spell_query, spell_values
 
 Record = TypeVar("Record")
@@ -55,7 +55,8 @@ _ATTEMPT = msgspec.msgpack.Decoder(Attempt)
 _WORKER = msgspec.msgpack.Decoder(Worker)
 _TOKEN = msgspec.msgpack.Decoder(TokenRow)
 _IDS = msgspec.msgpack.Decoder(tuple[str, ...])
-_LIVE_STATES = frozenset({"pending", "running"})
+# The condition of the index that has the jobs of a state.
+_LIVE_INDEX = {"pending": LIVE_JOB, "running": RUNNING_JOB}
 _COMMON_TASK_STATES = frozenset({"pending", "running", "succeeded"})
 _END = 1 << 62
 MOST_SET_ASIDE = 100
@@ -196,7 +197,7 @@ class Reader:
             terms.append("user = ?")
             values.append(wanted.user)
         elif state:
-            terms.append(LIVE_JOB if state in _LIVE_STATES else FINAL_JOB)
+            terms.append(_LIVE_INDEX.get(state, FINAL_JOB))
         for column, value in (("queue = ?", wanted.queue), ("name = ?", wanted.name)):
             if value:
                 terms.append(column)
