@@ -48,7 +48,7 @@ from dray.core.lifecycle.state.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state.state import Counters
-from dray.core.model.records.ledger import AlarmRecord, Meter, PolicyRecord, Receipt, Victim
+from dray.core.model.records.ledger import AlarmRecord, Lesson, Meter, PolicyRecord, Receipt, Victim
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
 from dray.core.model.specs.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Variant
@@ -255,6 +255,8 @@ JOB = Job(
     original=b"\x81",
     rest_class="dependency",
     calls=True,
+    outgrown_bytes=16_000_000_000,
+    outgrown_by="other",
 )
 TASK = Task(
     job_id="job",
@@ -275,6 +277,7 @@ TASK = Task(
     started_at_ms=3,
     ended_at_ms=4,
     ahead=True,
+    outgrown=2,
 )
 ATTEMPT = Attempt(
     uid="2-5",
@@ -380,6 +383,7 @@ RECORDS: dict[str, Any] = {
     "worker": WORKER,
     "counters": Counters(7, 13, 6, 2),
     "alarm": AlarmRecord("crash_loop", "abc", "a task of job abc has failed 6 times", 1, "abc"),
+    "lesson": Lesson(16_000_000_000, "job", 1),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
     "meter": Meter(1, 2.5, 3, 4),
     "receipt": RECEIPT,

@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
-from dray.core.model.specs.check import FIELDS, MAX_DEPTH, check_spec
+from dray.core.model.specs.check import FIELDS, check_spec
 from dray.core.model.specs.spec import (
     ArraySpec,
     DeviceAsk,
     HealthCheck,
     JobSpec,
+    Retries,
     pack_spec,
     spec_document,
+    told_spec,
     unpack_spec,
 )
+from dray.core.model.specs.values import MAX_DEPTH
 from dray.errors import InvalidSpec, Problem
 
 
@@ -32,7 +35,7 @@ def faults(**fields: Any) -> dict[str, str]:
 
 
 NUMBERS = [
-    "gpu_count node_count cpu_milli memory_bytes gpu_milli vram_per_gpu_bytes priority retries losses",
+    "gpu_count node_count cpu_milli memory_bytes gpu_milli vram_per_gpu_bytes priority losses",
     "min_vram_gb min_cpu_cores max_runtime_hours max_runtime_s expected_runtime_s scheduling_timeout_s lost_after_s",
 ]
 WHOLE, REAL = (names.split() for names in NUMBERS)
@@ -45,7 +48,7 @@ CHOICES = "type job_tier slot_pool gpu_backend overlap".split()
 
 def test_every_field_is_in_one_of_the_groups_below() -> None:
     groups = [*WHOLE, *REAL, *TEXTS, *IDS, *LISTS, *MAPS, *CHOICES, "at_most_once", "function"]
-    groups += ["variants", "after", "hold", "mixed_backends"]
+    groups += ["variants", "after", "hold", "mixed_backends", "retries"]
     assert sorted(groups) == sorted(FIELDS)
     assert sorted(FIELDS) == sorted(JobSpec.__struct_fields__)
 
@@ -276,3 +279,33 @@ def test_a_peer_always_sees_the_base_fields() -> None:
     for field in ("type", "slot_pool", "gpu_count", "node_count", "env"):
         assert field in document
     assert "retries" not in document
+
+
+def test_retries_are_a_number_or_rules() -> None:
+    learns = spec(retries={"oom": "bigger", "node": "elsewhere", "code": 2})
+    assert learns.retries == Retries(2, "bigger", "elsewhere")
+    assert unpack_spec(pack_spec(learns)) == learns
+    assert check_spec(spec_document(learns)) == learns
+    # Rules that say no more than a number does are that number: equal specs have equal bytes.
+    assert pack_spec(spec(retries={"code": 2, "oom": ""})) == pack_spec(spec(retries=2))
+    assert spec(retries={"oom": "bigger"}, at_most_once=True).retries == 0
+    assert faults(retries={"oom": "smaller", "node": 1, "code": -1, "disk": "x"}) == {
+        "retries.oom": "must be one of bigger, got 'smaller'",
+        "retries.node": "must be one of elsewhere, got 1",
+        "retries.code": "must be 0 or more, got -1",
+        "retries.disk": "is not a field of a job",
+    }
+    wrong: list[Any] = ["1", 1.5, True, [], 10**400]
+    for value in wrong:
+        assert "retries" in faults(retries=value)
+    assert "rules for a command" in faults(command=[], function=b"f", retries={"oom": "bigger"})["retries"]
+
+
+def test_a_worker_is_told_of_retries_in_the_words_of_the_first_version() -> None:
+    """Agents of before know a number alone, and would refuse the rest."""
+    told = told_spec(
+        spec(retries={"oom": "bigger", "code": 2}, notify=["done"], notify_to=["https://example.org"])
+    )
+    assert told["retries"] == 2
+    assert "notify_to" not in told
+    assert "retries" not in told_spec(spec())

@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_minutes, parse_seconds
+from dray.core.model.units import (
+    parse_array,
+    parse_bytes,
+    parse_gpus,
+    parse_minutes,
+    parse_retries,
+    parse_seconds,
+)
 from dray.errors import InvalidInput, InvalidSpec, Problem
 
 Reader = Callable[[Any], dict[str, Any]]
@@ -101,6 +108,10 @@ def _deadline(value: Any) -> dict[str, Any]:
     return {"deadline": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
 
 
+def _retries(value: Any) -> dict[str, Any]:
+    return {"retries": parse_retries(value) if isinstance(value, str) else value}
+
+
 def _listed(field: str) -> Reader:
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, str):
@@ -146,6 +157,7 @@ READERS: dict[str, Reader] = {
     "user": _renamed("user_id"),
     "array": _array,
     "deadline": _deadline,
+    "retries": _retries,
     "after": _listed("after"),
     "notify": _listed("notify"),
     "notify_to": _listed("notify_to"),

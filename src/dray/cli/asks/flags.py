@@ -68,7 +68,11 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "--deadline", metavar="WHEN", help="When it should be done: +2h from now, or 2030-01-31T18:00:00Z."
     ),
-    click.option("--retries", type=int, metavar="N", help="Tries after failures.  [default: 0]"),
+    click.option(
+        "--retries",
+        metavar="N|RULES",
+        help="Tries after failures; or what follows which: oom=bigger,node=elsewhere,code=N.  [default: 0]",
+    ),
     click.option("--losses", type=int, metavar="N", help="Tries after lost workers.  [default: 3]"),
     click.option("--at-most-once", is_flag=True, default=None, help="Never start a task a second time."),
     click.option("--key", metavar="TEXT", help="Idempotency key: the same key submits once."),

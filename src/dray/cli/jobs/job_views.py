@@ -200,6 +200,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("ended", _tell_time(job.get("ended_at"), job.get("started_at"), "ran")),
         ("worker", str(job.get("worker") or "")),
         ("tried again", _tell_retries(job)),
+        ("learned", clean(str(job.get("learned") or ""))),
         ("asks for", ", ".join(filter(None, (_tell_ask(spec), _tell_limit(spec))))),
         ("used", _tell_peaks(job, spec)),
         ("either", _tell_variants(spec)),
@@ -232,6 +233,7 @@ def _tell_retries(document: Document) -> str:
     kinds = (
         ("failures", "failed", "after a failure"),
         ("losses", "worker_failed", "after a lost worker"),
+        ("outgrown", "", "on a larger card"),
         ("preemptions", "", "after preemption"),
     )
     counts = [((document.get(name) or 0) - ends.get(end, 0), words) for name, end, words in kinds]

@@ -33,6 +33,7 @@ VICTIM_COLUMNS = (
 def draw_why(job_id: str, answer: Document) -> str:
     """The answer of `why`: the summary, what is in the way, who comes first, when it starts, and the way out."""
     lines = [f"{job_id}: {paint(str(answer.get('state', '')))}", clean(str(answer.get("summary") or ""))]
+    lines += _tell_learned(answer)
     lines += _tell_failures(answer.get("failures") or [])
     barriers = [b for b in answer.get("blockers") or [] if not b.get("workers")]
     rules = [b for b in answer.get("blockers") or [] if b.get("workers")]
@@ -43,6 +44,10 @@ def draw_why(job_id: str, answer: Document) -> str:
     lines += _list("When:", [_message(item) for item in ahead if item])
     lines += _tell_fix(answer, job_id)
     return "\n".join(lines)
+
+
+def _tell_learned(answer: Document) -> list[str]:
+    return [f"It {clean(str(answer['learned']))}."] if answer.get("learned") else []
 
 
 def _tell_failures(failures: Sequence[Document]) -> list[str]:
@@ -61,7 +66,7 @@ def _tell_failures(failures: Sequence[Document]) -> list[str]:
 
 def draw_plan(name: str, answer: Document) -> str:
     """The answer of `plan`: where it would go, how good those places are, at whose cost, or why not."""
-    lines = [f"{clean(name)}: {clean(str(answer.get('summary') or ''))}"]
+    lines = [f"{clean(name)}: {clean(str(answer.get('summary') or ''))}", *_tell_learned(answer)]
     if answer.get("placements"):
         lines += ["", _draw_placements(answer["placements"])]
     if answer.get("candidates"):

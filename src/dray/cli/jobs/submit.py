@@ -78,7 +78,7 @@ def submit(
         return
     for job in jobs:
         print(job.get("id", ""))
-        if job.get("note"):
-            say(f"{job['id']}: {job['note']}")
+        for word in filter(None, (job.get("note"), job.get("learned"))):
+            say(f"{job['id']}: {word}")
     if len(jobs) == 1 and sys.stdout.isatty() and jobs[0].get("reason"):
         say(f"it waits: {jobs[0]['reason']}")

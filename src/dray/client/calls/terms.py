@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray.core.model.specs.check import FIELDS, suggest
-from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_minutes, parse_seconds
+from dray.core.model.units import (
+    parse_array,
+    parse_bytes,
+    parse_gpus,
+    parse_minutes,
+    parse_retries,
+    parse_seconds,
+)
 from dray.errors import InvalidInput, InvalidSpec, Problem
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
@@ -137,6 +144,10 @@ def _time_limit(value: Any) -> dict[str, Any]:
     return {"max_runtime_s": limit_s}
 
 
+def _retries(value: Any) -> dict[str, Any]:
+    return {"retries": parse_retries(value) if isinstance(value, str) else value}
+
+
 def _timeout(value: Any) -> dict[str, Any]:
     return {"scheduling_timeout_s": parse_seconds(_plain(value))}
 
@@ -232,6 +243,7 @@ READERS: dict[str, Reader] = {
     "scheduling_timeout": _timeout,
     "scheduling_timeout_seconds": _timeout,
     "array": _array,
+    "retries": _retries,
     "after": _after,
     "device": _device,
     "require": _texts("require"),

@@ -245,3 +245,18 @@ def _quote(given: str | float) -> str:
     if isinstance(given, int) and abs(given) >= 1 << 128:
         return "a number of too many digits"
     return repr(given)
+
+
+def parse_retries(text: str) -> int | dict[str, int | str]:
+    """Read a number of tries, or rules: `oom=bigger,node=elsewhere,code=2`. What a rule may say is not judged here."""
+    if re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text):
+        return int(text)
+    rules: dict[str, int | str] = {}
+    for part in text.split(","):
+        name, equals, said = (word.strip() for word in part.partition("="))
+        if not name or not equals or not said or name in rules:
+            raise InvalidInput(
+                f"{text!r} is neither a number of tries nor rules: oom=bigger,node=elsewhere,code=2"
+            )
+        rules[name] = int(said) if name == "code" and said.isdecimal() else said
+    return rules

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job
-from dray.core.model.specs.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
+from dray.core.model.specs.spec import FOREVER_NS, told_spec, unpack_spec, with_variant
 from dray.hub.calls.arguments import ArgsMemory
 from dray.wire.messages.codec import message
 from dray.wire.messages.worker import MAX_CALLS, PackedValue
@@ -88,7 +88,7 @@ class LaneFeed:
             self._told = {uid: number for uid, number in self._told.items() if uid in live}
         self._told[lane.uid] = session
         spec = with_variant(unpack_spec(job.spec), lane.variant)
-        document = spec_document(spec) | {"id": job.id, "user_id": job.user}
+        document = told_spec(spec) | {"id": job.id, "user_id": job.user}
         return {"spec": document, "devices": list(lane.devices), "token": self._token_of(job)}
 
 

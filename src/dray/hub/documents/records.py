@@ -11,6 +11,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
 from dray.core.model.records.worker import Progress, Use, Worker, why_not_ready
+from dray.core.model.specs.larger import ask_beyond, tell_outgrown
 from dray.core.model.specs.spec import spec_document, unpack_spec
 from dray.core.model.verdicts import KINDS, Verdict, judge, judge_attempt
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -97,7 +98,11 @@ def end_verdict(job: Job, state: JobState, end: Document, newest: Attempt | None
     if not state.final or state is JobState.SUCCEEDED:
         return None
     if newest is not None and newest.exit_class == end["exit_class"] and state is not JobState.KILLED:
-        return verdict_document(judge_attempt(newest), job, newest)
+        verdict = judge_attempt(newest)
+        if verdict is not None and end["error"] not in ("", newest.error):
+            # Why it was not tried again.
+            verdict = verdict._replace(evidence=(*verdict.evidence, end["error"]))
+        return verdict_document(verdict, job, newest)
     exit_class = end["exit_class"] or ("cancelled" if state is JobState.KILLED else state.value)
     return verdict_document(judge(exit_class, end["error"], exit_code=end["exit_code"]), job, newest)
 
@@ -164,7 +169,8 @@ def job_document(
         "held": job.held,
         "held_by": job.held_by,
         "after": list(job.after),
-        "edited": bool(job.original),
+        "edited": _was_edited(job),
+        "learned": tell_outgrown(job.outgrown_bytes, job.outgrown_by, job.id),
         "calls": job.calls,
         "spec": shown,
     }
@@ -173,6 +179,13 @@ def job_document(
     whole = job.gang or not job.numbered or not job.cursor
     verdict = end_verdict(job, job.state, end, newest) if whole else None
     return document | end | {"verdict": verdict}
+
+
+def _was_edited(job: Job) -> bool:
+    """Whether somebody changed it since the submit: what it has learned is told apart."""
+    if not job.original or not job.outgrown_bytes:
+        return bool(job.original)
+    return job.spec != ask_beyond(job.original, job.outgrown_bytes)
 
 
 def task_counts(job: Job) -> dict[str, int]:
@@ -198,6 +211,7 @@ def _ending(job: Job, task: Task | None) -> Document:
             "failures": 0,
             "losses": 0,
             "preemptions": 0,
+            "outgrown": 0,
         }
         if job.rest.final and not job.numbered:
             usual = "cancelled" if job.rest is JobState.KILLED else job.rest.value
@@ -211,6 +225,7 @@ def _ending(job: Job, task: Task | None) -> Document:
         "failures": task.failures,
         "losses": task.losses,
         "preemptions": task.preemptions,
+        "outgrown": task.outgrown,
     }
 
 
@@ -252,6 +267,7 @@ def task_document(
         "failures": task.failures,
         "losses": task.losses,
         "preemptions": task.preemptions,
+        "outgrown": task.outgrown,
         "exit_code": task.exit_code,
         "signal": task.signal,
         "exit_class": task.exit_class,

@@ -13,7 +13,8 @@ from dray.core.lifecycle.tasks.jobs import draft_job
 from dray.core.model.ids import is_fake
 from dray.core.model.records.ledger import Victim
 from dray.core.model.records.records import Job
-from dray.core.model.specs.resources import asks_of
+from dray.core.model.specs.larger import tell_outgrown
+from dray.core.model.specs.resources import asks_of_packed
 from dray.core.model.specs.spec import JobSpec, pack_spec
 from dray.core.scheduling.explain.dry_run import Rehearsal, rehearse
 from dray.core.scheduling.explain.explain import explain, look_ahead
@@ -53,7 +54,7 @@ def _why_document(state: State, job: Job, reason: Reason, sees: Sees) -> Documen
     document = reason_document(state, reason, sees)
     if job.state.final and job.error:
         document["summary"] += f" ({job.error})"
-    return document
+    return document | {"learned": tell_outgrown(job.outgrown_bytes, job.outgrown_by, job.id)}
 
 
 def make_guest(state: State, spec: JobSpec, clock: Clock) -> Job:
@@ -66,7 +67,7 @@ def plan_steps(state: State, spec: JobSpec, clock: Clock, sees: Sees) -> Iterato
     """What would become of a spec that was submitted now."""
     job = make_guest(state, spec, clock)
     found, unsaid = Rehearsal(job=job, tasks=job.total), Document()
-    for _ in rehearse(state, found, asks_of(spec)):
+    for _ in rehearse(state, found, asks_of_packed(job.spec)):
         yield unsaid
     assert found.reason is not None  # every rehearsal ends with one
     yield plan_document(state, spec, found, found.reason, sees)
@@ -79,6 +80,7 @@ def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason,
         "starts_now": len(found.placed) == found.asked,
         "tasks": found.tasks,
         "asked": found.asked,
+        "learned": tell_outgrown(found.job.outgrown_bytes, found.job.outgrown_by),
         "placements": [
             {
                 "task": place.task,

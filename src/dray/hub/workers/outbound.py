@@ -30,7 +30,7 @@ from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.tasks.gangs import members, waits_for_go
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Phase
-from dray.core.model.specs.spec import FOREVER_NS, spec_document, unpack_spec, with_variant
+from dray.core.model.specs.spec import FOREVER_NS, told_spec, unpack_spec, with_variant
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.results import AckCalls, Recorded
 from dray.hub.documents.public_feed import Feed
@@ -150,9 +150,7 @@ class Runner:
         document = self._specs.get((job.id, attempt.variant))
         if document is None:
             spec = with_variant(unpack_spec(job.spec), attempt.variant)
-            document = self._specs[job.id, attempt.variant] = spec_document(spec) | {"user_id": job.user}
-            # Whom the hub tells of a job is none of its worker's business, and may be as good as a password.
-            document.pop("notify_to", None)
+            document = self._specs[job.id, attempt.variant] = told_spec(spec) | {"user_id": job.user}
         told: dict[str, Any] = {"id": self._state.spell(attempt)}
         if "indices" in (document.get("array") or ()):
             array = unpack_spec(job.spec).array

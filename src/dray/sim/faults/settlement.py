@@ -14,8 +14,9 @@ from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import JobSpec, unpack_spec
 from dray.hub.store.base import JobFilter
 from dray.sim.faults.nodes.hub import HubNode
-from dray.sim.faults.nodes.runs import Execution, Runs
+from dray.sim.faults.nodes.runs import BROKEN, OUTGROWN, Execution, Runs
 from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.watches.larger_cards import SHARED_NAME
 from dray.sim.faults.world.world import World
 
 LIMIT_SLACK_MS = 5000
@@ -54,7 +55,8 @@ class Settlement:
         """A job without an id of its own has a name that nobody else has: one key, one job."""
         by_name: dict[str, list[str]] = {}
         for job in self._hub.store.list_jobs(JobFilter(limit=1 << 30)):
-            by_name.setdefault(job.name or job.id, []).append(job.id)
+            if not job.name.startswith(SHARED_NAME):
+                by_name.setdefault(job.name or job.id, []).append(job.id)
         for name, ids in by_name.items():
             if len(ids) > 1:
                 self._world.fail(f"one submit ({name}) made several jobs: {ids}")
@@ -96,9 +98,11 @@ class Settlement:
         killed = task.state is JobState.KILLED and task.exit_class != "dependency"
         if asked_to_go and killed and task.job_id not in self._checker.cancel_asked:
             self._world.fail(f"{name} was to be queued again and ended {task.state}: {last}")
-        if task.state is JobState.FAILED and task.failures != spec.retries + 1:
+        # Where no card is larger, further tries would be in vain.
+        in_vain = spec.rules.oom and last is not None and last.error == OUTGROWN
+        if task.state is JobState.FAILED and task.failures != spec.rules.code + 1 and not in_vain:
             self._world.fail(f"{name} ended after {task.failures} failures with {spec.retries} retries")
-        if task.failures > spec.retries + 1:
+        if task.failures > spec.rules.code + 1:
             self._world.fail(f"{name} failed {task.failures} times with {spec.retries} retries")
         if task.losses > spec.losses + 1:
             self._world.fail(f"{name} was lost {task.losses} times, {spec.losses} allowed")
@@ -136,10 +140,13 @@ class Settlement:
             return  # charged by generation, not by attempt
         failed = [a for a in attempts if a.phase is Phase.FAILED]
         limited = [a for a in attempts if a.phase is Phase.KILLED and a.cancel == "time_limit"]
-        charged = [a for a in failed if not a.cancel]
-        if not len(charged) <= task.failures <= len(failed) + len(limited):
+        ruled = {OUTGROWN: bool(spec.rules.oom), BROKEN: bool(spec.rules.node)}
+        charged = [a for a in failed if not a.cancel and not ruled.get(a.error)]
+        most = len(failed) + len(limited) - task.outgrown
+        if not len(charged) <= task.failures <= most:
             self._world.fail(f"{name} is charged {task.failures} failures for {failed} and {limited}")
         lost = [a for a in attempts if a.phase is Phase.LOST and a.started]
+        lost += [a for a in failed if a.error == BROKEN and spec.rules.node]
         if not sum(1 for a in lost if not a.cancel) <= task.losses <= len(lost):
             self._world.fail(f"{name} is charged {task.losses} losses for {lost}")
 

@@ -153,6 +153,9 @@ class JobDocument(msgspec.Struct):
     failures: int = 0
     losses: int = 0
     preemptions: int = 0
+    outgrown: Annotated[
+        int, Meta(description="tries that ran out of GPU memory and led to a larger card")
+    ] = 0
     cancel_requested: bool = False
     progress: Annotated[ProgressDocument | None, Meta(description="of the newest attempt while it runs")] = (
         None
@@ -160,7 +163,8 @@ class JobDocument(msgspec.Struct):
     held: bool = False
     held_by: str = ""
     after: Annotated[list[str], Meta(description="conditions on other jobs that are still open")] = []
-    edited: Annotated[bool, Meta(description="whether `spec` was changed since the submit")] = False
+    edited: Annotated[bool, Meta(description="whether somebody changed `spec` since the submit")] = False
+    learned: Annotated[str, Meta(description="why it asks for larger cards than its submit did")] = ""
     calls: Annotated[bool, Meta(description="whether its tasks are calls of a function")] = False
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
@@ -189,6 +193,9 @@ class TaskDocument(msgspec.Struct):
     failures: int = 0
     losses: int = 0
     preemptions: int = 0
+    outgrown: Annotated[
+        int, Meta(description="tries that ran out of GPU memory and led to a larger card")
+    ] = 0
     exit_code: int | None = None
     signal: int = 0
     exit_class: str = ""

@@ -190,6 +190,7 @@ class Why(msgspec.Struct):
     fix: str = ""
     change: ChangeDocument | None = None
     failures: list[FailureDocument] = []
+    learned: Annotated[str, Meta(description="why it asks for larger cards than its submit did")] = ""
 
 
 class PlacementDocument(msgspec.Struct):
@@ -244,6 +245,7 @@ class PlanAnswer(msgspec.Struct):
     tasks: int
     summary: str
     asked: int = 0
+    learned: Annotated[str, Meta(description="why it would ask for larger cards than it says")] = ""
     placements: list[PlacementDocument] = []
     candidates: list[CandidateDocument] = []
     candidates_total: int = 0

@@ -17,12 +17,13 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.suspicions import ILL, WELL, Failure
 from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.model.records.worker import Worker
+from dray.core.model.specs.spec import unpack_spec
 from dray.core.model.units import format_seconds
 from dray.core.model.verdicts import KINDS, judge_attempt
 
 # Of these a machine may be the reason where they come at once; a node fault counts whenever it comes.
 _AT_ONCE = ("code", "environment", "gpu_memory")
-_NODE = "node"
+_NODE, _TOO_SMALL = "node", "gpu_memory"
 # How long it is remembered that some work went well on a worker.
 WELL_MS = 3_600_000
 _WORDS = 160
@@ -61,7 +62,8 @@ def ended(state: State, job: Job, attempt: Attempt) -> None:
 
 def _hold_against(state: State, job: Job, attempt: Attempt) -> Failure | None:
     verdict = judge_attempt(attempt)
-    if verdict is None:
+    if verdict is None or (verdict.kind == _TOO_SMALL and unpack_spec(job.spec).rules.oom):
+        # Work that says of itself that a card may be too small for it says nothing against the machine.
         return None
     at_once = verdict.kind in _AT_ONCE and attempt.span_ms < state.rules.at_once_ms
     if not at_once and verdict.kind != _NODE:

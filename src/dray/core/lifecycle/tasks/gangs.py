@@ -13,7 +13,7 @@ from dray.core.lifecycle.holding.attempts import REVOKE
 from dray.core.lifecycle.state.effects import Cancel, Effect, Go
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import jobs
+from dray.core.lifecycle.tasks import jobs, revisions
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import TIERS
 
@@ -185,11 +185,12 @@ def _judge(
         said = breaker.exit_class or "cancelled"
         return _end(state, job, tasks, breaker, JobState.KILLED, said, breaker.error, clock)
     if how == FAILED:
-        may_retry, said = retries.charge_failure(job, first, tasks), breaker.exit_class or "code"
-        if not may_retry:
-            return _end(state, job, tasks, breaker, JobState.FAILED, said, breaker.error, clock)
-        why = f"{name} failed ({said}), retry {first.failures}"
-        return _try_again(state, job, tasks, why, clock, afresh=True)
+        follows = retries.after_failure(state, job, first, breaker, tasks)
+        if isinstance(follows, retries.End):
+            return _end(state, job, tasks, breaker, *follows, clock)
+        larger = follows.outgrown_bytes
+        effects = revisions.outgrow(state, job, larger, clock) if larger else []
+        return effects + _try_again(state, job, tasks, f"{name} {follows.why}", clock, afresh=True)
     if how == LOST and ran:
         end = retries.charge_loss(job, first, tasks)
         why = f"{name} was lost with its worker {breaker.worker} (loss {first.losses})"

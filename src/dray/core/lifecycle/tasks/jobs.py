@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dray.core.lifecycle.holding import attempts, dependencies, lanes, receipts
+from dray.core.lifecycle.holding import attempts, dependencies, lanes, lessons, receipts
 from dray.core.lifecycle.holding.attempts import ADOPT, STOP
 from dray.core.lifecycle.state.effects import Assign, Cancel, Effect, FeedCalls, Note
 from dray.core.lifecycle.state.events import (
@@ -26,6 +26,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import LAST_ATTEMPT, attempt_number, task_id
 from dray.core.model.records.records import LANE, OPEN_STATES, Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
+from dray.core.model.specs.larger import ask_beyond, learns
 from dray.core.model.specs.resources import asks_of_packed
 from dray.core.model.specs.spec import TIERS, JobSpec, unpack_spec
 from dray.core.model.units import parse_moment
@@ -71,7 +72,7 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
 def make_job(state: State, new: NewJob, clock: Clock) -> Job:
     """Build the record of a new job; its place in every queue is its number."""
     job = draft_job(state, new, clock)
-    job.shape = state.shapes.take(asks_of_packed(new.spec))
+    job.shape = state.shapes.take(asks_of_packed(job.spec))
     state.counters.next_job += 1
     return job
 
@@ -80,6 +81,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
     """The record that a job would get if it were submitted now; it has no shape yet and changes nothing."""
     spec = unpack_spec(new.spec)
     array = spec.array
+    lesson = lessons.find(state, new.user, spec.name, new.spec) if learns(spec) else None
     return Job(
         id=new.id,
         seq=state.counters.next_job,
@@ -88,12 +90,12 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         queue=spec.queue,
         priority=spec.priority,
         tier=spec.job_tier,
-        spec=new.spec,
+        spec=new.spec if lesson is None else ask_beyond(new.spec, lesson.vram_bytes),
         numbered=spec.numbered,
         total=spec.task_count,
         limit=array.limit if array else 0,
         open=bool(array and array.open),
-        retries=spec.retries,
+        retries=spec.rules.code,
         losses_allowed=spec.losses,
         timeout_ms=round(spec.scheduling_timeout_s * 1000),
         limit_ms=round(spec.limit_s * 1000),
@@ -109,6 +111,9 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         held_by=new.user if spec.hold else "",
         after=new.after,
         calls=bool(spec.function),
+        original=b"" if lesson is None else new.spec,
+        outgrown_bytes=0 if lesson is None else lesson.vram_bytes,
+        outgrown_by="" if lesson is None else lesson.job_id,
     )
 
 

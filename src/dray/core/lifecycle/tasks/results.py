@@ -20,7 +20,7 @@ from dray.core.lifecycle.state.events import (
     Outcome,
 )
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import calls, gangs, jobs
+from dray.core.lifecycle.tasks import calls, gangs, jobs, revisions
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import TIERS
@@ -211,12 +211,12 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         )
     if attempt.cancel == "time_limit":
         attempt.exit_class = "time_limit"
-    if retries.charge_failure(job, task, (task,)):
-        why = f"failed ({attempt.exit_class or 'code'}), retry {task.failures}"
-        return jobs.requeue(state, job, task, clock, why, afresh=True)
-    return jobs.end_task(
-        state, job, task, JobState.FAILED, clock, attempt.exit_class or "code", attempt.error
-    )
+    follows = retries.after_failure(state, job, task, attempt, (task,))
+    if isinstance(follows, retries.End):
+        return jobs.end_task(state, job, task, follows.state, clock, follows.exit_class, follows.error)
+    larger = follows.outgrown_bytes
+    effects = revisions.outgrow(state, job, larger, clock) if larger else []
+    return effects + jobs.requeue(state, job, task, clock, follows.why, afresh=True)
 
 
 def _hand_back(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock, why: str) -> list[Effect]:
@@ -239,6 +239,7 @@ def _conclude_loss(state: State, job: Job, task: Task, attempt: Attempt, clock: 
         why = told if attempt.exit_class == refusals.NEVER_BEGAN and attempt.error else ""
         return jobs.requeue(state, job, task, clock, why or "its worker was lost before it started")
     end = retries.charge_loss(job, task, (task,))
+    retries.blame(job, attempt)
     why = f"its worker {attempt.worker} was lost (loss {task.losses})"
     return _requeue_or_end(state, job, task, end, why, clock)
 

@@ -1,4 +1,5 @@
-"""Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions.
+"""Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions,
+what running out of GPU memory has taught.
 
 Few and small: each is one row of one table, found by (kind, key). Stored as arrays: fields are only ever appended, each
 with a default.
@@ -95,12 +96,21 @@ class AlarmRecord(msgspec.Struct, frozen=True, array_like=True):
     job_id: str = ""
 
 
-LedgerRecord = PolicyRecord | Meter | Receipt | AlarmRecord
-KINDS: dict[str, type[PolicyRecord | Meter | Receipt | AlarmRecord]] = {
+class Lesson(msgspec.Struct, frozen=True, array_like=True):
+    """Cards with no more memory than `vram_bytes` are too small for jobs of a user and name, as `job_id` found out."""
+
+    vram_bytes: int
+    job_id: str
+    at_ms: int = 0
+
+
+LedgerRecord = PolicyRecord | Meter | Receipt | AlarmRecord | Lesson
+KINDS: dict[str, type[PolicyRecord | Meter | Receipt | AlarmRecord | Lesson]] = {
     "policy": PolicyRecord,
     "meter": Meter,
     "receipt": Receipt,
     "alarm": AlarmRecord,
+    "lesson": Lesson,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}

@@ -71,7 +71,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     one came to its end while members are still stopping, `breaker` by which attempt, `blamed` which worker is avoided.
     `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time. `calls`: its tasks are calls
     of a function and go through lanes; a call has a record of its own only once it had trouble, and [0, cursor) was
-    fed into lanes at least once.
+    fed into lanes at least once. `outgrown_bytes`: cards with no more memory than that have proved too small for it, as
+    the job `outgrown_by` found out, and `spec` asks for more.
     """
 
     id: str
@@ -126,6 +127,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     original: bytes = b""
     rest_class: str = ""
     calls: bool = False
+    outgrown_bytes: int = 0
+    outgrown_by: str = ""
 
     @property
     def barred(self) -> bool:
@@ -153,7 +156,7 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
 
     Exactly one of these holds: `current` names its live attempt; `queued`; `state` is final. A final task may
     still have an attempt that is stopping: "killed" and "the process is gone" are two facts. `ahead`: it was preempted
-    and heads its band.
+    and heads its band. `outgrown`: its attempts that are charged to nothing, since the next one gets a larger card.
     """
 
     job_id: str
@@ -174,6 +177,7 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     started_at_ms: int = 0
     ended_at_ms: int = 0
     ahead: bool = False
+    outgrown: int = 0
 
 
 class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):

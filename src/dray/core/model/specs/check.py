@@ -20,7 +20,9 @@ from dray.core.model.specs.dependency import MAX_NEEDS, need_problem, read_need
 from dray.core.model.specs.notifying import events_problem, targets_problem
 from dray.core.model.specs.spec import (
     ANY_TYPE,
+    BIGGER,
     DEVICE_KINDS,
+    ELSEWHERE,
     MAX_COMMAND_BYTES,
     MAX_FUNCTION_BYTES,
     MAX_NODES,
@@ -32,7 +34,9 @@ from dray.core.model.specs.spec import (
     DeviceAsk,
     HealthCheck,
     JobSpec,
+    Retries,
 )
+from dray.core.model.specs.values import has_more_than, plain_fault, quote, text_fault
 from dray.core.model.specs.variants import (
     VARIANT_FIELDS,
     complete_variants,
@@ -45,7 +49,6 @@ from dray.errors import InvalidInput, InvalidSpec, Problem
 INT32 = 2**31 - 1
 LARGE = 2**53
 MIN_LEASE_S = 40
-MAX_DEPTH = 32
 MAX_CONDITIONS = 256
 # What a submit may fill the hub's memory with, beside command, env and function.
 MAX_ITEMS = 65_536
@@ -64,12 +67,12 @@ def _number(low: float, high: float, whole: bool) -> Check:
     def check(value: Any) -> str:
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds):
-            return f"must be a {'whole ' if whole else ''}number, got {_quote(value)}"
+            return f"must be a {'whole ' if whole else ''}number, got {quote(value)}"
         if isinstance(value, float) and not math.isfinite(value):
             return f"must be a finite number, got {value}"
         if value < low:
-            return f"must be {low:g} or more, got {_quote(value)}"
-        return f"must be {high:.15g} or less, got {_quote(value)}" if value > high else ""
+            return f"must be {low:g} or more, got {quote(value)}"
+        return f"must be {high:.15g} or less, got {quote(value)}" if value > high else ""
 
     return check
 
@@ -77,10 +80,10 @@ def _number(low: float, high: float, whole: bool) -> Check:
 def _text(limit: int = 4096) -> Check:
     def check(value: Any) -> str:
         if not isinstance(value, str):
-            return f"must be text, got {_quote(value)}"
+            return f"must be text, got {quote(value)}"
         if len(value) > limit:
             return f"must be at most {limit} characters, got {len(value)}"
-        return _text_fault(value)
+        return text_fault(value)
 
     return check
 
@@ -89,30 +92,30 @@ def _one_of(names: tuple[str, ...], empty: bool = False) -> Check:
     def check(value: Any) -> str:
         if (empty and value == "") or value in names:
             return ""
-        return f"must be one of {', '.join(names)}, got {_quote(value)}{suggest(value, names)}"
+        return f"must be one of {', '.join(names)}, got {quote(value)}{suggest(value, names)}"
 
     return check
 
 
 def _id(value: Any) -> str:
     if not isinstance(value, str):
-        return f"must be text, got {_quote(value)}"
-    return "" if value == "" or is_id(value) else f"must be {ID_RULE}, got {_quote(value)}"
+        return f"must be text, got {quote(value)}"
+    return "" if value == "" or is_id(value) else f"must be {ID_RULE}, got {quote(value)}"
 
 
 def _flag(value: Any) -> str:
-    return "" if isinstance(value, bool) else f"must be true or false, got {_quote(value)}"
+    return "" if isinstance(value, bool) else f"must be true or false, got {quote(value)}"
 
 
 def _texts(value: Any) -> str:
     if not isinstance(value, list):
-        return f"must be a list of texts, got {_quote(value)}"
+        return f"must be a list of texts, got {quote(value)}"
     if len(value) > MAX_ITEMS:
         return f"holds {len(value)} texts, the limit is {MAX_ITEMS}"
     for position, item in enumerate(value):
         if not isinstance(item, str):
-            return f"item {position} must be text, got {_quote(item)}"
-        if fault := _text_fault(item):
+            return f"item {position} must be text, got {quote(item)}"
+        if fault := text_fault(item):
             return f"item {position} {fault}"
     return ""
 
@@ -124,15 +127,15 @@ def _argv(value: Any) -> str:
 
 def _text_map(value: Any) -> str:
     if not isinstance(value, dict):
-        return f"must map names to texts, got {_quote(value)}"
+        return f"must map names to texts, got {quote(value)}"
     if len(value) > MAX_ITEMS:
         return f"holds {len(value)} names, the limit is {MAX_ITEMS}"
     for key, item in value.items():
-        if not isinstance(key, str) or not key or _text_fault(key):
-            return f"has a bad name {_quote(key)}"
+        if not isinstance(key, str) or not key or text_fault(key):
+            return f"has a bad name {quote(key)}"
         if not isinstance(item, str):
-            return f"{key} must be text, got {_quote(item)}"
-        if fault := _text_fault(item):
+            return f"{key} must be text, got {quote(item)}"
+        if fault := text_fault(item):
             return f"{key} {fault}"
     return ""
 
@@ -144,7 +147,7 @@ def _labels(value: Any) -> str:
         return f"holds {len(value)} labels, the limit is {MAX_LABELS}"
     long = next((key for key, item in value.items() if len(key) > 256 or len(item) > MAX_LABEL), None)
     what = f"names have at most 256 characters and their texts {MAX_LABEL}"
-    return "" if long is None else f"{_quote(long)} is too long: {what}"
+    return "" if long is None else f"{quote(long)} is too long: {what}"
 
 
 def _program(value: Any) -> str:
@@ -166,62 +169,29 @@ def _env(value: Any) -> str:
 
 def _amounts(value: Any) -> str:
     if not isinstance(value, dict):
-        return f"must map names to whole numbers, got {_quote(value)}"
+        return f"must map names to whole numbers, got {quote(value)}"
     check = _number(0, LARGE, whole=True)
     for key, item in value.items():
         if not isinstance(key, str) or not is_id(key):
-            return f"has a bad name {_quote(key)}: {ID_RULE}"
+            return f"has a bad name {quote(key)}: {ID_RULE}"
         if fault := check(item):
             return f"{key} {fault}"
     return ""
 
 
 def _document(value: Any) -> str:
-    return "" if isinstance(value, dict) else f"must be an object, got {_quote(value)}"
-
-
-def _plain(value: Any, depth: int = 0) -> str:
-    """Whether a value packs and travels as JSON: the hub keeps `metadata` without knowing what it means."""
-    if value is None or isinstance(value, bool):
-        return ""
-    if isinstance(value, str):
-        return _text_fault(value)
-    if isinstance(value, int):
-        return "" if -(2**63) <= value < 2**64 else f"holds {_quote(value)}, which does not fit into 64 bits"
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else f"holds {value}, which JSON cannot spell"
-    if depth >= MAX_DEPTH:
-        return f"is nested deeper than {MAX_DEPTH} levels"
-    if isinstance(value, list):
-        return next((fault for item in value if (fault := _plain(item, depth + 1))), "")
-    if isinstance(value, dict):
-        if bad := next((key for key in value if not isinstance(key, str) or _text_fault(key)), None):
-            return f"has a bad name {_quote(bad)}"
-        return next((fault for item in value.values() if (fault := _plain(item, depth + 1))), "")
-    return f"holds {_quote(value)}, which is not a JSON value"
+    return "" if isinstance(value, dict) else f"must be an object, got {quote(value)}"
 
 
 def _metadata(value: Any) -> str:
     if fault := _document(value):
         return fault
-    if _more_than(value, MAX_METADATA_VALUES):
+    if has_more_than(value, MAX_METADATA_VALUES):
         return f"holds more than {MAX_METADATA_VALUES} values, the limit"
-    if fault := _plain(value):
+    if fault := plain_fault(value):
         return fault
     size = len(msgspec.msgpack.encode(value))
     return f"takes {size} bytes, the limit is {MAX_METADATA_BYTES}" if size > MAX_METADATA_BYTES else ""
-
-
-def _more_than(value: Any, most: int) -> bool:
-    """Whether a document holds more values than that; looks at no more of them."""
-    count, front = 1, [value]
-    while front and count <= most:
-        item = front.pop()
-        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
-        count += len(inner)
-        if count <= most:
-            front.extend(inner)
-    return count > most
 
 
 def _conditions(value: Any) -> str:
@@ -229,7 +199,7 @@ def _conditions(value: Any) -> str:
     if not fault and len(value) > MAX_CONDITIONS:
         return f"holds {len(value)} conditions, the limit is {MAX_CONDITIONS}"
     if not fault and (long := next((item for item in value if len(item) > MAX_LABEL + 300), "")):
-        return f"condition {_quote(long)} is longer than any label"
+        return f"condition {quote(long)} is longer than any label"
     return fault or next((problem for item in value if (problem := condition_problem(item))), "")
 
 
@@ -237,7 +207,7 @@ def _blob(value: Any) -> str:
     return (
         ""
         if isinstance(value, bytes)
-        else f"must be bytes (only over the client channel), got {_quote(value)}"
+        else f"must be bytes (only over the client channel), got {quote(value)}"
     )
 
 
@@ -272,8 +242,12 @@ def _needs(value: Any) -> str:
     return ""
 
 
+def _retries(value: Any) -> str:
+    return "" if isinstance(value, dict) else _TRIES(value)
+
+
 def _objects(value: Any) -> str:
-    return "" if isinstance(value, list) else f"must be a list of objects, got {_quote(value)}"
+    return "" if isinstance(value, list) else f"must be a list of objects, got {quote(value)}"
 
 
 def _indices(value: Any) -> str:
@@ -286,6 +260,12 @@ def _indices(value: Any) -> str:
     return ""
 
 
+_TRIES = _number(0, 10**6, whole=True)
+_RETRIES: dict[str, Check] = {
+    "code": _TRIES,
+    "oom": _one_of((BIGGER,), empty=True),
+    "node": _one_of((ELSEWHERE,), empty=True),
+}
 _ARRAY: dict[str, Check] = {
     "first": _number(0, LARGE, whole=True),
     "last": _number(-1, LARGE, whole=True),
@@ -304,7 +284,12 @@ _HEALTH: dict[str, Check] = {
     "readiness": _text(),
     "interval_secs": _number(0.1, 86400, whole=False),
 }
-_NESTED: dict[str, dict[str, Check]] = {"array": _ARRAY, "device": _DEVICE, "health_check": _HEALTH}
+_NESTED: dict[str, dict[str, Check]] = {
+    "array": _ARRAY,
+    "device": _DEVICE,
+    "health_check": _HEALTH,
+    "retries": _RETRIES,
+}
 FIELDS: dict[str, Check] = {
     "id": _id,
     "type": _one_of(POOLS),
@@ -344,7 +329,7 @@ FIELDS: dict[str, Check] = {
     "expected_runtime_s": _number(0, 10**12, whole=False),
     "deadline": _moment,
     "scheduling_timeout_s": _number(0, 10**10, whole=False),
-    "retries": _number(0, 10**6, whole=True),
+    "retries": _retries,
     "losses": _number(0, 10**6, whole=True),
     "at_most_once": _flag,
     "overlap": _one_of(OVERLAPS),
@@ -445,7 +430,7 @@ def _laid_problems(raw: Mapping[str, Any]) -> list[Problem]:
     card_ask = next((name for name in _CARD_ASKS if asks_for(raw, name)), "")
     if raw.get("gpu_backend") != "cpu" or not card_ask:
         return _joint_problems(raw)
-    what = f"is cpu, but {card_ask} asks for {_quote(raw[card_ask])}"
+    what = f"is cpu, but {card_ask} asks for {quote(raw[card_ask])}"
     return [*_joint_problems(raw), Problem("gpu_backend", what)]
 
 
@@ -500,6 +485,10 @@ def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]
     if raw.get("overlap") == "fenced":
         what = "calls of a function cannot be fenced: use at_most_once, or a command"
         problems.append(Problem("overlap", what))
+    retries = raw.get("retries")
+    if isinstance(retries, dict) and (retries.get("oom") or retries.get("node")):
+        what = "of a function are a number: oom and node are rules for a command, which has an attempt of its own"
+        problems.append(Problem("retries", what))
     what = "goes with a command: a function is called in a process that is there"
     problems += [Problem(field, what) for field in ("prolog", "epilog") if raw.get(field)]
     return problems
@@ -547,6 +536,9 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
         given["after"] = [str(read_need(text)) for text in given["after"]]
     if given.get("at_most_once"):
         given["retries"] = given["losses"] = 0
+    if isinstance(given.get("retries"), dict):
+        rules = _nested(Retries, given["retries"])
+        given["retries"] = rules if rules.oom or rules.node else rules.code
     return JobSpec(**given)
 
 
@@ -564,26 +556,5 @@ def _nested(kind: Callable[..., Any], raw: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
-def _text_fault(value: str) -> str:
-    if "\0" in value:
-        return "holds a NUL character, which no program can be given"
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return "holds a lone surrogate, which is not valid UTF-8"
-    return ""
-
-
 def _field_name(field: Any) -> str:
-    return field[:MAX_SUGGEST_LENGTH] if isinstance(field, str) else _quote(field)
-
-
-def _quote(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:
-        # Python refuses to spell whole numbers of thousands of digits.
-        text = "a number of thousands of digits"
-    except RecursionError:
-        text = "something nested too deep"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return field[:MAX_SUGGEST_LENGTH] if isinstance(field, str) else quote(field)

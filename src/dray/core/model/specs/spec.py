@@ -32,6 +32,8 @@ POOLS = ("batch", "service")
 ANY_TYPE = "auto"
 DEVICE_KINDS = ("cpu", "gpu", "tpu")
 OVERLAPS = ("allowed", "fenced")
+# What a rule of `retries` may say, beside the number of `code`.
+BIGGER, ELSEWHERE = "bigger", "elsewhere"
 FOREVER_NS = 2**63 - 1
 MAX_NODES = 4096
 MAX_TASKS = 10**7
@@ -87,6 +89,16 @@ class ArraySpec(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.indices:
             return len(spread_indices(self.indices))
         return max(0, (self.last - self.first) // self.step + 1)
+
+
+class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What follows a failure, by what it was: `code` further tries after the program's own; `oom` and `node` say what
+    is done instead about a card whose memory was too small (`bigger`) and about a fault of the machine (`elsewhere`).
+    """
+
+    code: int = 0
+    oom: str = ""
+    node: str = ""
 
 
 class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -153,7 +165,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     expected_runtime_s: float = 0
     deadline: str = ""
     scheduling_timeout_s: float = 0
-    retries: int = 0
+    retries: int | Retries = 0
     losses: int = DEFAULT_LOSSES
     at_most_once: bool = False
     overlap: str = "allowed"
@@ -181,6 +193,11 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def task_count(self) -> int:
         """How many tasks the job has when it is submitted."""
         return self.array.count if self.array is not None else self.node_count
+
+    @property
+    def rules(self) -> Retries:
+        """What follows a failure; a plain number speaks of every kind of failure."""
+        return Retries(self.retries) if isinstance(self.retries, int) else self.retries
 
     @property
     def numbered(self) -> bool:
@@ -226,4 +243,15 @@ def spec_document(spec: JobSpec) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(spec, builtin_types=(bytes,))
     for field, default in ALWAYS_SENT.items():
         document.setdefault(field, default)
+    return document
+
+
+def told_spec(spec: JobSpec) -> dict[str, Any]:
+    """A spec as the worker that runs it is told: in the words of the first version, and without what is not its
+    business. Whom the hub tells of a job may be as good as a password.
+    """
+    document = spec_document(spec)
+    document.pop("notify_to", None)
+    if "retries" in document:
+        document["retries"] = spec.rules.code
     return document

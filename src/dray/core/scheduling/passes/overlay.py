@@ -49,10 +49,10 @@ class Overlay:
                 self.tell_keeper(job, spot)
             return spots
         if not self.watch.of_row:
-            return self.placer.place(job.shape, count, job.id)
+            return self.placer.place(job.shape, count, job.id, job.blamed)
         # One by one: what a keeper lets in changes what it lets in next.
         spots = []
-        while len(spots) < count and (found := self.placer.place(job.shape, 1, job.id)):
+        while len(spots) < count and (found := self.placer.place(job.shape, 1, job.id, job.blamed)):
             spots += found
             self.tell_keeper(job, found[0])
         return spots

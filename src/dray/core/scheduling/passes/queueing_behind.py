@@ -79,7 +79,8 @@ def may_queue(state: State, job: Job) -> bool:
     gates = state.parties.all[job.party].gates
     if job.barred or any(isinstance(gate, PaceGate) for gate in gates) or is_spent(state, job):
         return False
-    if state.reservations:
+    if state.reservations or job.outgrown_bytes or job.blamed:
+        # What runs of it may stand where nothing more of it should.
         return False
     spec = unpack_spec(job.spec)
     return not spec.at_most_once and spec.overlap != "fenced"

@@ -116,6 +116,21 @@ class Walk:
             self._strike(entry, row, variant, owner)
             entry = -1
 
+    def take_beside(self, row: int, most: int, owner: str) -> list[Spot]:
+        """The same, and on this worker only where no other has room."""
+        self._catch_up()
+        place = row if self._place_of is None else self._place_of.get(row, -1)
+        if place < 0:
+            return self.take(most, owner)
+        entries = [variant * self._span + place for variant in range(len(self._asks))]
+        kept = self._keys[entries]
+        self._keys[entries] = -1
+        if self._current in entries:
+            self._current = -1
+        found = self.take(most, owner)
+        self._keys[entries] = kept
+        return found or self.take(most, owner)
+
     def muster(self, owner: str, avoided: set[int]) -> list[Spot] | None:
         """Find distinct workers for a whole gang, one member each; None where there are not enough."""
         self._catch_up()

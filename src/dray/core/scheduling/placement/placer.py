@@ -70,11 +70,16 @@ class Placer:
 
     # --- the face that a pass sees ------------------------------------------------------------------------------------
 
-    def place(self, shape: int, count: int, owner: str = "") -> list[Spot]:
-        """Claim room for up to `count` tasks; fewer means that there is no more room."""
+    def place(self, shape: int, count: int, owner: str = "", avoid: str = "") -> list[Spot]:
+        """Claim room for up to `count` tasks; fewer means that there is no more room.
+
+        The worker named in `avoid` is used only where no other has room.
+        """
         hint = self.hints.get(shape)
         if hint is not None and not self._hint_holds(shape, hint):
             return []
+        if avoid:
+            return self._place_beside(self.state.columns.row_of.get(avoid, -1), shape, count, owner)
         walk: Walk | PlainWalk | None = None
         if hint is None and self.sticky and not self.rooms.guards:
             walk = self._plain_walk(shape, owner)
@@ -87,6 +92,12 @@ class Placer:
             more = walk.take(count - len(spots), owner)
             if not more:
                 break
+            spots += more
+        return spots
+
+    def _place_beside(self, row: int, shape: int, count: int, owner: str) -> list[Spot]:
+        walk, spots = self.walk(shape, owner), list[Spot]()
+        while len(spots) < count and (more := walk.take_beside(row, count - len(spots), owner)):
             spots += more
         return spots
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dray.sim.faults.mutants.mutants import Edit, Mutant
 
 _CONTROL = "dray.core.lifecycle.happenings.edits:"
+_REVISIONS = "dray.core.lifecycle.tasks.revisions:"
 _JOBS = "dray.core.lifecycle.tasks.jobs:"
 _RESULTS = "dray.core.lifecycle.tasks.results:"
 _TIMERS = "dray.core.lifecycle.timers:"
@@ -76,7 +77,7 @@ CONTROL = (
     _one(
         "edit-keeps-shape",
         "An edited job holds what it asked for before.",
-        _CONTROL + "reshape",
+        _REVISIONS + "_reshape",
         "state.shapes.take(asks_of_packed(packed))",
         "state.shapes.take(state.asks(before))",
     ),
@@ -90,7 +91,7 @@ CONTROL = (
     _one(
         "edit-miscounts-queue",
         "A job that moves to another queue is still counted in the old one.",
-        _CONTROL + "edited",
+        _REVISIONS + "revise",
         "state.backlog.count(job.queue, -job.waiting)",
         "pass",
     ),

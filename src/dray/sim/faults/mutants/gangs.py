@@ -115,8 +115,8 @@ GANGS = (
         "gang-failure-charged-by-member",
         "A generation that fails is charged to the task that failed alone.",
         _GANGS + "_judge",
-        "retries.charge_failure(job, first, tasks)",
-        "retries.charge_failure(job, first, tasks[breaker.index : breaker.index + 1])",
+        "retries.after_failure(state, job, first, breaker, tasks)",
+        "retries.after_failure(state, job, first, breaker, tasks[breaker.index : breaker.index + 1])",
     ),
     _one(
         "gang-loss-free",

@@ -160,6 +160,7 @@ SHOWN_BY: dict[str, int] = {
     "ok-and-fail-swapped": 3,
     "edit-keeps-shape": 3,
     "requeue-charged": 7,
+    "outgrown-card-again": 43,
     "quota-forgets-the-pass": 3,
     "amounts-ignored": 109,
     "hard-budget-ignored": 38,

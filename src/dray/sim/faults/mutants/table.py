@@ -18,6 +18,7 @@ _BUILD = "dray.hub.engine.projection:build_projection"
 _INBOUND = "dray.hub.workers.inbound:"
 _COMMANDS = "dray.hub.decisions.commands:"
 _RESULTS = "dray.core.lifecycle.tasks.results:"
+_REVISIONS = "dray.core.lifecycle.tasks.revisions:"
 _RETRIES = "dray.core.lifecycle.holding.retries:"
 _CANCELS = "dray.core.lifecycle.happenings.cancels:"
 _JOBS = "dray.core.lifecycle.tasks.jobs:"
@@ -169,8 +170,8 @@ RESULTS = (
         "failure-not-charged",
         "A failure does not use up a retry.",
         _RESULTS + "conclude",
-        "retries.charge_failure(job, task, (task,))",
-        "retries.charge_failure(job, task, ())",
+        "retries.after_failure(state, job, task, attempt, (task,))",
+        "retries.after_failure(state, job, task, attempt, ())",
     ),
     _one(
         "one-retry-less",
@@ -178,6 +179,13 @@ RESULTS = (
         _RETRIES + "is_last_failure",
         "failures > job.retries",
         "failures >= job.retries",
+    ),
+    _one(
+        "outgrown-card-again",
+        "A job that ran out of GPU memory asks for the same card again.",
+        _REVISIONS + "outgrow",
+        "ask_beyond(job.spec, vram_bytes)",
+        "job.spec",
     ),
     _one(
         "one-loss-less",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from typing import NamedTuple, Protocol
 
@@ -18,6 +19,11 @@ MOST_UNSTARTED, STORM_MS = 16, 10_000
 NEVER_MS = 1 << 60
 # What everything says that fails because of the machine that it runs on.
 BROKEN = "No space left on device"
+OUTGROWN = "torch.OutOfMemoryError: CUDA out of memory."
+# The variable by which a task says how much GPU memory it takes.
+NEED = "NEED_GB"
+# Of these none is kept because it shows a rare bug: those stay as they were.
+SIZED_WORLDS = (0.299, 0.412)
 
 
 class Execution(msgspec.Struct):
@@ -52,6 +58,18 @@ class Execution(msgspec.Struct):
     def job_id(self) -> str:
         """The job it belongs to."""
         return (split_task_id(self.task_id) or (self.task_id, -1))[0]
+
+
+def has_sizes(seed: int) -> bool:
+    """Whether in this world some cards are smaller than others, and some work too large for them."""
+    return SIZED_WORLDS[0] < random.Random(f"card sizes 989 of {seed}").random() < SIZED_WORLDS[1]  # chance
+
+
+def card_gb(seed: int, worker: str) -> int:
+    """How much memory each card of a worker has."""
+    return (
+        random.Random(f"cards of {worker} in {seed}").choice([16, 24, 80]) if has_sizes(seed) else 80
+    )  # chance
 
 
 class Behaviour(NamedTuple):

@@ -18,7 +18,7 @@ from dray.agent.supervisor.attempts.attempt import give_back
 from dray.agent.supervisor.attempts.followers import Followers
 from dray.core.model.specs.resources import WHOLE
 from dray.sim.faults.nodes.runner import RunnerHost
-from dray.sim.faults.nodes.runs import BROKEN, NEVER_MS, Behaviour, CallRuns, Execution, Runs
+from dray.sim.faults.nodes.runs import BROKEN, NEED, NEVER_MS, OUTGROWN, Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world.world import World
 
 PORT = 29_500
@@ -69,6 +69,7 @@ class Supervisor:
         self._world, self._name, self._machine, self._runs, self._behave = world, name, machine, runs, behave
         self.journal_id, self.boot_id = f"{machine}-journal-1", f"{machine}-boot-1"
         self.full = self.childless = self.broken = False
+        self.card_gb = 0
         self._stalled = False
         self._unread: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.denied: set[str] = set()
@@ -245,6 +246,9 @@ class Supervisor:
         elif record.uid not in self.followers:
             self.tell({"ev": "accepted", "uids": [record.uid]})
 
+    def _is_outgrown(self, launch: Launch) -> bool:
+        return bool(launch.devices) and int(launch.spec.env.get(NEED, 0)) > self.card_gb
+
     def _intend(self, life: int, record: Record) -> None:
         """The intent to start is safe before the process exists: between the two the supervisor may die."""
         if life == self.life and record.phase == "accepted":
@@ -262,7 +266,8 @@ class Supervisor:
         limit = None if launch.limit_s is None else round(launch.limit_s * 1000)
         lease = None if launch.lease_s is None else round(launch.lease_s * 1000)
         behaviour, grace = self._behave(launch.spec.id), round(launch.grace_s * 1000)
-        if self.broken:
+        words = BROKEN if self.broken else OUTGROWN if self._is_outgrown(launch) else ""
+        if words:
             behaviour = Behaviour(1 + behaviour.duration_ms % 300, "failed", 1, behaviour.heeds_term)
         execution = Execution(
             launch.spec.id,
@@ -280,7 +285,7 @@ class Supervisor:
         self._runs.begin(execution)
         heard_ms = renewed_ms or launch.heard_ms or self._world.now_ms
         process = Process(execution, behaviour, limit, grace, lease, heard_ms)
-        process.words = BROKEN if self.broken else ""
+        process.words = words
         self.processes[launch.uid] = process
         self.tell({"ev": "started", "items": [{"uid": launch.uid, "pid": 1, "started_at": 1.0}]})
         self._world.at(behaviour.duration_ms, self._finish, process, behaviour.state, "")

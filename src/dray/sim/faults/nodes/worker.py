@@ -17,7 +17,7 @@ from dray.agent.decide.machine import Effect, Launch, Machine, Refuse, Supervise
 from dray.core.model.capability import Capability, Device
 from dray.core.model.units import GB
 from dray.sim.faults.nodes.hub import HubNode
-from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, NoCalls, Runs
+from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, NoCalls, Runs, card_gb
 from dray.sim.faults.nodes.supervisor import Supervisor
 from dray.sim.faults.world.network import Connection, Message, Weather
 from dray.sim.faults.world.world import World
@@ -50,6 +50,7 @@ class WorkerNode:
         self.supervisor = Supervisor(world, name, self.machine_name, runs, behave, callers)
         self.slots, self.service_slots = world.rng.randint(1, 3), world.rng.randint(0, 1)
         self.cards = world.rng.choice([0, 0, 1, 2, 4])
+        self.card_gb = self.supervisor.card_gb = card_gb(world.seed, name)
         self.licences = random.Random(f"licences {world.seed} {name}").choice([0, 1, 2])  # chance, no secret
         runs.slots[self.machine_name, "batch"] = self.slots
         runs.slots[self.machine_name, "service"] = self.service_slots
@@ -84,10 +85,10 @@ class WorkerNode:
         )
         self._young.clear()
         self._hub_of.clear()
-        self.machine.capability = capability_with(self.cards)
+        self.machine.capability = capability_with(self.cards, self.card_gb)
         self.machine.resources = {"licence": self.licences}
         self.machine.devices = tuple(
-            Device(index=index, model="H100", vram_bytes=80 * GB) for index in range(self.cards)
+            Device(index=index, model="H100", vram_bytes=self.card_gb * GB) for index in range(self.cards)
         )
         self._attach()
         self._dial(0)
@@ -449,12 +450,17 @@ class WorkerNode:
             self.supervisor.renew(round(1000 * request["age_s"]))
 
 
-def capability_with(cards: int) -> Capability:
+def capability_with(cards: int, each_gb: int = 80) -> Capability:
     """A machine of four cores and some cards."""
     if not cards:
         return Capability(cpu_count=4, memory_gb=16)
     return Capability(
-        gpu_backend="nvidia", gpu_count=cards, gpu_type="H100", vram_gb=80 * cards, cpu_count=4, memory_gb=16
+        gpu_backend="nvidia",
+        gpu_count=cards,
+        gpu_type="H100",
+        vram_gb=each_gb * cards,
+        cpu_count=4,
+        memory_gb=16,
     )
 
 

@@ -8,16 +8,18 @@ from typing import Any
 from dray.core.lifecycle.state.timings import Rules
 from dray.errors import NoSpace
 from dray.sim.faults.nodes.hub import HubNode
-from dray.sim.faults.nodes.runs import Behaviour
+from dray.sim.faults.nodes.runs import NEED, Behaviour, has_sizes
 from dray.sim.faults.people.policies import Site
 from dray.sim.faults.people.steering import Steering
 from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.watches.larger_cards import SHARED_NAME
 from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
 
 PATIENCE_MS = 4000
 DOOMED = "doomed"
 GANG_WORLDS, GANG_SHARE = 0.5, 0.5
+SIZED_SHARE = 0.6
 
 
 class Clients:
@@ -34,6 +36,7 @@ class Clients:
         # Drawn apart, so that a world without gangs is what it always was.
         self._array_draw = random.Random(f"arrays of {world.seed}")
         self._gang_draw = random.Random(f"gangs of {world.seed}")
+        self._memory_draw = random.Random(f"memory of {world.seed}")
         self._has_gangs = self._gang_draw.random() < GANG_WORLDS
         for number in range(world.size.jobs):
             world.at(
@@ -92,7 +95,23 @@ class Clients:
         if rng.random() < 0.3:
             # Without an id of its own only the key keeps a retry from making a second job.
             spec["name"] = spec.pop("id")
+        if (
+            has_sizes(self._world.seed)
+            and "node_count" not in spec
+            and self._memory_draw.random() < SIZED_SHARE
+        ):
+            self._draw_memory(spec)
         return spec
+
+    def _draw_memory(self, spec: dict[str, Any]) -> None:
+        """Work that may be too large for the cards it gets, with rules for that; some of it has a name with others."""
+        draw = self._memory_draw
+        spec["gpu_count"], spec["scheduling_timeout_s"] = 1, 400
+        spec["env"] = {NEED: str(draw.choice([0, 20, 20, 40, 100]))}
+        spec["retries"] = {"code": spec["retries"], "oom": draw.choice(["", "bigger", "bigger"])}
+        spec["retries"]["node"] = draw.choice(["", "elsewhere"])
+        if "id" in spec and draw.random() < 0.5:
+            spec["name"] = f"{SHARED_NAME}{draw.choice([1, 2])}"
 
     def _draw_gang(self, spec: dict[str, Any]) -> None:
         """A world may have too few machines of one backend: then it ends as unschedulable."""

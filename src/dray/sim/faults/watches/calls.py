@@ -124,7 +124,7 @@ class CallWatch:
         runs = self._runs.of_task.get(task_id, [])
         if task is not None and task.failures > len(runs):
             self._world.fail(f"call {task_id} is charged {task.failures} failures for {len(runs)} runs")
-        if row is not None and row.state == "failed" and row.no <= spec.retries:
+        if row is not None and row.state == "failed" and row.no <= spec.rules.code:
             self._world.fail(f"call {task_id} failed for good at try {row.no}, with {spec.retries} retries")
         lanes = [(run, store.find_attempt(run.uid)) for run in runs if not run.stranger]
         starts = [run for run, lane in lanes if lane is not None and lane.started]

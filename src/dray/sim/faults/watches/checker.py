@@ -24,6 +24,7 @@ from dray.sim.faults.nodes.hub_life import HubLife, SimSession
 from dray.sim.faults.nodes.runs import Runs
 from dray.sim.faults.watches.gangs import GangWatch
 from dray.sim.faults.watches.kept_keys import find_misjudged
+from dray.sim.faults.watches.larger_cards import LargerCardWatch
 from dray.sim.faults.watches.overdue import find_overdue, find_stale, find_unasked, find_unstopped
 from dray.sim.faults.watches.policy import PolicyWatch
 from dray.sim.faults.watches.quarantines import QuarantineWatch
@@ -56,6 +57,7 @@ class Account(msgspec.Struct):
     held: dict[str, None] = {}
     edited: dict[str, int] = {}
     calls: dict[str, int] = {}
+    outgrown: dict[str, int] = {}
 
     def copy(self) -> Account:
         """As it stands now, for a backup."""
@@ -100,6 +102,7 @@ class Checker:
         self.gangs.shared_names = self.shared_names
         self._policy, self._rooms = PolicyWatch(world), RoomWatch(world)
         self._quarantines = QuarantineWatch(world)
+        self._larger_cards = LargerCardWatch(world)
         self.calls: CallFacts | None = None
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
@@ -184,6 +187,7 @@ class Checker:
         self._policy.committed(life, touched, fresh)
         self._rooms.committed(life, fresh)
         self._quarantines.committed(life, touched, fresh)
+        self._larger_cards.committed(life, touched, fresh, self.account.outgrown)
         for attempt in touched:
             if not attempt.phase.live and attempt.phase is not Phase.LOST:
                 self._over_ms.setdefault((attempt.worker, attempt.uid), self._world.now_ms)

@@ -1,0 +1,104 @@
+"""A job's spec is replaced while it waits or runs: by a person's edit, or because a larger card is needed.
+
+No line is searched for an entry: one that no longer stands is skipped where it is (see `scheduling.ordering`), and the
+job joins the line where it now belongs, with its number and so its age. The surprising rule: what runs of a job goes on
+under its new shape, since a restart would find it so; a change of shape while something runs never changes what that
+holds.
+"""
+
+from __future__ import annotations
+
+from dray.core.lifecycle.holding import attempts, dependencies, lessons, receipts
+from dray.core.lifecycle.state.effects import Effect
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks import jobs
+from dray.core.model.records.records import Job
+from dray.core.model.specs.larger import ask_beyond
+from dray.core.model.specs.resources import asks_of_packed
+from dray.core.model.specs.spec import TIERS, JobSpec, unpack_spec
+from dray.core.model.units import parse_moment
+
+
+def outgrow(state: State, job: Job, vram_bytes: int, clock: Clock) -> list[Effect]:
+    """Cards with so much memory were too small for a job: it asks for larger ones, and so will the next of its name."""
+    effects = revise(state, job, ask_beyond(job.spec, vram_bytes), job.after, clock)
+    job.outgrown_bytes, job.outgrown_by = vram_bytes, job.id
+    lessons.learn(state, job, vram_bytes, clock)
+    return effects
+
+
+def revise(state: State, job: Job, packed: bytes, after: tuple[str, ...], clock: Clock) -> list[Effect]:
+    """Replace a job's spec and what it waits for, and let it stand where it belongs now."""
+    spec, was_barred = unpack_spec(packed), job.barred
+    was_limited_to, waited_ms, timeout_ms = job.limit, job.waiting_since_ms, job.timeout_ms
+    was_promised_as = job.queue, job.shape
+    state.backlog.count(job.queue, -job.waiting)
+    job.original = job.original or job.spec
+    _reshape(state, job, packed)
+    _take_over(job, spec)
+    attempts.change_party(state, job)
+    effects = receipts.close(state, job, "rolled_back", clock)
+    if (job.queue, job.shape) != was_promised_as:
+        _give_up_promise(state, job, clock)
+    job.lost_after_ms = round(spec.lost_after_s * 1000) or jobs.default_lost_after_ms(state, spec)
+    state.backlog.count(job.queue, job.waiting)
+    if job.after != after:
+        dependencies.withdraw(state, job)
+        job.after = after
+        dependencies.register(state, job)
+    state.touched.jobs[job.id] = None
+    if not job.barred:
+        jobs.join_all(state, job, clock)
+        if not was_barred and job.timeout_ms == timeout_ms:
+            # It waited before and waits on: only a release, or another timeout, starts the scheduling timeout anew.
+            job.waiting_since_ms = waited_ms
+            jobs.arm_wait(state, job)
+        if job.limit != was_limited_to:
+            state.backlog.wake(job.shape)
+    return effects
+
+
+def _give_up_promise(state: State, job: Job, clock: Clock) -> None:
+    """Let go of what was reserved for a job as it was: each queue keeps room for one of its own, and for what it asks.
+
+    Whether it is protected as it is now, its new queue says.
+    """
+    due = job.id in state.unprotected
+    state.unprotected.pop(job.id, None)
+    for queue, kept in list(state.reservations.items()):
+        if kept.job_id == job.id:
+            del state.reservations[queue]
+            # Room that was kept is there for others now, and nobody else will say so.
+            state.columns.roomier.update(dict.fromkeys(spot[1] for spot in kept.spots))
+            due = True
+    if due:
+        state.watched[job.id] = 0
+        state.set_timer(clock.now_ms, "protect", job.id)
+
+
+def _take_over(job: Job, spec: JobSpec) -> None:
+    """Bring the fields that a job's record keeps of its spec in line with a new one."""
+    job.name, job.queue, job.priority, job.tier = spec.name, spec.queue, spec.priority, spec.job_tier
+    job.limit = spec.array.limit if spec.array else 0
+    job.retries, job.losses_allowed = spec.rules.code, spec.losses
+    job.timeout_ms = round(spec.scheduling_timeout_s * 1000)
+    job.limit_ms = round(spec.limit_s * 1000)
+    job.plugin = spec.plugin
+    job.ranked = spec.priority != TIERS[spec.job_tier].priority
+    job.expected_ms = round(spec.expected_runtime_s * 1000)
+    job.deadline_ms = parse_moment(spec.deadline) if spec.deadline else 0
+
+
+def _reshape(state: State, job: Job, packed: bytes) -> None:
+    """Give a job the shape of its new spec; the lines of a shape that nobody has any more go with it."""
+    before, job.spec = job.shape, packed
+    job.shape = state.shapes.take(asks_of_packed(packed))
+    if job.shape != before:
+        waiting = (state.tasks[job.id, index].last_uid for index in state.requeued_of.get(job.id, ()))
+        for uid in (*state.live_of.get(job.id, ()), *waiting):
+            if (attempt := state.attempts.get(uid)) is not None:
+                attempt.shape = job.shape
+    if state.shapes.release(before):
+        for key in list(state.backlog.of_shape.get(before, ())):
+            state.backlog.remove_bucket(key)
