@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ def feed(site: Cluster, token: str) -> Iterator[list[dict[str, Any]]]:
     seen: list[dict[str, Any]] = []
     connection = HTTPConnection("127.0.0.1", site.port, timeout=60)
     connection.request("GET", "/api/v1/events", headers={"Authorization": f"Bearer {token}"})
+    line = connection.sock
     answer = connection.getresponse()
     assert answer.status == 200
 
@@ -49,13 +51,14 @@ def feed(site: Cluster, token: str) -> Iterator[list[dict[str, Any]]]:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             seen.extend(json.loads(line[5:]) for line in answer if line.startswith(b"data:"))
 
-    thread = threading.Thread(target=read, daemon=True)
+    thread = threading.Thread(target=read)
     thread.start()
     try:
         yield seen
     finally:
-        if connection.sock is not None:
-            connection.sock.close()
+        # To close it would wait for the thread, which waits for the next sign of life.
+        line.shutdown(socket.SHUT_RDWR)
+        thread.join()
         answer.close()
         connection.close()
 

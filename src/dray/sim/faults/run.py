@@ -201,13 +201,13 @@ class History:
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
-        """Faults for a while, then calm until everything has ended."""
+    def run(self, calm_ms: int = CALM_MS) -> Outcome:
+        """Faults for a while, then calm until everything has ended, for so long at most."""
         world = self.world
         while world.now_ms < world.size.span_ms and world.step():
             pass
         self._calm()
-        deadline = world.now_ms + CALM_MS
+        deadline = world.now_ms + calm_ms
         while world.now_ms < deadline and world.step():
             if world.steps % 20 == 0 and self._over():
                 break

@@ -16,10 +16,12 @@ from dray.sim.faults.mutants.mutants import Mutant, applied
 from dray.sim.faults.mutants.shy import SHOWN_BY
 from dray.sim.faults.run import History, Outcome
 from dray.sim.faults.shrinking import shrink
-from dray.sim.faults.world.world import LARGE, SMALL, Size
+from dray.sim.faults.world.world import CALM_MS, LARGE, SMALL, Size
 
 SIZES: dict[str, Size] = {"small": SMALL, "large": LARGE}
 LAST_LINES = 25
+# Sound small worlds are over within twenty minutes of calm: what a planted bug has stuck after an hour stays so.
+HUNT_CALM_MS = 3600 * 1000
 # Above all that were ever chosen by hand, and small enough for any reader of JSON.
 FRESH_FROM, FRESH_TO = 10**9, 2**53
 
@@ -64,11 +66,11 @@ def draw_first(seeds: int) -> int:
     return random.SystemRandom().randrange(FRESH_FROM, FRESH_TO - seeds)
 
 
-def judge(seed: int, size: str, skipped: Iterable[int] = ()) -> Verdict:
+def judge(seed: int, size: str, skipped: Iterable[int] = (), calm_ms: int = CALM_MS) -> Verdict:
     """Live through one history and say how it went."""
     history = History(seed, SIZES[size], frozenset(skipped))
     try:
-        outcome = history.run()
+        outcome = history.run(calm_ms)
     except Exception as failure:  # noqa: BLE001  # whatever broke in there is what this is for
         return Verdict(seed, None, f"{type(failure).__name__}: {failure}", history.world.story)
     return Verdict(seed, outcome, "", history.world.story)
@@ -92,7 +94,7 @@ def hunt(mutant: Mutant, first: int, most: int) -> Verdict | None:
     with applied(mutant):
         shown = [SHOWN_BY[mutant.name]] if mutant.name in SHOWN_BY else []
         for seed in (*shown, *range(first, first + most)):
-            verdict = judge(seed, "small")
+            verdict = judge(seed, "small", calm_ms=HUNT_CALM_MS)
             if verdict.problem:
                 return verdict
     return None
