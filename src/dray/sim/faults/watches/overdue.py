@@ -163,6 +163,8 @@ def _unconfirmed(life: HubLife, runs: Runs) -> Iterator[str]:
         patience_ms = SHORT_SLACK_MS + (0 if attempt.accepted_at_ms else state.rules.accept_ms)
         if session is None or asked_ms < session.connection.began_ms:
             continue
+        if life.heard_ms.get(attempt.worker, 0) < asked_ms:
+            continue  # it says nothing at all: the answer to its registration was lost, and it has yet to dial again
         if now_ms - max(asked_ms, runs.reads_from_ms.get(session.connection.owner, 0)) < patience_ms:
             continue
         ends = [run.ended_ms for run in runs.of_task.get(state.spell(attempt), ()) if run.uid == uid]

@@ -101,10 +101,12 @@ class QuarantineWatch:
         if not fresh or now_ms - self._since_ms <= window_ms + SLACK_MS:
             # Judged when something fails; and what was just put back may know of failures that nobody saw here.
             return
+        # Of several failures of one job in a row the first may be the one that is remembered.
+        surely_ms = window_ms - state.rules.at_once_ms - SLACK_MS
         recent = {
             job_id: work[0]
             for job_id, (at_ms, work) in self._named.get(worker.id, {}).items()
-            if now_ms - at_ms <= window_ms - SLACK_MS and self._fails_here_alone(worker.id, work)
+            if now_ms - at_ms <= surely_ms and self._fails_here_alone(worker.id, work)
         }
         first_ms = state.now_ms - window_ms
         goes_on = any(state.attempts[uid].started_ms >= first_ms for uid in state.held.get(worker.id, ()))

@@ -105,7 +105,8 @@ class RoomWatch:
                 worker = state.columns.worker_of[row]
                 if worker == attempt.worker and not self._offers.is_gone(kept, worker):
                     held = [state.attempts[uid] for uid in state.held[worker]]
-                    lasting = [other for other in held if _end_ms(state, other) > kept.start_ms]
+                    # A promise may have been made before one of these had begun, and counts on its limit from then on.
+                    lasting = [one for one in held if _end_ms(state, one) - _delay_ms(one) > kept.start_ms]
                     others = _expected(state, worker, kept.start_ms, job.id)
                     part = state.asks(job.shape)[variant], devices
                     self._check_beside(state, attempt, lasting, part, others, kept)
@@ -537,6 +538,10 @@ def _end_ms(state: State, attempt: Attempt) -> int:
     if attempt.phase is Phase.STOPPING:
         return min(limit_ms, attempt.cancel_ms + round(attempt.grace_s * 1000))
     return limit_ms
+
+
+def _delay_ms(attempt: Attempt) -> int:
+    return max(0, attempt.started_ms - attempt.assigned_ms) if attempt.started_ms else 0
 
 
 def _limit_ms(state: State, attempt: Attempt) -> int:
