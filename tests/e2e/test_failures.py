@@ -42,6 +42,7 @@ def test_an_array_s_failures_are_told_by_their_causes(site: Cluster) -> None:
     assert f"out of GPU memory (2 tasks, the first is {job_id}/0)" in told
     assert f"own code ({job_id}/1)" in told
     assert "epoch 1" in told
+    assert f"then: dray requeue --failed {job_id}" in told, "most tasks of an array need not run again"
     (line,) = [line for line in site.dray("tasks", job_id).out.splitlines() if line.startswith(f"{job_id}/2")]
     assert "out of GPU memory" in line
     assert site.job(job_id)["verdict"] is None

@@ -39,7 +39,7 @@ KINDS = {
     "host_memory": Kind("out of host memory", "ask for more (--mem), or let the program hold less at a time"),
     "gpu_memory": Kind(
         "out of GPU memory",
-        "ask for a card with more memory (--vram), or use a smaller batch: {again}{vram}",
+        "ask for a card with more memory (--vram), or use a smaller batch: {larger}",
     ),
     "time_limit": Kind("time limit", "give it longer (--time), or save on stop so that the next try goes on"),
     "person": Kind("stopped by a person", "nothing is wrong with it; for another run: {again}"),

@@ -77,13 +77,15 @@ def verdict_document(verdict: Verdict | None, job: Job, attempt: Attempt | None 
     if verdict is None:
         return None
     index = attempt.index if attempt is not None and job.numbered else -1
+    # Of an array most tasks went well, as a rule: what failed is enough.
+    again = "requeue --failed" if job.numbered and not job.gang else "submit --from"
     names = {
         "job": job.id,
         "task": task_id(job.id, index),
         "worker": attempt.worker if attempt else "",
         # A function is not in the record as something that could be submitted: its program has it.
-        "again": "call it again" if job.calls else f"dray submit --from {job.id}",
-        "vram": " with vram=SIZE" if job.calls else " --vram SIZE",
+        "again": "call it again" if job.calls else f"dray {again} {job.id}",
+        "larger": "call it again with vram=SIZE" if job.calls else f"dray submit --from {job.id} --vram SIZE",
     }
     return {
         "kind": verdict.kind,
