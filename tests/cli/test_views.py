@@ -372,3 +372,16 @@ def test_cores_and_cards_stand_beside_what_was_asked_for_too():
     unseen = {"devices": [0], "usage": {"wall_s": 100, "gpu_s": None, "gpu_seen_s": 0}}
     assert "how busy its GPUs were is not known" in draw_job({**job, "attempts": [unseen]})
     assert "in the mean" not in draw_job({**job, "attempts": [unseen]})
+
+
+def test_run_time_is_the_process_s_also_where_its_end_was_heard_of_later(job):
+    """An agent that was away for a minute tells of an end then; how long the process ran it knows."""
+    began, heard = "2026-01-01T10:00:00.000Z", "2026-01-01T10:01:20.000Z"
+    attempt = {"no": 1, "worker": "w1", "phase": "succeeded", "started_at": began, "ended_at": heard}
+    ended = job("j", state="succeeded", started_at=began, ended_at=heard)
+    ended |= {"attempts": [attempt | {"usage": {"wall_s": 20.3}}]}
+    shown = draw_job(ended)
+    assert "(ran 20s)" in shown
+    assert "1m20s" not in shown + draw_jobs([ended], 300, NOW)
+    # Of one whose worker does not say it, the hub's own clock is all there is.
+    assert "(ran 1m20s)" in draw_job(ended | {"attempts": [attempt]})

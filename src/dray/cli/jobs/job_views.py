@@ -18,6 +18,7 @@ from dray.cli.base.render import (
     local_time,
     paint,
     seconds_between,
+    short_span,
     span_between,
     terminal_width,
 )
@@ -96,13 +97,12 @@ def _task_row(task: Document, now: datetime | None) -> list[str]:
         f"{end} {code}" if end == "code" and code is not None else end or "-",
         str(task.get("worker") or "-"),
         str(len(task.get("attempts") or [])),
-        span_between(task.get("started_at"), task.get("ended_at"), now) or "-",
+        _tell_run(task, now) or "-",
         last if ended else tell_progress(task),
     ]
 
 
 def _job_row(job: Document, now: datetime | None, times: bool) -> list[str]:
-    run = span_between(job.get("started_at"), job.get("ended_at"), now)
     return [
         str(job.get("id", "")),
         str(job.get("name") or "-"),
@@ -111,7 +111,7 @@ def _job_row(job: Document, now: datetime | None, times: bool) -> list[str]:
         str(job.get("queue") or "-"),
         str(job.get("priority", 0)),
         local_time(job.get("submitted_at")) if times else span_between(job.get("submitted_at"), None, now),
-        run or "-",
+        _tell_run(job, now) or "-",
         _count_tasks(job),
         str(job.get("worker") or "-"),
         tell_detail(job),
@@ -197,7 +197,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("workload", str(job.get("workload") or "")),
         ("submitted", local_time(job.get("submitted_at"))),
         ("started", _tell_time(job.get("started_at"), job.get("submitted_at"), "waited")),
-        ("ended", _tell_time(job.get("ended_at"), job.get("started_at"), "ran")),
+        ("ended", _tell_end(job)),
         ("worker", str(job.get("worker") or "")),
         ("tried again", _tell_retries(job)),
         ("learned", clean(str(job.get("learned") or ""))),
@@ -225,6 +225,19 @@ def _tell_time(at: str | None, since: str | None, word: str) -> str:
         return ""
     span = span_between(since, at)
     return f"{local_time(at)}{f' ({word} {span})' if span else ''}"
+
+
+def _tell_end(job: Document) -> str:
+    span = _tell_run(job)
+    return f"{local_time(job['ended_at'])}{f' (ran {span})' if span else ''}" if job.get("ended_at") else ""
+
+
+def _tell_run(document: Document, now: datetime | None = None) -> str:
+    """How long a job or task ran: what had one try, as its process did, whose end may have been heard of much later."""
+    tries = document.get("attempts") or []
+    if len(tries) == 1 and document.get("ended_at") and (tries[0].get("usage") or {}).get("wall_s"):
+        return short_span(_ran_s(tries[0]))
+    return span_between(document.get("started_at"), document.get("ended_at"), now)
 
 
 def _tell_retries(document: Document) -> str:
@@ -367,7 +380,7 @@ def draw_attempts(attempts: Sequence[Document]) -> str:
             str(attempt.get("phase") or "-"),
             ",".join(map(str, attempt.get("devices") or [])) or "-",
             local_time(attempt.get("started_at")) or "-",
-            span_between(attempt.get("started_at"), attempt.get("ended_at")) or "-",
+            short_span(_ran_s(attempt)) if attempt.get("started_at") else "-",
             _tell_attempt_end(attempt),
         ]
         for attempt in attempts
