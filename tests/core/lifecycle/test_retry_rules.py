@@ -251,3 +251,14 @@ def test_tasks_of_an_array_avoid_the_machine_as_long_as_others_have_room() -> No
         cluster.run(uid)
         cluster.end(uid)
     assert cluster.job().state is JobState.SUCCEEDED
+
+
+def test_what_ended_under_the_old_ask_is_written_as_its_job_s_though_another_shape_has_its_number(
+    sizes: Cluster,
+) -> None:
+    sizes.submit(gpu_count=1, vram_per_gpu_bytes=10 * GB, retries=LEARNS)
+    uid, before = sizes.current(), sizes.job().shape
+    fail(sizes, OOM)
+    sizes.submit("other", cpu_milli=500)
+    assert sizes.job("other").shape == before
+    assert sizes.state.ask(sizes.attempt(uid)).gpus == 1

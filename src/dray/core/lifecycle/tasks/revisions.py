@@ -96,8 +96,9 @@ def _reshape(state: State, job: Job, packed: bytes) -> None:
     job.shape = state.shapes.take(asks_of_packed(packed))
     if job.shape != before:
         waiting = (state.tasks[job.id, index].last_uid for index in state.requeued_of.get(job.id, ()))
-        for uid in (*state.live_of.get(job.id, ()), *waiting):
-            if (attempt := state.attempts.get(uid)) is not None:
+        # What has just ended has yet to be written: by then the number it had may be that of another shape.
+        for uid in (*state.live_of.get(job.id, ()), *waiting, *state.touched.attempts):
+            if (attempt := state.attempts.get(uid)) is not None and attempt.job_id == job.id:
                 attempt.shape = job.shape
     if state.shapes.release(before):
         for key in list(state.backlog.of_shape.get(before, ())):

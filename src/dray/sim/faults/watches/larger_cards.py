@@ -21,7 +21,9 @@ SHARED_NAME = "shared-"
 
 def find_tried(state: State, attempt: Attempt) -> int:
     """The largest card of an attempt, in bytes."""
-    worker = state.workers[attempt.worker]
+    worker = state.workers.get(attempt.worker)
+    if worker is None:
+        return 0  # removed in the same turn
     cards = card_table(worker.capability, worker.devices)
     return max((card.vram_bytes for card in cards if card.index in attempt.devices), default=0)
 
