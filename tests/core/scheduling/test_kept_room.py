@@ -9,7 +9,7 @@ from tests.core.harness import Cluster
 from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.lifecycle.state.events import AttemptEnded, AttemptSaved
 from dray.core.model.capability import Slots
-from dray.core.model.policies.policy import PlacementPolicy, PreemptionPolicy, Queue
+from dray.core.model.policies.policy import Pace, Pacing, PlacementPolicy, PreemptionPolicy, Queue
 from dray.core.scheduling.claims.reservations import end_ms
 
 BANDS = Queue(order="priority", ageing_s=0, protect_after_s=10)
@@ -221,3 +221,25 @@ def test_a_task_with_little_of_its_limit_left_leaves_more_beside_a_promise(clust
     cluster.turn(AttemptEnded("w1", stopped), AttemptEnded("w1", over))
     assert cluster.attempt(cluster.current("again")).limit_ms == 700_000
     assert cluster.current("third")
+
+
+def test_who_may_start_again_takes_the_room_that_is_kept_for_it_though_its_like_found_none(
+    cluster: Cluster,
+) -> None:
+    """Another of the same shape was kept out of that room: the shape counts as one that fits nowhere."""
+    bands = {"default": Queue(order="priority", ageing_s=0, protect_after_s=10_000)}
+    slowly = Pacing(starts=(Pace(user="bob", per_minute=1),))
+    cluster.rule(queues=bands, preemption=PreemptionPolicy(min_run_s=0), pacing=slowly)
+    cluster.join("w1", credit=100, batch=1, cpus=8)
+    victim = run(cluster, "victim")
+    cluster.submit("owner", user="bob", priority=5, cpu_milli=4000)
+    assert cluster.attempt(victim).cancel == "preempted"
+    cluster.join("w2", credit=100, batch=1, cpus=2)
+    run(cluster, "first", user="bob", priority=9, cpu_milli=1000)
+    cluster.advance(2)
+    cluster.submit("like", priority=1, cpu_milli=4000)
+    cluster.end(victim, "preempted")
+    assert not cluster.current("owner"), "bob has had his start of this minute"
+    assert not cluster.current("like")
+    cluster.advance(58)  # no look at either is due just then
+    assert cluster.current("owner")

@@ -25,7 +25,7 @@ def policy_changed(state: State, event: PolicyChanged, clock: Clock) -> list[Eff
 
 def gate_due(state: State, event: GateDue, clock: Clock) -> list[Effect]:
     """Look again at the lines behind a gate."""
-    state.backlog.open(event.gate)
+    state.open_gate(event.gate)
     return []
 
 

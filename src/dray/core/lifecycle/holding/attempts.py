@@ -256,7 +256,7 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
         if charge and isinstance(gate, QuotaGate):
             state.enter("meter", gate.key, gate.meter_after(charge, now_ms))
         if sign < 0:
-            state.backlog.open(gate.key)
+            state.open_gate(gate.key)
 
 
 def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> None:
@@ -278,7 +278,7 @@ def count_anew(state: State, attempt: Attempt) -> None:
         attempt.assigned_ms = now_ms
     for gate in party.gates:
         # It has used less than was counted: a budget may have room again.
-        state.backlog.open(gate.key)
+        state.open_gate(gate.key)
     state.touched.attempts[attempt.uid] = None
 
 
@@ -299,7 +299,7 @@ def change_party(state: State, job: Job) -> None:
             for gate in party.gates:
                 gate.hold(sign, gate.measure(ask), attempt.assigned_ms, state.now_ms)
     for gate in before.gates:
-        state.backlog.open(gate.key)
+        state.open_gate(gate.key)
 
 
 def adoptable(state: State, attempt: Attempt) -> bool:

@@ -139,13 +139,17 @@ class Backlog:
         self.gated[key] = gate
         self.behind.setdefault(gate, {})[key] = None
 
-    def open(self, gate: str) -> None:
-        """Look again at the lines behind a gate."""
+    def open(self, gate: str) -> list[BucketKey]:
+        """Look again at the lines behind a gate; gives those that are left out still, since their shape has no room."""
         self.opens.pop(gate, None)
+        parked = []
         for key in self.behind.pop(gate, ()):
             del self.gated[key]
-            if not self.parked.get(key.shape, False):
+            if self.parked.get(key.shape, False):
+                parked.append(key)
+            else:
                 self.wake(key.shape)
+        return parked
 
     def park(self, shape: int, full: bool) -> None:
         """Leave a shape out of passes until a worker it could use gains room.

@@ -62,7 +62,7 @@ RULES = (
         "gate-never-opens",
         "Nobody looks at the lines behind a gate when what held it shut has ended.",
         _ATTEMPTS + "account",
-        "state.backlog.open(gate.key)",
+        "state.open_gate(gate.key)",
         "pass",
     ),
     _one(
