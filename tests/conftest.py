@@ -36,7 +36,7 @@ RunningHub.popen = warm.Popen
 warm.spare_the_disk()
 
 # Tests of processes wait as long as they compute: with so many workers more than cores, no core does.
-EXTRA_WORKERS = 3
+EXTRA_WORKERS = 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
