@@ -192,7 +192,7 @@ def test_show_of_a_job_and_of_a_task(hub, capfd):
     ]
     assert main(["show", "a"]) == 0
     text = capfd.readouterr().out
-    for part in ("ended as", "exit code 3", "2 A100 GPUs with 80 GB", "python 'my train.py'", "0,1"):
+    for part in ("ended as", "exit code 3", "2 A100 GPUs with 80G", "python 'my train.py'", "0,1"):
         assert part in text
     assert main(["show", "a/3"]) == 0
     text = capfd.readouterr().out

@@ -67,11 +67,15 @@ def test_memory_of_a_machine_is_one_number_on_every_face(lab: Cluster) -> None:
         lab.dray("why", "wide").out,
         lab.dray("plan", "--vram", "96G", "--", "true").out,
     ]
+    lab.submit("true", id="late", memory_bytes=600 << 30, scheduling_timeout_s=0.1)
+    error = lab.wait_state("late", "unschedulable")["error"]
+    assert "512G" in error
     for text in cards:
-        assert re.search(r"\b80 ?GB?\b", text), text
-    # What the same bytes are in the other base.
+        assert re.search(r"\b80G\b", text), text
+    # What the same bytes are in the other base, and in another spelling.
     others = "549|550|476|74\\.5|85\\.9"
-    assert not [face for face, text in faces.items() if re.search(rf"\b(?:{others})[0-9.]* ?G", text)]
+    all_of_it = (*faces.values(), *cards, error, lab.dray("top").out, lab.dray("status").out)
+    assert not [text for text in all_of_it if re.search(rf"\b(?:{others})[0-9.]* ?G|[0-9] GB", text)]
     lab.dray("cancel", "large", "wide")
 
 

@@ -48,12 +48,12 @@ def test_a_larger_card_is_asked_for_and_the_next_job_of_the_name_knows(lab: Clus
     assert [attempt["worker"] for attempt in job["attempts"]] == [SMALL, LARGE], job
     assert job["spec"]["retries"] == {"oom": "bigger", "node": "elsewhere"}
     assert (job["failures"], job["losses"], job["outgrown"], job["edited"]) == (0, 0, 1, False)
-    own = "asks for cards of more than 16 GB because it ran out of GPU memory there"
+    own = "asks for cards of more than 16G because it ran out of GPU memory there"
     assert job["learned"] == own
     shown = lab.dray("show", "first").out
     assert own in shown
     assert "1 on a larger card" in shown
-    assert "asks for cards of more than 16 GB" in lab.dray("why", "first").out
+    assert "asks for cards of more than 16G" in lab.dray("why", "first").out
 
     learned = own.replace("because it", "because job first")
     asks = ("-J", "train", "-G", "1", "--retries", "oom=bigger,code=1", "--", "sh", "-c", SCRIPT)
@@ -80,9 +80,7 @@ def test_where_no_card_is_larger_it_fails_and_says_so(lab: Cluster) -> None:
             job.result(DEADLINE_S)
     document = lab.job(job.id)
     assert len(document["attempts"]) == 1
-    assert (
-        f"ran out of GPU memory on {LARGE} (a card of 24 GB), and no worker known here" in document["error"]
-    )
+    assert f"ran out of GPU memory on {LARGE} (a card of 24G), and no worker known here" in document["error"]
     assert document["verdict"]["kind"] == "gpu_memory"
     assert "no worker known here that suits it has a larger card" in lab.dray("why", job.id).out
 

@@ -116,6 +116,12 @@ def test_python_keeps_nothing_back_of_what_it_prints(site: Cluster) -> None:
     job_id = site.submit("python3", "-c", KILLED)
     site.wait_state(job_id, "failed")
     wait_for(lambda: site.logs(job_id) == b"before the end\n", "what was printed before the kill is there")
+    array = site.submit("python3", "-c", KILLED, array={"last": 1})
+    site.wait_state(array, "failed")
+    wait_for(
+        lambda: all(site.logs(array, task=index) == b"before the end\n" for index in (0, 1)),
+        "so it is of each task of an array",
+    )
     buffered = site.submit("python3", "-c", KILLED, env={"PYTHONUNBUFFERED": ""})
     site.wait_state(buffered, "failed")
     assert site.logs(buffered) == b"", "the job's own word counts"

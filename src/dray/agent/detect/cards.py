@@ -29,8 +29,3 @@ class Cards(msgspec.Struct, frozen=True, omit_defaults=True):
 
     cards: list[Card] = []
     notes: list[str] = []
-
-
-def format_gb(size_bytes: int) -> str:
-    """Sizes for people, in the 10⁹ bytes that the protocol counts in."""
-    return f"{size_bytes / 1e9:.1f} GB"

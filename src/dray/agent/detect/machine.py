@@ -16,9 +16,10 @@ from typing import TypeVar
 
 import msgspec
 
-from dray.agent.detect.cards import Card, Cards, format_gb
+from dray.agent.detect.cards import Card, Cards
 from dray.agent.detect.names import shorten_model
 from dray.core.model.capability import BACKENDS, Capability, Device, GpuInfo
+from dray.core.model.units import format_vram
 
 _Result = TypeVar("_Result")
 _PREFERENCE = ("nvidia", "metal", "vulkan")
@@ -46,7 +47,7 @@ def detect(allow_software_vulkan: bool = False, backend: str | None = None) -> D
     if cards:
         notes.append(
             f"machine: offers {capability.gpu_count} × {capability.gpu_type or 'no healthy card'} by {chosen}, "
-            f"{format_gb(sum(card.vram_bytes for card in cards if card.healthy))} VRAM"
+            f"{format_vram(sum(card.vram_bytes for card in cards if card.healthy))} VRAM"
         )
     devices = [_to_device(card) for card in cards]
     return Detected(

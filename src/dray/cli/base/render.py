@@ -66,11 +66,6 @@ def has_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def format_vram(value: float) -> str:
-    """Memory of a card as `--vram` counts it: 80G is 80·10⁹ bytes, and an "80 GB" card has it."""
-    return f"{value / 1e9:.4g}G"
-
-
 def clean(text: str) -> str:
     """Make text from others safe to print on one line."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "·" for letter in text)

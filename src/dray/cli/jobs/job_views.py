@@ -13,7 +13,6 @@ from dray.cli.base.render import (
     clean,
     draw_pairs,
     draw_table,
-    format_vram,
     has_colour,
     local_time,
     paint,
@@ -23,7 +22,7 @@ from dray.cli.base.render import (
     terminal_width,
 )
 from dray.cli.jobs.preemption_views import tell_note
-from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S, format_bytes, format_seconds
+from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S, format_bytes, format_seconds, format_vram
 
 Document = Mapping[str, Any]
 JOB_COLUMNS = (
@@ -369,7 +368,7 @@ def _tell_gpus(spec: Document) -> str:
     share = spec.get("gpu_milli") or 0
     amount = f"{share / 1000:g} of a" if share else str(count)
     text = f"{amount} {f'{kind} ' if kind else ''}GPU{'s' if count > 1 and not share else ''}"
-    return f"{text} with {vram / 1e9:g} GB" if vram else text
+    return f"{text} with {format_vram(vram)}" if vram else text
 
 
 def draw_attempts(attempts: Sequence[Document]) -> str:

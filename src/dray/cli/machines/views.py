@@ -10,7 +10,6 @@ from dray.cli.base.render import (
     clean,
     draw_pairs,
     draw_table,
-    format_vram,
     has_colour,
     local_time,
     paint,
@@ -18,7 +17,7 @@ from dray.cli.base.render import (
     span_between,
     terminal_width,
 )
-from dray.core.model.units import GB, format_bytes, format_seconds
+from dray.core.model.units import GB, format_bytes, format_seconds, format_vram
 
 Document = Mapping[str, Any]
 WORKER_COLUMNS = (
@@ -109,7 +108,7 @@ def _worker_row(worker: Document) -> list[str]:
         tell_state(worker),
         str(worker.get("backend") or "-"),
         tell_cards(worker),
-        f"{worker['vram_gb']:g}G" if worker.get("vram_gb") else "-",
+        format_vram(worker["vram_gb"] * GB) if worker.get("vram_gb") else "-",
         f"{worker['cpu_count']:g}" if worker.get("cpu_count") else "?",
         _tell_memory(worker) or "?",
         f"{used}/{total}",
@@ -180,7 +179,7 @@ def _in_brackets(text: str) -> str:
 
 
 def _tell_vram(worker: Document) -> str:
-    return f"{worker['vram_gb']:g} GB in all" if worker.get("vram_gb") else ""
+    return f"{format_vram(worker['vram_gb'] * GB)} in all" if worker.get("vram_gb") else ""
 
 
 def _tell_slots(slots: Document) -> str:

@@ -13,12 +13,11 @@ from dray.cli.base.render import (
     Column,
     clean,
     draw_table,
-    format_vram,
     has_colour,
     short_span,
     terminal_width,
 )
-from dray.core.model.units import parse_seconds
+from dray.core.model.units import format_vram, parse_seconds
 from dray.errors import InvalidInput
 
 BY = ("user", "queue", "plugin", "name", "job")

@@ -221,6 +221,11 @@ def format_bytes(value: int) -> str:
     return f"{value}B"
 
 
+def format_vram(value: float) -> str:
+    """Memory of cards as `--vram` counts it: 80G is 80·10⁹ bytes, and an "80 GB" card has it."""
+    return f"{value / GB:.4g}G"
+
+
 def format_seconds(value: float) -> str:
     """Write a span for people with at most two units."""
     if value < 10:

@@ -17,7 +17,7 @@ from dray.core.model.records.worker import Worker, card_table
 from dray.core.model.specs.larger import ask_beyond, asks_beyond, least_beyond
 from dray.core.model.specs.resources import Ask, asks_of_packed
 from dray.core.model.specs.spec import unpack_spec
-from dray.core.model.units import GB
+from dray.core.model.units import format_vram
 from dray.core.model.verdicts import judge_attempt
 
 
@@ -65,11 +65,11 @@ def _take_larger(
     if not beyond and not _is_known(state, ask_beyond(job.spec, tried), least_beyond(tried)):
         charge_failure(job, task, together)
         lacks = "no worker known here that suits it has a larger card"
-        error = f"ran out of GPU memory on {worker.id} (a card of {tried / GB:.4g} GB), and {lacks}"
+        error = f"ran out of GPU memory on {worker.id} (a card of {format_vram(tried)}), and {lacks}"
         return End(JobState.FAILED, attempt.exit_class or "code", error)
     for one in together:
         one.outgrown += 1
-    why = f"out of GPU memory on a card of {tried / GB:.4g} GB, tried again on a larger one"
+    why = f"out of GPU memory on a card of {format_vram(tried)}, tried again on a larger one"
     return Again(why, outgrown_bytes=0 if beyond else tried)
 
 

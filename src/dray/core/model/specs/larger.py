@@ -10,7 +10,7 @@ import msgspec
 
 from dray.core.model.specs.resources import asks_of_packed
 from dray.core.model.specs.spec import BIGGER, JobSpec, Variant, pack_spec, unpack_spec, with_variant
-from dray.core.model.units import GB
+from dray.core.model.units import format_vram
 
 
 def least_beyond(vram_bytes: int) -> int:
@@ -49,4 +49,4 @@ def tell_outgrown(vram_bytes: int, found_by: str, own: str = "") -> str:
     if not vram_bytes:
         return ""
     who = "it" if found_by == own else f"job {found_by}"
-    return f"asks for cards of more than {vram_bytes / GB:.4g} GB because {who} ran out of GPU memory there"
+    return f"asks for cards of more than {format_vram(vram_bytes)} because {who} ran out of GPU memory there"

@@ -14,7 +14,7 @@ from dray.core.lifecycle.state.columns import Offer, pick_cards
 from dray.core.model.capability import Device
 from dray.core.model.labels import holds, label_of
 from dray.core.model.specs.resources import WHOLE, Ask, Rejection
-from dray.core.model.units import GB, format_bytes
+from dray.core.model.units import format_bytes, format_vram
 
 
 class Room(NamedTuple):
@@ -116,10 +116,14 @@ def vram(ask: Ask, room: Room) -> Rejection | None:
         or pick_cards(ask, room.cards, room.card_used) is not None
     ):
         return None
-    need = _gb(ask.vram_each_bytes or ask.vram_total_bytes) + (" per card" if ask.vram_each_bytes else "")
+    need = format_vram(ask.vram_each_bytes or ask.vram_total_bytes) + (
+        " per card" if ask.vram_each_bytes else ""
+    )
     best = sorted((card.vram_bytes for card in room.cards if card.healthy), reverse=True)
     amount = best[0] if ask.vram_each_bytes and best else sum(best[: ask.gpus])
-    return Rejection("vram", need, _gb(amount), ever=pick_cards(ask, room.cards, {}) is None, amount=amount)
+    return Rejection(
+        "vram", need, format_vram(amount), ever=pick_cards(ask, room.cards, {}) is None, amount=amount
+    )
 
 
 def cpu(ask: Ask, room: Room) -> Rejection | None:
@@ -188,10 +192,6 @@ def fits(ask: Ask, room: Room, rules: tuple[Filter, ...] = FILTERS) -> bool:
 
 def _words(room: Room) -> str:
     return room.offer.gpu_words[0] if room.offer.gpu_words else "no GPU"
-
-
-def _gb(value: int) -> str:
-    return f"{value / GB:.4g} GB"
 
 
 def _cores(milli: int) -> str:
