@@ -93,6 +93,14 @@ def test_a_fault_of_the_machine_sends_it_elsewhere(lab: Cluster) -> None:
     document = lab.job(job.id)
     assert [attempt["worker"] for attempt in document["attempts"]] == [SMALL, LARGE]
     assert (document["failures"], document["losses"]) == (0, 1)
+    assert "1 after a fault of its machine" in lab.dray("show", job.id).out
+    hopeless = lab.submit(
+        "sh", "-c", 'echo "No space left on device" >&2; exit 1', retries={"node": "elsewhere"}, losses=1
+    )
+    verdict = lab.wait_state(hopeless, "worker_failed")["verdict"]
+    assert verdict["kind"] == "node"
+    assert verdict["evidence"][0] == "No space left on device"
+    assert verdict["evidence"][-1] == "a fault of its machine ended it 2 times, 1 allowed"
 
 
 def test_rules_that_mean_nothing_are_refused_with_what_may_be_said(lab: Cluster) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import signal
 import socket
+import ssl
+import threading
+import warnings
 from pathlib import Path
 
 import pytest
+from tests.conftest import LIMIT_S
 from tests.e2e.stranger import NAME, Listener
 
 from dray.errors import InvalidConfig
-from dray.wire.reach.dialling import Stranger, Way, _check_listener, open_line
+from dray.wire.reach.dialling import Opening, Stranger, Way, _check_listener, open_line
 from dray.wire.reach.listeners import ESTABLISHED, LISTEN, _place, ask_kernel, find_owners, read_tables
 
 
@@ -164,3 +169,34 @@ def test_a_file_that_is_no_socket_is_told_and_one_that_is_gone_is_passed_by(tmp_
         open_line(Way("http://127.0.0.1:1", str(tmp_path / "hub.sock")), 5, no_trust)
     with pytest.raises(ConnectionRefusedError):
         open_line(Way("http://127.0.0.1:1", str(tmp_path / "gone")), 5, no_trust)
+
+
+async def test_a_line_that_nobody_waits_for_any_longer_is_closed() -> None:
+    """The thread that opens it goes on, and gives it to nobody."""
+    go_on, asked = threading.Event(), threading.Event()
+
+    def take_long() -> ssl.SSLContext:
+        asked.set()
+        go_on.wait(LIMIT_S)
+        return ssl.create_default_context()
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        way = Way(f"https://127.0.0.1:{listener.getsockname()[1]}")
+        waiting = asyncio.ensure_future(Opening(way, LIMIT_S, take_long).wait(asyncio.to_thread))
+        await asyncio.to_thread(asked.wait, LIMIT_S)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ResourceWarning)
+            go_on.set()
+            listener.settimeout(LIMIT_S)
+            peer, _ = await asyncio.to_thread(listener.accept)
+            with peer:
+                peer.settimeout(LIMIT_S)
+                assert await asyncio.to_thread(peer.recv, 1) == b"", "it is closed"
+        assert not [one for one in told if "unclosed" in str(one.message)], (
+            "and not only since nobody holds it"
+        )

@@ -28,11 +28,11 @@ from dray.wire.messages.worker import SUBPROTOCOL_MSGPACK
 from dray.wire.reach.dialling import (
     SOCKET_NAME,
     Line,
+    Opening,
     Trust,
     Way,
     WrongCertificate,
     check_url,
-    open_line,
     tell_broken,
 )
 from dray.wire.reach.pinned_tls import make_context
@@ -237,7 +237,7 @@ class NoHubYet(HubUnavailable):
 async def _dial(way: Way, trust: Trust) -> Line:
     """Connect to the hub and to nobody else: the token has not been sent yet."""
     try:
-        return await do_aside(open_line, way, OPEN_S, trust)
+        return await Opening(way, OPEN_S, trust).wait(do_aside)
     except (OSError, TimeoutError) as fault:
         raise HubUnavailable(f"no hub answers at {way.url}: {fault!r}") from None
 

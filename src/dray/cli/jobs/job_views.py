@@ -244,12 +244,27 @@ def _tell_retries(document: Document) -> str:
     ends: Document = document.get("tasks") or {str(document.get("state")): 1}
     kinds = (
         ("failures", "failed", "after a failure"),
-        ("losses", "worker_failed", "after a lost worker"),
+        ("losses", "worker_failed", _word_losses(document)),
         ("outgrown", "", "on a larger card"),
         ("preemptions", "", "after preemption"),
     )
     counts = [((document.get(name) or 0) - ends.get(end, 0), words) for name, end, words in kinds]
     return ", ".join(f"{count} {words}" for count, words in counts if count > 0)
+
+
+def _word_losses(document: Document) -> str:
+    """What was charged as a loss: workers that were lost, or by a rule of the job also faults of the machine."""
+    tries: Sequence[Document] = document.get("attempts") or ()
+    lost = sum(1 for one in tries if one.get("phase") == "lost")
+    faults = sum(1 for one in tries if one.get("phase") == "failed" and _kind_of(one) == "node")
+    words = ["a lost worker"] if lost or not faults else []
+    if faults and (document.get("losses") or 0) > lost:
+        words.append("a fault of its machine")
+    return f"after {' or '.join(words or ['a lost worker'])}"
+
+
+def _kind_of(attempt: Document) -> str:
+    return str((attempt.get("verdict") or {}).get("kind") or "")
 
 
 def _tell_limit(spec: Document) -> str:

@@ -20,7 +20,7 @@ from dray.client.reach.discovery import Target, trust
 from dray.client.reach.watches import Watch, Watchlist
 from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire.messages import client as wire
-from dray.wire.reach.dialling import TURN_HEADER, Line, open_line, tell_broken
+from dray.wire.reach.dialling import TURN_HEADER, Line, Opening, tell_broken
 from dray.wire.reach.refusals import read_error, read_refusal
 from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial
 
@@ -292,7 +292,7 @@ class Channel:
 
 async def _open(target: Target) -> Line:
     try:
-        return await asyncio.to_thread(open_line, target.way, OPEN_S, lambda: trust(target))
+        return await Opening(target.way, OPEN_S, lambda: trust(target)).wait(asyncio.to_thread)
     except RuntimeError as fault:
         # At the end of a program there are no threads to be had any more, and nobody to be told of it.
         raise HubUnavailable(f"{target.url} cannot be dialled: {fault}") from None

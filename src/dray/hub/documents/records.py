@@ -99,14 +99,17 @@ def end_verdict(job: Job, state: JobState, end: Document, newest: Attempt | None
     """The verdict on a task, or on a job of one, that has ended so: its last attempt's, where it ended as that did."""
     if not state.final or state is JobState.SUCCEEDED:
         return None
-    if newest is not None and newest.exit_class == end["exit_class"] and state is not JobState.KILLED:
-        verdict = judge_attempt(newest)
-        if verdict is not None and end["error"] not in ("", newest.error):
-            # Why it was not tried again.
-            verdict = verdict._replace(evidence=(*verdict.evidence, end["error"]))
-        return verdict_document(verdict, job, newest)
     exit_class = end["exit_class"] or ("cancelled" if state is JobState.KILLED else state.value)
-    return verdict_document(judge(exit_class, end["error"], exit_code=end["exit_code"]), job, newest)
+    ended = judge(exit_class, end["error"], exit_code=end["exit_code"])
+    if newest is None or state is JobState.KILLED:
+        return verdict_document(ended, job, newest)
+    own = judge_attempt(newest)
+    # A fault of the machine may be charged as a loss: then the attempt says which, and the end why that was the last.
+    if newest.exit_class != end["exit_class"] and (own is None or own.kind != ended.kind):
+        return verdict_document(ended, job, newest)
+    if own is not None and end["error"] not in ("", newest.error):
+        own = own._replace(evidence=(*own.evidence, end["error"]))
+    return verdict_document(own, job, newest)
 
 
 def group_failures(tasks: Sequence[Document]) -> list[Document]:

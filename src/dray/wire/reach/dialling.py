@@ -15,7 +15,8 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -101,6 +102,37 @@ def open_line(way: Way, limit_s: float | None, trust: Trust) -> Line:
     except BaseException:
         sock.close()
         raise
+
+
+class Opening:
+    """A line that a thread opens for a loop. Who stops waiting does not stop the thread: then nobody has the line,
+    and whichever of the two comes second closes it.
+    """
+
+    def __init__(self, way: Way, limit_s: float | None, trust: Trust) -> None:
+        self._asked = way, limit_s, trust
+        self._lock = threading.Lock()
+        self._line: Line | None = None
+        self._dropped = False
+
+    async def wait(self, aside: Callable[[Callable[[], Line]], Awaitable[Line]]) -> Line:
+        """The line, opened in a thread that `aside` lends; raises what `open_line` does."""
+        try:
+            return await aside(self._open)
+        except BaseException:
+            with self._lock:
+                self._dropped = True
+                if self._line is not None:
+                    self._line.sock.close()
+            raise
+
+    def _open(self) -> Line:
+        line = open_line(*self._asked)
+        with self._lock:
+            self._line = line
+            if self._dropped:
+                line.sock.close()
+        return line
 
 
 def check_url(url: str) -> None:
