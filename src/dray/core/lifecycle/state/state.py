@@ -165,10 +165,12 @@ class State:
 
     def open_gate(self, gate: str) -> None:
         """Look again at the lines behind a gate. Room that is kept for one is there, though its shape finds none."""
-        for line in self.backlog.open(gate):
+        if parked := self.backlog.open(gate):
             owners = (*self.receipts, *(kept.job_id for kept in self.reservations.values()))
-            if any(self.line_of(self.jobs[job_id]) == line for job_id in owners if job_id in self.jobs):
-                self.backlog.wake(line.shape)
+            owned = {self.line_of(self.jobs[job_id]) for job_id in owners if job_id in self.jobs}
+            for line in parked:
+                if line in owned:
+                    self.backlog.wake(line.shape)
 
     def join_party(self, job: Job) -> None:
         """Find the party that a job belongs to under the present policy."""
