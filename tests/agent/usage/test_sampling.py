@@ -18,7 +18,7 @@ from dray.agent.usage.sampling import Held, Sampler
 EVERY_S = 10.0
 # A parent whose child works, and which holds memory that both of its children share.
 BUSY = """
-import os, sys
+import os, signal, sys
 held = bytearray(b"x" * (96 << 20))
 children = []
 while len(sys.argv) > 1 and len(children) < 2 and 0 not in children:
@@ -27,7 +27,11 @@ if 0 not in children:
     sys.stdout.write("ready\\n"); sys.stdout.flush()
     if not children and os.fork() == 0:
         while os.getppid() != 1: sum(range(10000))
-sys.stdin.read()
+    for line in sys.stdin:
+        held += b"x" * (int(line) << 20)
+        sys.stdout.write("ready\\n"); sys.stdout.flush()
+# The parent's killer ends the others too: only it may read what is written to them all.
+signal.pause()
 """
 
 
@@ -80,6 +84,16 @@ def test_cores_and_memory_of_all_processes_of_an_attempt_are_summed(start, sampl
 def test_memory_that_processes_share_is_counted_once(start, sampler):
     told = sampler.look([Held("1-1", start("children").pid, ())], {}, 0.0)["1-1"]
     assert 96 << 20 < told["max_rss_bytes"] < 2 * (96 << 20)
+
+
+def test_memory_that_several_processes_take_between_two_looks_is_seen_at_the_next(start, sampler):
+    process = start("children")
+    held = [Held("1-1", process.pid, ())]
+    before = sampler.look(held, {}, 0.0)["1-1"]["max_rss_bytes"]
+    process.stdin.write(b"64\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"ready\n"
+    assert sampler.look(held, {}, 0.1)["1-1"]["max_rss_bytes"] > before + (48 << 20)
 
 
 def cards(*readings: CardReading) -> dict[int, CardReading]:

@@ -27,8 +27,9 @@ from dray.agent.usage.processes import ProcessUse, find_owners, measure_shared, 
 IDLE_BELOW, BUSY_FROM = 0.05, 0.10
 # A gap between two looks counts as so many rounds at most: nobody knows what went on meanwhile.
 MOST_ROUNDS = 3
-# Reading how pages are shared takes the kernel long where a process is large.
-SHARED_EVERY_S = 60.0
+# Reading how pages are shared takes the kernel long where a process is large: it is done again once the plain sum has
+# grown by so much (a job that fills its memory is read some 200 times in all), else after so long.
+SHARED_GROWTH, SHARED_EVERY_S = 1.05, 60.0
 MOST_CARDS = 64
 
 
@@ -43,14 +44,16 @@ class Held(NamedTuple):
 class Sum(msgspec.Struct, omit_defaults=True):
     """What one attempt has used up to the last look at it, `at` on the clock that starts with the machine.
 
-    `cpu_mark`: what its processes showed then. `idle`: by card, for how long it has been idle.
+    `cpu_mark`: what its processes showed then. `shared_at`, `shared_mark`: when it was last read how they share pages,
+    and the plain sum then. `idle`: by card, for how long it has been idle.
     """
 
     at: float
     cpu_s: float = 0
     cpu_mark: float = 0
     max_rss_bytes: int = 0
-    shared_at: float = -SHARED_EVERY_S
+    shared_at: float = 0
+    shared_mark: int = 0
     gpu_s: float = 0
     gpu_seen_s: float = 0
     max_gpu_bytes: int = 0
@@ -101,9 +104,10 @@ def _add_processes(total: Sum, processes: Sequence[ProcessUse], now: float) -> N
     if rss_bytes <= total.max_rss_bytes:
         return
     if len(processes) > 1:
-        if now - total.shared_at < SHARED_EVERY_S:
+        grown = rss_bytes >= total.shared_mark * SHARED_GROWTH
+        if not grown and now - total.shared_at < SHARED_EVERY_S:
             return
-        total.shared_at = now
+        total.shared_at, total.shared_mark = now, max(total.shared_mark, rss_bytes)
         rss_bytes = measure_shared(processes)
     total.max_rss_bytes = max(total.max_rss_bytes, rss_bytes)
 

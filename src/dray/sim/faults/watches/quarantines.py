@@ -74,6 +74,7 @@ class QuarantineWatch:
         worker, now_ms = attempt.worker, self._world.now_ms
         job = state.jobs[attempt.job_id]
         work = job.user, work_of(job)
+        before_ms = self._failed.get(worker, {}).get(attempt.job_id)
         if attempt.phase is Phase.FAILED:
             self._failed.setdefault(worker, {})[attempt.job_id] = now_ms
         if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
@@ -81,6 +82,11 @@ class QuarantineWatch:
         if attempt.phase is Phase.FAILED and attempt.error == BROKEN and not attempt.cancel:
             named = self._named.setdefault(worker, {})
             new = attempt.job_id not in named
+            at_once_ms = state.rules.at_once_ms + SLACK_MS
+            if new and before_ms is not None and now_ms - before_ms <= at_once_ms:
+                return (
+                    False  # the failure just before, which named nothing, may be the one that is remembered
+                )
             named[attempt.job_id] = now_ms, work
             return new
         self._named.pop(worker, None)
