@@ -24,7 +24,6 @@ import sys
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, AnyStr, NamedTuple
@@ -171,8 +170,11 @@ else:
 class Popen(_Base[AnyStr]):
     """As its base, which starts whatever is no command of dray or cannot be forked."""
 
+    # Where the server tells how a forked one ended; closed once it is known. Not by a finalizer: of what hangs together
+    # in a circle that would run before the `__del__` of the base, which then reads what is another's by now. Who drops
+    # a process that still runs leaves it to the base, which asks for it later.
     _status = -1
-    _close_status: Callable[[], object]
+    _forked = False
 
     def _execute_child(self, *given: Any) -> None:
         asked = _ARGUMENTS.bind(self, *given).arguments
@@ -184,7 +186,7 @@ class Popen(_Base[AnyStr]):
             return
         ends: list[int] = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
         self._status, status = os.pipe()
-        self._close_status = weakref.finalize(self, os.close, self._status)
+        self._forked = True
         cwd = os.path.abspath(os.fsdecode(asked["cwd"] or "."))
         session = bool(asked["start_new_session"])
         request = Request(module, words, env, cwd, session, passes_on=module != DRAY)
@@ -199,7 +201,7 @@ class Popen(_Base[AnyStr]):
             self._close_pipe_fds(*(asked[name] for name in names))
 
     def _internal_poll(self, *given: Any, **named: Any) -> int | None:
-        if self._status < 0:
+        if not self._forked:
             return super()._internal_poll(*given, **named)
         if self._waitpid_lock.acquire(False):
             try:
@@ -213,7 +215,7 @@ class Popen(_Base[AnyStr]):
         return self.returncode
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
-        if self._status < 0:
+        if not self._forked:
             return super()._try_wait(flags)
         waiting = select.poll()
         waiting.register(self._status, select.POLLIN)
@@ -221,7 +223,8 @@ class Popen(_Base[AnyStr]):
             return 0, 0
         told = os.read(self._status, STATUS_BYTES)
         assert told, "the server of forked commands is gone, and took how this one ended with it"
-        self._close_status()
+        os.close(self._status)
+        self._status = -1
         return self.pid, int.from_bytes(told, "big")
 
 

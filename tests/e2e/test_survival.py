@@ -6,8 +6,11 @@ import shutil
 import signal
 from collections.abc import Callable
 
+import psutil
 import pytest
 from tests.e2e.cluster import CALM, Cluster, is_alive, wait_dead, wait_for
+
+from dray.wire.reach.dialling import SOCKET_NAME
 
 
 @pytest.fixture
@@ -86,6 +89,15 @@ def test_sigterm_of_the_hub_does_not_wait_for_followers(cluster: Cluster) -> Non
     ]
     cluster.wait_running(job_id)
     wait_for(lambda: b"begun" in followers[0][1].read_bytes(), "the log is followed")
+    assert cluster.hub is not None
+    hub = psutil.Process(cluster.hub.pid)
+
+    def connected() -> int:
+        """How many programs talk to the hub through its home; the socket that listens is one more."""
+        opened = hub.net_connections("unix")
+        return sum(1 for one in opened if str(one.laddr).endswith(SOCKET_NAME)) - 1
+
+    wait_for(lambda: connected() >= len(followers), "all of them are connected")
     assert cluster.stop_hub() == 0
     assert "error" not in cluster.hub_text(), cluster.hub_text()
     assert [process.poll() for process, _ in followers] == [None] * 3

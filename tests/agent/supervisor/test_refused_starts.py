@@ -61,7 +61,7 @@ async def test_a_user_with_no_process_left_is_the_workers_trouble(rig):
     user = next((name for name in ("nobody", "daemon") if _exists(name)), "")
     if not user:
         pytest.skip("there is no other user here")
-    # Started is told of a process that is about to become the user's: only once its program speaks is it counted as his.
+    # Started is told of what is about to become the user's: only once its program speaks is it counted as his.
     rig.run(rig.task("first", "sh", "-c", "echo up; exec sleep 1000", user=user))
     await rig.await_output("first", b"up")
     before = resource.prlimit(rig.pid, resource.RLIMIT_NPROC)

@@ -48,6 +48,30 @@ def test_for_a_base_only_worker_accepted_means_started(cluster: Cluster) -> None
     assert cluster.job().state is JobState.SUCCEEDED
 
 
+def test_the_end_of_an_earlier_attempt_is_not_that_of_the_one_on_its_way(cluster: Cluster) -> None:
+    """A base-only worker names tasks, not attempts: it was told to stop one, and has not heard of the next yet."""
+    cluster.join("w1", credit=1, base=True)
+    cluster.submit()
+    uid = cluster.current()
+    killed = cluster.turn(AttemptEnded("w1", cluster.outcome(uid, "killed", named=False)))
+    assert only(killed, Ack)[0].results == {uid: "superseded"}
+    cluster.turn(AttemptAccepted("w1", "job", -1))
+    assert (cluster.job().state, cluster.attempt(uid).started) == (JobState.RUNNING, True)
+    # From here on it is its own.
+    cluster.turn(AttemptEnded("w1", cluster.outcome(uid, "killed", named=False)))
+    assert cluster.job().state is JobState.KILLED
+
+
+def test_what_a_base_only_worker_begins_when_it_is_over_is_stopped(cluster: Cluster) -> None:
+    cluster.join("w1", credit=1, base=True)
+    cluster.submit()
+    uid = cluster.current()
+    cluster.turn(AttemptEnded("w1", cluster.outcome(uid, named=False)))
+    assert cluster.job().state is JobState.SUCCEEDED
+    late = cluster.turn(AttemptAccepted("w1", "job", -1))
+    assert [(stop.uid, stop.reason) for stop in only(late, Cancel)] == [(uid, "superseded")]
+
+
 def test_credit_is_set_and_never_added(cluster: Cluster) -> None:
     cluster.join("w1", batch=8)
     for _ in range(3):

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.hub.asking import ask, wait_until
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from dray.cli.main import main
 from dray.testing.hub_process import RunningHub, _environment
@@ -128,7 +128,7 @@ def test_a_pass_that_fails_for_ever_is_left_out_and_told(hub: FaultyHub) -> None
 
     def want() -> str:
         """Be a worker that wants work, and comes back whenever it is sent away."""
-        with contextlib.suppress(ConnectionClosed, InvalidStatus), hub.worker("w1") as worker:
+        with contextlib.suppress(ConnectionClosed, InvalidHandshake), hub.worker("w1") as worker:
             worker.register()
             worker.ready()
             return worker.recv("no_work").type
@@ -144,7 +144,10 @@ def test_a_pass_that_fails_for_ever_is_left_out_and_told(hub: FaultyHub) -> None
     wait_until(lambda: hub.check("turns")["ok"])
 
     def work() -> bool:
-        with contextlib.suppress(ConnectionClosed, InvalidStatus, TimeoutError), hub.worker("w2") as worker:
+        with (
+            contextlib.suppress(ConnectionClosed, InvalidHandshake, TimeoutError),
+            hub.worker("w2") as worker,
+        ):
             worker.register()
             worker.ready()
             return bool(worker.assigned())

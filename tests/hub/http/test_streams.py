@@ -267,7 +267,8 @@ def test_a_long_poll_answers_when_the_hub_stops(site, wait_until):
     assert (reply.status, reply.json["state"]) == (200, "pending")
 
 
-def test_a_long_poll_that_nobody_reads_is_dropped(site, wait_until):
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_long_poll_that_nobody_reads_is_dropped(site, wait_until, behind):
     cancelled = threading.Event()
 
     async def wait_long(caller, job_id, wait_s=0):
@@ -278,6 +279,8 @@ def test_a_long_poll_that_nobody_reads_is_dropped(site, wait_until):
 
     site.on_loop(lambda: setattr(site.hub, "job", wait_long))
     with socket.create_connection(("127.0.0.1", site.port), timeout=60) as connection:
-        connection.sendall(plain_get(site, "/api/v1/jobs/j?wait_s=60"))
+        connection.sendall(
+            plain_get(site, "/api/v1/jobs/j?wait_s=60") + behind * plain_get(site, "/api/v1/jobs")
+        )
         wait_until(lambda: site.on_loop(lambda: len(site.server._server.server_state.tasks)) == 1)
     assert cancelled.wait(60)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dray.descriptors import file_limit
 from dray.errors import HubUnavailable, InvalidConfig
@@ -32,6 +32,7 @@ HEADER_BYTES = 64 << 10
 HEADER_S = 10.0
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
+DATE_S, ENDED_POLL_S = 1.0, 0.005
 logger = logging.getLogger("dray.hub.http.server")
 
 
@@ -145,8 +146,7 @@ class HttpServer:
         """Take no more connections, let answers finish, and break what is left at the deadline."""
         if self._running is None:
             return
-        self._server.config.timeout_graceful_shutdown = max(1, round(deadline_s))
-        self._server.should_exit = True
+        self._server.end(deadline_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s + 1):
                 await asyncio.shield(self._running)
@@ -199,12 +199,42 @@ def _tls_context(config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) 
 class _QuietServer(uvicorn.Server):
     """Leaves the signals alone: the hub decides what SIGTERM means, and stops this server itself.
 
-    Listens on a local socket as well, where what TLS is for is given: nobody else can open it.
+    Listens on a local socket as well, where what TLS is for is given: nobody else can open it. Ends when it is told to
+    and its connections are closed; the base looks for that ten times a second and waits a fifth of one in any case.
     """
 
     def __init__(self, config: uvicorn.Config, local: socket.socket | None) -> None:
         super().__init__(config)
         self._local = local
+        self._ending, self._deadline_s = asyncio.Event(), 0.0
+
+    def end(self, deadline_s: float) -> None:
+        """Take no more connections, and let answers finish until the deadline."""
+        self._deadline_s = deadline_s
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # which writes the date that answers bear
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_S):
+                    await self._ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listening in (*self.servers, *(sockets or ())):
+            listening.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while state.connections or state.tasks:  # noqa: ASYNC110 - the base's sets tell nobody that they are empty
+                    await asyncio.sleep(ENDED_POLL_S)
+                for server in self.servers:
+                    await server.wait_closed()
+        except TimeoutError:
+            for task in state.tasks:
+                task.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -225,7 +255,8 @@ class _QuietServer(uvicorn.Server):
 
 class _BoundedProtocol(HttpToolsProtocol):
     """Adds what this parser lacks: a limit on the size of headers, on the time they take, on connections and on readers
-    that do not read, and a way to break off.
+    that do not read, a way to break off, and word of the end to a request with others behind it: the base tells only
+    the last one that came.
 
     The size is counted on what arrived while headers are unfinished, because the parser itself gathers a header of any
     length before it hands it over.
@@ -234,6 +265,8 @@ class _BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base class does
         super().connection_made(transport)
         self._pending = 0
+        self._latest: RequestResponseCycle | None = None
+        self._earlier: list[RequestResponseCycle] = []
         self._timer: asyncio.TimerHandle | None = None
         self._reader = ReaderWatch(self.loop, transport)
         self._await_headers()
@@ -245,6 +278,10 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._reader.resumed()
         self.config.connections.leave(self.transport)
         super().connection_lost(exc)
+        for cycle in self._earlier:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -270,7 +307,10 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_came()
+        if self._latest is not None and not self._latest.response_complete:
+            self._earlier = [*(cycle for cycle in self._earlier if not cycle.response_complete), self._latest]
         super().on_headers_complete()
+        self._latest = self.cycle
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

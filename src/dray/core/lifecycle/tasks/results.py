@@ -63,6 +63,9 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
         attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
         state.touched.attempts[attempt.uid] = None
     if not moved:
+        if not event.uid and not attempt.phase.live:
+            # A peer that names no attempts begins what is over: nobody would answer for it, nor keep its time limit.
+            effects.append(Cancel(event.worker, state.spell(attempt), attempt.uid, "superseded", 0))
         return effects
     attempt.address, attempt.ports = event.address, event.ports
     effects.append(
@@ -141,6 +144,14 @@ def ended(state: State, event: AttemptEnded, clock: Clock) -> list[Effect]:
     attempt = find(state, event.worker, outcome.job_id, outcome.index, outcome.uid)
     if attempt is None:
         return [LookUp(event.worker, outcome.job_id, outcome.index, outcome.uid)]
+    if (
+        not outcome.uid
+        and outcome.state == "killed"
+        and attempt.phase is Phase.ASSIGNED
+        and not attempt.cancel
+    ):
+        # A peer that names no attempts was told to stop an earlier one of the same task: this is how that one ended.
+        return [Ack(event.worker, "job_result", {attempt.uid: "superseded"})]
     verdict, effects = record(state, attempt, outcome, clock)
     return [Ack(event.worker, "job_result", {attempt.uid: verdict}), *effects]
 
