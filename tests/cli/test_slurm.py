@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from dray.cli.asks.slurm import OPTIONS
+from dray.cli.asks.slurm_options import OPTIONS
 from dray.cli.main import COMMANDS, ELSEWHERE, main
 
 SCRIPT = """#!/bin/bash -e

@@ -53,7 +53,7 @@ class SubmitCommand(HubCommand):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             # Here, since only who types what there is not waits for it.
-            from dray.cli.asks.slurm import hint_of
+            from dray.cli.asks.slurm_options import hint_of
 
             if hint := hint_of(error.option_name):
                 raise click.UsageError(f"No such option: {error.option_name}. {hint}", ctx) from None
@@ -84,7 +84,7 @@ def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, An
 
 def _read_script(words: Sequence[str], flags: Mapping[str, Any]) -> Asks:
     """The job of a batch script, flags winning over it; what of it has no meaning here is told."""
-    from dray.cli.asks.batch_script import place_problems, read_script, slurm_variables
+    from dray.cli.asks.slurm_scripts import place_problems, read_script, slurm_variables
 
     path = Path(words[0])
     script = read_script(path, list(words[1:]))
@@ -235,6 +235,6 @@ def _is_batch_script(word: str) -> bool:
     if not os.path.isfile(word):
         return False
     # Here, since a plain submit does without.
-    from dray.cli.asks.batch_script import is_batch_script
+    from dray.cli.asks.slurm_scripts import is_batch_script
 
     return is_batch_script(word)

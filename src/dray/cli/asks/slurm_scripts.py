@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from dray.cli.asks.fields import JobFileError, refuse_file
 from dray.cli.asks.flags import KEPT_VARIABLES
-from dray.cli.asks.slurm import LONG_OF, OPTIONS
+from dray.cli.asks.slurm_options import LONG_OF, OPTIONS
 from dray.core.model.units import MAX_RUNTIME_S, format_seconds, parse_gpus
 from dray.errors import InvalidInput, Problem
 

@@ -1,6 +1,6 @@
 """Slurm's habits: the options of sbatch and its commands, and what each is called here.
 
-Nothing but the table: scripts are read by `cli.asks.batch_script`, and what is typed on a command line gets a hint.
+Nothing but the table: scripts are read by `cli.asks.slurm_scripts`, and what is typed on a command line gets a hint.
 """
 
 from __future__ import annotations
