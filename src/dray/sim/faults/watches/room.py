@@ -63,7 +63,7 @@ class RoomWatch:
         state = life.state
         self._offers.look(state)
         # Here too: a turn whose request is put back is not looked at before the next, which may undo what stood there.
-        self._release_promises(state)
+        self._release_promises(life)
         for attempt in fresh:
             self._check_capacity(state, attempt)
             self._check_reserved(state, attempt)
@@ -385,15 +385,17 @@ class RoomWatch:
         # One that was let go for no good reason may not come back later than it was.
         mine = {key: kept for key, kept in self._promises.items() if key[:2] == (life.number, regime)}
         self._promises = mine
-        self._release_promises(state)
+        self._release_promises(life)
         self._promises |= promises
         return found
 
-    def _release_promises(self, state: State) -> None:
+    def _release_promises(self, life: HubLife) -> None:
+        # Those of another hub go with it: they speak of the rows of its own table.
+        state = life.state
         self._promises = {
             key: kept
             for key, kept in self._promises.items()
-            if self._binds(state, kept) and _is_as_promised(state, key)
+            if key[0] == life.number and self._binds(state, kept) and _is_as_promised(state, key)
         }
 
     def find_idle(self, life: HubLife) -> list[str]:
