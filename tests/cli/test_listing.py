@@ -276,3 +276,28 @@ def test_workers_of_every_version_are_told_of_a_range(hub):
     ):
         status, answer = ask(hub, "POST", "/jobs", {"command": ["true"], "array": array})
         assert (status, words in str(answer)) == (400, True), answer
+
+
+def test_a_task_that_was_given_back_unstarted_was_neither_lost_nor_tried(hub, capsys):
+    job = call(hub, "POST", "/jobs", {"command": ["true"], "array": {"last": 1}})["id"]
+    with MockWorker(hub.url, hub.token, "giver") as giver, MockWorker(hub.url, hub.token, "taker") as taker:
+        giver.register()
+        giver.ready()
+        task = giver.assigned()
+        giver.result(task, "failed", None, exit_class="lost_unstarted", error="it would have waited too long")
+        giver.recv("ack")
+        taker.register()
+        taker.ready(2)
+        for _ in range(2):
+            task = taker.assigned()
+            taker.accept(task)
+            taker.result(task, "succeeded", 0)
+            taker.recv("ack")
+    assert main(["tasks", job]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    column = lines[0].index("TRIES")
+    assert [line[column] for line in lines[1:]] == ["1", "1"]
+    assert main(["show", f"{job}/0"]) == 0
+    told = capsys.readouterr().out
+    assert "given back" in told
+    assert "lost" not in told

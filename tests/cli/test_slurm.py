@@ -178,6 +178,14 @@ def test_options_of_slurm_get_a_hint(hub, capfd, words, hint):
     assert not hub.requests
 
 
+@pytest.mark.parametrize(
+    "words", [["submit", "-f", "x.yaml"], ["plan", "--file=x.yaml"], ["run", "-fx.yaml"]]
+)
+def test_a_job_file_after_a_flag_of_other_tools_gets_a_hint(hub, capfd, words):
+    assert main(words) == 2
+    assert f"`dray {words[0]} FILE.yaml`" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("verb", sorted(ELSEWHERE))
 def test_commands_of_slurm_get_a_hint(clean_environment, capfd, verb):
     assert main([verb, "x"]) == 2

@@ -116,7 +116,7 @@ async def _serve(config: AgentConfig, held: Hold, told: asyncio.Event) -> None:
         asyncio.create_task(_watch_home(config, held)),
     ]
     if config.sample_s:
-        sampling = keep_sampling(machine, home, config.sample_s, real=not config.fake)
+        sampling = keep_sampling(machine, home, config.sample_s, driver.cards, real=not config.fake)
         tasks.append(asyncio.create_task(sampling))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)

@@ -50,6 +50,7 @@ from dray.agent.tasks.session_home import SessionHome
 from dray.agent.tasks.sessions import TaskSessions
 from dray.agent.tasks.shipping import Shipper, read_last
 from dray.agent.tasks.trial import make_trial, try_folders
+from dray.agent.usage.cards import CardWatch
 from dray.config import AgentConfig
 from dray.core.model.verdicts import LAST_CHARS
 
@@ -75,6 +76,7 @@ class Driver:
         self._config, self._machine, self._home = config, machine, home
         self._supervisor: SupervisorClient | None = None
         self.link = Link(config, self._hub_said)
+        self.cards = CardWatch(config.sample_s)
         window, cap = config.log_window_bytes, config.output_bytes
         self._shipper = Shipper(home / "attempts", window, cap, self._push_log)
         self._runs: list[dict[str, Any]] = []
@@ -213,10 +215,17 @@ class Driver:
             await self._reattach()
 
     def _quote_failed(self, event: dict[str, Any]) -> None:
-        """Add what failed attempts printed last: it often says why, and is gone here once the hub has it all."""
+        """Add what failed attempts printed last: it often says why, and is gone here once the hub has it all.
+
+        What their cards' driver says comes last, since it cannot have been survived.
+        """
         for item in event.get("items" if event.get("ev") == "exited" else "attempts") or ():
             if item.get("state") == "failed":
-                item["last"] = read_last(Place(str(self._home / "attempts" / item["uid"])), LAST_CHARS)
+                said = read_last(Place(str(self._home / "attempts" / item["uid"])), LAST_CHARS)
+                attempt = self._machine.running.get(item["uid"])
+                if attempt is not None and attempt.devices:
+                    said = "\n".join([said, *self.cards.testify(attempt.devices, attempt.started_at, said)])
+                item["last"] = said
 
     async def _reattach(self) -> None:
         delay_s = REATTACH_S

@@ -1,4 +1,5 @@
 """Asks NVML every few seconds how busy each NVIDIA card is and who uses it, and prints each answer as a line of JSON.
+In between it prints, as it happens, which card went wrong and by which of NVIDIA's numbers (Xid).
 
 Run as a program beside the agent, for as long as its standard input is open: a card that fell off its bus can hang
 NVML for minutes, and nobody can end a process that hangs so. What NVML does not tell is left out, never 0. A card in
@@ -7,9 +8,12 @@ MIG mode tells of its slices nothing that could be believed, so nothing is said 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import select
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -18,6 +22,8 @@ from dray.agent.detect.nvidia import list_handles
 
 # Driver and library may be replaced under a program that runs for weeks: from time to time it begins anew.
 _ROUNDS = 4000
+# For so long at a time it is listened for faults, and not to standard input.
+_DEAF_S = 1.0
 
 
 class ProcessUse(msgspec.Struct, omit_defaults=True):
@@ -38,6 +44,14 @@ class CardReading(msgspec.Struct, omit_defaults=True):
     share: float | None = None
     memory_bytes: int | None = None
     processes: list[ProcessUse] | None = None
+    total_bytes: int | None = None
+
+
+class CardFault(msgspec.Struct):
+    """One card went wrong just now, by which Xid."""
+
+    index: int
+    xid: int
 
 
 class Reader:
@@ -62,6 +76,7 @@ class Reader:
             self._read_share(index, handle),
             None if memory is None else int(memory.used),
             self._read_processes(index, handle),
+            None if memory is None else int(memory.total),
         )
 
     def _read_share(self, index: int, handle: Any) -> float | None:
@@ -101,22 +116,92 @@ class Reader:
             return None
 
 
+class FaultLine:
+    """Hears of faults of cards as the driver tells them; of none where it tells nobody."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._events: Any = None
+        self._indexes: dict[int | None, int] = {}
+
+    def listen(self) -> None:
+        """Begin to hear, where that has not begun or was broken off."""
+        if self._events is not None:
+            return
+        nvml = self._nvml
+        self._indexes = {}
+        try:
+            events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError:
+            return
+        for index, handle in enumerate(list_handles(nvml, [])):
+            try:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            except nvml.NVMLError:
+                continue  # a card that tells nothing, or no longer answers
+            self._indexes[_address(handle)] = index
+        self._events = events
+        if not self._indexes:
+            self._break_off()
+
+    def hear(self, within_s: float) -> CardFault | None:
+        """The next fault; None where there is none in that time, or `hears` no more."""
+        try:
+            event = self._nvml.nvmlEventSetWait_v2(self._events, max(1, round(within_s * 1000)))
+        except self._nvml.NVMLError as error:
+            if error.value != self._nvml.NVML_ERROR_TIMEOUT:
+                self._break_off()
+            return None
+        index = self._indexes.get(_address(event.device))
+        return None if index is None else CardFault(index, int(event.eventData))
+
+    @property
+    def hears(self) -> bool:
+        """Whether the driver tells of faults."""
+        return self._events is not None
+
+    def _break_off(self) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlEventSetFree(self._events)
+        self._events = None
+
+
+def _address(handle: Any) -> int | None:
+    """What two handles of one card have in common: one that is lost can be asked for nothing else."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
 def _to_share(percent: float) -> float:
     return min(1.0, max(0.0, percent / 100))
 
 
 def watch(nvml: Any, every_s: float) -> None:
-    """Print a reading at once and then every so often, until standard input ends."""
+    """Print a reading at once and then every so often, and faults between them, until standard input ends."""
     nvml.nvmlInit()
     try:
-        reader = Reader(nvml)
+        reader, line = Reader(nvml), FaultLine(nvml)
         for _ in range(_ROUNDS):
-            sys.stdout.write(msgspec.json.encode(reader.read()).decode() + "\n")
-            sys.stdout.flush()
-            if select.select([sys.stdin], [], [], every_s)[0]:
+            line.listen()
+            _say(reader.read())
+            if not _listen(line, time.monotonic() + every_s):
                 return
     finally:
         nvml.nvmlShutdown()
+
+
+def _listen(line: FaultLine, until: float) -> bool:
+    """Say what goes wrong until then; gives whether standard input is still open."""
+    while (left_s := until - time.monotonic()) > 0:
+        if select.select([sys.stdin], [], [], 0 if line.hears else left_s)[0]:
+            return False
+        if line.hears and (fault := line.hear(min(left_s, _DEAF_S))) is not None:
+            _say(fault)
+    return True
+
+
+def _say(what: list[CardReading] | CardFault) -> None:
+    sys.stdout.write(msgspec.json.encode(what).decode() + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

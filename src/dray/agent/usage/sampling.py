@@ -189,20 +189,22 @@ def find_held(machine: Machine) -> list[Held]:
     return held
 
 
-async def keep_sampling(machine: Machine, home: Path, every_s: float, real: bool) -> None:
-    """Look every few seconds, until cancelled. Cards that are made up (not `real`) are never looked at."""
+async def keep_sampling(machine: Machine, home: Path, every_s: float, watch: CardWatch, real: bool) -> None:
+    """Look every few seconds, until cancelled. Cards that are made up (not `real`) are never looked at.
+
+    Cards are watched from the first, since one that is broken fails each task long before the next look.
+    """
     sampler = Sampler(home / "usage.json", every_s)
-    watch, watching = CardWatch(every_s), None
+    watching = None
     try:
         while True:
+            if watching is None and real and machine.capability.gpu_backend == "nvidia":
+                watching = asyncio.create_task(watch.run())
             await asyncio.sleep(every_s)
             held = find_held(machine)
             if not held:
                 machine.uses = {}
                 continue
-            drives = real and machine.capability.gpu_backend == "nvidia" and any(one.devices for one in held)
-            if drives and watching is None:
-                watching = asyncio.create_task(watch.run())
             machine.uses = await do_aside(sampler.look, held, watch.latest(), time.monotonic())
     finally:
         if watching is not None:

@@ -28,6 +28,8 @@ from dray.errors import Problem
 
 RETRY_S = 30.0
 _DASHES = "dray.dashes"
+# Other tools take their files so.
+_FILE_FLAGS = ("-f", "--file")
 
 
 class Submission(NamedTuple):
@@ -55,7 +57,10 @@ class SubmitCommand(HubCommand):
             # Here, since only who types what there is not waits for it.
             from dray.cli.asks.slurm_options import hint_of
 
-            if hint := hint_of(error.option_name):
+            hint = hint_of(error.option_name)
+            if error.option_name in _FILE_FLAGS:
+                hint = f"A job file needs none: `{ctx.command_path} FILE.yaml`"
+            if hint:
                 raise click.UsageError(f"No such option: {error.option_name}. {hint}", ctx) from None
             raise
 

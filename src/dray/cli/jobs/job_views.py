@@ -95,7 +95,7 @@ def _task_row(task: Document, now: datetime | None) -> list[str]:
         str(task.get("state", "")),
         f"{end} {code}" if end == "code" and code is not None else end or "-",
         str(task.get("worker") or "-"),
-        str(len(task.get("attempts") or [])),
+        str(len(_find_tries(task))),
         _tell_run(task, now) or "-",
         last if ended else tell_progress(task),
     ]
@@ -231,9 +231,23 @@ def _tell_end(job: Document) -> str:
     return f"{local_time(job['ended_at'])}{f' (ran {span})' if span else ''}" if job.get("ended_at") else ""
 
 
+def _find_tries(document: Document) -> list[Document]:
+    """The attempts that began, or may have: a task that was given back unstarted was not tried."""
+    return [one for one in document.get("attempts") or () if not _never_began(one)]
+
+
+def _never_began(attempt: Document) -> bool:
+    return attempt.get("phase") == "revoked" or _was_given_back(attempt)
+
+
+def _was_given_back(attempt: Document) -> bool:
+    """Whether its worker never began with it; `lost` would say that the worker was."""
+    return attempt.get("exit_class") == "lost_unstarted"
+
+
 def _tell_run(document: Document, now: datetime | None = None) -> str:
     """How long a job or task ran: what had one try, as its process did, whose end may have been heard of much later."""
-    tries = document.get("attempts") or []
+    tries = _find_tries(document)
     if len(tries) == 1 and document.get("ended_at") and (tries[0].get("usage") or {}).get("wall_s"):
         return short_span(_ran_s(tries[0]))
     return span_between(document.get("started_at"), document.get("ended_at"), now)
@@ -254,7 +268,7 @@ def _tell_retries(document: Document) -> str:
 
 def _word_losses(document: Document) -> str:
     """What was charged as a loss: workers that were lost, or by a rule of the job also faults of the machine."""
-    tries: Sequence[Document] = document.get("attempts") or ()
+    tries = _find_tries(document)
     lost = sum(1 for one in tries if one.get("phase") == "lost")
     faults = sum(1 for one in tries if one.get("phase") == "failed" and _kind_of(one) == "node")
     words = ["a lost worker"] if lost or not faults else []
@@ -391,7 +405,7 @@ def draw_attempts(attempts: Sequence[Document]) -> str:
         [
             str(attempt.get("no", "")),
             str(attempt.get("worker") or "-"),
-            str(attempt.get("phase") or "-"),
+            "given back" if _was_given_back(attempt) else str(attempt.get("phase") or "-"),
             ",".join(map(str, attempt.get("devices") or [])) or "-",
             local_time(attempt.get("started_at")) or "-",
             short_span(_ran_s(attempt)) if attempt.get("started_at") else "-",
