@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from dray.cli.asks.fields import FIELD_OF, Asks
+from dray.cli.asks.fields import FIELD_OF
+from dray.core.model.specs.asks import Asks
 from dray.errors import InvalidInput, Problem
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")

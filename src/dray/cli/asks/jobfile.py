@@ -18,7 +18,6 @@ import yaml
 from dray.cli.asks.fields import (
     FIELD_OF,
     READERS,
-    Asks,
     JobFileError,
     overlay,
     read_asks,
@@ -26,6 +25,7 @@ from dray.cli.asks.fields import (
     refuse_file,
 )
 from dray.cli.asks.flags import settle_surroundings
+from dray.core.model.specs.asks import Asks
 from dray.core.model.specs.check import FIELDS, check_spec
 from dray.errors import InvalidSpec, Problem
 from dray.marked_yaml import COLLECTIONS, NULL, NUMBERS, TEXTS, MarkedYaml, Place, read_text

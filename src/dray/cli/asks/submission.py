@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 import click
 
-from dray.cli.asks.fields import Asks, overlay, read_asks, read_changes
+from dray.cli.asks.fields import overlay, read_asks, read_changes
 from dray.cli.asks.flags import name_flags, read_flags, settle_surroundings
 from dray.cli.base.exit_codes import has_ended
 from dray.cli.base.hub import Hub, HubAway, HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand
 from dray.cli.base.outage import Outage, say
 from dray.core.model.specs.again import again_spec
+from dray.core.model.specs.asks import Asks
 from dray.errors import Problem
 
 RETRY_S = 30.0

@@ -8,22 +8,18 @@ learns can be asked for before this table does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dray.core.model.specs import asks as shared
+from dray.core.model.specs.asks import Asks, Reader, as_text, named, read_array
 from dray.core.model.specs.check import FIELDS, suggest
-from dray.core.model.units import (
-    parse_array,
-    parse_bytes,
-    parse_gpus,
-    parse_minutes,
-    parse_retries,
-    parse_seconds,
-)
+from dray.core.model.units import parse_minutes, parse_seconds
 from dray.errors import InvalidInput, InvalidSpec, Problem
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
-Reader = Callable[[Any], dict[str, Any]]
+# The keys that mean the cards of the whole job.
+TOTALS = ("gpus", "gpu", "resources['gpus']", "resources['gpu']")
 
 
 def build_spec(command: Sequence[str] | Mapping[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,16 +28,20 @@ def build_spec(command: Sequence[str] | Mapping[str, Any], terms: Mapping[str, A
     resources = given.pop("resources", None)
     if resources is not None and not isinstance(resources, Mapping):
         raise InvalidSpec(f"resources must map names to amounts, got {resources!r}")
-    problems: list[Problem] = []
-    spec: dict[str, Any] = dict(command) if isinstance(command, Mapping) else {"command": _words(command)}
-    sources: dict[str, str] = {}
+    asks = Asks(dict(command) if isinstance(command, Mapping) else {"command": _words(command)}, {}, [])
+    spec, problems = asks.spec, asks.problems
     for key, value in given.items():
-        if value is not None:
-            reader = READERS.get(key) or (_field(key) if key in FIELDS else None)
-            _read(spec, sources, problems, key, key, reader, value)
-    for key, value in (resources or {}).items():
-        _read(spec, sources, problems, f"resources[{key!r}]", key, AMOUNTS.get(key, _custom(key)), value)
-    _divide_gpus(spec, sources, problems)
+        if value is None:
+            continue
+        if key in READERS or key in FIELDS:
+            asks.read(key, _FIELD_OF.get(key, key), READERS.get(key, named(key)), value)
+        else:
+            known = suggest(key, [*READERS, *FIELDS])
+            problems.append(Problem(key, f"is not a keyword of submit{known}"))
+    for name, value in (resources or {}).items():
+        reader = AMOUNTS.get(name) or _custom(name)
+        asks.read(f"resources[{name!r}]", _FIELD_OF.get(name, "resources"), reader, value)
+    asks.divide_gpus(TOTALS)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems)
@@ -68,33 +68,6 @@ def _after(value: Any) -> dict[str, Any]:
     return {"after": [item.strip() if isinstance(item, str) else getattr(item, "id", item) for item in items]}
 
 
-def _read(
-    spec: dict[str, Any],
-    sources: dict[str, str],
-    problems: list[Problem],
-    where: str,
-    key: str,
-    reader: Reader | None,
-    value: Any,
-) -> None:
-    if reader is None:
-        known = [*READERS, *FIELDS]
-        problems.append(Problem(where, f"is not a keyword of submit{suggest(key, known)}"))
-        return
-    try:
-        fields = reader(value)
-    except InvalidInput as fault:
-        problems.append(Problem(where, fault.message))
-        return
-    for field, part in fields.items():
-        if field == "resources" and isinstance(spec.get(field), dict):
-            spec[field] = {**spec[field], **part}
-        elif field in sources:
-            problems.append(Problem(where, f"says the same as {sources[field]}: give one of them"))
-        else:
-            spec[field], sources[field] = part, where
-
-
 def _words(command: Any) -> list[str]:
     if isinstance(command, str) or not isinstance(command, Sequence):
         raise InvalidSpec(
@@ -111,50 +84,19 @@ def _settle_surroundings(spec: dict[str, Any]) -> None:
     spec["env"] = {**kept, **(spec.get("env") or {})}
 
 
-def _cores(value: Any) -> dict[str, Any]:
-    try:
-        cores = float(value)
-        milli = round(cores * 1000)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(f"{value!r} is not a number of cores: write 1, 2 or 0.5") from None
-    if cores < 0 or (cores > 0 and milli == 0):
-        raise InvalidInput(f"must be 0, or 0.001 and more, got {value!r}")
-    return {"cpu_milli": milli}
-
-
-def _memory(value: Any) -> dict[str, Any]:
-    return {"memory_bytes": parse_bytes(_size(value))}
-
-
-def _vram(value: Any) -> dict[str, Any]:
-    return {"vram_per_gpu_bytes": parse_bytes(_size(value), base=1000)}
-
-
-def _gpus(value: Any) -> dict[str, Any]:
-    ask = parse_gpus(str(_plain(value)))
-    fields = {"gpu_count": ask.number, "gpu_type": ask.type, "gpu_milli": ask.milli}
-    return {name: value for name, value in fields.items() if value or name == "gpu_count"}
-
-
 def _time_limit(value: Any) -> dict[str, Any]:
-    plain = _plain(value)
-    limit_s = parse_minutes(plain) if isinstance(plain, str) and not plain.isdigit() else parse_seconds(plain)
+    text = as_text(value)
+    limit_s = parse_seconds(text) if not isinstance(value, str) or text.isdigit() else parse_minutes(text)
     if limit_s <= 0:
         raise InvalidInput(f"must be more than 0 seconds, got {value!r}")
     return {"max_runtime_s": limit_s}
 
 
-def _retries(value: Any) -> dict[str, Any]:
-    return {"retries": parse_retries(value) if isinstance(value, str) else value}
-
-
 def _timeout(value: Any) -> dict[str, Any]:
-    return {"scheduling_timeout_s": parse_seconds(_plain(value))}
+    return {"scheduling_timeout_s": parse_seconds(as_text(value))}
 
 
 def _array(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {"array": dict(value)}
     if isinstance(value, range):
         if not value or value.step < 1:
             raise InvalidInput(f"{value!r} is empty or counts down: give a range that counts up")
@@ -165,30 +107,7 @@ def _array(value: Any) -> dict[str, Any]:
         return {"array": {"first": 0, "last": value - 1}}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         value = ",".join(str(index) for index in value)
-    given = parse_array(str(_plain(value)))._asdict()
-    return {"array": {name: part for name, part in given.items() if part != ""}}
-
-
-def _device(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {"device": dict(value)}
-    kind, _, variant = str(_plain(value)).partition(":")
-    return {"device": {"kind": kind, **({"variant": variant} if variant else {})}}
-
-
-def _listed(field: str) -> Reader:
-    """One text or several, in one text with commas or as a list."""
-
-    def read(value: Any) -> dict[str, Any]:
-        items = value.split(",") if isinstance(value, str) else value
-        many = isinstance(items, Sequence) and not isinstance(items, str | bytes)
-        return {field: [item.strip() if isinstance(item, str) else item for item in items] if many else value}
-
-    return read
-
-
-def _texts(field: str) -> Reader:
-    return lambda value: {field: [value] if isinstance(value, str) else list(value)}
+    return read_array(value)
 
 
 def _text_map(field: str) -> Reader:
@@ -204,85 +123,32 @@ def _workdir(value: Any) -> dict[str, Any]:
     return {"workdir": os.fspath(value)}
 
 
-def _field(field: str) -> Reader:
-    return lambda value: {field: value}
-
-
 def _custom(name: str) -> Reader:
     return lambda value: {"resources": {name: value}}
 
 
-def _plain(value: Any) -> str | int | float:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise InvalidInput(f"must be text or a number, got {value!r}")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _size(value: Any) -> str | int:
-    plain = _plain(value)
-    return str(plain) if isinstance(plain, float) else plain
-
-
 AMOUNTS: dict[str, Reader] = {
-    "cpu": _cores,
-    "cpus": _cores,
-    "mem": _memory,
-    "memory": _memory,
-    "gpu": _gpus,
-    "gpus": _gpus,
-    "gpus_per_node": _gpus,
-    "vram": _vram,
+    **shared.AMOUNTS,
+    "cpu": shared.AMOUNTS["cpus"],
+    "gpu": shared.AMOUNTS["gpus"],
 }
 READERS: dict[str, Reader] = {
+    **shared.READERS,
     **AMOUNTS,
-    "nodes": _field("node_count"),
-    "backend": _field("gpu_backend"),
-    "tier": _field("job_tier"),
-    "user": _field("user_id"),
     "time_limit": _time_limit,
     "scheduling_timeout": _timeout,
     "scheduling_timeout_seconds": _timeout,
     "array": _array,
-    "retries": _retries,
     "after": _after,
-    "device": _device,
-    "require": _texts("require"),
-    "prefer": _texts("prefer"),
-    "notify": _listed("notify"),
-    "notify_to": _listed("notify_to"),
     "env": _text_map("env"),
     "labels": _text_map("labels"),
     "workdir": _workdir,
 }
-
-
-_FIELD_OF = {
+_FIELD_OF: dict[str, str] = {
+    **shared.FIELD_OF,
     "cpu": "cpu_milli",
-    "cpus": "cpu_milli",
-    "mem": "memory_bytes",
-    "memory": "memory_bytes",
     "gpu": "gpu_count",
-    "gpus": "gpu_count",
-    "gpus_per_node": "gpu_count",
-    "vram": "vram_per_gpu_bytes",
-    "backend": "gpu_backend",
-    "tier": "job_tier",
     "time_limit": "max_runtime_s",
-    "nodes": "node_count",
     "scheduling_timeout": "scheduling_timeout_s",
     "scheduling_timeout_seconds": "scheduling_timeout_s",
 }
-
-
-def _divide_gpus(spec: dict[str, Any], sources: dict[str, str], problems: list[Problem]) -> None:
-    """`gpus` is the job's total, the spec's `gpu_count` what each task gets."""
-    nodes, total = spec.get("node_count", 1), spec.get("gpu_count")
-    by_total = sources.get("gpu_count") in ("gpus", "gpu", "resources['gpus']", "resources['gpu']")
-    if not by_total or not isinstance(total, int) or not isinstance(nodes, int) or nodes <= 1:
-        return
-    if total % nodes:
-        problems.append(
-            Problem("gpus", f"{total} in all do not divide by {nodes} nodes: give gpus_per_node instead")
-        )
-    else:
-        spec["gpu_count"] = total // nodes
