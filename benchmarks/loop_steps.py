@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.cluster import Cluster, temporary_home
-from benchmarks.figures import Bar, Figure, quantile
+from benchmarks.figures import Bar, Figure
 from benchmarks.function_peer import nothing
 from benchmarks.progress import tell
 from benchmarks.specs import true_spec, waiting_spec
+from benchmarks.watched_hub import LongStep
 from dray.client.faces.hub import Hub, connect
 
 LONG_MS = 2.0
 SLOTS = 4
 NAMED = 8
+TURNS = "Engine.run"
 
 
 def measure(quick: bool) -> dict[str, Figure]:
@@ -86,25 +89,66 @@ def _read(hub: Hub) -> None:
 
 
 def _figures(found: dict[str, Any]) -> dict[str, Figure]:
-    spans = [span * 1000 for many in found["long"].values() for span in many]
-    told = sorted(found["long"].items(), key=lambda item: -item[1][0])[:NAMED]
-    names = ", ".join(f"{name} {many[0] * 1000:.1f} ({len(many)} x)" for name, many in told)
-    stood = sorted(found["places"].items(), key=lambda item: -item[1])[:NAMED]
-    places = ", ".join(f"{place} {count}" for place, count in stood)
-    longest = max(spans, default=0.0)
-    tell(f"{found['steps']} steps, {len(spans)} above {LONG_MS:g} ms, longest {longest:.1f} ms")
+    """Turns compute, as much as one batch brings; what is no turn should be short. Waits for a core are told apart."""
+    steps = [LongStep(**step) for step in found["long"]]
+    turns = [step for step in steps if step.name == TURNS]
+    others = [step for step in steps if step.name != TURNS]
+    longest = max((step.span_s for step in steps), default=0.0) * 1000
+    tell(f"{found['steps']} steps, {len(steps)} above {LONG_MS:g} ms, longest {longest:.1f} ms")
+    queued = 100 * sum(step.queued_s for step in steps) / max(sum(step.span_s for step in steps), 1e-9)
     return {
         "longest": Figure(
-            "longest step of the hub's loop under a mixed load",
+            "longest step of the hub's loop under a mixed load, as a clock on the wall sees it",
             "ms",
             longest,
+            note=f"of all steps above {LONG_MS:g} ms {queued:.0f} % of the time no core was free for the hub",
+        ),
+        "others": Figure(
+            "longest step that is no turn, less what it waited for a core",
+            "ms",
+            _longest_ms(others),
             bars=[Bar(at_most=LONG_MS)],
-            note=f"longest in ms by what ran: {names}; where they stood: {places}",
+            note=_places(others),
+        ),
+        "turns": Figure(
+            "longest turn under the same load, less what it waited for a core",
+            "ms",
+            _longest_ms(turns),
+            note=_places(turns),
+        ),
+        "waits": Figure(
+            "longest wait of one step for a file, a socket or the interpreter lock",
+            "ms",
+            max((_waited_s(step) for step in steps), default=0.0) * 1000,
+            note=f"above {LONG_MS:g} ms {sum(_waited_s(step) > LONG_MS / 1000 for step in steps)} times",
         ),
         "long_steps": Figure(
-            f"steps of the hub's loop above {LONG_MS:g} ms under a mixed load",
+            f"steps of the hub's loop above {LONG_MS:g} ms under a mixed load, less what they waited for a core",
             "per 1,000",
-            1000 * len(spans) / max(1, found["steps"]),
-            note=f"p50 of these {quantile(spans or [0.0], 0.5):.1f} ms, p99 {quantile(spans or [0.0], 0.99):.1f} ms",
+            1000 * sum(_busy_s(step) > LONG_MS / 1000 for step in steps) / max(1, found["steps"]),
+            note=f"{1000 * len(steps) / max(1, found['steps']):.0f} by a clock on the wall",
         ),
     }
+
+
+def _busy_s(step: LongStep) -> float:
+    return max(step.span_s - step.queued_s, step.ran_s)
+
+
+def _waited_s(step: LongStep) -> float:
+    return max(step.span_s - step.queued_s - step.ran_s, 0.0)
+
+
+def _longest_ms(steps: list[LongStep]) -> float:
+    return max(map(_busy_s, steps), default=0.0) * 1000
+
+
+def _places(steps: list[LongStep]) -> str:
+    """What ran in those that were long by themselves, and where they were seen."""
+    busy = [step for step in steps if _busy_s(step) > LONG_MS / 1000]
+    names, places = (Counter(getattr(step, field) for step in busy) for field in ("name", "place"))
+    return "; ".join(
+        f"{what}: "
+        + (", ".join(f"{name or 'not seen'} {count}" for name, count in many.most_common(NAMED)) or "none")
+        for what, many in ((f"above {LONG_MS:g} ms by what ran", names), ("where they stood", places))
+    )

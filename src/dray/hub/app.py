@@ -189,6 +189,7 @@ async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
     hub.sessions.closed_all(RELOADING, why)
     for channel in list(hub.channels.open):
         channel.close(RELOADING, why)
+    await hub.outputs.close()
     await hub.writer.close()
     hub.store.close(clean=False)
     while True:
@@ -250,6 +251,7 @@ async def _go_on(
     hub = _wire(config, store, state, seq, clock, ground, server, tls)
     tell_set_aside(store, reports)
     hub.writer.start()
+    hub.outputs.start()
     hub.feed.start(seq)
     _fold_epoch(hub.engine, epoch)
     if policy_change is not None:
@@ -484,6 +486,7 @@ async def _serve(config: HubConfig) -> int:
     if isinstance(failure, StoreGone):
         # Closing the connections would copy this hub's log into, and over, files that are somebody else's by now.
         os._exit(1)
+    await hub.outputs.close()
     await hub.writer.close()
     hub.store.close(clean=False)
     return 1
@@ -513,6 +516,7 @@ async def _live(
     with contextlib.suppress(Exception):
         await engine
     if hub.engine.failure is None:
+        await hub.outputs.close()
         await hub.writer.close()
         hub.store.close(clean=True)
     return hub.engine.failure

@@ -86,8 +86,8 @@ async def sweep(config: HubConfig, engine: Engine, writer: StoreWriter, outputs:
     for _ in range(STEPS):
         swept, more = await writer.run(lambda store: (store.sweep(retention), store.sweep_pending))
         gone += swept
-        for job_id in swept:
-            outputs.drop(job_id)
+        if swept:
+            await outputs.drop(swept)
         if not more:
             break
         # Commits go first: a large job goes in many small steps.

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from dray.errors import BrokenInvariant, NotReady
+from dray.hub.disk_thread import SLOW_ITEMS
 from dray.hub.store.sqlite.store import SqliteStore
-from dray.hub.store.writer import SLOW_COMMITS, SMALL_BYTES, SWITCH_INTERVAL_S, StoreWriter
+from dray.hub.store.writer import SMALL_BYTES, SWITCH_INTERVAL_S, StoreWriter
 
 Open = Callable[..., SqliteStore]
 
@@ -107,15 +108,15 @@ async def test_a_small_turn_is_durable_at_once_while_the_thread_is_idle(
 async def test_a_slow_disk_is_left_to_the_thread(
     store: SqliteStore, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.hub.store.writer.QUICK_S", 0.0)
+    monkeypatch.setattr("dray.hub.disk_thread.QUICK_S", 0.0)
     writer = StoreWriter(store)
     writer.start()
     assert writer.commit(make.turn(1)).done()
-    for seq in range(2, SLOW_COMMITS + 2):
+    for seq in range(2, SLOW_ITEMS + 2):
         later = writer.commit(make.turn(seq))
         assert not later.done()
         await later
-    assert writer.commit(make.turn(SLOW_COMMITS + 2)).done(), "now and then it is tried again"
+    assert writer.commit(make.turn(SLOW_ITEMS + 2)).done(), "now and then it is tried again"
     await writer.close()
 
 

@@ -3,6 +3,9 @@ order of arrival.
 
 A frame is (kind, stream offset, length) and data; a gap is a frame without data. Files are bounded: past the cap
 only the count goes on. Workers may speak for their own attempts only.
+
+A thread writes them, so that the loop does not stand still while a disk takes megabytes; a worker is told what is in
+its file. What it sends meanwhile is bounded: whoever reads its frames is to wait while `is_full`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import Attempt
 from dray.errors import InvalidInput
 from dray.hub.calls.reading import is_call
+from dray.hub.disk_thread import DiskThread
 from dray.wire.messages.worker import STREAMS, JobLog, JobResult
 
 HEADER = struct.Struct("<BQI")
@@ -29,6 +33,11 @@ OPEN_FILES = 256
 ANNOUNCED = 4096
 CHUNK = 1 << 16
 IDLE_END_S = 2.0
+SMALL_BYTES = 16 << 10
+# What may be taken and not be filed yet, of all workers together.
+WAITING_BYTES = 8 << 20
+# Hears up to where the streams of an attempt are filed, by its name; None where that failed.
+Tell = Callable[[dict[str, dict[str, int]] | None], None]
 logger = logging.getLogger("dray.hub.workers.outputs")
 
 
@@ -42,39 +51,53 @@ class Frame(NamedTuple):
     over: bool
 
 
-class Recording:
-    """One attempt's file: up to where each stream was received and filed, and a bell for those who follow."""
+class Piece(NamedTuple):
+    """What a worker sent of one stream."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.ends, self._filed = [0, 0], [0, 0]
+    stream: int
+    offset: int
+    data: bytes
+
+
+class Recording:
+    """One attempt's file: up to where each stream was received and filed, and a bell for those who follow.
+
+    `scan` and `append` come one after another, in the order of arrival. The loop looks at `ends` meanwhile: it is set
+    anew once all up to there is in the file.
+    """
+
+    def __init__(self, path: Path, cap_bytes: int) -> None:
+        self.path, self._cap = path, cap_bytes
+        self.ends, self._filed = (0, 0), [0, 0]
         self.size = 0
+        self.scanned = False
         self.expected: list[int] | None = None
         self.bell = asyncio.Event()
-        if path.exists():
-            self._scan()
 
-    def _scan(self) -> None:
-        """Find where an earlier hub stopped; a torn last frame is cut off."""
-        good = 0
-        with self.path.open("rb") as file:
-            for frame, end in read_frames(file):
-                self.ends[frame.stream] = self._filed[frame.stream] = (
-                    frame.offset + len(frame.data) + frame.gap
-                )
-                good = end
-        if good < self.path.stat().st_size:
-            with self.path.open("r+b") as file:
-                file.truncate(good)
-        self.size = good
+    def scan(self, _: None = None) -> None:
+        """Find where an earlier hub stopped, if that is not known yet; a torn last frame is cut off."""
+        if not self.scanned and self.path.exists():
+            ends, good = [0, 0], 0
+            with self.path.open("rb") as file:
+                for frame, end in Frames(file):
+                    ends[frame.stream] = frame.offset + len(frame.data) + frame.gap
+                    good = end
+            if good < self.path.stat().st_size:
+                with self.path.open("r+b") as file:
+                    file.truncate(good)
+            self._filed, self.ends, self.size = ends, (ends[0], ends[1]), good
+        self.scanned = True
 
-    def append(self, stream: int, offset: int, data: bytes, cap: int) -> None:
+    def append(self, piece: Piece) -> None:
         """Add a piece: what was there before is skipped, what is missing is marked.
 
         A disk that is full costs the piece and nothing else: the worker is told that it arrived, and the gap is marked
         before the next piece that can be written.
         """
-        end = self.ends[stream]
+        self.scan()
+        stream, offset, data = piece
+        ends = list(self.ends)
+        end = ends[stream]
         if offset + len(data) <= end:
             return
         if offset < end:
@@ -82,20 +105,18 @@ class Recording:
         pieces, filed = b"", self._filed[stream]
         if offset > filed:
             pieces += HEADER.pack(GAP | stream, filed, min(offset - filed, GAP_MOST))
-        if self.size + len(data) > cap:
+        if self.size + len(data) > self._cap:
             pieces += HEADER.pack(GAP | OVER | stream, offset, len(data))
         else:
             pieces += HEADER.pack(stream, offset, len(data)) + data
-        self.ends[stream] = offset + len(data)
+        ends[stream] = offset + len(data)
         if self._write(pieces):
-            self._filed[stream] = self.ends[stream]
-        self.ring()
+            self._filed[stream] = ends[stream]
+        self.ends = ends[0], ends[1]
 
     def _write(self, pieces: bytes) -> bool:
         try:
-            self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
-            with self.path.open("ab") as file:
+            with self._open() as file:
                 if file.tell() > self.size:
                     file.truncate(self.size)
                 file.write(pieces)
@@ -104,6 +125,14 @@ class Recording:
             return False
         self.size += len(pieces)
         return True
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self.path.open("ab")
+        except FileNotFoundError:
+            self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            return self.path.open("ab")
 
     def ring(self) -> None:
         self.bell.set()
@@ -127,13 +156,59 @@ class Outputs:
         self._open: OrderedDict[str, Recording] = OrderedDict()
         self._owners: OrderedDict[tuple[str, str, str], Attempt] = OrderedDict()
         self._announced: OrderedDict[str, list[int]] = OrderedDict()
+        self._thread = DiskThread("dray-output")
+        self._waiting_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
 
-    def take(self, worker: str, body: JobLog) -> dict[str, dict[str, int]]:
-        """File a piece and say up to where each stream of that attempt has been received."""
+    def start(self) -> None:
+        """Start the thread that writes."""
+        self._thread.start()
+
+    async def close(self) -> None:
+        """File all that was taken; what comes later is neither filed nor acked, so that it is sent again."""
+        await self._thread.close()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever reads frames of a worker that prints is to wait."""
+        return not self._room.is_set()
+
+    async def has_room(self) -> None:
+        """Wait while the disk is behind."""
+        await self._room.wait()
+
+    def take(self, worker: str, body: JobLog, tell: Tell) -> None:
+        """File a piece; `tell` hears then up to where each stream of that attempt has been received."""
         attempt = self._owner(worker, body)
+        if not self._thread.running:
+            return
         recording = self.recording(attempt)
-        recording.append(STREAMS.index(body.stream), body.offset, body.data, self._cap)
-        return {name_of(attempt): dict(zip(STREAMS, recording.ends, strict=True))}
+        piece = Piece(STREAMS.index(body.stream), body.offset, body.data)
+        if self._thread.idle and not recording.scanned:
+            # Nearly every first piece; a file that an earlier hub left may take long to read.
+            recording.scanned = not recording.path.exists()
+        small = recording.scanned and len(piece.data) <= SMALL_BYTES
+        self._waiting_bytes += len(piece.data)
+        if self._waiting_bytes > WAITING_BYTES:
+            self._room.clear()
+        done = self._thread.do(recording.append, piece, small)
+
+        def filed(done: asyncio.Future[None]) -> None:
+            self._waiting_bytes -= len(piece.data)
+            if self._waiting_bytes <= WAITING_BYTES:
+                self._room.set()
+            recording.ring()
+            if done.exception() is not None:
+                logger.error("output was not filed to %s: %r", recording.path, done.exception())
+                tell(None)
+            else:
+                tell({name_of(attempt): dict(zip(STREAMS, recording.ends, strict=True))})
+
+        if done.done():
+            filed(done)
+        else:
+            done.add_done_callback(filed)
 
     def expect(self, result: JobResult) -> None:
         """Note how much a finished attempt printed, so that a follower knows when it has all."""
@@ -153,7 +228,7 @@ class Outputs:
         name = name_of(attempt)
         recording = self._open.get(name)
         if recording is None:
-            recording = self._open[name] = Recording(self.path(attempt))
+            recording = self._open[name] = Recording(self.path(attempt), self._cap)
             recording.expected = self._announced.get(name)
             if len(self._open) > OPEN_FILES:
                 self._open.popitem(last=False)
@@ -166,9 +241,15 @@ class Outputs:
         number = "call" if is_call(attempt) else attempt.no
         return self.folder / attempt.job_id / f"{attempt.index}.{number}.{attempt.uid}"
 
-    def drop(self, job_id: str) -> None:
-        """Delete what a forgotten job printed."""
-        shutil.rmtree(self.folder / job_id, ignore_errors=True)
+    async def drop(self, job_ids: list[str]) -> None:
+        """Delete what forgotten jobs printed."""
+
+        def remove() -> None:
+            for job_id in job_ids:
+                shutil.rmtree(self.folder / job_id, ignore_errors=True)
+
+        # Not on the thread that writes: a large array may have printed a hundred thousand files.
+        await asyncio.to_thread(remove)
 
     def _owner(self, worker: str, body: JobLog) -> Attempt:
         key = (worker, body.attempt or "", body.task_id)
@@ -188,19 +269,23 @@ class Outputs:
     ) -> AsyncIterator[bytes]:
         """Give an attempt's output; while `follow()` says that it runs, wait for more."""
         recording, position = self.recording(attempt), 0
+        if self._thread.running and not (recording.scanned and self._thread.idle):
+            # What was taken before this was asked is in the answer, also where it waits to be filed.
+            await self._thread.put(recording.scan, None)
         over = [False, False]
         while True:
             bell, running = recording.bell, follow is not None and follow()
+            # Asked before the file is read: what is counted by now is in it. All that a result announced is here then,
+            # and the attempt has ended, though the result may not be recorded yet.
+            whole = follow is None or recording.complete
             if recording.path.exists():
                 with recording.path.open("rb") as file:
-                    file.seek(position)
-                    for frame, end in read_frames(file):
+                    for frame, end in Frames(file, position):
                         position = end
                         if frame.stream in streams and not (frame.over and over[frame.stream]):
                             yield frame.data or _mark(frame)
                         over[frame.stream] = frame.over
-            # All that a result announced is here: it has ended, though the result may not be recorded yet.
-            if follow is None or recording.complete:
+            if whole:
                 return
             if await _idle(bell, None if running else IDLE_END_S):
                 return
@@ -220,16 +305,15 @@ async def _idle(bell: asyncio.Event, limit_s: float | None) -> bool:
     return False
 
 
-def read_frames(file: BinaryIO) -> _Frames:
-    """Walk the whole frames of a file from where it stands."""
-    return _Frames(file)
+class Frames:
+    """Walks the whole frames of a file, each with where it ends."""
 
+    def __init__(self, file: BinaryIO, position: int = 0) -> None:
+        self._file, self._position = file, position
+        if position:
+            file.seek(position)
 
-class _Frames:
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._position = file, file.tell()
-
-    def __iter__(self) -> _Frames:
+    def __iter__(self) -> Frames:
         return self
 
     def __next__(self) -> tuple[Frame, int]:

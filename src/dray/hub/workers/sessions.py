@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from dray.core.lifecycle.state.events import Clock, SessionClosed, WorkerLeft
@@ -82,7 +83,10 @@ class Frames(Protocol):
 
 
 class Session:
-    """One socket. `worker` is empty until it has registered; `reading`: a frame is being taken step by step."""
+    """One socket. `worker` is empty until it has registered; `reading`: a frame is being taken step by step.
+
+    `prints`: it has sent output.
+    """
 
     def __init__(
         self,
@@ -102,7 +106,7 @@ class Session:
         # Whether frames of this peer may hold lists: in msgpack always, in JSON once it has named them.
         self.may_list = codec.binary
         self.bad_in_a_row = 0
-        self.reading = False
+        self.reading = self.prints = False
         self.closing: tuple[int, str] | None = None
         self._send, self._limits, self._departures = send, limits, departures
         # Text frames are rare enough for the long way.
@@ -278,7 +282,7 @@ class Sessions:
             frame: bytes | str = got["bytes"] if got.get("bytes") is not None else got.get("text") or ""
             session.reading = True
             await self._frame(session, frame)
-            await self._engine().has_room()
+            await self._has_room(session)
             session.reading = False
 
     def _take(self, session: Session, frame: bytes) -> bool:
@@ -286,6 +290,8 @@ class Sessions:
         if session.reading or session.closing is not None or not session.codec.binary:
             return False
         if len(frame) > self._limits.binary_bytes or self._engine().is_full:
+            return False
+        if session.prints and self._outputs.is_full:
             return False
         try:
             envelopes = session.codec.split(frame, session.may_list)
@@ -333,7 +339,7 @@ class Sessions:
             self._one(session, envelope)
             if count % FRAME_SLICE == 0:
                 await asyncio.sleep(0)
-                await self._engine().has_room()
+                await self._has_room(session)
             if session.closing is not None:
                 return
 
@@ -362,8 +368,8 @@ class Sessions:
                 f"{envelope.type}: worker_id {claimed!r} is not {session.worker!r}, as this session registered"
             )
         if isinstance(body, JobLog):
-            ack = self._outputs.take(session.worker, body)
-            session.push(message("ack", {"re": "job_log", "log_offsets": ack}))
+            session.prints = True
+            self._outputs.take(session.worker, body, partial(self._filed, session))
         if isinstance(body, JobResult):
             self._expect(session.worker, body)
         if isinstance(body, CallsResult):
@@ -373,6 +379,19 @@ class Sessions:
             self._beat(session, body)
         else:
             self._post(session, body)
+
+    def _filed(self, session: Session, ends: dict[str, dict[str, int]] | None) -> None:
+        """Ack output; what could not be kept at all is sent again in another session."""
+        if ends is None:
+            session.close(OVERLOADED, "the hub could not file output: its log says why")
+        elif session.number in self.open:
+            session.push(message("ack", {"re": "job_log", "log_offsets": ends}))
+
+    async def _has_room(self, session: Session) -> None:
+        """Wait while more than enough waits of what this peer sends."""
+        await self._engine().has_room()
+        if session.prints:
+            await self._outputs.has_room()
 
     def _expect(self, worker: str, result: JobResult) -> None:
         """Let followers of an attempt's output know how much there is, if it is this worker's to say."""

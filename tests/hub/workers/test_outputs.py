@@ -1,0 +1,97 @@
+"""Output that workers send and the disk does not take: a named pipe in place of a file is as slow as anybody wants."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.hub.asking import ask
+
+from dray.testing import MockWorker, RunningHub, running_hub
+
+MIB = 1 << 20
+# More than may wait for the disk and fits into sockets; a hub that reads without a bound has read it by then.
+AHEAD, LONG_ENOUGH_S = 32, 1.0
+LIMIT_S = 60.0
+
+
+class StuckFile:
+    """A file that nobody gets past opening, until it is freed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._stuck = path, True
+        path.parent.mkdir(parents=True)
+        os.mkfifo(path)
+
+    def free(self) -> None:
+        """Give whoever waits for a writer one, and then the end; who opens it anew finds a common file."""
+        if not self._stuck:
+            return
+        self._stuck = False
+        common = self._path.with_name("common")
+        common.touch()
+        writer = os.open(self._path, os.O_RDWR)
+        common.replace(self._path)
+        os.close(writer)
+
+
+def begin(hub: RunningHub, worker: MockWorker) -> tuple[str, Any]:
+    worker.register()
+    job_id = str(ask(hub, "POST", "/jobs", {"command": ["true"]})[1]["id"])
+    worker.ready()
+    task = worker.assigned(LIMIT_S)
+    worker.accept(task)
+    worker.started(task)
+    return job_id, task
+
+
+def send_output(worker: MockWorker, task: Any, data: bytes, offset: int = 0) -> None:
+    about = {"task_id": task.task_id, "attempt": task.attempt, "stream": "stdout"}
+    worker.send("job_log", about | {"offset": offset, "data": data})
+
+
+def told(worker: MockWorker, kind: str) -> list[str]:
+    """What a worker is answered to, up to an answer of one kind."""
+    heard: list[str] = []
+    while kind not in heard:
+        heard.append(worker.recv("ack", LIMIT_S).payload.get("re", ""))
+    return heard
+
+
+def test_a_disk_that_stands_still_holds_up_only_what_is_printed() -> None:
+    """Nothing is acked before it is in its file, what is sent ahead is bounded, and all others are served."""
+    with (
+        running_hub() as hub,
+        MockWorker(hub.url, hub.token, "slow", features=("job_log",), msgpack=True) as slow,
+        MockWorker(hub.url, hub.token, "other", features=("job_log",), msgpack=True) as other,
+    ):
+        (job, task), (beside, task_beside) = begin(hub, slow), begin(hub, other)
+
+        def flood() -> None:
+            for number in range(AHEAD):
+                send_output(slow, task, b"x" * MIB, number * MIB + 6)
+            slow.heartbeat()
+
+        sender = threading.Thread(target=flood)
+        file = StuckFile(hub.home / "output" / job / f"0.1.{task.attempt}")
+        try:
+            send_output(slow, task, b"first\n")
+            slow.heartbeat()
+            assert "job_log" not in told(slow, "heartbeat")
+            sender.start()
+            send_output(other, task_beside, b"beside\n")
+            other.heartbeat()
+            assert "job_log" not in told(other, "heartbeat"), "files are written in the order of arrival"
+            assert ask(hub, "GET", f"/jobs/{job}")[1]["state"] == "running"
+            sender.join(LONG_ENOUGH_S)
+            assert sender.is_alive(), "all of it was read though none of it can be written"
+        finally:
+            file.free()
+            if sender.ident is not None:
+                sender.join(LIMIT_S)
+        assert "job_log" in told(slow, "heartbeat")
+        assert ask(hub, "GET", f"/jobs/{job}/logs")[1] == "first\n" + "x" * AHEAD * MIB
+        assert told(other, "job_log")
+        assert ask(hub, "GET", f"/jobs/{beside}/logs")[1] == "beside\n"
