@@ -28,13 +28,21 @@ def test_each_runs_once_within_its_slots_and_has_its_own_output(site: Cluster, t
     # Each takes a folder while it runs: a fifth at the same time would find none free.
     begin = 'for s in 0 1 2 3; do mkdir s$s 2>/dev/null && got=$s && break; done; [ -n "$got" ] || exit 9; '
     command = f"{begin} echo out $DRAY_ARRAY_INDEX; echo $DRAY_ARRAY_INDEX >> ran; rmdir s$got"
-    job_id = site.submit("sh", "-c", command, array={"last": TASKS - 1}, workdir=str(tmp_path))
-    job = site.wait_state(job_id, "succeeded", "failed")
-    assert job["tasks"]["succeeded"] == TASKS
-    assert _ran(tmp_path) == list(range(TASKS))
-    assert _attempts_that_waited(site, job_id), "some of them were there before their places were free"
-    last = TASKS - 1
-    assert site.logs(job_id, task=last) == f"out {last}\n".encode()
+    rounds = iter(range(1000))
+
+    def run_all() -> int:
+        """Run them all; gives how many of them were there before their places were free."""
+        folder = tmp_path / str(next(rounds))
+        folder.mkdir()
+        job_id = site.submit("sh", "-c", command, array={"last": TASKS - 1}, workdir=str(folder))
+        job = site.wait_state(job_id, "succeeded", "failed")
+        assert job["tasks"]["succeeded"] == TASKS
+        assert _ran(folder) == list(range(TASKS))
+        assert site.logs(job_id, task=TASKS - 1) == f"out {TASKS - 1}\n".encode()
+        return _attempts_that_waited(site, job_id)
+
+    # On a machine that has other things to do they take too long for that.
+    wait_for(run_all, "some of them are given to the worker ahead")
 
 
 def test_one_that_takes_long_keeps_nobody_waiting_behind_it(site: Cluster, tmp_path: Path) -> None:

@@ -242,6 +242,23 @@ def test_what_waits_behind_a_long_call_is_asked_for_and_goes_back() -> None:
     assert list(bench.machine.calls.lanes["1-1"].calls) == [0]
 
 
+def test_a_runner_that_has_not_read_its_calls_yet_is_asked_for_them_again() -> None:
+    """One that is slow to begin has nothing to give back when it is first asked."""
+    bench = Bench()
+    (uid,) = bench.start()
+    bench.assign(20)
+    asked_ms = []
+    for age_ms in range(10, 1000, 10):
+        bench.tick(10)
+        if bench.of(Recall):
+            asked_ms.append(age_ms)
+            bench.do(bench.machine.calls.runner_returned(uid, [], bench.now))
+    assert asked_ms == [50, 100, 200, 400, 800]
+    bench.do(bench.machine.calls.runner_returned(uid, list(range(1, 8)), bench.now))
+    bench.tick(10_000)
+    assert not bench.of(Recall), "there is nothing left to ask for"
+
+
 def test_calls_that_usually_take_long_are_waited_for() -> None:
     bench = Bench()
     (uid,) = bench.start()

@@ -395,7 +395,7 @@ class Calls(LaneService):
 
     def _bereave(self, lane: Lane, record: RunnerRecord, item: dict[str, Any], now_ms: int) -> list[Effect]:
         """A lane's runner is gone: the call it was in has ended, the others are run by the next one."""
-        lane.runner, lane.nudged, lane.recalled = "", False, False
+        lane.runner, lane.nudged, lane.recall_ms = "", False, 0
         self._busy.pop(lane.uid, None)
         left = list(lane.fed)
         lane.fed.clear()
@@ -522,9 +522,10 @@ class Calls(LaneService):
         if not lane.nudged and len(lane.fed) > 1:
             lane.nudged = True
             effects.append(Nudge(lane.runner))
-        patience_ms = max(BEHIND_MS, BEHIND_MEANS * lane.mean_us // 1000)
-        if age_ms >= patience_ms and not lane.recalled and (lane.queue or len(lane.fed) > 1):
-            lane.recalled = True
+        patience_ms = max(BEHIND_MS, BEHIND_MEANS * lane.mean_us // 1000, lane.recall_ms)
+        if age_ms >= patience_ms and (lane.queue or len(lane.fed) > 1):
+            # A runner gives nothing back while it has not read what it was fed: it is asked again, ever less often.
+            lane.recall_ms = 2 * age_ms
             effects += self.send_on(lane)
         return effects
 

@@ -98,7 +98,7 @@ class LaneService:
             lane.begun = True
             effects.append(self._started(lane))
         if not fed:
-            lane.since_ms, lane.nudged, lane.recalled = now_ms, False, False
+            lane.since_ms, lane.nudged, lane.recall_ms = now_ms, False, 0
         index = [queue.popleft() for _ in range(1 if lane.careful else min(BATCH, len(queue)))]
         for one in index:
             fed[one] = None
@@ -165,7 +165,7 @@ class LaneService:
 
     def _moved(self, lane: Lane, now_ms: int) -> None:
         """Calls of a lane have run: whatever is next has just begun."""
-        lane.since_ms, lane.nudged, lane.recalled, lane.deaths = now_ms, False, False, 0
+        lane.since_ms, lane.nudged, lane.recall_ms, lane.deaths = now_ms, False, 0, 0
         if not lane.fed:
             self._forget_yield(lane)
 

@@ -45,8 +45,8 @@ class Lane(msgspec.Struct, kw_only=True):
     `landing` those that have run and whose values are on their way to the hub. `done` are ended calls that the hub
     has not acked. `later` are tries of calls of which an earlier one is still in the runner: a result is that of its
     own try, and after a restore of the hub the two need not even have the same argument. `since_ms` is the earliest
-    moment at which the first of `fed` can have begun. `inherited`: an earlier agent had it, and the hub has not sent
-    its calls again yet.
+    moment at which the first of `fed` can have begun, `recall_ms` for how long it has to run before the runner is asked
+    again for the others. `inherited`: an earlier agent had it, and the hub has not sent its calls again yet.
     """
 
     uid: str
@@ -70,7 +70,7 @@ class Lane(msgspec.Struct, kw_only=True):
     deaths: int = 0
     mean_us: int = 0
     nudged: bool = False
-    recalled: bool = False
+    recall_ms: int = 0
     stopping: Stopping | None = None
     result: dict[str, Any] | None = None
     sent_ms: int = 0

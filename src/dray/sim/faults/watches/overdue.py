@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dray.core.lifecycle.happenings.workers import LONGEST_LOOK_MS
+from dray.core.lifecycle.happenings.workers import LONGEST_LOOK_MS, MOST_UNKNOWN
 from dray.core.lifecycle.holding.attempts import with_followers
 from dray.core.model.records.records import Attempt, Phase
 from dray.sim.faults.nodes.hub_life import HOUSEKEEPING_MS, HubLife
@@ -56,8 +56,10 @@ def find_unstopped(life: HubLife, over_ms: Mapping[tuple[str, str], int]) -> Ite
         presence = life.state.presence.get(worker)
         if presence is None or presence.session != session:
             continue
-        for uid in uids:
-            if over_ms.get((worker, uid), heard_ms) < heard_ms and life.stop_asked_ms.get(uid, -1) < heard_ms:
+        # Of more than these the next heartbeat reminds the hub, once those before them have ended.
+        over = [uid for uid in uids if over_ms.get((worker, uid), heard_ms) < heard_ms][:MOST_UNKNOWN]
+        for uid in over:
+            if life.stop_asked_ms.get(uid, -1) < heard_ms:
                 yield f"{worker} said at {heard_ms} that it runs {uid}, over by then, and was not asked to stop"
 
 
