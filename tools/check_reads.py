@@ -29,6 +29,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("dray.hub.access.tokens", "tokens"): START,
     ("dray.hub.answers.answers", "audit"): THREAD,
     ("dray.hub.answers.pages", "list_jobs"): THREAD,
+    ("dray.hub.answers.pages", "count_ended"): THREAD,
     ("dray.hub.answers.site", "sum_uses"): THREAD,
     ("dray.hub.app", "recent_runs"): START,
     ("dray.hub.app", "tokens"): START,

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -116,7 +117,12 @@ def test_what_runs_never_falls_off_the_list(hub, crowd, capsys):
     assert main(["ps", "-q", "-n", "2"]) == 0
     captured = capsys.readouterr()
     assert captured.out.split() == [waiting[-1], oldest]
-    assert "there are more: -n 4 or --all" in captured.err
+    assert re.search(r"2 of (\d+) jobs shown: -n 4 or --all", captured.err)
+    assert main(["ps", "-n", "2", "-o", "json"]) == 0
+    # What ended lately is counted too: what other tests have left.
+    assert json.loads(capsys.readouterr().out)["total"] >= 1 + len(waiting)
+    assert call(hub, "GET", "/jobs?count=true&limit=1&state=running,pending")["total"] == 1 + len(waiting)
+    assert call(hub, "GET", "/jobs?limit=1")["total"] is None
 
 
 def test_ps_of_a_span_of_time(hub, crowd, capsys):
@@ -133,12 +139,17 @@ def test_ps_of_a_span_of_time(hub, crowd, capsys):
 def test_ps_pages_through_all_and_marks_what_is_cut(hub, crowd, sweep, capsys):
     assert main(["ps", "-n", "1", "--state", "pending", "-o", "json"]) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["next"]
-    assert "there are more" in captured.err
+    answer = json.loads(captured.out)
+    assert answer["next"]
+    assert answer["total"] == 4
+    assert "1 of 4 jobs shown" in captured.err
+    assert main(["ps", "-n", "1", "--state", "pending", "--name", "crowd"]) == 0
+    assert "1 jobs shown, there are more" in capsys.readouterr().err
     assert main(["ps", "--all", "-o", "json"]) == 0
     captured = capsys.readouterr()
     answer = json.loads(captured.out)
     assert answer["next"] is None
+    assert answer["total"] == len(answer["jobs"])
     assert {sweep, crowd[0], *crowd[1]} <= {job["id"] for job in answer["jobs"]}
     assert main(["ps", "--failed", "-q"]) == 0
     ended = capsys.readouterr().out.split()
@@ -192,6 +203,8 @@ def test_the_shell_completes_commands_flags_and_ids(hub, sweep):
     assert "--failed" in complete("dray tasks --fa")
     assert sweep in complete(f"dray logs {sweep[:3]}")
     assert complete("dray worker show w") == ["w1"]
+    assert complete("dray ps --state failed,u") == ["failed,unschedulable"]
+    assert complete("dray cancel --state p") == ["pending"]
 
 
 def test_completion_without_a_hub_offers_nothing_and_says_nothing(hub, monkeypatch):
@@ -218,6 +231,12 @@ def test_status_in_a_few_lines(hub, crowd, capsys):
     figures = json.loads(capsys.readouterr().out)
     assert figures["failed_24h"] == {"array": 1}
     assert figures["workers"]["away"] == {}
+
+
+def test_status_tells_of_the_last_day_alone(hub, sweep, capsys, monkeypatch):
+    monkeypatch.setattr("dray.cli.machines.status.DAY", timedelta(seconds=-60))
+    assert main(["status", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["failed_24h"] == {}
 
 
 def test_status_names_who_is_away(hub, capsys):

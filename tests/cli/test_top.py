@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -115,9 +116,10 @@ def test_it_fits_80_by_24_fills_more_and_leaves_the_terminal_as_it_was(hub: Any,
     assert max(map(len, lines)) <= 80
     assert "2 ready" in lines[0] or "1 ready" in lines[0]
     assert "GPUs 2/3 (67 %)" in lines[0]
-    assert "1 running, 30 waiting" in lines[1]
+    assert re.search(r"1 running, 30 waiting   a minute [\d.]+ starts, 0 ends", lines[1])
     (alpha,) = [line for line in lines if line.startswith("alpha")]
     assert "2/2" in alpha
+    assert "1/2" in alpha, "slots in use"
     assert hub.held in alpha
     few = sum("waits" in line for line in lines)
     terminal.resize(200, 60)
@@ -165,6 +167,16 @@ def test_without_a_terminal_it_is_plain_text_once(hub: Any, capsys: pytest.Captu
     assert "w1 " in said
 
 
+def test_status_tells_cards_in_use_of_all_and_the_oldest_wait(
+    hub: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status"]) == 0
+    lines = dict(re.split(" {2,}", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["gpus"] == "2 of 3 held"
+    assert main(["status", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["oldest_wait_s"] > 0
+
+
 def test_others_jobs_are_counted_and_not_named(hub: Any) -> None:
     status, seen = ask(hub, "GET", "/overview", token=hub.make_token("eve", ["read"]))
     assert status == 200
@@ -205,6 +217,13 @@ def test_tasks_of_one_job_are_counted_and_every_running_job_is_listed_where_ther
     roomy = draw(look, found, 120, 40)
     assert any("ann: a ×2 b c/7" in line and line.rstrip().endswith("fake") for line in roomy)
     assert all(any(job["id"] in line for line in roomy) for job in running + heads)
+    soon = {
+        **found,
+        "heads": [heads[0] | {"estimate": {"message": "starts in about 5m"}, "reason": "no room"}],
+    }
+    assert any(
+        "wait0" in line and "starts in about 5m; no room" in line for line in draw(look, soon, 120, 40)
+    )
     alarmed = {**found, "alarms": [{"text": "worker w9 is away for 7m"}, {"text": "the disk is full"}]}
     told = draw(look, alarmed, 120, 17)
     assert told[3] == "alarms  2: worker w9 is away for 7m; the disk is full"

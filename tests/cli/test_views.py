@@ -150,6 +150,7 @@ def test_ps_asks_for_the_living_and_the_recently_ended(hub, job, capfd):
         "name": "n",
         "label": "k=v",
         "limit": "5",
+        "count": "true",
     }
     assert seen[-1] == {name: [value] for name, value in expected.items()}
     assert main(["ps", "--state", "faild"]) == 2

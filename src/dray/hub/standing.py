@@ -17,6 +17,7 @@ from dray.core.model.specs.resources import WHOLE
 from dray.hub.access.certificate_watch import CertificateWatch
 from dray.hub.answers.metrics import Card, Gauges
 from dray.hub.decisions.holdings import find_oldest
+from dray.hub.documents.usage import FRESH_MS
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.workers.sessions import Sessions
@@ -52,7 +53,9 @@ class Standing:
         raised = Counter(record.kind for record in state.ledger.values() if isinstance(record, AlarmRecord))
         alarms = dict.fromkeys(KINDS, 0) | raised
         told = (len(sessions.open), engine.log_lag, reports, ended, left_s)
-        return Gauges(depths, workers, *told, waits_s, alarms, _measure_disk(self._home), _list_cards(state))
+        return Gauges(
+            depths, workers, *told, waits_s, alarms, _measure_disk(self._home), _list_cards(state, at_ms)
+        )
 
 
 def _measure_disk(home: Path) -> tuple[int, int]:
@@ -60,16 +63,29 @@ def _measure_disk(home: Path) -> tuple[int, int]:
     return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
 
 
-def _list_cards(state: State) -> list[Card]:
-    """Every card of a worker that is there, and what live attempts hold of it."""
+def _list_cards(state: State, at_ms: int) -> list[Card]:
+    """Every card of a worker that is there, what live attempts hold of it, and what they use where somebody looked."""
     held: Counter[tuple[str, int]] = Counter()
+    used: dict[tuple[str, int], float] = {}
+    for uid, use in state.uses.items():
+        attempt = state.attempts.get(uid)
+        if attempt is not None and use.cards and at_ms - use.at_ms <= FRESH_MS:
+            for card in use.cards:
+                spot = (attempt.worker, card.card)
+                used[spot] = used.get(spot, 0.0) + card.share
     for uids in state.live_of.values():
         for uid in uids:
             attempt = state.attempts[uid]
             for index in attempt.devices:
                 held[attempt.worker, index] += state.ask(attempt).gpu_milli
     return [
-        Card(worker.id, index, worker.capability.gpu_type or "gpu", held[worker.id, index] / WHOLE)
+        Card(
+            worker.id,
+            index,
+            worker.capability.gpu_type or "gpu",
+            held[worker.id, index] / WHOLE,
+            used.get((worker.id, index)),
+        )
         for worker in state.workers.values()
         if state.presence[worker.id].session
         for index in range(worker.capability.gpu_count)

@@ -158,11 +158,11 @@ def test_where_no_card_tells_of_faults_nothing_is_waited_for() -> None:
 def test_what_a_card_was_told_of_counts_for_who_had_it_then() -> None:
     watch = CardWatch(10)
     before = time.time()
-    watch._take(b'{"index":1,"xid":79}\n')
+    watch._take(b'{"index":1,"xid":119}\n')
     watch._take(b'{"index":0,"xid":31}\n')
     (line,) = watch.testify([0, 1], before, "RuntimeError: unspecified launch failure")
     assert judge("code", "", line).kind == "node"
-    assert "Xid 79 on GPU 1" in line
+    assert "Xid 119 on GPU 1" in line
     # Neither a fault of before, nor one of somebody else's card, nor a mistake of the program on it.
     assert watch.testify([1], time.time() + 1, "") == watch.testify([0], before, "") == []
     # So short that its start was not heard of.

@@ -43,11 +43,12 @@ def test_workers_that_are_not_there_come_last(cluster: Cluster) -> None:
         cluster.join(name, credit=4, gpus=1, beats=False)
         cluster.break_socket(name)
     cluster.join("b1", credit=4, gpus=1)
+    cluster.join("c1", credit=4)
     fill(cluster, "busy", gpu_count=1)
     cluster.submit(gpu_count=1)
     reason = why(cluster)
     assert (reason.blockers[0].kind, reason.blockers[-1].kind) == ("gpu", "offline")
-    assert [name for name, _ in reason.workers] == ["b1", "a1", "a2", "a3"]
+    assert [name for name, _ in reason.workers] == ["b1", "c1", "a1", "a2", "a3"]
     assert reason.summary.startswith("cannot start now: each task asks for 1 GPU")
 
 

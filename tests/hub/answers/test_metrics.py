@@ -289,7 +289,7 @@ def test_two_hubs_in_one_process_do_not_share() -> None:
     assert 'dray_calls_total{state="failed"}' not in other.snapshot()
 
 
-def test_cards_are_told_apart_and_by_type(hub: RunningHub) -> None:
+def test_cards_are_told_apart_and_by_type(hub: RunningHub, wait_until: Wait) -> None:
     capability = {"gpu_backend": "nvidia", "gpu_count": 2, "gpu_type": "A100", "vram_gb": 160, "cpu_count": 8}
     with hub.worker("carded", capability=capability) as worker:
         worker.register()
@@ -305,4 +305,10 @@ def test_cards_are_told_apart_and_by_type(hub: RunningHub) -> None:
             1,
             1,
         )
+        busy = [name for name in numbers if name.startswith("dray_gpu_used_ratio")]
+        assert busy == [], "nobody has looked at it yet"
+        looked = {"index": card, "share": 0.25, "memory_bytes": 1, "idle_s": 0}
+        worker.heartbeat(usage={"attempts": {task.attempt: {"gpu_seen_s": 1, "cards": [looked]}}})
+        wait_until(lambda: f"dray_gpu_used_ratio{{gpu={card},worker=carded}}" in read(hub))
+        assert read(hub)[f"dray_gpu_used_ratio{{gpu={card},worker=carded}}"] == 0.25
         worker.result(task)

@@ -64,6 +64,21 @@ def test_a_filter_chooses_and_a_dry_run_only_counts(hub: RunningHub) -> None:
     assert {row["target"] for row in records if row["action"] == "cancel"} >= set(mine), "one record for each"
 
 
+def test_each_filter_chooses_by_itself(hub: RunningHub) -> None:
+    lea = hub.make_token("lea", ["submit", "read"])
+    (labelled,) = submit(hub, name="plain", labels={"alone": "1", "more": "2"})
+    (queued,) = submit(hub, name="plain", queue="apart", labels={"alone": "2"})
+    (hers,) = submit(hub, name="her-own", token=lea)
+    for which, wanted in (
+        ({"labels": {"alone": "1"}}, [labelled]),
+        ({"queue": "apart"}, [queued]),
+        ({"user": "lea"}, [hers]),
+        ({"name": "her-*"}, [hers]),
+        ({"states": ["running"]}, []),
+    ):
+        assert act(hub, "cancel", dry_run=True, **which)["ids"] == wanted, which
+
+
 def test_hold_and_release_tell_of_those_left_as_they_are(hub: RunningHub) -> None:
     ids = submit(hub, 4, name="kept")
     ask(hub, "POST", f"/jobs/{ids[0]}/hold")

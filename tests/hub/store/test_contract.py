@@ -188,6 +188,10 @@ def test_lists_filter_and_page(store: Store, make: Any) -> None:
     assert ids(store, user="bo") == ["j5", "j2"]
     assert ids(store, user="bo", states=("failed", "running")) == ["j2"]
     assert ids(store, states=("failed", "pending", "killed")) == ["j5", "j4", "j2"]
+    for user in ("", "ana", "bo", "nobody"):
+        for ended in (("failed",), ("failed", "killed"), ("succeeded", "failed", "killed")):
+            there = len(ids(store, user=user, states=ended))
+            assert [store.count_ended(user, ended, most) for most in (1, 9)] == [min(1, there), there]
     assert ids(store, states=("failed", "pending", "killed"), limit=1, before_seq=5) == ["j4"]
     assert ids(store, queue="fast") == ["j3"]
     assert ids(store, name="eval", user="ana") == ["j4"]

@@ -33,6 +33,14 @@ QUESTIONS: dict[str, tuple[Callable[[SqliteStore], object], str]] = {
         lambda store: store.list_jobs(JobFilter(states=("failed",))),
         "jobs_final (state=? AND rowid<?)",
     ),
+    "all that failed": (
+        lambda store: store.count_ended("", ("failed",), 9),
+        "COVERING INDEX jobs_final (state=?)",
+    ),
+    "all of mine": (
+        lambda store: store.count_ended("ana", ("failed",), 9),
+        "COVERING INDEX jobs_by_user (user=? AND state=?)",
+    ),
     "failed tasks": (
         lambda store: store.find_tasks("j1", -1, 10, ("failed",)),
         "tasks_odd (job_id=? AND state=? AND idx>?)",

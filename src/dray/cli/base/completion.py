@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from dray.cli.base.exit_codes import ENDED
 from dray.cli.base.invocation import HubCommand, Session
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 VARIABLE = "_DRAY_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 ASK_S = 2.0
+STATES = ("pending", "running", *ENDED)
 
 
 def complete_job(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -25,6 +27,15 @@ def complete_job(context: click.Context, parameter: click.Parameter, incomplete:
     jobs = _ask(context, "/jobs", {"limit": 100}, "jobs")
     words = ((job["id"], f"{job.get('state')} {job.get('name') or ''}".strip()) for job in jobs)
     return [CompletionItem(name, help=text) for name, text in words if name.startswith(incomplete)]
+
+
+def complete_state(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """States that begin so; of several with commas the last."""
+    del context, parameter
+    before, comma, last = incomplete.rpartition(",")
+    return [CompletionItem(before + comma + state) for state in STATES if state.startswith(last)]
 
 
 def complete_worker(
@@ -52,7 +63,7 @@ def _ask(context: click.Context, path: str, query: dict[str, Any], key: str) -> 
 @click.command("completion", cls=HubCommand)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script by which a shell completes commands, flags, ids of jobs and names of workers.
+    """Print the script by which a shell completes commands, flags, ids of jobs, states and names of workers.
 
     \b
     bash   eval "$(dray completion bash)"           in ~/.bashrc

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dray.cli.base.completion import complete_state
 from dray.cli.base.invocation import Session
 
 # The hub works through hundreds of thousands in turns: nobody is to give up on it half way.
@@ -20,7 +21,12 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the flags that say which jobs are meant, where no ids are given."""
     options = (
         click.option(
-            "--state", "states", multiple=True, metavar="STATE", help="All that are pending, or running."
+            "--state",
+            "states",
+            multiple=True,
+            metavar="STATE",
+            help="All that are pending, or running.",
+            shell_complete=complete_state,
         ),
         click.option(
             "--label", "labels", multiple=True, metavar="K=V", help="All with this label; may be repeated."

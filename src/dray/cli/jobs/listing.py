@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from dray.cli.base.completion import complete_job
+from dray.cli.base.completion import STATES, complete_job, complete_state
 from dray.cli.base.exit_codes import ENDED, UNSUCCESSFUL
 from dray.cli.base.hub import Hub, job_path
 from dray.cli.base.invocation import HubCommand, Session, pass_session
@@ -17,17 +17,20 @@ from dray.cli.jobs.jobs import split_id
 from dray.errors import InvalidInput
 
 RECENT_S = 600.0
-STATES = ("pending", "running", *ENDED)
 DEFAULT_LIMIT = 100
 _PAGE = 200
 MANY = 1 << 62
 
 
 class Listed(NamedTuple):
-    """A part of a list; `next` is the cursor of what comes behind it, empty where that was all."""
+    """A part of a list; `next` is the cursor of what comes behind it, empty where that was all.
+
+    `total`: how many there are, None where the hub would have to look at each.
+    """
 
     items: list[dict[str, Any]]
     next: str
+    total: int | None = None
 
 
 class Span(NamedTuple):
@@ -53,7 +56,12 @@ ANY_TIME = Span(None, None)
     "-a", "--all", "everything", is_flag=True, help="All jobs there are, however long ago they ended."
 )
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Only jobs in this state; may be repeated."
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Only jobs in this state; may be repeated.",
+    shell_complete=complete_state,
 )
 @click.option("--failed", is_flag=True, help="Only jobs that ended without success, however long ago.")
 @click.option("--user", metavar="NAME", help="Only jobs of this user.")
@@ -83,11 +91,13 @@ def ps(session: Session, states: tuple[str, ...], quiet: bool, times: bool, **gi
     wanted = [*_read_states(states), *(UNSUCCESSFUL if failed else ())]
     most = limit or (MANY if everything else DEFAULT_LIMIT)
     if everything or wanted or span != ANY_TIME:
-        listed = _page_jobs(session.hub, {**query, "state": ",".join(wanted)}, most, span)
+        # What is all listed, or cut by time as well, cannot be counted or counts itself.
+        counted = {"count": "true"} if most < MANY and span == ANY_TIME else {}
+        listed = _page_jobs(session.hub, {**query, **counted, "state": ",".join(wanted)}, most, span)
     else:
         listed = _select_lively(session.hub, query, most)
     if session.json:
-        session.print_json({"jobs": listed.items, "next": listed.next or None})
+        session.print_json({"jobs": listed.items, "next": listed.next or None, "total": listed.total})
     elif quiet:
         print("\n".join(job["id"] for job in listed.items), end="\n" if listed.items else "")
     elif not listed.items:
@@ -99,7 +109,8 @@ def ps(session: Session, states: tuple[str, ...], quiet: bool, times: bool, **gi
 
         print(draw_jobs(listed.items, times=times))
     if listed.next:
-        print(f"{len(listed.items)} jobs shown, there are more: -n {2 * most} or --all", file=sys.stderr)
+        of = "jobs shown, there are more" if listed.total is None else f"of {listed.total:,} jobs shown"
+        print(f"{len(listed.items)} {of}: -n {2 * most} or --all", file=sys.stderr)
 
 
 def _read_states(given: tuple[str, ...]) -> list[str]:
@@ -132,12 +143,13 @@ def _select_lively(hub: Hub, query: Mapping[str, Any], most: int) -> Listed:
     """What runs is all there, however old; what waits and what ended lately fill the rest."""
     running = _page_jobs(hub, {**query, "state": "running"}, MANY).items
     left = max(0, most - len(running))
-    waiting = _page_jobs(hub, {**query, "state": "pending"}, left)
+    waiting = _page_jobs(hub, {**query, "state": "pending", "count": "true"}, left)
     ended = _page_jobs(hub, {**query, "state": ",".join(ENDED)}, min(left, _PAGE)).items
     recent = [job for job in ended if _ended_lately(job)]
     found = sorted([*waiting.items, *recent], key=_newest, reverse=True)[:left]
     cut = waiting.next or ("more" if len(waiting.items) + len(recent) > left else "")
-    return Listed(sorted([*running, *found], key=_newest, reverse=True), cut)
+    total = None if waiting.total is None else len(running) + waiting.total + len(recent)
+    return Listed(sorted([*running, *found], key=_newest, reverse=True), cut, total)
 
 
 def _newest(job: Mapping[str, Any]) -> str:
@@ -147,19 +159,21 @@ def _newest(job: Mapping[str, Any]) -> str:
 def _page_jobs(hub: Hub, query: Mapping[str, Any], most: int, span: Span = ANY_TIME) -> Listed:
     asked: dict[str, Any] = {**query, "limit": min(max(most, 1), _PAGE)}
     found: list[dict[str, Any]] = []
+    total = None
     while True:
         page = hub.get("/jobs", asked)
-        cursor = page.get("next_cursor") or ""
+        cursor, total = page.get("next_cursor") or "", total or page.get("total")
+        asked.pop("count", None)
         for job in page.get("jobs") or []:
             if span.is_before(job):
                 return Listed(found, "")
             if not span.holds(job):
                 continue
             if len(found) == most:
-                return Listed(found, cursor or "more")
+                return Listed(found, cursor or "more", total)
             found.append(job)
         if not cursor or len(found) >= most:
-            return Listed(found, cursor)
+            return Listed(found, cursor, total if cursor or span != ANY_TIME else len(found))
         asked["cursor"] = cursor
 
 
@@ -173,7 +187,12 @@ def _ended_lately(job: Mapping[str, Any]) -> bool:
 @click.command("tasks", cls=HubCommand)
 @click.argument("job", shell_complete=complete_job)
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Only tasks in this state; may be repeated."
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Only tasks in this state; may be repeated.",
+    shell_complete=complete_state,
 )
 @click.option("--failed", is_flag=True, help="Only tasks that ended without success.")
 @click.option(

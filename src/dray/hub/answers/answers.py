@@ -26,7 +26,7 @@ from dray.hub.answers.estimates import Forecasts
 from dray.hub.answers.job_documents import JobDocuments
 from dray.hub.answers.metrics import Metrics
 from dray.hub.answers.output import LogReader
-from dray.hub.answers.pages import PAGE_BYTES, read_page, weigh_task
+from dray.hub.answers.pages import PAGE_BYTES, count_ended, count_living, is_countable, read_page, weigh_task
 from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import portions, spread, work_off
@@ -263,11 +263,12 @@ class Answers:
     async def jobs(self, caller: Caller, wanted: JobFilter) -> Document:
         if not caller.may("admin"):
             if wanted.user and wanted.user != caller.user:
-                return {"jobs": [], "next_cursor": None}
+                return {"jobs": [], "next_cursor": None, "total": 0 if wanted.count else None}
             wanted = msgspec.structs.replace(wanted, user=caller.user)
         await self._engine.settle()
         # Off the loop: a name or a label may be looked for among all jobs.
         rows, more = await asyncio.to_thread(read_page, self._store, wanted)
+        total = await self._count(wanted) if is_countable(wanted) else None
 
         if any(row.state is JobState.PENDING for row in rows):
             self.forecasts.want()
@@ -280,7 +281,13 @@ class Answers:
         shown: list[Document] = []
         async for lines in portions(self._engine, rows, look, VIEWED_JOBS):
             shown += lines
-        return {"jobs": shown, "next_cursor": str(rows[-1].seq) if more else None}
+        return {"jobs": shown, "next_cursor": str(rows[-1].seq) if more else None, "total": total}
+
+    async def _count(self, wanted: JobFilter) -> int | None:
+        ended = await asyncio.to_thread(count_ended, self._store, wanted)
+        if ended is None:
+            return None
+        return ended + await work_off(self._engine, lambda state: count_living(state, wanted))
 
     async def tasks(
         self, caller: Caller, job_id: str, states: tuple[str, ...], cursor: str, limit: int

@@ -25,12 +25,13 @@ _WAIT_BUCKETS_S = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 36
 
 
 class Card(NamedTuple):
-    """One card of a worker, and how much of it is held: 0 to 1."""
+    """One card of a worker, how much of it is held and for how much of its time it is busy, 0 to 1; None: unknown."""
 
     worker: str
     number: int
     type: str
     held: float
+    used: float | None = None
 
 
 class Gauges(NamedTuple):
@@ -204,6 +205,14 @@ def _site_gauges(now: Gauges) -> Iterator[Metric]:
         f"How much of one GPU tasks hold; left out where there are more than {MOST_CARDS}",
         labels=["worker", "gpu"],
     )
+    busy = GaugeMetricFamily(
+        "dray_gpu_used_ratio",
+        "For how much of its time one GPU that is held was busy when its worker last looked, where it can look",
+        labels=["worker", "gpu"],
+    )
     for card in now.cards if len(now.cards) <= MOST_CARDS else ():
         each.add_metric([card.worker, str(card.number)], card.held)
+        if card.used is not None:
+            busy.add_metric([card.worker, str(card.number)], min(1.0, card.used))
     yield each
+    yield busy

@@ -81,6 +81,7 @@ def _read_filter(request: Request) -> JobFilter:
         labels=tuple(_label(text) for text in asked["label"]),
         before_seq=int(asked["cursor"] or 0),
         limit=asked["limit"],
+        count=asked["count"],
     )
 
 
@@ -289,6 +290,7 @@ _JOB_FILTERS = (
     ),
     _LIMIT,
     _CURSOR,
+    Param("count", "say how many there are in all", kind="flag", default=False),
 )
 _TASK = Param("task", "index of the task; its only one by default", kind="whole", low=0, high=10**9)
 _LOG_PARAMS = (

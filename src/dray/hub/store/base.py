@@ -182,7 +182,10 @@ class Snapshot(NamedTuple):
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which finished or live jobs a list wants; empty fields do not filter. `before_seq` pages downwards."""
+    """Which finished or live jobs a list wants; empty fields do not filter. `before_seq` pages downwards.
+
+    `count`: also how many there are in all.
+    """
 
     states: tuple[str, ...] = ()
     user: str = ""
@@ -191,6 +194,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[tuple[str, str], ...] = ()
     before_seq: int = 0
     limit: int = 100
+    count: bool = False
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,6 +299,7 @@ class Store(Protocol):
     def save_clock(self, now_ms: int, at_ms: int, clock_base: bytes) -> None: ...
     def find_job(self, job_id: str) -> Job | None: ...
     def list_jobs(self, wanted: JobFilter) -> list[Job]: ...
+    def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int: ...
     def find_tasks(
         self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
     ) -> list[Task]: ...

@@ -352,6 +352,12 @@ class MemoryStore:
         return list(_copies(found[: wanted.limit]))
 
     @_read
+    def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
+        """Count jobs in these states, of one user or of all; no further than to `most`."""
+        wanted = JobFilter(user=user, states=states)
+        return min(most, sum(1 for row in self.file.jobs.values() if _matches(row, wanted)))
+
+    @_read
     def find_tasks(
         self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
     ) -> list[Task]:

@@ -174,10 +174,13 @@ class JobDocument(msgspec.Struct):
 
 
 class JobList(msgspec.Struct):
-    """Jobs, newest first."""
+    """Jobs, newest first. `total`: how many there are in all pages, where `count` asked for it, no queue, name or
+    label was given, and no more than 100,000 of them have ended.
+    """
 
     jobs: list[JobDocument]
     next_cursor: str | None = None
+    total: int | None = None
 
 
 class TaskDocument(msgspec.Struct):

@@ -348,6 +348,10 @@ class SqliteStore:
         """List jobs newest first; with a name or labels and no user it may walk over all jobs: use a thread."""
         return self._lister.list_jobs(wanted)
 
+    def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
+        """Count jobs in these states, which are final, of one user or of all; no further than to `most`."""
+        return self._lister.count_ended(user, states, most)
+
     def find_tasks(
         self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
     ) -> list[Task]:
