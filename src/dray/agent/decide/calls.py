@@ -22,6 +22,7 @@ from dray.wire.messages.worker import LAST_TRY
 NUDGE_MS = 20
 BEHIND_MS = 50
 BEHIND_MEANS = 4
+ASKED = 1 << 62  # what is behind was asked for, and the runner has not answered yet
 RESEND_MS = 5000
 DEATHS = 3
 QUIET_MS = 1000
@@ -324,6 +325,9 @@ class Calls(LaneService):
                 self._end(lane, index, "killed", "cancelled", "cancelled (user)")
             else:
                 self._end(lane, index, "returned")
+        if len(lane.fed) > 1:
+            # It gives nothing back while it has not read what it was fed: it is asked again, ever less often.
+            lane.recall_ms = 2 * (now_ms - lane.since_ms)
         return self._serve(lane, [], now_ms)
 
     def runner_grown(self, uid: str, growth_bytes: int, littered: bool, now_ms: int) -> list[Effect]:
@@ -524,8 +528,7 @@ class Calls(LaneService):
             effects.append(Nudge(lane.runner))
         patience_ms = max(BEHIND_MS, BEHIND_MEANS * lane.mean_us // 1000, lane.recall_ms)
         if age_ms >= patience_ms and (lane.queue or len(lane.fed) > 1):
-            # A runner gives nothing back while it has not read what it was fed: it is asked again, ever less often.
-            lane.recall_ms = 2 * age_ms
+            lane.recall_ms = ASKED
             effects += self.send_on(lane)
         return effects
 
