@@ -150,9 +150,9 @@ def test_a_call_that_came_twice_runs_once(hub: CallHub, tmp_path: Path) -> None:
 def test_a_time_limit_ends_the_call_and_not_the_lane(hub: CallHub, tmp_path: Path) -> None:
     hub.start_agent(1)
     hub.refeeds = False
-    hub.assign("1-1", "j", note_and_wait(tmp_path), [(0,), (1,)], limit_ns=200_000_000)
+    hub.assign("1-1", "j", note_and_wait(tmp_path), [(0,), (1,)], limit_ns=1_500_000_000)
     state, _, (exit_class, error) = hub.end("j", 0)
-    assert (state, exit_class, error) == ("failed", "time_limit", "stopped at its time limit of 0.2 s")
+    assert (state, exit_class, error) == ("failed", "time_limit", "stopped at its time limit of 1.5 s")
     hub.assign("1-1", "j", note_and_wait(tmp_path), [(2,)], first=2)
     assert hub.end("j", 2)[:2] == ("succeeded", 2)
 
