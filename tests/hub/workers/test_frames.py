@@ -121,6 +121,20 @@ async def test_a_ping_between_frames_is_answered(ear: Ear, peer: Any) -> None:
     assert await ear.wait_for(2) == [("short", b"1"), ("short", b"2")]
 
 
+async def test_who_has_spoken_since_is_not_asked_whether_it_is_there(ear: Ear, peer: Any) -> None:
+    peer[1].write(frame(b"a heartbeat"))
+    await ear.wait_for(1)
+    ear.socket.stop_keepalive()
+    ear.socket.send_keepalive_ping()
+    assert ear.socket.ping_timer is not None, "it is looked at again"
+    assert ear.socket.pending_ping_payload is None
+    ear.socket.stop_keepalive()
+    ear.socket.send_keepalive_ping()
+    asked = ear.socket.pending_ping_payload
+    assert asked is not None
+    assert await peer[0].readexactly(6) == bytes((PING, 4)) + asked
+
+
 async def test_text_and_fragments_take_the_long_way(ear: Ear, peer: Any) -> None:
     peer[1].write(frame(b"1") + frame(b"words", TEXT) + frame(b"fr", 0x02) + frame(b"ag", 0x80))
     peer[1].write(frame(b"2"))

@@ -40,6 +40,9 @@ T = TypeVar("T")
 DRAIN = 512
 SKIPPED_WAIT_S = 1.0
 MAX_INBOX = 8192
+# How soon after a turn the next one begins for patient messages alone, where for a while there were no others: beside
+# work they would wait for a turn that takes long.
+PATIENCE_S, QUIET_S = 0.005, 0.1
 
 
 class EffectRunner(Protocol):
@@ -81,6 +84,9 @@ class Engine:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        # When patient messages have waited long enough, and the timer that says so while some do.
+        self._rested_s = self._quiet_s = 0.0
+        self._soon: asyncio.TimerHandle | None = None
         self._stopping = False
         self._epoch_wanted = 0
         self._settlers: list[asyncio.Future[None]] = []
@@ -113,13 +119,17 @@ class Engine:
         body: Any = None,
         presses: bool = False,
         wants: tuple[RowKey, ...] = (),
+        patient: bool = False,
     ) -> None:
         """Queue a message that nobody awaits; one that has broken a turn before is refused."""
-        request = Request(decide, None, 1, who, body, wants=wants)
+        request = Request(decide, None, 1, who, body, wants=wants, patient=patient)
         if self._setbacks:
             self._setbacks.refuse(request.origin)
         self._inbox.add(request, presses)
-        self._wake.set()
+        if self._inbox.is_patient:
+            self._wake_soon()
+        else:
+            self._wake.set()
         if len(self._inbox) >= MAX_INBOX:
             self._room.clear()
 
@@ -237,9 +247,13 @@ class Engine:
         self._wake.set()
 
     async def _wait_for_work(self) -> None:
-        if self._inbox or self._stopping or self._settlers or self._conductor.cut or self._conductor.put_back:
+        if self._stopping or self._settlers or self._conductor.cut or self._conductor.put_back:
+            return
+        if self._inbox and not self._inbox.is_patient:
             return
         self._wake.clear()
+        if self._inbox:
+            self._wake_soon()
         waits = [
             wait for wait in (self._timer_wait_s(), self._projector.wait_s(self.state)) if wait is not None
         ]
@@ -254,6 +268,24 @@ class Engine:
         if alarm is not None:
             alarm.cancel()
 
+    def _rest(self, taken: list[Request]) -> None:
+        """Say from when on patient messages may begin a turn."""
+        now_s = asyncio.get_running_loop().time()
+        if not all(request.patient for request in taken):
+            self._quiet_s = now_s + QUIET_S
+        self._rested_s = now_s + PATIENCE_S if now_s >= self._quiet_s else now_s
+
+    def _wake_soon(self) -> None:
+        """Begin a turn once the last one is a little while ago: signs of life of many workers share one then."""
+        if self._soon is not None:
+            return
+        loop = asyncio.get_running_loop()
+        left_s = self._rested_s - loop.time()
+        if left_s <= 0:
+            self._wake.set()
+        else:
+            self._soon = loop.call_later(left_s, self._wake.set)
+
     def _timer_wait_s(self) -> float | None:
         if TIMERS in self._setbacks.skipped():
             return None
@@ -263,6 +295,9 @@ class Engine:
 
     async def _turn(self) -> None:
         began = time.perf_counter()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
         first: list[Fact] = []
         if self._epoch_wanted > self.state.counters.epoch:
             wanted = self._epoch_wanted
@@ -288,6 +323,7 @@ class Engine:
         self._taken = []
         self._observer.observe_turn(time.perf_counter() - began)
         await self._project(clock)
+        self._rest(requests)
         if self._conductor.cut:
             await asyncio.sleep(0)
 

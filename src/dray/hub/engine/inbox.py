@@ -21,6 +21,7 @@ class Inbox:
         self._work = work
         self._line: deque[Request] = deque()
         self._pressing: deque[Request] = deque()
+        self._patient = 0
 
     def __len__(self) -> int:
         return len(self._line) + len(self._pressing)
@@ -34,9 +35,15 @@ class Inbox:
         """Whether the next turn will not take all of it: only then does anybody wait behind others' work."""
         return len(self) > self._work
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether all that waits can wait a little longer, and one turn takes it."""
+        return len(self) == self._patient and not self.is_behind
+
     def add(self, request: Request, presses: bool = False) -> None:
         """Queue a request at the end of its line."""
         (self._pressing if presses else self._line).append(request)
+        self._patient += request.patient
 
     def take(self, work: int = 0) -> list[Request]:
         """Take the next batch: bounded by work, not by number, so that large submits do not hold up heartbeats."""
@@ -48,9 +55,11 @@ class Inbox:
         while self._line and left > 0:
             requests.append(self._line.popleft())
             left -= requests[-1].weight
+        self._patient -= sum(request.patient for request in requests)
         return requests
 
     def clear(self) -> None:
         """Forget all of it."""
         self._line.clear()
         self._pressing.clear()
+        self._patient = 0

@@ -68,6 +68,7 @@ class Request(NamedTuple):
 
     `who` sent it, `body` and `kind` tell what it is: not needed before something goes wrong. `wants` are the rows that
     deciding it may need, as far as that is known; a request that misses one is put back with it, `rounds` times so far.
+    `patient`: it can wait a little for others to share its turn with.
     """
 
     decide: Decide
@@ -78,6 +79,7 @@ class Request(NamedTuple):
     kind: str = ""
     wants: tuple[RowKey, ...] = ()
     rounds: int = 0
+    patient: bool = False
 
     @property
     def origin(self) -> Origin:

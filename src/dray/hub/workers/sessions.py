@@ -427,6 +427,7 @@ class Sessions:
             lambda state, clock: Decision(inbound.interpret(state, worker, number, body, raw, answered)),
             worker,
             body,
+            patient=type(body) is Heartbeat,
         )
 
     def _register(self, session: Session, body: Register) -> None:
