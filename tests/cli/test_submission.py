@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dray.cli.main import main
+from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S
 
 
 def sent_spec(hub) -> Any:
@@ -105,6 +106,13 @@ def test_usage_errors_exit_with_2(hub, arguments, capfd):
     assert main(arguments) == 2
     assert "Error: " in capfd.readouterr().err
     assert not hub.requests
+
+
+def test_the_help_tells_the_limits_that_hold(capfd):
+    assert main(["submit", "--help"]) == 0
+    words = " ".join(capfd.readouterr().out.split())
+    assert f"[default: {DEFAULT_RUNTIME_S // 3600}h, of a service none]" in words
+    assert f"{MAX_RUNTIME_S // 86400} days at most" in words
 
 
 def test_problems_of_the_hub_name_the_flags(hub, capfd):

@@ -26,6 +26,7 @@ def hub() -> Iterator[RunningHub]:
 def usage(hub: RunningHub, by: str = "user", token: str = "") -> dict[str, Any]:
     status, answer = ask(hub, "GET", f"/usage?by={by}&window_s=3600", token=token)
     assert status == 200, answer
+    assert answer["window_s"] == 3600
     return {one["name"]: one for one in answer["usage"]} | {"": answer["total"]}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 import msgspec
 
@@ -15,9 +16,10 @@ from dray.hub.store.base import JobFilter, Store
 PAGE_BYTES = 2 << 20
 PAGE_ROWS = 32
 # So many jobs are counted in a part of a millisecond.
-COUNT_STEP = 2048
+COUNT_STEP = 4096
 # A million index entries take the store a sixth of a second.
 MOST_COUNTED = 100_000
+_state_of = attrgetter("state")
 
 
 def read_page(store: Store, wanted: JobFilter) -> tuple[list[Job], bool]:
@@ -41,25 +43,24 @@ def is_countable(wanted: JobFilter) -> bool:
 
 
 def count_living(state: State, wanted: JobFilter) -> Iterator[int]:
-    """Count what lives, in memory; what is said last holds."""
-    counted = 0
+    """Count what lives, in memory, by lists: one job at a time takes five times as long. What is said last holds."""
+    wants = [one for one in JobState if not one.final and (not wanted.states or one.value in wanted.states)]
+    jobs, counted = list(state.jobs.values()), 0
     yield counted
-    for place, job in enumerate(list(state.jobs.values())):
-        counted += (
-            not job.state.final
-            and wanted.user in ("", job.user)
-            and (not wanted.states or job.state.value in wanted.states)
-        )
-        if not place % COUNT_STEP:
-            yield counted
-    yield counted
+    for first in range(0, len(jobs), COUNT_STEP):
+        some: Iterable[Job] = jobs[first : first + COUNT_STEP]
+        if wanted.user:
+            some = [job for job in some if job.user == wanted.user]
+        found = list(map(_state_of, some))
+        counted += sum(found.count(one) for one in wants)
+        yield counted
 
 
 def count_ended(store: Store, wanted: JobFilter) -> int | None:
     """Count what has ended, in the store; None where that is more than anybody counts."""
     states = tuple(state.value for state in JobState if state.final)
     wants = tuple(state for state in states if not wanted.states or state in wanted.states)
-    counted = store.count_ended(wanted.user, wants, MOST_COUNTED + 1)
+    counted = store.count_ended(wanted.user, wants, MOST_COUNTED + 1) if wants else 0
     return counted if counted <= MOST_COUNTED else None
 
 
