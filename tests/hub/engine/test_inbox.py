@@ -58,17 +58,17 @@ def test_behind_is_more_than_a_turn_takes() -> None:
     assert len(inbox) == 0
 
 
-def test_it_is_patient_while_all_that_waits_is() -> None:
+def test_it_does_not_hurry_while_all_that_waits_is_patient() -> None:
     inbox = Inbox(2)
     inbox.add(request("a")._replace(patient=True))
-    assert inbox.is_patient
+    assert not inbox.hurries
     fill(inbox, "X", presses=True)
-    assert not inbox.is_patient
+    assert inbox.hurries
     assert taken(inbox, 1) == "X"
-    assert inbox.is_patient
+    assert not inbox.hurries
     for name in "bc":
         inbox.add(request(name)._replace(patient=True))
-    assert not inbox.is_patient, "a turn does not take all of it any more"
+    assert inbox.hurries, "a turn does not take all of it any more"
     inbox.clear()
     inbox.add(request("d"))
-    assert not inbox.is_patient
+    assert inbox.hurries

@@ -84,8 +84,8 @@ class Engine:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        # When patient messages have waited long enough, and the timer that says so while some do.
-        self._rested_s = self._quiet_s = 0.0
+        # When the last turn began, and the last that was not for patient messages alone; what ends the wait of those.
+        self._turned_s = self._worked_s = 0.0
         self._soon: asyncio.TimerHandle | None = None
         self._stopping = False
         self._epoch_wanted = 0
@@ -126,7 +126,7 @@ class Engine:
         if self._setbacks:
             self._setbacks.refuse(request.origin)
         self._inbox.add(request, presses)
-        if self._inbox.is_patient:
+        if patient and not self._inbox.hurries:
             self._wake_soon()
         else:
             self._wake.set()
@@ -249,7 +249,7 @@ class Engine:
     async def _wait_for_work(self) -> None:
         if self._stopping or self._settlers or self._conductor.cut or self._conductor.put_back:
             return
-        if self._inbox and not self._inbox.is_patient:
+        if self._inbox.hurries:
             return
         self._wake.clear()
         if self._inbox:
@@ -268,23 +268,16 @@ class Engine:
         if alarm is not None:
             alarm.cancel()
 
-    def _rest(self, taken: list[Request]) -> None:
-        """Say from when on patient messages may begin a turn."""
-        now_s = asyncio.get_running_loop().time()
-        if not all(request.patient for request in taken):
-            self._quiet_s = now_s + QUIET_S
-        self._rested_s = now_s + PATIENCE_S if now_s >= self._quiet_s else now_s
-
     def _wake_soon(self) -> None:
         """Begin a turn once the last one is a little while ago: signs of life of many workers share one then."""
         if self._soon is not None:
             return
-        loop = asyncio.get_running_loop()
-        left_s = self._rested_s - loop.time()
-        if left_s <= 0:
+        now_s = time.perf_counter()
+        left_s = self._turned_s + PATIENCE_S - now_s
+        if left_s <= 0 or now_s < self._worked_s + QUIET_S:
             self._wake.set()
         else:
-            self._soon = loop.call_later(left_s, self._wake.set)
+            self._soon = asyncio.get_running_loop().call_later(left_s, self._wake.set)
 
     def _timer_wait_s(self) -> float | None:
         if TIMERS in self._setbacks.skipped():
@@ -323,7 +316,9 @@ class Engine:
         self._taken = []
         self._observer.observe_turn(time.perf_counter() - began)
         await self._project(clock)
-        self._rest(requests)
+        self._turned_s = began
+        if requests and not (requests[0].patient and all(request.patient for request in requests)):
+            self._worked_s = began
         if self._conductor.cut:
             await asyncio.sleep(0)
 

@@ -36,14 +36,16 @@ class Inbox:
         return len(self) > self._work
 
     @property
-    def is_patient(self) -> bool:
-        """Whether all that waits can wait a little longer, and one turn takes it."""
-        return len(self) == self._patient and not self.is_behind
+    def hurries(self) -> bool:
+        """Whether anything waits that cannot wait a little longer, or more than one turn takes."""
+        waiting = len(self._line) + len(self._pressing)
+        return waiting != self._patient or waiting > self._work
 
     def add(self, request: Request, presses: bool = False) -> None:
         """Queue a request at the end of its line."""
         (self._pressing if presses else self._line).append(request)
-        self._patient += request.patient
+        if request.patient:
+            self._patient += 1
 
     def take(self, work: int = 0) -> list[Request]:
         """Take the next batch: bounded by work, not by number, so that large submits do not hold up heartbeats."""
@@ -55,7 +57,8 @@ class Inbox:
         while self._line and left > 0:
             requests.append(self._line.popleft())
             left -= requests[-1].weight
-        self._patient -= sum(request.patient for request in requests)
+        if self._patient:
+            self._patient -= sum(request.patient for request in requests)
         return requests
 
     def clear(self) -> None:
