@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,9 +20,10 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message as MailHandler
 from tests.hub.asking import ask, wait_until
 
+from dray.core.lifecycle.state.effects import Note
 from dray.core.model.specs.notifying import read_url
 from dray.hub.notifications.addresses import is_public
-from dray.hub.notifications.notifier import MOST_WAITING, bound
+from dray.hub.notifications.notifier import MOST_HEARD, MOST_WAITING, Notifier, bound
 from dray.hub.notifications.outbox import Told
 from dray.testing import MockWorker, RunningHub, make_spec, running_hub
 from dray.wire.schemas.site import NotificationList
@@ -342,6 +344,15 @@ def test_what_is_too_much_is_dropped_and_counted() -> None:
     assert [(one.id, one.state, one.detail) for one in dropped] == [
         ("2-ops", "dropped", f"3 dropped: {MOST_WAITING} wait already")
     ]
+
+
+def test_what_is_heard_before_it_is_recorded_is_bounded_too(tmp_path: Path) -> None:
+    engine: Any = SimpleNamespace(state=SimpleNamespace(jobs={}), seq=1)
+    nobody: Any = None  # nothing is recorded here: whoever records does not run
+    notifier = Notifier(tmp_path, engine, nobody, nobody, nobody, ())
+    for number in range(MOST_HEARD + 3):
+        notifier.hear(Note("job_ended", f"j{number}", "", "", {"state": "failed"}))
+    assert (len(notifier._heard), notifier._lost) == (MOST_HEARD, 3)
 
 
 @pytest.mark.parametrize(
