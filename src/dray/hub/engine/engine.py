@@ -277,7 +277,12 @@ class Engine:
         if left_s <= 0 or now_s < self._worked_s + QUIET_S:
             self._wake.set()
         else:
-            self._soon = asyncio.get_running_loop().call_later(left_s, self._wake.set)
+            self._soon = asyncio.get_running_loop().call_later(left_s, self._ring)
+
+    def _ring(self) -> None:
+        """In the middle of a turn too: what came meanwhile needs a bell of its own."""
+        self._soon = None
+        self._wake.set()
 
     def _timer_wait_s(self) -> float | None:
         if TIMERS in self._setbacks.skipped():
