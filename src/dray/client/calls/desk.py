@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dray.client.calls.inquiries import Inquiries
+from dray.client.calls.inquiries import AGAIN_S, Inquiries
 from dray.client.calls.large_values import Blobs, LateResult, Upload
 from dray.client.calls.open_arrays import Argument, Ending, Stream, Taker, Takers, draw_id, name_by
+from dray.client.futures.bell import Bell
 from dray.client.futures.futures import CallFuture, PackedResult
 from dray.core.model.records.records import JobState
 from dray.errors import Conflict, DrayError, NotFound
@@ -41,8 +41,8 @@ class CallDesk(Inquiries):
     """All calls of one client. Made in the loop that it lives in."""
 
     def __init__(self, channel: Channel, blobs: Blobs, read_logs: Callable[..., Iterator[bytes]]) -> None:
-        self._lock = threading.Lock()
-        super().__init__(channel, read_logs, threading.Condition(self._lock))
+        self._lock = Bell()
+        super().__init__(channel, read_logs, self._lock)
         self._blobs = blobs
         self._open: dict[Any, Stream] = {}
         self._streams: dict[str, Stream] = {}
@@ -95,13 +95,15 @@ class CallDesk(Inquiries):
 
     def await_all_recorded(self, taker: Taker) -> None:
         """Wait until the hub has recorded all calls that somebody has put in, or refused them."""
-        with self._answered:
-            while any(
-                stream.recorded < stream.put and not stream.closed
-                for stream in list(self._streams.values())
-                if stream.taker is taker
-            ):
-                self._answered.wait(0.5)
+        while not self._lock.wait_for(lambda: self._are_all_recorded(taker) or None, AGAIN_S):
+            pass
+
+    def _are_all_recorded(self, taker: Taker) -> bool:
+        return all(
+            stream.recorded >= stream.put or stream.closed
+            for stream in list(self._streams.values())
+            if stream.taker is taker
+        )
 
     def close_stream(self, stream: Stream) -> None:
         """Say that no further calls come. From any thread."""
@@ -254,9 +256,9 @@ class CallDesk(Inquiries):
         early, stream.early = stream.early, []
         for at, closes in sorted(early):
             self._post(stream, at, stream.unanswered[at], closes)
-        with self._answered:
+        with self._lock:
             stream.recorded = max(stream.recorded, first + len(batch))
-            self._answered.notify_all()
+            self._lock.notify_all()
         final = bool(state) and JobState(state).final
         if final and int(answer.result().get("total", stream.recorded)) < stream.recorded:
             # It ended as it was made, before it took any calls: what it waited for had failed.
@@ -297,7 +299,7 @@ class CallDesk(Inquiries):
         # The first tells why; what was under way behind it is only refused because that was.
         fault = stream.refusal = stream.refusal or fault
         stream.refuse(first)
-        with self._answered:
+        with self._lock:
             if self._open.get(stream.recipe.key) is stream:
                 del self._open[stream.recipe.key]
             stream.closed = True
@@ -308,8 +310,8 @@ class CallDesk(Inquiries):
         stream.refused = []
         stream.taker.fail(range(stream.base + stream.sent, stream.base + stream.sent + len(rest)), fault)
         self._release(stream, range(stream.sent, stream.sent + len(rest)))
-        with self._answered:
-            self._answered.notify_all()
+        with self._lock:
+            self._lock.notify_all()
 
     # --- in the loop: back --------------------------------------------------------------------------------------------
 
@@ -448,10 +450,10 @@ class CallDesk(Inquiries):
         for stream in list(self._streams.values()):
             stream.closed = True
             stream.taker.fail(None, fault)
-        with self._answered:
+        with self._lock:
             self._streams.clear()
             self._open.clear()
-            self._answered.notify_all()
+            self._lock.notify_all()
 
     async def settle(self) -> None:
         """Have the hub record all calls that were put in, and let open arrays end: no further calls come.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dray.client.futures.bell import Bell
+from dray.client.futures.loop_thread import run_in
 from dray.client.futures.status import Status
 from dray.core.model.records.records import JobState
 from dray.errors import DrayError, NotFound
@@ -22,24 +23,23 @@ if TYPE_CHECKING:
     from dray.client.reach.channel import Channel
 
 LOOK_S = 0.02
+# Who waits looks by itself too: not every end of an array rings.
+AGAIN_S = 0.5
 
 
 class Inquiries:
     """Questions of one client about its calls. Made in the loop that it lives in."""
 
-    def __init__(
-        self, channel: Channel, read_logs: Callable[..., Iterator[bytes]], answered: threading.Condition
-    ) -> None:
-        self._channel, self._read_logs, self._answered = channel, read_logs, answered
+    def __init__(self, channel: Channel, read_logs: Callable[..., Iterator[bytes]], lock: Bell) -> None:
+        self._channel, self._read_logs, self._lock = channel, read_logs, lock
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def await_recorded(self, future: CallFuture[Any]) -> None:
         """Wait until the hub has recorded a call, or its future has ended without that."""
-        with self._answered:
-            while future._index >= future._stream.recorded and future._state == "PENDING":
-                self._refuse_own_loop()
-                self._answered.wait(0.5)
+        while future._index >= future._stream.recorded and future._state == "PENDING":
+            self._refuse_own_loop()
+            self._lock.wait_for(lambda: future._index < future._stream.recorded or None, AGAIN_S)
 
     def ask_cancel(self, future: CallFuture[Any]) -> bool:
         """Ask the hub to stop a call; False where it had ended."""
@@ -81,12 +81,7 @@ class Inquiries:
         except RuntimeError:
             work.close()
             raise
-        running = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return running.result()
-        except BaseException:
-            running.cancel()
-            raise
+        return run_in(self._loop, work)
 
     def _refuse_own_loop(self) -> None:
         if asyncio._get_running_loop() is self._loop:

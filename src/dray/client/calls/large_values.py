@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dray.client.futures.bell import Bell
 from dray.client.reach.discovery import Target
 from dray.errors import DrayError, HubUnavailable
 from dray.functions.opening import ANYTHING, Opener
@@ -76,7 +77,7 @@ class Blobs:
         self, find: Callable[[], Target], wake: Callable[..., Any], opener: Opener = ANYTHING
     ) -> None:
         self._find, self._wake, self.opener = find, wake, opener
-        self._room = threading.Condition()
+        self._room = Bell()
         self._waiting_bytes = self._ahead_bytes = self._fetched_bytes = 0
         self._known: dict[str, Upload] = {}
         self._folder: BlobFolder | None = None
@@ -179,10 +180,13 @@ class Blobs:
         return upload
 
     def _wait_for_room(self, size: int) -> None:
-        with self._room:
-            while self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES:
-                self._room.wait()
-            self._waiting_bytes += size
+        self._room.wait_for(lambda: self._find_room(size))
+
+    def _find_room(self, size: int) -> bool | None:
+        if self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES:
+            return None
+        self._waiting_bytes += size
+        return True
 
     def _threads(self) -> ThreadPoolExecutor:
         with self._room:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import threading
 import time
 import weakref
 from collections import deque
@@ -25,6 +24,7 @@ from dray.client.calls.progress import Progress
 from dray.client.calls.recipes import Recipe, needing
 from dray.client.display.html import draw_map
 from dray.client.display.live import Picture, Shown
+from dray.client.futures.bell import Bell
 from dray.client.futures.futures import PackedResult, run_later
 from dray.client.futures.pausing import pausing
 from dray.errors import InvalidInput
@@ -41,7 +41,7 @@ class Inbox:
     late = True
 
     def __init__(self, ordered: bool) -> None:
-        self.ready = threading.Condition()
+        self.ready = Bell()
         self.came: dict[int, Ending] = {}
         self.order: deque[int] | None = None if ordered else deque()
         self.waiting_for = 0
@@ -60,7 +60,7 @@ class Inbox:
                     if self.order is not None:
                         self.order.append(place)
             if self.order or self.waiting_for in self.came:
-                self.ready.notify()
+                self.ready.notify_all()
 
     def _is_new(self, place: int) -> bool:
         """Whether a result is heard for the first time: after a break some come twice."""
@@ -310,9 +310,8 @@ class MapResults(Iterator[T], Shown, Generic[T]):
         left = None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
         with pausing(left) as spells:
             for spell_s in spells:
-                with inbox.ready:
-                    inbox.waiting_for = self._taken
-                    found = self._wait_for(spell_s)
+                inbox.waiting_for = self._taken
+                found = self._wait_for(spell_s)
                 if found is not None:
                     return found
         raise TimeoutError(
@@ -321,11 +320,11 @@ class MapResults(Iterator[T], Shown, Generic[T]):
 
     def _wait_for(self, spell_s: float | None) -> Ending | None:
         ends_at = None if spell_s is None else time.monotonic() + spell_s
-        while (found := self._look()) is None:
+        left = spell_s
+        while (found := self._inbox.ready.wait_for(self._look, _step(left, self._progress))) is None:
             left = None if ends_at is None else ends_at - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            self._inbox.ready.wait(_step(left, self._progress))
             if self._progress is not None:
                 self._progress.update(self._inbox.heard)
         return found

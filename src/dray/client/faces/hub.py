@@ -20,7 +20,7 @@ from dray.client.display.html import draw_hub
 from dray.client.display.live import Picture, Shown
 from dray.client.faces.async_hub import AsyncHub, AsyncJob, Command
 from dray.client.faces.default_hub import default_hub
-from dray.client.faces.job import Job, is_array, is_functions, wait_pausing
+from dray.client.faces.job import Job, is_array, is_functions
 from dray.client.faces.leases import Lease
 from dray.client.futures.futures import CallFuture
 from dray.client.futures.loop_thread import LoopThread
@@ -190,7 +190,7 @@ class Hub(Shown):
 
     def _wait_one(self, job: AnyJob, timeout: float | None) -> Status:
         future = Job(self, job) if isinstance(job, str) else job
-        if not wait_pausing(future, timeout):
+        if not future.ends_within(timeout):
             raise TimeoutError(f"job {future.id} has not ended within {timeout or 0:g} s; it goes on")
         if isinstance(future, CallFuture):
             return future.status()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dray.client.display.html import draw_job
 from dray.client.display.live import Picture, Shown
 from dray.client.futures.futures import TAIL, LazyFuture, read_text
-from dray.client.futures.pausing import pausing
 from dray.client.futures.status import Status
 from dray.core.model.records.records import JobState
 from dray.functions.failures import CallFailed
@@ -137,18 +136,3 @@ def tell_end(status: Status) -> BaseException:
     if verdict.get("kind", "code") != "code":
         words = f"{verdict['title']}: {(verdict['evidence'] or [words])[0]}; next: {verdict['step']}"
     return CallFailed(f"job {status.id}: {words}", status.exit_class, status.state.value, status.id)
-
-
-def wait_pausing(future: LazyFuture[Any], timeout: float | None) -> bool:
-    """Wait for a future's end without asking how; whether it came."""
-    if future.done():
-        return True
-    lock = future._condition
-    with pausing(timeout) as spells:
-        for spell_s in spells:
-            with lock:
-                if future._state == "PENDING":
-                    lock.wait(spell_s)
-            if future._state != "PENDING":
-                return True
-    return False

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dray.client.display.html import draw_job
 from dray.client.display.live import Picture, Shown
+from dray.client.futures.bell import Bell
 from dray.client.futures.pausing import Waiters, is_in_task, pause_until, pausing
 from dray.client.futures.status import Status
 from dray.core.model.records.records import JobState
@@ -54,10 +55,10 @@ class LazyFuture(concurrent.futures.Future[T]):
         self._done_callbacks: list[Callable[[Any], Any]] = []
 
     @property
-    def _condition(self) -> threading.Condition:
-        found: threading.Condition | None = self.__dict__.get("_lock")
+    def _condition(self) -> Any:  # a `Bell`, which can all that the base does with its own
+        found: Bell | None = self.__dict__.get("_lock")
         if found is None:
-            fresh = threading.Condition()
+            fresh = Bell()
             with _guard:
                 found = self.__dict__.setdefault("_lock", fresh)
                 self.__dict__.setdefault("_waiters", Waiters())
@@ -65,7 +66,7 @@ class LazyFuture(concurrent.futures.Future[T]):
         return found
 
     @_condition.setter
-    def _condition(self, lock: threading.Condition) -> None:
+    def _condition(self, lock: Any) -> None:
         self.__dict__["_lock"] = lock
         self.__dict__.setdefault("_waiters", Waiters())
 
@@ -106,7 +107,7 @@ class LazyFuture(concurrent.futures.Future[T]):
         self._announce(lock, "add_cancelled")
         return True
 
-    def _announce(self, lock: threading.Condition | None, word: str) -> None:
+    def _announce(self, lock: Bell | None, word: str) -> None:
         if lock is not None:
             with lock:
                 for waiter in self._waiters:
@@ -173,18 +174,20 @@ class LazyFuture(concurrent.futures.Future[T]):
         await pause_until(_Wake.on(self))
         super().add_done_callback(fn)
 
-    def _await_end(self, timeout: float | None) -> None:
+    def ends_within(self, timeout: float | None) -> bool:
+        """Wait for the end without asking how it ended; whether it came in time."""
         if self._state != _PENDING:
-            return
-        lock = self._condition
+            return True
+        bell = self._condition
         with pausing(timeout) as spells:
-            for spell_s in spells:
-                with lock:
-                    if self._state == _PENDING:
-                        lock.wait(spell_s)
-                if self._state != _PENDING:
-                    return
-        raise TimeoutError(f"{self!r} has not ended within {timeout or 0:g} s; it goes on")
+            return any(bell.wait_for(self._look, spell_s) for spell_s in spells)
+
+    def _await_end(self, timeout: float | None) -> None:
+        if not self.ends_within(timeout):
+            raise TimeoutError(f"{self!r} has not ended within {timeout or 0:g} s; it goes on")
+
+    def _look(self) -> bool | None:
+        return self._state != _PENDING or None
 
     def _open(self) -> T:
         value = self._result

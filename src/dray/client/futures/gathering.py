@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
-import threading
+import contextlib
+import queue
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -18,32 +18,27 @@ AnyFuture = concurrent.futures.Future[T]
 def as_completed(futures: Iterable[AnyFuture[T]], timeout: float | None = None) -> Iterator[AnyFuture[T]]:
     """Yield futures as they end. Raises `TimeoutError`; the calls go on."""
     waiting = dict.fromkeys(futures)
-    ended: deque[AnyFuture[T]] = deque()
-    some = threading.Condition()
-
-    def note(future: AnyFuture[T]) -> None:
-        with some:
-            ended.append(future)
-            some.notify()
-
+    ended: queue.SimpleQueue[AnyFuture[T]] = queue.SimpleQueue()
     for future in waiting:
-        future.add_done_callback(note)
+        future.add_done_callback(ended.put)
     ends_at = None if timeout is None else time.monotonic() + timeout
     for left in range(len(waiting), 0, -1):
-        if not ended and not _wait_for(ended, some, ends_at):
+        first = _take(ended, ends_at)
+        if first is None:
             raise TimeoutError(
                 f"{left} of {len(waiting)} calls have not ended within {timeout or 0:g} s; they go on"
             )
-        yield ended.popleft()
+        yield first
 
 
-def _wait_for(ended: deque[Any], some: threading.Condition, ends_at: float | None) -> bool:
+def _take(ended: queue.SimpleQueue[AnyFuture[T]], ends_at: float | None) -> AnyFuture[T] | None:
+    with contextlib.suppress(queue.Empty):
+        return ended.get_nowait()
     with pausing(None if ends_at is None else max(0.0, ends_at - time.monotonic())) as spells:
         for spell_s in spells:
-            with some:
-                if some.wait_for(lambda: ended, spell_s):
-                    return True
-    return False
+            with contextlib.suppress(queue.Empty):
+                return ended.get(timeout=spell_s)
+    return None
 
 
 def gather(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import queue
 import threading
 import weakref
 from collections.abc import Coroutine
@@ -23,6 +24,30 @@ def make_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the loop of another thread and wait here; an interrupt here cancels it there.
+
+    Not by `run_coroutine_threadsafe`: an interrupt can keep the lock of its future, and the loop stands still.
+    """
+    ended: queue.SimpleQueue[asyncio.Task[T]] = queue.SimpleQueue()
+    begun: list[asyncio.Task[T]] = []
+
+    def begin() -> None:
+        begun.append(loop.create_task(work))
+        begun[0].add_done_callback(ended.put)
+
+    def cancel() -> None:
+        begun[0].cancel()
+
+    loop.call_soon_threadsafe(begin)
+    try:
+        return ended.get().result()
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(cancel)
+        raise
+
+
 class LoopThread:
     """An event loop in a daemon thread."""
 
@@ -38,12 +63,7 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call inside dray's own loop would wait for itself: use AsyncHub")
-        running = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return running.result()
-        except BaseException:
-            running.cancel()
-            raise
+        return run_in(self.loop, work)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine there and do not wait."""
