@@ -120,6 +120,23 @@ def test_an_answer_that_is_lost_does_not_shift_those_that_follow() -> None:
     assert machine.acked(Ack(re="heartbeat", epoch=1), 36_000) == [Supervise({"op": "renew", "age_s": 1.0})]
 
 
+def test_the_number_of_a_heartbeat_is_not_that_of_an_earlier_agent() -> None:
+    """Its ack may still come, and proves nothing of what this one has said."""
+    earlier, machine = Machine("w1", "i0", 4, 0, (1000,), {}), make_machine()
+    beat = earlier.heartbeat(5_000).payload["beat"]
+    machine.heartbeat(15_000)
+    assert machine.acked(Ack(re="heartbeat", epoch=1, beat=beat), 15_500) == []
+
+
+def test_what_runs_is_not_let_go_by_an_ack_of_a_result_that_it_never_gave() -> None:
+    machine = make_machine()
+    assign(machine, "1-1")
+    machine.supervised({"ev": "started", "items": [{"uid": "1-1", "pid": 7, "started_at": 1.0}]}, 0)
+    assert machine.acked(Ack(re="job_result", epoch=1, results={"1-1": "superseded"}), 0) == []
+    (stop,) = machine.cancelled(JobCancel(task_id="t1-1", attempt="1-1", reason="superseded"))
+    assert isinstance(stop, Supervise)
+
+
 def test_a_lease_runs_from_the_last_that_the_hub_has_answered() -> None:
     """From then on the hub counts as well; words that go one way only prove nothing."""
     machine = make_machine()

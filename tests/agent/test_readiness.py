@@ -66,6 +66,7 @@ def test_a_refusal_is_handed_back_and_nothing_more_is_taken_on_until_a_trial_goe
     assert worker.asked()[-1] == (0, FULL)
     answer = worker.assign("1-2")
     assert results(answer) == [("1-2", "lost_unstarted")]
+    assert worker.asked()[-2:] == [(0, FULL)] * 2, "said again: who sends something has not heard it"
     assert not any(isinstance(effect, Launch) for effect in answer)
     (probe,) = probes(worker.pass_time(1))
     worker.hear("exited", items=[{"uid": probe.uid, "state": "succeeded", "exit_class": "ok"}])

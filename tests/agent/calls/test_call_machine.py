@@ -30,8 +30,8 @@ FOREVER_NS = 2**63 - 1
 class Bench:
     """A machine with a hub's and a runner's part played by hand."""
 
-    def __init__(self, ready: int = 1, slots: int = 1) -> None:
-        self.machine = Machine("w", "i", slots, 0, (1000,), {}, ready)
+    def __init__(self, ready: int = 1, slots: int = 1, incarnation: str = "i") -> None:
+        self.machine = Machine("w", incarnation, slots, 0, (1000,), {}, ready)
         self.fed: dict[str, list[int]] = {}
         self.effects: list[Effect] = []
         self.now = 1000
@@ -123,6 +123,20 @@ def test_a_lane_is_accepted_bound_and_fed_in_portions() -> None:
     assert bench.fed[uid] == list(range(2, 16))
     bench.end(uid, 2)
     assert bench.fed[uid] == list(range(3, 16)), "it has enough for now"
+
+
+def test_an_ack_that_was_meant_for_an_earlier_agent_takes_nothing_away() -> None:
+    benches = [Bench(incarnation=incarnation) for incarnation in ("earlier", "i")]
+    seqs = []
+    for bench in benches:
+        (uid,) = bench.start()
+        bench.assign(1)
+        bench.end(uid, 0)
+        (told,) = bench.machine.pull(bench.now)
+        seqs.append(told.payload["seq"])
+    later = benches[1].machine
+    later.calls_acked(CallsAck(seqs[:1]), benches[1].now)
+    assert list(later.calls.results.sealed) == seqs[1:]
 
 
 def test_ends_are_sealed_together_and_kept_until_acked() -> None:

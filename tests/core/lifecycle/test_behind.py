@@ -54,6 +54,21 @@ def test_whoever_is_next_takes_the_place_over_and_the_row_is_filled_up(cluster: 
     assert len(sent) == 1, "one went, one came: no pass was needed"
 
 
+@pytest.mark.parametrize("first", ["lost", "lost_unstarted"])
+def test_a_row_that_comes_back_gets_nobody_more_behind_it(cluster: Cluster, first: str) -> None:
+    """Whoever is sent after one that its worker no longer has comes back at once, and so would the next, for ever."""
+    begin(cluster)
+    standing = row(cluster, cluster.held("w1")[0])
+    cluster.end(standing[0], "failed", exit_class=first)
+    for uid in standing[1:-1]:
+        assert row(cluster, uid) == standing[standing.index(uid) :]
+        cluster.end(uid, "failed", exit_class="lost_unstarted")
+    cluster.end(standing[-1], "failed", exit_class="lost_unstarted")
+    cluster.advance(5)
+    (lead,) = cluster.held("w1")
+    assert lead not in standing, "the place ran empty, and a pass gave it out anew"
+
+
 def test_all_of_them_run_in_the_end_one_after_the_other(cluster: Cluster) -> None:
     begin(cluster, tasks=30)
     while not cluster.job().state.final:

@@ -54,6 +54,21 @@ def test_any_message_ends_the_silence(cluster: Cluster) -> None:
     assert cluster.attempt(uid).phase is Phase.UNKNOWN, "the time starts anew"
 
 
+def test_a_second_silence_is_noticed_as_soon_as_the_first(cluster: Cluster) -> None:
+    cluster.join("w1", beats=False)
+    running(cluster, lost_after_s=100_000)
+    cluster.advance(50)
+    assert cluster.state.workers["w1"].silent, "and its next look is a day away"
+    cluster.turn(*cluster.sign_of_life("w1"))
+    cluster.advance(25)
+    assert cluster.state.presence["w1"].suspect
+    cluster.advance(15)
+    assert cluster.state.workers["w1"].silent
+    cluster.register("w1", active=[cluster.active(cluster.current())])
+    cluster.advance(25)
+    assert cluster.state.presence["w1"].suspect
+
+
 def test_a_worker_that_was_given_up_must_register_again(cluster: Cluster) -> None:
     cluster.join("w1", beats=False)
     uid = running(cluster)

@@ -6,6 +6,7 @@ meanwhile; what was sealed never changes, since it is sent again as it was.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,15 +60,20 @@ class Sealed(msgspec.Struct):
     sent_ms: int = 0
 
 
+def first_number(incarnation: str) -> int:
+    """Where an agent begins to number what it sends: not where the one before it did, whose acks may still come."""
+    return zlib.crc32(incarnation.encode()) << 20
+
+
 class CallResults:
     """The ends of all calls of one agent that the hub has not acked."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._open: dict[str, Columns] = {}
         self._unsent: dict[int, None] = {}
         self.sealed: dict[int, Sealed] = {}
         self._of_lane: dict[str, int] = {}
-        self._seq = 0
+        self._seq = first
 
     def columns(self, lane: str, job: str) -> Columns:
         """Where ends of a lane are gathered: the caller appends to every column."""

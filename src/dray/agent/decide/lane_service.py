@@ -6,7 +6,7 @@ few calls at a time and more before it is through with them, so that what it has
 
 from __future__ import annotations
 
-from dray.agent.decide.call_results import CallResults, Columns, Value
+from dray.agent.decide.call_results import CallResults, Columns, Value, first_number
 from dray.agent.decide.effects import BindRunner, Effect, FeedRunner, LetGo, Recall, Tell
 from dray.agent.decide.lanes import Lane, RunnerRecord
 from dray.agent.decide.runner_pool import RunnerPool
@@ -23,7 +23,7 @@ class LaneService:
     def __init__(self, incarnation: str, ready: int, kept: int) -> None:
         self.lanes: dict[str, Lane] = {}
         self.pool = RunnerPool(incarnation, ready, kept)
-        self.results = CallResults()
+        self.results = CallResults(first_number(incarnation))
         self._waiting: dict[str, None] = {}
         self._idle: dict[str, None] = {}
         self._busy: dict[str, None] = {}

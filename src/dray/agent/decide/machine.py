@@ -23,6 +23,7 @@ from dray.agent.decide.attempts import (
     result_of,
     unstarted,
 )
+from dray.agent.decide.call_results import first_number
 from dray.agent.decide.calls import Calls, is_runner
 from dray.agent.decide.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
 from dray.agent.decide.lanes import Stopping
@@ -80,7 +81,7 @@ class Machine(TaskTalk):
         self.journal_id = self.boot_id = self.address = ""
         self.max_epoch = self.max_turn = 0
         self._resend_ms = resend_ms
-        self._contact = Contact()
+        self._contact = Contact(first_number(incarnation))
         self._refused_uids: dict[str, None] = {}
         self._asked: set[str] | None = None
         self.readiness = Readiness(start_within_ms)
@@ -407,7 +408,8 @@ class Machine(TaskTalk):
         for uid in ack.results:
             if self.calls.forget(uid):
                 self.yields.ended(uid)
-        done = [uid for uid in ack.results if uid in self.running]
+        # What runs is not let go by an answer to a twin under this name, which said that it has no such thing.
+        done = [uid for uid in ack.results if uid in self.running and self.running[uid].phase == "exited"]
         for uid in done:
             del self.running[uid]
         if done:
@@ -434,7 +436,8 @@ class Machine(TaskTalk):
         if self.readiness.reason:
             self._never_start(uid)
             error = f"this worker is not ready: {self.readiness.reason}"
-            return [Tell("job_result", never_started(spec.id, uid, error))]
+            # Who sends something now has not heard so, or heard something older since.
+            return [Tell("job_result", never_started(spec.id, uid, error)), self._ready("not ready")]
         lease_s = message.lease_s * LEASE_SHARE or None
         if lease_s is not None and self._contact.heard_ms + 1000 * lease_s <= now_ms:
             self._never_start(uid)

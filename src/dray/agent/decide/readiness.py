@@ -145,9 +145,9 @@ class Readiness:
 class Contact:
     """Heartbeats have numbers, which their acks repeat: one ack that is lost must not shift all that follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self.heard_ms = 0
-        self.beat = 0
+        self.beat = first
         self._registering_ms = 0
         self._unanswered: dict[int, int] = {}
 

@@ -258,9 +258,12 @@ def _stop(state: State, worker: str, activity: Activity, attempt: Attempt | None
 
 
 def watch_silence(state: State, worker_id: str, clock: Clock) -> None:
-    """Keep one timer per worker; it moves itself on while the worker speaks."""
+    """Keep one timer per worker; it moves itself on while the worker speaks.
+
+    Of one that comes back after a silence the next look may be far away, at the end of the longest patience there was.
+    """
     presence = state.presence[worker_id]
-    if presence.loss_timer_ms <= clock.now_ms:
+    if not clock.now_ms < presence.loss_timer_ms <= clock.now_ms + state.rules.suspect_ms:
         presence.loss_timer_ms = clock.now_ms + state.rules.suspect_ms
         state.set_timer(presence.loss_timer_ms, "silence", worker_id)
 
@@ -276,6 +279,7 @@ def heard(state: State, event: Heard, clock: Clock) -> list[Effect]:
         _hear(presence, clock)
         if presence.suspect:
             presence.suspect = False
+            watch_silence(state, event.worker, clock)
             state.touch_worker(event.worker)
             lanes.wake_worker(state, event.worker)
     return []

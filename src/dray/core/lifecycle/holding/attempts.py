@@ -102,7 +102,9 @@ def _let_go(state: State, attempt: Attempt) -> None:
     _list(state, attempt, -1)
     state.taken_over[uid] = state.taken_over.pop(attempt.uid, attempt.assigned_ms)
     follower.behind, follower.assigned_ms = "", state.now_ms
-    state.leads[uid] = None
+    if attempt.started and attempt.phase is not Phase.LOST:
+        # Where the one ahead never ran, or its worker lost it, those behind it come back, and more would as well.
+        state.leads[uid] = None
     if attempt.yielded:
         _book(state, attempt, -1, start=False)
         _book(state, follower, 1, start=True)

@@ -216,7 +216,7 @@ class ForeignNode:
         if self.full:
             refusal = {"task_id": spec.id, "state": "failed", "exit_code": 1, "error": "disk full", **named}
             if self.says_unstarted:
-                self._runs.hand_back(self.name, uid)
+                self._runs.hand_back(self.name, uid, spec.id)
                 self._report(refusal | {"exit_class": "lost_unstarted"})
             else:
                 self._runs.refuse(self.name, spec.id)

@@ -15,7 +15,7 @@ from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.world.world import World
 
 # So many tasks given to a machine that starts none of them, within so long, are a storm.
-MOST_UNSTARTED, STORM_MS = 16, 10_000
+MOST_UNSTARTED, MOST_ROUNDS, STORM_MS = 16, 12, 10_000
 NEVER_MS = 1 << 60
 # What everything says that fails because of the machine that it runs on.
 BROKEN = "No space left on device"
@@ -185,19 +185,18 @@ class Runs:
         """A base-only worker could not take a task on: a failure without a run."""
         self.refused.add((worker, task_id))
 
-    def hand_back(self, machine: str, uid: str) -> None:
+    def hand_back(self, machine: str, uid: str, task_id: str) -> None:
         """A machine gives back what it did not start: now and then, or it would eat the queue.
 
-        What was to come after others is given back with them, and whenever those take long.
+        What was to come after others is given back with them, and whenever those take long: many at once, each seldom.
         """
-        if uid in self.fed_behind:
-            return
-        recent = self.unstarted.setdefault(machine, deque(maxlen=MOST_UNSTARTED))
+        behind = uid in self.fed_behind
+        most, who = (MOST_ROUNDS, f"{machine} {task_id}") if behind else (MOST_UNSTARTED, machine)
+        recent = self.unstarted.setdefault(who, deque(maxlen=most))
         recent.append(self._world.now_ms)
-        if len(recent) == MOST_UNSTARTED and recent[-1] - recent[0] < STORM_MS:
-            self._world.fail(
-                f"{machine} was given {MOST_UNSTARTED} tasks within {recent[-1] - recent[0]} ms and started none"
-            )
+        if len(recent) == most and (within_ms := recent[-1] - recent[0]) < STORM_MS:
+            what = f"{task_id} {most} times" if behind else f"{most} tasks"
+            self._world.fail(f"{machine} was given {what} within {within_ms} ms and started none")
 
     def estrange(self) -> None:
         """A restored hub knows nothing of attempts made after its backup."""

@@ -403,7 +403,7 @@ class WorkerNode:
         uid = effect.payload.get("attempt", "")
         if effect.type == "job_result" and effect.payload.get("exit_class") == "lost_unstarted":
             if uid not in self.supervisor.denied and effect.payload.get("error") != NOT_HERE:
-                self._runs.hand_back(self.machine_name, uid)
+                self._runs.hand_back(self.machine_name, uid, effect.payload["task_id"])
             self.supervisor.denied.add(uid)
         lane = self.machine.calls.lanes.get(uid) if self.machine is not None else None
         if effect.type in ("job_accepted", "job_started") and lane is not None and not lane.careful:

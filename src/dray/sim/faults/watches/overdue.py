@@ -18,6 +18,7 @@ ZOMBIE_MS = 40_000
 def find_overdue(life: HubLife, runs: Runs) -> list[str]:
     """Name what waits longer than any rule allows."""
     return [
+        *_silences(life),
         *_losses(life),
         *_unaccepted(life),
         *_waits(life),
@@ -70,6 +71,15 @@ def find_stale(life: HubLife) -> Iterator[str]:
         yield f"hub {life.number} lost its store {stale_ms} ms ago and took it back"
     if life.replaced_ms >= 0 and stale_ms > HOUSEKEEPING_MS + SHORT_SLACK_MS:
         yield f"hub {life.number} lost its store {stale_ms} ms ago and goes on"
+
+
+def _silences(life: HubLife) -> Iterator[str]:
+    """Of a worker that says nothing the hub is wary in time, also where that has happened before."""
+    state, now_ms = life.state, life.clock().now_ms
+    for worker, presence in state.presence.items():
+        silent_ms = now_ms - presence.seen_ms
+        if not presence.suspect and silent_ms > state.rules.suspect_ms + SHORT_SLACK_MS:
+            yield f"{worker} says nothing for {silent_ms} ms, and is not suspected of anything"
 
 
 def _losses(life: HubLife) -> Iterator[str]:
