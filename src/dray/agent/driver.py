@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.agent.decide.attempts import gang_meta, is_careful, known_to_hub
-from dray.agent.decide.calls import tell_no_account
+from dray.agent.decide.calls.calls import tell_no_account
 from dray.agent.decide.effects import (
     BindRunner,
     Effect,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dray.agent.decide.calls import Ended
+from dray.agent.decide.calls.calls import Ended
+from dray.agent.decide.calls.runner_pool import RECYCLE_CALLS
 from dray.agent.decide.effects import (
     BindRunner,
     Effect,
@@ -19,7 +20,6 @@ from dray.agent.decide.effects import (
     Tell,
 )
 from dray.agent.decide.machine import Machine
-from dray.agent.decide.runner_pool import RECYCLE_CALLS
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.messages.hub import Ack, AttemptRef, CallsAck, CallsAssign, JobCancel, JobResume
 from dray.wire.messages.worker import LAST_TRY

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.decide.lanes import Stopping
+from dray.agent.decide.calls.lanes import Stopping
 from dray.agent.decide.words import Said
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.messages.hub import Ack, GangPlace, Peer

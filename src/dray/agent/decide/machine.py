@@ -23,10 +23,10 @@ from dray.agent.decide.attempts import (
     result_of,
     unstarted,
 )
-from dray.agent.decide.call_results import first_number
-from dray.agent.decide.calls import Calls, is_runner
+from dray.agent.decide.calls.call_results import first_number
+from dray.agent.decide.calls.calls import Calls, is_runner
+from dray.agent.decide.calls.lanes import Stopping
 from dray.agent.decide.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
-from dray.agent.decide.lanes import Stopping
 from dray.agent.decide.readiness import NO_ANSWER, Contact, Readiness
 from dray.agent.decide.talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots

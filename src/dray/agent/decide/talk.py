@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from dray.agent.decide.attempts import Running
-from dray.agent.decide.calls import Calls
+from dray.agent.decide.calls.calls import Calls
+from dray.agent.decide.calls.lanes import Lane
 from dray.agent.decide.effects import Effect, Supervise, Tell
-from dray.agent.decide.lanes import Lane
 from dray.agent.decide.words import Words
 
 # Half of what a hub reads of one worker: what is said on the way out comes on top.

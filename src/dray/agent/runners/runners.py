@@ -1,7 +1,7 @@
 """Runners as the machine's effects want them: started, bound, fed; and what they tell, brought to the machine.
 
-The shell of decide/calls.py: it holds folders, sockets and transfers, and decides nothing. Surprising rule: the end of
-a runner's process is passed on only when its socket has been read to the end, since results may still lie in it.
+The shell of decide/calls: it holds folders, sockets and transfers, and decides nothing. Surprising rule: the end of a
+runner's process is passed on only when its socket has been read to the end, since results may still lie in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dray.agent.decide.attempts import is_careful
-from dray.agent.decide.calls import Ended, is_runner
+from dray.agent.decide.calls.calls import Ended, is_runner
 from dray.agent.decide.effects import (
     BindRunner,
     Effect,

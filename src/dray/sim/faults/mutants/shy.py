@@ -89,14 +89,14 @@ SHY = (
     _one(
         "careful-runner-handed-on",
         "A runner takes another lane's call before the hub has the end of one that must not run twice.",
-        "dray.agent.decide.lane_service:LaneService._rest",
+        "dray.agent.decide.calls.lane_service:LaneService._rest",
         "(lane.careful and (lane.done or lane.landing))",
         "False",
     ),
     _one(
         "earlier-run-counts-for-later-try",
         "A try that is sent while an earlier one runs takes over what that one gives.",
-        "dray.agent.decide.calls:Calls._take_on",
+        "dray.agent.decide.calls.calls:Calls._take_on",
         "if index in lane.fed or index in lane.landing:",
         "if False:",
     ),
@@ -110,7 +110,7 @@ SHY = (
     _one(
         "acks-of-an-earlier-agent",
         "An agent begins to number its results where the one before it did.",
-        "dray.agent.decide.call_results:first_number",
+        "dray.agent.decide.calls.call_results:first_number",
         "zlib.crc32(incarnation.encode()) << 20",
         "0",
     ),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.decide.calls import Ended
+from dray.agent.decide.calls.calls import Ended
 from dray.agent.decide.effects import BindRunner, FeedRunner
 from dray.sim.faults.nodes.runs import CallBehaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world.world import World

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.decide.calls import is_runner
+from dray.agent.decide.calls.calls import is_runner
 from dray.agent.decide.effects import Probe
 from dray.agent.decide.machine import Launch, gang_meta
 from dray.agent.supervisor.attempts.attempt import give_back

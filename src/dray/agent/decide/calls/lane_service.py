@@ -6,10 +6,10 @@ few calls at a time and more before it is through with them, so that what it has
 
 from __future__ import annotations
 
-from dray.agent.decide.call_results import CallResults, Columns, Value, first_number
+from dray.agent.decide.calls.call_results import CallResults, Columns, Value, first_number
+from dray.agent.decide.calls.lanes import Lane, RunnerRecord
+from dray.agent.decide.calls.runner_pool import RunnerPool
 from dray.agent.decide.effects import BindRunner, Effect, FeedRunner, LetGo, Recall, Tell
-from dray.agent.decide.lanes import Lane, RunnerRecord
-from dray.agent.decide.runner_pool import RunnerPool
 from dray.agent.decide.yields import Yields
 
 BATCH = 8

@@ -6,8 +6,8 @@ or grown) works on until another stands ready in its place, so that recycling co
 
 from __future__ import annotations
 
+from dray.agent.decide.calls.lanes import RUNNER_PREFIX, Binding, RunnerRecord
 from dray.agent.decide.effects import Effect, StartRunner, Supervise
-from dray.agent.decide.lanes import RUNNER_PREFIX, Binding, RunnerRecord
 
 STARTING_AT_ONCE = 2
 RECYCLE_CALLS = 10_000

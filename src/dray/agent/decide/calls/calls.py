@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from dray.agent.decide.call_results import Value
+from dray.agent.decide.calls.call_results import Value
+from dray.agent.decide.calls.lane_service import LaneService, append_end
+from dray.agent.decide.calls.lanes import RUNNER_PREFIX, Lane, RunnerRecord, Stopping
 from dray.agent.decide.effects import Effect, Nudge, Prefetch, Recall, Supervise, Tell, Warn
-from dray.agent.decide.lane_service import LaneService, append_end
-from dray.agent.decide.lanes import RUNNER_PREFIX, Lane, RunnerRecord, Stopping
 from dray.core.model.ids import split_task_id
 from dray.wire.messages.hub import CallsAck, CallsAssign, JobCancel
 from dray.wire.messages.worker import LAST_TRY

@@ -1,0 +1,1 @@
+"""What an agent decides about calls: lanes, the runners that serve them, and results until they are acked."""
