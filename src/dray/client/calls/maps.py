@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dray.client.calls.desk import CallDesk
 from dray.client.calls.large_values import LateResult
@@ -138,8 +138,21 @@ class MapResults(Iterator[T], Shown, Generic[T]):
         """The id of its job; of the latest one where it has several (`jobs`)."""
         return self.jobs[-1]
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[T]:  # noqa: PYI034 - the reason stands below
+        # A generator: an interrupt between two results comes out inside it, where it is heard, and not outside of all
+        # that is written here.
+        try:
+            while True:
+                try:
+                    value = self._give_next()
+                except StopIteration:
+                    return
+                yield value
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException as stop:
+            self._interrupted(stop)
+            raise
 
     def __repr__(self) -> str:
         more = "" if self._items is None else " and more"
@@ -158,11 +171,14 @@ class MapResults(Iterator[T], Shown, Generic[T]):
         except Exception:
             raise
         except BaseException as stop:
-            # An interrupt, wherever in here it came: also while a value was opened.
-            if self._items is not None or self._taken < self._inbox.put:
-                self._stop(stop, f"{self._name}() was stopped here")
-            self._close_bar()
+            self._interrupted(stop)
             raise
+
+    def _interrupted(self, stop: BaseException) -> None:
+        """An interrupt, wherever in here it came: also while a value was opened."""
+        if self._items is not None or self._taken < self._inbox.put:
+            self._stop(stop, f"{self._name}() was stopped here")
+        self._close_bar()
 
     def _give_next(self) -> T:
         if self._progress is not None:
