@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from dray.testing.worker_script import Assignment, Message, ScriptedWorker, read_assignment
+from dray.testing.worker_script import PATIENCE_S, Assignment, Message, ScriptedWorker, read_assignment
 
 
 class AsyncMockWorker(ScriptedWorker):
@@ -54,7 +54,7 @@ class AsyncMockWorker(ScriptedWorker):
         """Send a frame as it stands."""
         await self._connection().send(frame)
 
-    async def register(self, timeout_s: float = 5.0, **fields: Any) -> Message:
+    async def register(self, timeout_s: float = PATIENCE_S, **fields: Any) -> Message:
         """Register and wait for the hub's `ack`; fields such as `active_tasks` or `labels` may be added."""
         await self.send("register", self.script.register(**fields))
         return await self.recv("ack", timeout_s)
@@ -66,7 +66,7 @@ class AsyncMockWorker(ScriptedWorker):
     async def heartbeat(self, **fields: Any) -> None:
         await self.send("heartbeat", self.script.heartbeat(**fields))
 
-    async def assigned(self, timeout_s: float = 5.0) -> Assignment:
+    async def assigned(self, timeout_s: float = PATIENCE_S) -> Assignment:
         """Wait for a task."""
         return read_assignment(await self.recv("job_assign", timeout_s))
 
@@ -88,7 +88,9 @@ class AsyncMockWorker(ScriptedWorker):
         """Report how a task ended; `value` needs msgpack."""
         await self.send("job_result", self.script.result(task, state, exit_code, value, **fields))
 
-    async def run_one(self, state: str = "succeeded", timeout_s: float = 5.0, **fields: Any) -> Assignment:
+    async def run_one(
+        self, state: str = "succeeded", timeout_s: float = PATIENCE_S, **fields: Any
+    ) -> Assignment:
         """Take one task, accept it and report its end: the shortest way through a job."""
         await self.ready()
         task = await self.assigned(timeout_s)
@@ -96,7 +98,7 @@ class AsyncMockWorker(ScriptedWorker):
         await self.result(task, state, **fields)
         return task
 
-    async def recv(self, kind: str | None = None, timeout_s: float = 5.0) -> Message:
+    async def recv(self, kind: str | None = None, timeout_s: float = PATIENCE_S) -> Message:
         """Wait for a message, of one kind if named. Raises `TimeoutError` that says what came instead."""
         deadline = time.monotonic() + timeout_s
         while True:

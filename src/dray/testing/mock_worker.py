@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from websockets.sync.client import ClientConnection, connect
 
-from dray.testing.worker_script import Assignment, Message, ScriptedWorker, read_assignment
+from dray.testing.worker_script import PATIENCE_S, Assignment, Message, ScriptedWorker, read_assignment
 
 
 class MockWorker(ScriptedWorker):
@@ -59,7 +59,7 @@ class MockWorker(ScriptedWorker):
         """Send a frame as it stands."""
         self._connection().send(frame)
 
-    def register(self, timeout_s: float = 5.0, **fields: Any) -> Message:
+    def register(self, timeout_s: float = PATIENCE_S, **fields: Any) -> Message:
         """Register and wait for the hub's `ack`; fields such as `active_tasks` or `labels` may be added."""
         self.send("register", self.script.register(**fields))
         return self.recv("ack", timeout_s)
@@ -71,7 +71,7 @@ class MockWorker(ScriptedWorker):
     def heartbeat(self, **fields: Any) -> None:
         self.send("heartbeat", self.script.heartbeat(**fields))
 
-    def assigned(self, timeout_s: float = 5.0) -> Assignment:
+    def assigned(self, timeout_s: float = PATIENCE_S) -> Assignment:
         """Wait for a task."""
         return read_assignment(self.recv("job_assign", timeout_s))
 
@@ -93,7 +93,7 @@ class MockWorker(ScriptedWorker):
         """Report how a task ended; `value` needs msgpack."""
         self.send("job_result", self.script.result(task, state, exit_code, value, **fields))
 
-    def run_one(self, state: str = "succeeded", timeout_s: float = 5.0, **fields: Any) -> Assignment:
+    def run_one(self, state: str = "succeeded", timeout_s: float = PATIENCE_S, **fields: Any) -> Assignment:
         """Take one task, accept it and report its end: the shortest way through a job."""
         self.ready()
         task = self.assigned(timeout_s)
@@ -101,7 +101,7 @@ class MockWorker(ScriptedWorker):
         self.result(task, state, **fields)
         return task
 
-    def recv(self, kind: str | None = None, timeout_s: float = 5.0) -> Message:
+    def recv(self, kind: str | None = None, timeout_s: float = PATIENCE_S) -> Message:
         """Wait for a message, of one kind if named. Raises `TimeoutError` that says what came instead."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -15,6 +15,8 @@ from dray.testing.builders import make_capability, make_slots
 from dray.wire.messages.codec import Codec, message
 from dray.wire.messages.worker import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 
+# How long a hub may take to answer: only what fails waits for so long, and a busy machine needs some of it.
+PATIENCE_S = 30.0
 OPEN_S = 10.0
 MODERN = ("list", "job_started", "job_log", "resend")
 
