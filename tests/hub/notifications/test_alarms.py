@@ -22,6 +22,7 @@ from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.alarms import AlarmRule
 from dray.core.model.policies.policy import Policy
+from dray.core.model.records.records import Phase
 from dray.hub.engine.engine import Engine
 from dray.hub.notifications.alarms import Alarms
 from dray.testing import MockWorker, RunningHub, make_spec, running_hub
@@ -205,6 +206,17 @@ def test_between_the_thresholds_nothing_changes(look: Callable[[AlarmRule, float
     ]
     for at_s, (used, changes) in enumerate(steps):
         assert look(rule, used, at_s) == changes, (at_s, used)
+
+
+def test_a_share_of_few_is_not_told() -> None:
+    state = State()
+    alarms = Alarms(cast("Engine", SimpleNamespace(state=state)), Path("/"), 1)
+    state.policy = Policy(alarms=(AlarmRule(kind="failed_share", above=0.5, below=0.5, least=4, window_s=60),))
+    changes = []
+    for at_ms, failed in ((0, 0), (1000, 3), (2000, 4)):
+        state.ends[Phase.FAILED] = failed
+        changes.append([change.raised for change in alarms._look(state, at_ms)])
+    assert changes == [[], [], [True]], "three failures of three say little"
 
 
 def test_what_does_not_last_is_not_told(look: Callable[[AlarmRule, float, int], list[bool]]) -> None:
