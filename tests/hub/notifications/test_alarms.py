@@ -211,7 +211,9 @@ def test_between_the_thresholds_nothing_changes(look: Callable[[AlarmRule, float
 def test_a_share_of_few_is_not_told() -> None:
     state = State()
     alarms = Alarms(cast("Engine", SimpleNamespace(state=state)), Path("/"), 1)
-    state.policy = Policy(alarms=(AlarmRule(kind="failed_share", above=0.5, below=0.5, least=4, window_s=60),))
+    state.policy = Policy(
+        alarms=(AlarmRule(kind="failed_share", above=0.5, below=0.5, least=4, window_s=60),)
+    )
     changes = []
     for at_ms, failed in ((0, 0), (1000, 3), (2000, 4)):
         state.ends[Phase.FAILED] = failed
