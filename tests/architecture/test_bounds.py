@@ -33,6 +33,9 @@ EXCEPTIONS = {
     "CallsResult.value": "the frame bounds the bytes, see `PackedValue`",
     "CallsAssign.args": "the frame bounds the bytes, see `PackedValue`",
     "Plan.spec": "read field by field by `check_spec`",
+    "TemplateRequest.spec": "a template is read value by value by `check_template`",
+    "TemplateRequest.params": "a template is read value by value by `check_template`",
+    "RenderRequest.params": "each is read by the parameter that it is for",
     "Edit.changes": "read field by field by `check_spec`",
 }
 # Read from a hub that has checked it when it was submitted, and stored: what was stored must open.

@@ -37,6 +37,8 @@ from dray.core.lifecycle.state.events import (
     PolicyChanged,
     Preemption,
     RequeueRequested,
+    TemplateAdded,
+    TemplateRemoved,
     WaitTimedOut,
     WorkerChanged,
     WorkerDrained,
@@ -48,10 +50,19 @@ from dray.core.lifecycle.state.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state.state import Counters
-from dray.core.model.records.ledger import AlarmRecord, Lesson, Meter, PolicyRecord, Receipt, Victim
+from dray.core.model.records.ledger import (
+    AlarmRecord,
+    Lesson,
+    Meter,
+    PolicyRecord,
+    Receipt,
+    TemplateRecord,
+    TemplateVersion,
+    Victim,
+)
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
-from dray.core.model.specs.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Variant
+from dray.core.model.specs.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Rendered, Variant
 
 OUTCOME = Outcome(
     job_id="job",
@@ -116,6 +127,8 @@ FACTS: list[Fact] = [
     WorkerForgotten("worker-1"),
     ArrayExtended("job", 5, True),
     PolicyChanged(b"\x80", "policy.yaml", "ann", "sha256:00"),
+    TemplateAdded("train", "sha256:00", b"\x80", "ann", "gone"),
+    TemplateRemoved("train", "ann"),
     HoldChanged("job", True, "ann"),
     JobEdited("job", b"\x80", "ann", ("ok:other",)),
     RequeueRequested("job", 3, "ann"),
@@ -201,6 +214,9 @@ SPEC = JobSpec(
     after=["ok:other"],
     hold=True,
     mixed_backends=True,
+    template="train@2",
+    params={"lr": 0.1},
+    rendered=Rendered("sha256:00", ["queue"], ["retries"]),
 )
 JOB = Job(
     id="job",
@@ -385,6 +401,7 @@ RECORDS: dict[str, Any] = {
     "alarm": AlarmRecord("crash_loop", "abc", "a task of job abc has failed 6 times", 1, "abc"),
     "lesson": Lesson(16_000_000_000, "job", 1),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
+    "template": TemplateRecord((TemplateVersion(2, "sha256:00", b"\x80", "ann", 1),), 3, "ben"),
     "meter": Meter(1, 2.5, 3, 4),
     "receipt": RECEIPT,
     "spec": SPEC,

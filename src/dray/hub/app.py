@@ -88,6 +88,7 @@ from dray.hub.store.sqlite.errors import tell_unusable
 from dray.hub.store.sqlite.opening import Check
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
+from dray.hub.templates.answers import TemplateAnswers
 from dray.hub.workers.outbound import Publish, Runner
 from dray.hub.workers.outputs import Outputs
 from dray.hub.workers.owners import Owners
@@ -311,10 +312,9 @@ def _wire(
     words = _make_words(secret, store, engine, behind)
     is_low = SpaceWatch(partial(store.low_space, config.min_free_bytes))
     limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
-    more = _make_more(config, engine, clock, rows, store)
-    answers = Answers(
-        Parts(engine, store, rows, feed, outputs, metrics, is_low, *limits, now_at, *more, setbacks)
-    )
+    more, templates = _make_more(config, engine, clock, rows, store), TemplateAnswers(engine)
+    given = (engine, store, rows, feed, outputs, metrics, is_low)
+    answers = Answers(Parts(*given, *limits, now_at, *more, templates, setbacks))
     notifier, alarms = _make_tellers(config, engine, store, rows, answers)
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]

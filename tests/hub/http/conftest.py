@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import uvloop
@@ -32,6 +32,7 @@ from dray.wire.messages.client import Usage as ShowUsage
 from dray.wire.schemas import jobs as schemas
 from dray.wire.schemas import reasons as reason_schemas
 from dray.wire.schemas import site as site_schemas
+from dray.wire.schemas import templates as template_schemas
 
 NOW_MS = 1_800_000_000_000
 WORKER = {
@@ -63,6 +64,42 @@ class FakeNotifications:
 
     async def list(self, caller: Caller, wanted: Wanted) -> dict[str, Any]:
         return {"notifications": [], "next_cursor": None}
+
+
+class FakeTemplates:
+    """One template, whatever is asked."""
+
+    row: ClassVar[dict[str, Any]] = {
+        "name": "t", "version": 1, "kind": "job", "about": "", "built_in": False, "digest": "sha256:0"
+    }  # fmt: skip
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note = note
+
+    async def list(self, caller: Caller) -> dict[str, Any]:
+        self._note("templates", caller)
+        return dict(whole(template_schemas.TemplateList, {"templates": [self.row]}))
+
+    async def show(self, caller: Caller, name: str) -> dict[str, Any]:
+        self._note("template", caller, name)
+        return dict(whole(template_schemas.TemplateDocument, {**self.row, "params": [], "document": {}}))
+
+    async def history(self, caller: Caller, name: str) -> dict[str, Any]:
+        self._note("template_history", caller, name)
+        return dict(whole(template_schemas.TemplateHistory, {"name": name, "versions": []}))
+
+    async def render(self, caller: Caller, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._note("render", caller, name, params)
+        return {"template": f"{name}@1", "spec": {}}
+
+    async def add(self, caller: Caller, raw: Any) -> dict[str, Any]:
+        self._note("add_template", caller, raw)
+        made = {**self.row, "params": [], "document": raw, "created": True}
+        return dict(whole(template_schemas.AddedTemplate, made))
+
+    async def remove(self, caller: Caller, name: str) -> dict[str, Any]:
+        self._note("remove_template", caller, name)
+        return {"name": name, "removed": True, "note": ""}
 
 
 class FakeHub:
@@ -194,6 +231,10 @@ class FakeHub:
     @property
     def site(self) -> FakeHub:
         return self
+
+    @property
+    def templates(self) -> FakeTemplates:
+        return FakeTemplates(self.note)
 
     async def queues(self, caller: Caller) -> dict[str, Any]:
         self.note("queues", caller)

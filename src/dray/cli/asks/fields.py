@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dray.core.model.specs import asks as shared
-from dray.core.model.specs.asks import Asks, Reader, as_text, listed, named
-from dray.core.model.units import parse_minutes, parse_seconds
+from dray.core.model.specs.asks import Asks, Reader, as_text, listed, named, read_queue_timeout, read_time
+from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput, InvalidSpec, Problem
 
 
@@ -27,17 +27,6 @@ def refuse_file(name: str, problems: list[Problem]) -> JobFileError:
     """The error that tells every problem of a file."""
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
     return JobFileError(f"{name} has {count}, nothing was submitted", problems)
-
-
-def _time(value: Any) -> dict[str, Any]:
-    limit_s = parse_minutes(as_text(value))
-    if limit_s <= 0:
-        raise InvalidInput(f"must be more than 0, got {value}")
-    return {"max_runtime_s": limit_s}
-
-
-def _queue_timeout(value: Any) -> dict[str, Any]:
-    return {"scheduling_timeout_s": parse_seconds(as_text(value))}
 
 
 def _deadline(value: Any) -> dict[str, Any]:
@@ -63,8 +52,8 @@ def _argv(field: str) -> Reader:
 
 READERS: dict[str, Reader] = {
     **shared.READERS,
-    "time": _time,
-    "queue_timeout": _queue_timeout,
+    "time": read_time,
+    "queue_timeout": read_queue_timeout,
     "deadline": _deadline,
     "after": listed("after"),
     "command": _argv("command"),
@@ -75,12 +64,15 @@ FIELD_OF = {**shared.FIELD_OF, "time": "max_runtime_s", "queue_timeout": "schedu
 
 
 def read_asks(given: Mapping[str, Any]) -> Asks:
-    """Read every key; a key that is no friendly form passes through as a field of the spec."""
+    """Read every key; a key that is no friendly form passes through as a field of the spec.
+
+    A job by a template asks for the cores that the template says.
+    """
     asks = Asks({}, {}, [])
     for key, value in given.items():
         asks.read(key, FIELD_OF.get(key, key), READERS.get(key, named(key)), value)
     asks.divide_gpus()
-    if not {"cpu_milli", "min_cpu_cores"} & set(asks.sources):
+    if not {"cpu_milli", "min_cpu_cores", "template"} & set(asks.sources):
         asks.spec["cpu_milli"] = 1000
     return asks
 

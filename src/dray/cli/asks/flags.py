@@ -18,7 +18,14 @@ from dray.core.model.specs.asks import Asks
 from dray.errors import InvalidInput, Problem
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
-FLAG_OF = {"mem": "--mem", "memory": "--mem", "labels": "--label", "gpu_milli": "--gpus", "env": "--env"}
+FLAG_OF = {
+    "mem": "--mem",
+    "memory": "--mem",
+    "labels": "--label",
+    "gpu_milli": "--gpus",
+    "env": "--env",
+    "params": "--param",
+}
 
 _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("-J", "--name", metavar="TEXT", help="Name of the job."),
@@ -101,6 +108,25 @@ _OPTIONS: list[Callable[[Any], Any]] = [
 ]
 
 
+_TEMPLATE_OPTIONS: list[Callable[[Any], Any]] = [
+    click.option(
+        "--template",
+        metavar="NAME[@VERSION]",
+        help="Make the job by a template; `dray template ls` lists them.",
+    ),
+    click.option(
+        "-p", "--param", "params", multiple=True, metavar="NAME=VALUE", help="Value for the template."
+    ),
+]
+
+
+def template_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags of a job that is made by a template."""
+    for option in reversed(_TEMPLATE_OPTIONS):
+        command = option(command)
+    return command
+
+
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags that describe a job; they arrive as keyword arguments named after the keys of a job file."""
     for option in reversed(_OPTIONS):
@@ -117,6 +143,8 @@ def read_flags(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
             continue
         if name == "env":
             given["env"] = dict(_read_variable(text, problems) for text in value)
+        elif name == "params":
+            given["params"] = dict(_read_param(text, problems) for text in value)
         elif name == "labels":
             given["labels"] = dict(_read_label(text, problems) for text in value)
         else:
@@ -156,6 +184,14 @@ def _read_variable(text: str, problems: list[Problem]) -> tuple[str, str]:
         if name not in os.environ:
             problems.append(Problem("env", f"{name} is not set here: write {name}=VALUE"))
         return name, os.environ.get(name, "")
+    return name, value
+
+
+def _read_param(text: str, problems: list[Problem]) -> tuple[str, str]:
+    name, mark, value = text.partition("=")
+    if not mark or not name:
+        what = f"{text!r} is no value for a template: write NAME=VALUE (a queue is chosen by --queue)"
+        problems.append(Problem("params", what))
     return name, value
 
 

@@ -32,7 +32,7 @@ from dray.marked_yaml import COLLECTIONS, NULL, NUMBERS, TEXTS, MarkedYaml, Plac
 
 MAX_FILE_BYTES = 16 << 20
 MAX_NODES = 1_000_000
-KEYS = sorted({*FIELDS, *READERS, "either"} - {"function"})
+KEYS = sorted({*FIELDS, *READERS, "either"} - {"function", "rendered"})
 # Scalars under these keys are taken as written, whatever YAML would make of them.
 _AS_WRITTEN = {
     *(
@@ -41,10 +41,13 @@ _AS_WRITTEN = {
     *(
         "queue workload plugin deadline overlap workdir checkpoint time mem memory vram gpus gpus_per_node"
     ).split(),
-    *("after array queue_timeout cpus device command prolog epilog require prefer notify notify_to").split(),
+    *(
+        "after array queue_timeout cpus device command prolog epilog require prefer notify notify_to template"
+    ).split(),
 }
 _TEXT_INSIDE = {
     "after",
+    "params",
     "env",
     "labels",
     "command",
@@ -61,7 +64,7 @@ Marks = dict[Place, yaml.Mark]
 def load_jobs(path: Path, flags: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Read the specs of a file, flags winning over it, or raise `JobFileError` with every problem."""
     name = str(path)
-    reader = _Reader(read_text(path, MAX_FILE_BYTES, "split it", JobFileError))
+    reader = JobReader(read_text(path, MAX_FILE_BYTES, "split it", JobFileError))
     jobs: list[dict[str, Any]] = []
     for node in reader.jobs():
         spec = reader.read_job(node, flags)
@@ -75,7 +78,9 @@ def load_jobs(path: Path, flags: Mapping[str, Any]) -> list[dict[str, Any]]:
     return jobs
 
 
-class _Reader(MarkedYaml):
+class JobReader(MarkedYaml):
+    """One job file, or what is written like one."""
+
     what, called, most, deepest = "job file", "key", MAX_NODES, 32
     _overflowed = False
 
@@ -160,7 +165,12 @@ class _Reader(MarkedYaml):
         self.note(mark, f"{spelled}: {problem.what}")
 
     def _check_spec(self, asks: Asks, marks: Marks, node: yaml.Node, alternatives: list[Asks]) -> None:
-        """Let core judge the fields; what could not even be read has been reported and must not count as missing."""
+        """Let core judge the fields; what could not even be read has been reported and must not count as missing.
+
+        What a template makes of a job only the hub knows, and judges.
+        """
+        if "template" in asks.sources:
+            return
         broken = {FIELD_OF.get(problem.where, problem.where) for problem in asks.problems}
         try:
             check_spec(asks.spec)

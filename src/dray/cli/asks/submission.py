@@ -75,6 +75,10 @@ def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, An
         from dray.cli.asks.jobfile import load_jobs
 
         return Submission([spec for word in words for spec in load_jobs(Path(word), given)], key, None)
+    if given.get("template"):
+        return Submission([_by_template(context, words, given, problems)], key, None)
+    if given.get("params"):
+        raise click.UsageError("-p goes with a template: name one with --template, or in a job file", context)
     if not words:
         raise click.UsageError("give a command after `--`, a job file (.yaml) or a batch script", context)
     if not context.meta.get(_DASHES) and _is_batch_script(words[0]):
@@ -86,6 +90,18 @@ def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, An
         settle_surroundings(asks.spec)
     _refuse(context, find_broken_text(asks.spec))
     return Submission([asks.spec], key, asks)
+
+
+def _by_template(
+    context: click.Context, words: Sequence[str], given: Mapping[str, Any], problems: list[Problem]
+) -> dict[str, Any]:
+    """A job by a template. What may stand beside it the hub knows, which has the template."""
+    if words:
+        raise click.UsageError("a template has a command of its own: give none, or drop --template", context)
+    asks = read_asks(given)
+    _refuse(context, [*problems, *asks.problems, *find_broken_text(asks.spec)])
+    settle_surroundings(asks.spec)
+    return asks.spec
 
 
 def _read_script(words: Sequence[str], flags: Mapping[str, Any]) -> Asks:

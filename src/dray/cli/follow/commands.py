@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from dray.cli.asks.flags import job_options
+from dray.cli.asks.flags import job_options, template_options
 from dray.cli.asks.submission import SubmitCommand, prepare, send
 from dray.cli.base.completion import complete_job
 from dray.cli.base.exit_codes import INTERRUPTED, NOT_RUN, TIME_LIMIT, describe_end, has_ended, is_numbered
@@ -42,6 +42,7 @@ _REST_OF_OUTPUT_S = 60.0
 
 
 @click.command("run", cls=SubmitCommand)
+@template_options
 @job_options
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."

@@ -204,6 +204,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("used", _tell_peaks(job, spec)),
         ("either", _tell_variants(spec)),
         ("edited", "yes: this is no longer what was submitted" if job.get("edited") else ""),
+        ("template", clean(_tell_template(spec))),
         ("command", clean(_tell_command(spec.get("command") or []))),
         ("in", clean(str(spec.get("workdir") or ""))),
     ]
@@ -279,6 +280,14 @@ def _word_losses(document: Document) -> str:
 
 def _kind_of(attempt: Document) -> str:
     return str((attempt.get("verdict") or {}).get("kind") or "")
+
+
+def _tell_template(spec: Document) -> str:
+    if not spec.get("template"):
+        return ""
+    digest = str((spec.get("rendered") or {}).get("digest", ""))[:19]
+    values = ", ".join(f"{name}={value}" for name, value in (spec.get("params") or {}).items())
+    return f"{spec['template']} ({digest}){f': {values}' if values else ''}"
 
 
 def _tell_limit(spec: Document) -> str:

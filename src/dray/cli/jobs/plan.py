@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dray.cli.asks.flags import job_options, name_flags
+from dray.cli.asks.flags import job_options, name_flags, template_options
 from dray.cli.asks.submission import Submission, SubmitCommand, prepare
 from dray.cli.base.hub import HubRefusal
 from dray.cli.base.invocation import Session, pass_session
@@ -14,6 +14,7 @@ from dray.cli.jobs.jobs import ETA_S
 
 
 @click.command("plan", cls=SubmitCommand)
+@template_options
 @job_options
 @click.option("--eta", is_flag=True, help="Also estimate its start; takes some seconds.")
 @click.argument(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dray.cli.asks.flags import job_options
+from dray.cli.asks.flags import job_options, template_options
 from dray.cli.asks.submission import Submission, SubmitCommand, prepare, repeat, send, send_as_new
 from dray.cli.base.hub import HubRefusal
 from dray.cli.base.invocation import Session, pass_session
@@ -36,6 +36,7 @@ def _send(session: Session, submission: Submission, exists: str) -> list[dict[st
     "--new", is_flag=True, help="Where the id is taken, submit as ID.2, ID.3 …; so inside a file as well."
 )
 @click.option("--replace", is_flag=True, help="As --new, and cancel what lives under the id so far.")
+@template_options
 @job_options
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
@@ -59,6 +60,7 @@ def submit(
       dray submit -t 2h train.sh 3e-4
       dray submit --after ok:ID -- python evaluate.py
       dray submit --from ID --mem 32g
+      dray submit --template torchrun -p gpus=2 -p script=train.py
 
     An id that is taken is refused (exit 2) with what exists under it since when, and how it differs.
     """

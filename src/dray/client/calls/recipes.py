@@ -39,7 +39,8 @@ ALONE = frozenset(
         "scheduling_timeout_seconds",
     )
 )
-TERMS = frozenset((*READERS, *FIELDS, "resources", "key"))
+# A function is no template, and may well have parameters of these names itself.
+TERMS = frozenset((*READERS, *FIELDS, "resources", "key")) - {"template", "params", "rendered"}
 _STABLE = (
     str,
     bytes,

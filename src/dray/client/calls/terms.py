@@ -22,13 +22,16 @@ KEPT_VARIABLES = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
 TOTALS = ("gpus", "gpu", "resources['gpus']", "resources['gpu']")
 
 
-def build_spec(command: Sequence[str] | Mapping[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a spec of a command, or of a spec as it stands, and of keywords."""
+def build_spec(command: Sequence[str] | Mapping[str, Any] | None, terms: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a spec of a command, of a spec as it stands, or of a template among the keywords, and of the keywords."""
     given = dict(terms)
+    if command is None and not given.get("template"):
+        raise InvalidInput("nothing is to be run: give a function, a command, a spec, or template='NAME'")
     resources = given.pop("resources", None)
     if resources is not None and not isinstance(resources, Mapping):
         raise InvalidSpec(f"resources must map names to amounts, got {resources!r}")
-    asks = Asks(dict(command) if isinstance(command, Mapping) else {"command": _words(command)}, {}, [])
+    words = {} if command is None else dict(command) if isinstance(command, Mapping) else None
+    asks = Asks({"command": _words(command)} if words is None else words, {}, [])
     spec, problems = asks.spec, asks.problems
     for key, value in given.items():
         if value is None:
@@ -47,7 +50,7 @@ def build_spec(command: Sequence[str] | Mapping[str, Any], terms: Mapping[str, A
         raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems)
     if not isinstance(command, Mapping):
         _settle_surroundings(spec)
-        if not {"cpu_milli", "min_cpu_cores"} & set(spec):
+        if not {"cpu_milli", "min_cpu_cores", "template"} & set(spec):
             spec["cpu_milli"] = 1000
     return spec
 

@@ -130,11 +130,20 @@ class AsyncHub:
         self, work: Callable[..., Any], /, *args: Any, key: str | None = None, **terms: Any
     ) -> CallFuture[Any]: ...
     @overload
-    async def submit(self, work: Command, /, *, key: str | None = None, **terms: Any) -> AsyncJob: ...
     async def submit(
-        self, work: Command | Callable[..., Any], /, *args: Any, key: str | None = None, **terms: Any
+        self, work: Command | None = None, /, *, key: str | None = None, **terms: Any
+    ) -> AsyncJob: ...
+    async def submit(
+        self,
+        work: Command | Callable[..., Any] | None = None,
+        /,
+        *args: Any,
+        key: str | None = None,
+        **terms: Any,
     ) -> AsyncJob | CallFuture[Any]:
-        """Submit a function and its arguments, or a command as a list of words, or a spec as a mapping."""
+        """Submit a function and its arguments, or a command as a list of words, or a spec as a mapping, or a template
+        by its name and values for its parameters: `template="torchrun", params={"script": "train.py"}`.
+        """
         if callable(work):
             wanted, kwargs = split_keywords(bare_function(work)[0], terms)
             wanted = wanted if key is None else {**wanted, "key": key}

@@ -82,13 +82,14 @@ class Hub(Shown):
             self._call("settle")
 
     @overload
-    def submit(self, work: Command, /, **given: Any) -> Job: ...
+    def submit(self, work: Command | None = None, /, **given: Any) -> Job: ...
     @overload
     def submit(self, work: Callable[..., Any], /, *args: Any, **given: Any) -> CallFuture[Any]: ...
     def submit(
-        self, work: Command | Callable[..., Any], /, *args: Any, **given: Any
+        self, work: Command | Callable[..., Any] | None = None, /, *args: Any, **given: Any
     ) -> Job | CallFuture[Any]:
-        """Submit a function and its arguments, or a command as a list of words, or a spec as a mapping.
+        """Submit a function and its arguments, or a command as a list of words, or a spec as a mapping, or a template
+        by its name and values for its parameters: `template="torchrun", params={"script": "train.py"}`.
 
         Keywords say what the work needs (`cpus=2, gpus=1, memory="8g", scheduling_timeout=300`); all others go to the
         function.

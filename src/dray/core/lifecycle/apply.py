@@ -17,6 +17,7 @@ from dray.core.lifecycle.happenings import (
     policy,
     preemptions,
     saves,
+    templates,
     workers,
     yields,
 )
@@ -61,6 +62,8 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.WorkerForgotten: workers.forgotten,
     events.EpochStarted: _epoch_started,
     events.PolicyChanged: policy.policy_changed,
+    events.TemplateAdded: templates.template_added,
+    events.TemplateRemoved: templates.template_removed,
     events.AttemptSaved: saves.saved,
     events.HoldChanged: edits.hold_changed,
     events.JobEdited: edits.edited,

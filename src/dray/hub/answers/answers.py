@@ -49,6 +49,7 @@ from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
 from dray.hub.rows import Rows, job_row
 from dray.hub.store.base import JobFilter, Store
+from dray.hub.templates.answers import TemplateAnswers
 from dray.hub.workers.outputs import Outputs
 from dray.wire.messages.client import Act
 
@@ -75,6 +76,7 @@ class Parts(NamedTuple):
     started_at_ms: int
     site: SiteAnswers
     forecasts: Forecasts
+    templates: TemplateAnswers
     setbacks: Setbacks
 
 
@@ -104,6 +106,11 @@ class Answers:
     def site(self) -> SiteAnswers:
         """The answers about the site's rules."""
         return self._parts.site
+
+    @property
+    def templates(self) -> TemplateAnswers:
+        """The answers about templates."""
+        return self._parts.templates
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -146,7 +153,9 @@ class Answers:
 
     async def read_specs(self, caller: Caller, specs: Sequence[Any]) -> list[JobSpec]:
         """Check what is to be submitted; many of them in slices."""
-        return await spread(commands.read_steps(caller, specs, self._parts.batch_specs))
+        return await spread(
+            commands.read_steps(caller, specs, self._parts.batch_specs, expand=self.templates.expand)
+        )
 
     async def submit_columns(self, caller: Caller, checked: Sequence[JobSpec], key: str = "") -> Document:
         """Submit by the same rules what has been checked, and answer with ids and states alone."""
@@ -352,7 +361,7 @@ class Answers:
         return answer
 
     async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:
-        checked = commands.read_specs(caller, [spec], 1, calls=True)[0]
+        checked = commands.read_specs(caller, [spec], 1, calls=True, expand=self.templates.expand)[0]
 
         def begin(state: State) -> Iterator[Document]:
             clock = Clock(state.now_ms, self._engine.clock_ms())

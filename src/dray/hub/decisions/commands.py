@@ -33,8 +33,10 @@ from dray.hub.rows import RowKey, Rows, job_row, key_row
 from dray.hub.store.base import AuditRecord, KeyRow
 from dray.wire.messages.codec import MAX_DEPTH, depth_of
 
+_BY_TEMPLATE = frozenset(("template", "params", "rendered"))
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 Finish = Callable[[State, Sequence[str], bool], Any]
+Expand = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class KeyMemory:
@@ -80,18 +82,20 @@ class Sources(NamedTuple):
     pacing: SubmitPacing | None = None
 
 
-def read_specs(caller: Caller, raws: Sequence[Any], most: int, calls: bool = False) -> list[JobSpec]:
+def read_specs(
+    caller: Caller, raws: Sequence[Any], most: int, calls: bool = False, expand: Expand | None = None
+) -> list[JobSpec]:
     """Check every spec of a request and settle whose jobs they are, in one go."""
-    *_, checked = read_steps(caller, raws, most, calls)
+    *_, checked = read_steps(caller, raws, most, calls, expand)
     return checked
 
 
 def read_steps(
-    caller: Caller, raws: Sequence[Any], most: int, calls: bool = False
+    caller: Caller, raws: Sequence[Any], most: int, calls: bool = False, expand: Expand | None = None
 ) -> Iterator[list[JobSpec]]:
     """Check every spec of a request and settle whose jobs they are, spec by spec; what is said last holds. All problems
     of all specs at once, up to a number that a person may still read. A function is taken only where its arguments
-    come with it (`calls`).
+    come with it (`calls`). `expand` makes a spec of one that names a template.
     """
     if len(raws) > most:
         raise TooLarge(f"a batch holds at most {most} specs, got {len(raws)}: send several")
@@ -109,6 +113,8 @@ def read_steps(
             problems.append(Problem(prefix.rstrip(".") or "spec", what))
             continue
         try:
+            if not _BY_TEMPLATE.isdisjoint(raw):
+                raw = _expand(raw, expand)
             specs.append(check_spec(raw))
             if specs[-1].function and not calls:
                 what = "is submitted by `calls` over the client channel, with its arguments (hub.submit does that)"
@@ -125,6 +131,17 @@ def read_steps(
             )
     _check_ids(specs)
     yield [msgspec.structs.replace(spec, user_id=spec.user_id or caller.user) for spec in specs]
+
+
+def _expand(raw: dict[str, Any], expand: Expand | None) -> dict[str, Any]:
+    """What the hub notes of a template is never taken from outside."""
+    if raw.get("template") and "rendered" not in raw and expand is not None:
+        return expand(raw)
+    field = "rendered" if "rendered" in raw or expand is None else "params"
+    what = (
+        "is noted by the hub and cannot be given" if field == "rendered" else "goes with a template: name one"
+    )
+    raise InvalidSpec(f"{field}: {what}", [Problem(field, what)])
 
 
 def _check_ids(specs: Sequence[JobSpec]) -> None:

@@ -17,6 +17,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, JobState
 from dray.core.model.specs.check import check_spec
 from dray.core.model.specs.spec import TIERS, JobSpec, pack_spec, spec_document, unpack_spec
+from dray.core.model.templates.rendering import edit_fault
 from dray.core.model.units import parse_moment
 from dray.errors import Conflict, InvalidInput, InvalidSpec, NoSpace, NotFound, Problem
 from dray.hub.access.caller import Caller
@@ -30,7 +31,7 @@ from dray.hub.rows import Rows
 from dray.hub.store.base import AuditRecord
 
 # What a job is, rather than what it asks for; `array` apart from its limit goes with them.
-FIXED = ("id", "type", "user_id", "node_count", "function")
+FIXED = ("id", "type", "user_id", "node_count", "function", "template", "params", "rendered")
 # What may change while some of a job's tasks run or have run: none of it is part of the shape.
 ANY_TIME = frozenset(
     "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array notify"
@@ -117,6 +118,7 @@ def edit(
         before = unpack_spec(job.spec)
         spec = revise(before, changes)
         _check_stage(job, before, spec)
+        _check_template(before, spec)
         if spec.queue != before.queue and (fault := check_queue(state.policy, spec.queue)):
             raise InvalidSpec(f"queue: {fault}", [Problem("queue", fault)])
         if {"notify", "notify_to"} & set(changes):
@@ -228,6 +230,14 @@ def _check_stage(job: Job, before: JobSpec, spec: JobSpec) -> None:
         f"{', '.join(sorted(ANY_TIME - {'array'}))} and array.limit"
     )
     _refuse([Problem(field, what) for field in changed if field not in ANY_TIME])
+
+
+def _check_template(before: JobSpec, spec: JobSpec) -> None:
+    """What a template has set of a job stays, unless it left it open."""
+    if before.rendered is None:
+        return
+    changed = [field for field in JobSpec.__struct_fields__ if getattr(spec, field) != getattr(before, field)]
+    _refuse([Problem(field, fault) for field in changed if (fault := edit_fault(before.rendered, field))])
 
 
 def _without_limit(spec: JobSpec) -> Any:

@@ -37,6 +37,7 @@ from dray.hub.store.uses import BY
 from dray.wire.messages import client as wire
 from dray.wire.messages.packed import Packed
 from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import templates as template_shapes
 
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
 MAX_WAIT_S = 300
@@ -140,6 +141,17 @@ def _read_policy(request: Request) -> asks.ApplyPolicy:
     if request.body is None:
         raise InvalidInput("the body must be the policy, a JSON object: {} stands for all defaults")
     return asks.ApplyPolicy(request.body, request.query["dry_run"], request.query["force"])
+
+
+def _read_template(request: Request) -> asks.AddTemplate:
+    if not isinstance(request.body, dict):
+        raise InvalidInput(f"the body must be one template, a JSON object, and is {name_kind(request.body)}")
+    return asks.AddTemplate(request.body)
+
+
+def _read_render(request: Request) -> asks.RenderTemplate:
+    asked = read_struct(template_shapes.RenderRequest, request.body)
+    return asks.RenderTemplate(asks.ShowTemplate(request.path["name"], asked.version), asked.params)
 
 
 def _read_receipts(request: Request) -> ReceiptFilter:
@@ -347,6 +359,7 @@ _EXISTS = Param(
     default="same",
     choices=MODES,
 )
+_VERSION = Param("version", "which one; the newest by default", kind="whole", default=None, low=0, high=10**9)
 _ONCE = ("Idempotency-Key",)
 
 
@@ -396,6 +409,13 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/paces", "list_paces"),
     _api("GET", "/policy", "show_policy"),
     _api("PUT", "/policy", "apply_policy", body=Policy, params=(_DRY_RUN, _FORCE), read=_read_policy),
+    _api("GET", "/templates", "list_templates"),
+    _api("POST", "/templates", "add_template", body=template_shapes.TemplateRequest, read=_read_template),
+    _api("GET", "/templates/{name}", "show_template", params=(_VERSION,)),
+    _api("DELETE", "/templates/{name}", "remove_template"),
+    _api("GET", "/templates/{name}/history", "list_template_versions"),
+    _api("POST", "/templates/{name}/render", "render_template", body=template_shapes.RenderRequest,
+         body_optional=True, read=_read_render),
     _api("GET", "/config", "show_settings"),
     _api("GET", "/preemptions", "list_preemptions", params=_RECEIPTS, read=_read_receipts),
     _api("GET", "/preemptions/{id}", "show_preemption"),

@@ -121,6 +121,37 @@ class ApplyPolicy(NamedTuple):
     force: bool = False
 
 
+class NamedSo(msgspec.Struct):
+    """One thing by its name."""
+
+    name: str
+
+
+class ShowTemplate(msgspec.Struct):
+    """A template in one of its versions, the newest by default."""
+
+    name: str
+    version: int | None = None
+
+    @property
+    def spelled(self) -> str:
+        """As jobs name it."""
+        return self.name if self.version is None else f"{self.name}@{self.version}"
+
+
+class RenderTemplate(NamedTuple):
+    """A template, and values for its parameters."""
+
+    template: ShowTemplate
+    params: dict[str, Any]
+
+
+class AddTemplate(NamedTuple):
+    """A template as it is written."""
+
+    document: Any
+
+
 class ListAudit(msgspec.Struct):
     """The last entries."""
 

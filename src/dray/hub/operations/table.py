@@ -7,8 +7,9 @@ from dray.hub.operations.jobs import JOBS
 from dray.hub.operations.operation import Operation
 from dray.hub.operations.sessions import SESSIONS
 from dray.hub.operations.site import SITE
+from dray.hub.operations.templates import TEMPLATES
 from dray.hub.operations.values import VALUES
 
 OPERATIONS: dict[str, Operation] = {
-    row.name: row for rows in (JOBS, SESSIONS, VALUES, SITE, ACCESS) for row in rows
+    row.name: row for rows in (JOBS, SESSIONS, VALUES, SITE, TEMPLATES, ACCESS) for row in rows
 }

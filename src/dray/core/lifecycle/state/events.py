@@ -253,6 +253,23 @@ class PolicyChanged(msgspec.Struct, frozen=True, array_like=True, tag=20):
     digest: str = ""
 
 
+class TemplateAdded(msgspec.Struct, frozen=True, array_like=True, tag=40):
+    """A template has one more version; `forgets` is one that was removed and whose history makes room for it."""
+
+    name: str
+    digest: str
+    document: bytes
+    user: str = ""
+    forgets: str = ""
+
+
+class TemplateRemoved(msgspec.Struct, frozen=True, array_like=True, tag=41):
+    """A template is no longer there; its history is."""
+
+    name: str
+    user: str = ""
+
+
 class AttemptSaved(msgspec.Struct, frozen=True, array_like=True, tag=24):
     """A task saved its work up to `step`, `age_ms` before its worker could say so."""
 
@@ -378,6 +395,8 @@ Fact = (
     | WorkerForgotten
     | ArrayExtended
     | PolicyChanged
+    | TemplateAdded
+    | TemplateRemoved
     | AttemptSaved
     | HoldChanged
     | JobEdited

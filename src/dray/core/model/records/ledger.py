@@ -1,5 +1,5 @@
 """Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions,
-what running out of GPU memory has taught.
+what running out of GPU memory has taught, templates.
 
 Few and small: each is one row of one table, found by (kind, key). Stored as arrays: fields are only ever appended, each
 with a default.
@@ -104,13 +104,34 @@ class Lesson(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int = 0
 
 
-LedgerRecord = PolicyRecord | Meter | Receipt | AlarmRecord | Lesson
-KINDS: dict[str, type[PolicyRecord | Meter | Receipt | AlarmRecord | Lesson]] = {
+class TemplateVersion(msgspec.Struct, frozen=True, array_like=True):
+    """One version of a template, by whom and since when; no document where the template was removed since."""
+
+    version: int
+    digest: str
+    document: bytes
+    user: str = ""
+    at_ms: int = 0
+
+
+class TemplateRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A template's last versions, oldest first. One that was removed stays as its history, so that a version never
+    means two things.
+    """
+
+    versions: tuple[TemplateVersion, ...]
+    removed_at_ms: int = 0
+    removed_by: str = ""
+
+
+LedgerRecord = PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord
+KINDS: dict[str, type[PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord]] = {
     "policy": PolicyRecord,
     "meter": Meter,
     "receipt": Receipt,
     "alarm": AlarmRecord,
     "lesson": Lesson,
+    "template": TemplateRecord,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}

@@ -10,8 +10,9 @@ from typing import Any
 
 from dray.core.model.units import join_indices
 
-# Who asks, under which id, and what the first one waited for: all that is the new job's own.
-_OWN = ("id", "user_id", "after", "hold")
+# Who asks, under which id, and what the first one waited for: all that is the new job's own. Nor does it belong to the
+# template that the first one was made by: whoever submits it again may change what the template would not.
+_OWN = ("id", "user_id", "after", "hold", "template", "params", "rendered")
 
 
 def again_spec(spec: Mapping[str, Any], indices: Sequence[int] | None = None) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dray.core.model.units import parse_array, parse_bytes, parse_gpus, parse_retries
+from dray.core.model.units import (
+    parse_array,
+    parse_bytes,
+    parse_gpus,
+    parse_minutes,
+    parse_retries,
+    parse_seconds,
+)
 from dray.errors import InvalidInput, Problem
 
 Reader = Callable[[Any], dict[str, Any]]
@@ -100,6 +107,19 @@ def read_array(value: Any) -> dict[str, Any]:
     if array.indices:
         return {"array": {"indices": array.indices, "limit": array.limit}}
     return {"array": {"first": array.first, "last": array.last, "step": array.step, "limit": array.limit}}
+
+
+def read_time(value: Any) -> dict[str, Any]:
+    """A time limit, in minutes where it has no unit."""
+    limit_s = parse_minutes(as_text(value))
+    if limit_s <= 0:
+        raise InvalidInput(f"must be more than 0, got {value}")
+    return {"max_runtime_s": limit_s}
+
+
+def read_queue_timeout(value: Any) -> dict[str, Any]:
+    """How long a job may wait, in seconds where it has no unit."""
+    return {"scheduling_timeout_s": parse_seconds(as_text(value))}
 
 
 def _cores(value: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from dray.core.model.specs.spec import (
     DeviceAsk,
     HealthCheck,
     JobSpec,
+    Rendered,
     Retries,
 )
 from dray.core.model.specs.values import has_more_than, plain_fault, quote, text_fault
@@ -344,7 +345,16 @@ FIELDS: dict[str, Check] = {
     "mixed_backends": _flag,
     "notify": events_problem,
     "notify_to": targets_problem,
+    "template": _text(128),
+    "params": _metadata,
+    "rendered": _document,
 }
+_STRUCTS = (
+    ("array", ArraySpec),
+    ("device", DeviceAsk),
+    ("health_check", HealthCheck),
+    ("rendered", Rendered),
+)
 _VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
 
 
@@ -522,7 +532,7 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
     given.setdefault("priority", TIERS[tier].priority)
     given.setdefault("slot_pool", given.get("type", "batch"))
     given["node_count"] = max(1, given.get("node_count", 1))
-    for field, kind in (("array", ArraySpec), ("device", DeviceAsk), ("health_check", HealthCheck)):
+    for field, kind in _STRUCTS:
         if field in given:
             given[field] = _nested(kind, given[field])
     device = given.get("device")

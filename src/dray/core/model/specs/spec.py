@@ -123,6 +123,16 @@ class Variant(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     env: dict[str, str] = {}
 
 
+class Rendered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the hub notes of the template that a job was made by: the content's name, fields beside it that the template
+    set (`kept`), and others that it left open.
+    """
+
+    digest: str = ""
+    kept: list[str] = []
+    open: list[str] = []
+
+
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One job as submitted, after defaults."""
 
@@ -180,6 +190,9 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     mixed_backends: bool = False
     notify: list[str] = []
     notify_to: list[str] = []
+    template: str = ""
+    params: dict[str, Any] = {}
+    rendered: Rendered | None = None
 
     @property
     def limit_s(self) -> float:
@@ -251,7 +264,8 @@ def told_spec(spec: JobSpec) -> dict[str, Any]:
     business. Whom the hub tells of a job may be as good as a password.
     """
     document = spec_document(spec)
-    document.pop("notify_to", None)
+    for field in ("notify_to", "template", "params", "rendered"):
+        document.pop(field, None)
     if "retries" in document:
         document["retries"] = spec.rules.code
     return document

@@ -18,7 +18,7 @@ from dray.core.lifecycle.state.state import Counters, State
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.capability import Slots
-from dray.core.model.records.ledger import Receipt, pack_record
+from dray.core.model.records.ledger import Receipt, TemplateRecord, pack_record
 from dray.core.model.records.records import Attempt, Job, JobState, Task
 from dray.core.model.records.worker import Presence, Worker
 from dray.core.scheduling.turns.order import Turns
@@ -60,7 +60,8 @@ def pack_scene(state: State, clock: Clock, most: int, guests: Sequence[Job] = ()
     head.ledger = [
         (*key, pack_record(record))
         for key, record in state.ledger.items()
-        if not isinstance(record, Receipt) or record.status == "open"
+        if not isinstance(record, TemplateRecord)
+        and (not isinstance(record, Receipt) or record.status == "open")
     ]
     head.spans, head.shares = dict(state.experience.spans.by_name), list(state.experience.spans.shares)
     head.calls = dict(state.experience.calls)

@@ -1,0 +1,1 @@
+"""Templates: jobs with parameters, checked once and filled in by values."""

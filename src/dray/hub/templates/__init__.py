@@ -1,0 +1,1 @@
+"""Templates as the hub keeps, lists and uses them."""
