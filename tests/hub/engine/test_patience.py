@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from dray.config import load_hub
 from dray.hub.app import Hub, start_hub, stop_hub
+from dray.hub.engine.engine import Engine
 from dray.testing.async_worker import AsyncMockWorker
 
 LIMIT_S = 60.0
@@ -53,3 +55,17 @@ async def test_heartbeats_go_with_the_next_turn(hub: Hub, monkeypatch: pytest.Mo
         assert (await first.recv("ack", LIMIT_S)).payload["re"] == "heartbeat", (
             "by itself where nothing comes"
         )
+
+
+async def test_the_bell_rings_again_after_it_rang_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody heard the first one then, and what came meanwhile would wait for whatever comes next."""
+    monkeypatch.setattr("dray.hub.engine.engine.PATIENCE_S", 0.02)
+    monkeypatch.setattr("dray.hub.engine.engine.QUIET_S", 0.0)
+    engine = object.__new__(Engine)
+    engine._wake, engine._soon, engine._worked_s = asyncio.Event(), None, 0.0
+    for _ in range(2):
+        engine._turned_s = time.perf_counter()
+        engine._wake.clear()
+        engine._wake_soon()
+        async with asyncio.timeout(LIMIT_S):
+            await engine._wake.wait()
