@@ -132,6 +132,8 @@ def test_whoever_may_submit_may_use_and_only_admins_may_change(hub: RunningHub) 
     body = {"template": "shared", "params": {"tag": "x"}}
     rendered = ask(hub, "POST", "/templates/shared/render", {"params": body["params"]}, token=made)[1]
     assert rendered["spec"]["command"] == ["echo", "--lr=0.1", "x"]
+    status, answer = ask(hub, "POST", "/templates/nobody/render", {"params": {}}, token=made)
+    assert (status, answer["error"]["code"]) == (404, "not_found")
     assert ask(hub, "POST", "/jobs", body, token=made)[0] == 201
     looks = ask(hub, "POST", "/tokens", {"user": "bob", "scopes": ["read"]})[1]["token"]
     assert ask(hub, "POST", "/jobs", body, token=looks)[0] == 403

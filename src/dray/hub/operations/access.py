@@ -36,7 +36,7 @@ async def create_token(desk: Desk, caller: Caller, ask: shapes.TokenRequest) -> 
 ACCESS = (
     Operation("list_tokens", "List tokens", ADMIN, asks.Nothing, shapes.TokenList, list_tokens),
     Operation("create_token", "Make a token; its text is shown once", ADMIN, shapes.TokenRequest, shapes.NewToken,
-              create_token, repeat="anew"),
+              create_token, repeat="anew", errors=(Conflict,)),
     Operation("revoke_token", "Revoke a token", ADMIN, asks.Named, shapes.TokenDocument,
               lambda desk, caller, ask: desk.tokens.revoke(caller, ask.id),
               repeat="same", errors=(Conflict,)),

@@ -66,6 +66,7 @@ class TemplateAnswers:
         """The job that a template and these values make; nothing is submitted."""
 
         def look(state: State) -> Document:
+            find(state, name)  # what is not there is not found, rather than a fault of the values
             raw = expand(state, {"template": name, "params": params})
             return {"template": raw["template"], "spec": spec_document(check_spec(raw))}
 
