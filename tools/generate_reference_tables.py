@@ -97,6 +97,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "task_user": "run tasks as this user of the machine (needs root): `task_users` with `*`",
         "task_users": 'by dray user, whom tasks run as: `{ada = "ada", "*" = "jobs"}` (needs root)',
         "address": "where members of a gang meet this machine; empty: found out",
+        "ports": "range from which tasks get the ports that they ask for",
         "runners": "warm processes for calls of functions, started ahead; -1: as many as slots",
         "blob_cache_bytes": "large values kept on the worker's disk",
         "reconnect_min_s": "first wait before dialling again",

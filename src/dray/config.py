@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.ids import FAKE_PREFIX, ID_RULE, is_fake, is_id
+from dray.core.model.specs.ports import read_span
 from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import DrayError, InvalidConfig, InvalidInput, Problem
 from dray.settings_file import read_settings
@@ -141,6 +142,7 @@ class AgentConfig:
     task_user: str = ""
     task_users: dict[str, str] = field(default_factory=dict)
     address: str = ""
+    ports: str = "20000-29999"
     runners: int = -1
     blob_cache_bytes: int = 10 * GIB
     reconnect_min_s: float = 0.5
@@ -323,6 +325,8 @@ def _convert(item: Field[Any], raw: Any) -> Any:
         raise InvalidInput(f"must be one of {', '.join(filter(None, choices))}, got {value!r}")
     if item.name == "name" and not is_id(value):
         raise InvalidInput(f"must be {ID_RULE}, got {value!r}")
+    if item.name == "ports":
+        read_span(value)
     default = item.default
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value < 0:

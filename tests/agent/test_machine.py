@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.agent.decide.machine import Effect, Launch, Machine, Ship, Supervise, Tell
+from dray.agent.decide.effects import Effect, Launch, Ship, Supervise, Tell
+from dray.agent.decide.machine import Machine
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.messages.hub import Ack, AttemptRef, JobAssign, JobCancel
 

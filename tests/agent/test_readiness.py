@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.agent.decide.effects import StartRunner
-from dray.agent.decide.machine import Effect, Launch, Machine, Probe, Supervise, Tell
+from dray.agent.decide.effects import Effect, Launch, Probe, StartRunner, Supervise, Tell
+from dray.agent.decide.machine import Machine
 from dray.agent.decide.readiness import UNLIMITED_CREDIT
 from dray.core.model.specs.spec import FOREVER_NS, JobSpec
 from dray.wire.messages.hub import Ack, AttemptRef, CallsAssign, JobAssign

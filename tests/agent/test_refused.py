@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dray.agent.decide.machine import Launch, Machine, Tell
+from dray.agent.decide.effects import Launch, Tell
+from dray.agent.decide.machine import Machine
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.messages.hub import Ack, AttemptRef, JobAssign, JobCancel
 

@@ -56,7 +56,7 @@ from dray.core.model.specs.spec import pack_spec, spec_document, unpack_spec
 from dray.core.scheduling.explain.explain import explain
 from dray.core.scheduling.passes.turn import take_turn
 
-AGENT = ("calls", "gang", "job_started", "resend", "shared_gpu")
+AGENT = ("calls", "gang", "job_started", "ports", "resend", "shared_gpu")
 WALL_MS = 1_700_000_000_000
 BEAT_MS = 10_000
 E = TypeVar("E")

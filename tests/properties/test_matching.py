@@ -31,6 +31,7 @@ SPECS = st.fixed_dictionaries(
         "require": st.sampled_from([[], ["zone=a"], ["!zone"]]),
         "device": st.sampled_from([{"kind": "gpu"}, {"kind": "tpu"}, {"kind": "gpu", "variant": "a100"}]),
         "node_count": st.sampled_from([1, 2]),
+        "ports": st.sampled_from([["http"], ["http=8080"], ["a=8080", "b=8081"]]),
     },
 )
 CARDS = st.one_of(

@@ -28,6 +28,7 @@ from dray.agent.tasks.aside import do_aside
 from dray.agent.usage.sampling import keep_sampling
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
+from dray.core.model.specs.ports import read_span
 from dray.core.model.units import GB, format_bytes
 from dray.descriptors import raise_file_limit
 from dray.errors import DrayError, StoreError
@@ -163,6 +164,7 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     )
     machine.capability, machine.devices = _offer(config, found), tuple(found.devices)
     machine.resources = dict(config.resources)
+    machine.leases.span = read_span(config.ports)
     machine.calls.pool.task_users = config.accounts
     return machine
 

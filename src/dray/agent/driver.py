@@ -34,6 +34,7 @@ from dray.agent.decide.effects import (
     Tell,
     Warn,
 )
+from dray.agent.decide.leases import variables_of
 from dray.agent.decide.machine import Machine
 from dray.agent.decide.words import Words
 from dray.agent.link import Link
@@ -43,7 +44,7 @@ from dray.agent.runners.runners import Runners
 from dray.agent.supervisor.client import SupervisorClient, SupervisorError
 from dray.agent.supervisor.records.owned_files import Place
 from dray.agent.tasks.accounts import Account, Accounts
-from dray.agent.tasks.addresses import find_address, find_port
+from dray.agent.tasks.addresses import find_address, is_free
 from dray.agent.tasks.aside import do_aside
 from dray.agent.tasks.environment import build_environment, build_task
 from dray.agent.tasks.session_home import SessionHome
@@ -488,13 +489,21 @@ class Driver:
         if account is None:
             self._refuse(launch)
             return
+        lease = self._machine.leases.take(self._machine.running, launch, is_free)
+        if lease.fault:
+            refusal = {"ev": "refused", "uid": launch.uid, "error": lease.fault, "elsewhere": True}
+            asyncio.get_running_loop().call_soon(self._supervised_late, refusal)
+            return
         own = self._own | account.variables()
         environment = build_environment(launch, self._machine.name, own, self._machine.devices)
+        environment |= variables_of(launch, lease.ports)
         if self._sessions is not None:
             environment |= self._sessions.variables(launch.uid, account)
         task = build_task(launch, environment, account.work_folder(self._work), account.name)
+        if lease.ports:
+            task["meta"]["ports"] = lease.ports
         if launch.gang is not None:
-            task["meta"]["gang"] = gang_meta(launch.gang, [find_port()])
+            task["meta"]["gang"] = gang_meta(launch.gang)
             self._supervise({"op": "prepare", "tasks": [task]})
             return
         self._queue_run(task)

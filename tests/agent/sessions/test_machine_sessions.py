@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dray.agent.decide.machine import Machine, Supervise, Tell, Warn
+from dray.agent.decide.effects import Supervise, Tell, Warn
+from dray.agent.decide.machine import Machine
 from dray.core.model.specs.spec import JobSpec
 from dray.wire.messages.hub import Ack, AttemptRef, JobAssign
 

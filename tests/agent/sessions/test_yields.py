@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dray.agent.decide.attempts import Running
 from dray.agent.decide.effects import Grant, Tell
-from dray.agent.decide.machine import Machine, Running
+from dray.agent.decide.machine import Machine
 from dray.wire.messages.hub import Ack, JobResume
 
 

@@ -102,3 +102,16 @@ def _exists(name: str) -> bool:
     except KeyError:
         return False
     return True
+
+
+async def test_a_port_is_never_given_to_two_that_run(rig):
+    """Its agent had given the first one back, and the word of its start came late."""
+    rig.run(rig.task("first", "sleep", "600", meta={"ports": [20_001]}))
+    await rig.next("started")
+    rig.run(rig.task("second", "true", meta={"ports": [20_002, 20_001]}))
+    refused = await rig.next("refused")
+    assert (refused["uid"], refused["host"], refused["elsewhere"]) == ("second", False, True)
+    assert "port 20001 is still held" in refused["error"]
+    rig.send({"op": "cancel", "uid": "first", "grace_s": 0})
+    await rig.exit_of("first")
+    assert (await rig.result("third", "true", meta={"ports": [20_001]}))["state"] == "succeeded"

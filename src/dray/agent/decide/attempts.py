@@ -47,11 +47,13 @@ class Running(msgspec.Struct, kw_only=True):
         """Whether it has no place yet."""
         return bool(self.behind) and self.phase == "assigned"
 
-    def read_gang(self, meta: dict[str, Any]) -> None:
-        """Take over what the supervisor kept of a member."""
+    def read_meta(self, meta: dict[str, Any]) -> None:
+        """Take over what the supervisor kept of it: its ports, and of a member its place."""
+        self.ports = list(meta.get("ports") or ())
         if (kept := meta.get("gang")) is not None:
             self.gang = GangPlace(kept["generation"], kept["rank"], kept["size"])
-            self.ports = list(kept["ports"])
+            # Earlier versions kept them here.
+            self.ports = self.ports or list(kept.get("ports") or ())
 
 
 def is_careful(spec: JobSpec) -> bool:
@@ -64,9 +66,9 @@ def is_probe(uid: str) -> bool:
     return uid.startswith(PROBE_PREFIX)
 
 
-def gang_meta(place: GangPlace, ports: list[int]) -> dict[str, Any]:
+def gang_meta(place: GangPlace) -> dict[str, Any]:
     """What the supervisor keeps of a member beside its spec, for the agent that comes after this one."""
-    return {"generation": place.generation, "rank": place.rank, "size": place.size, "ports": ports}
+    return {"generation": place.generation, "rank": place.rank, "size": place.size}
 
 
 def known_to_hub(ack: Ack) -> set[str]:
@@ -118,12 +120,12 @@ def never_started(task_id: str, uid: str, error: str = NOT_HERE) -> dict[str, An
 
 
 def name_peers(place: GangPlace, peers: Sequence[Peer]) -> dict[str, str]:
-    """What one member of a gang finds in its environment: all meet at the first port of rank 0.
+    """What one member of a gang finds in its environment: all meet at the last port of rank 0.
 
     Spelled as torchrun and JAX read it. One process per node: what a member starts on its own cards is its own affair.
     """
     first = min(peers, key=lambda peer: peer.rank)
-    host, port = first.address, str(first.ports[0] if first.ports else 0)
+    host, port = first.address, str(first.ports[-1] if first.ports else 0)
     rank, size = str(place.rank), str(place.size)
     return {
         "MASTER_ADDR": host,

@@ -14,7 +14,6 @@ import msgspec
 from dray.agent.decide.attempts import (
     PROBE_PREFIX,
     Running,
-    gang_meta,
     is_careful,
     is_probe,
     known_to_hub,
@@ -27,6 +26,7 @@ from dray.agent.decide.calls.call_results import first_number
 from dray.agent.decide.calls.calls import Calls, is_runner
 from dray.agent.decide.calls.lanes import Stopping
 from dray.agent.decide.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
+from dray.agent.decide.leases import DEFAULT_SPAN, Leases
 from dray.agent.decide.readiness import NO_ANSWER, Contact, Readiness
 from dray.agent.decide.talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
@@ -43,7 +43,7 @@ from dray.wire.messages.hub import (
 
 FEATURES = (
     *("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress"),
-    *("calls", "yield", "behind"),
+    *("calls", "yield", "behind", "ports"),
 )
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
@@ -85,6 +85,7 @@ class Machine(TaskTalk):
         self._refused_uids: dict[str, None] = {}
         self._asked: set[str] | None = None
         self.readiness = Readiness(start_within_ms)
+        self.leases = Leases(DEFAULT_SPAN, first_number(incarnation))
 
     # --- the supervisor's side ----------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class Machine(TaskTalk):
             attempt.devices = tuple(meta.get("devices", ()))
             if item["phase"] == "accepted" and (behind := meta.get("behind")):
                 attempt.phase, attempt.behind = "assigned", behind
-            attempt.read_gang(meta)
+            attempt.read_meta(meta)
             attempt.said = known.said if known else attempt.said
             if (stop := item.get("stop")) is not None:
                 attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
@@ -184,12 +185,12 @@ class Machine(TaskTalk):
     def _prepared(self, item: dict[str, Any]) -> list[Effect]:
         attempt = self.running.get(item["uid"])
         if attempt is not None:
-            attempt.read_gang(item["meta"])
+            attempt.read_meta(item["meta"])
         return self._accepted(item["uid"])
 
     def _acceptance(self, attempt: Running) -> dict[str, Any]:
         payload: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.uid}
-        if attempt.gang is not None:
+        if attempt.ports:
             payload |= {"address": self.address, "ports": attempt.ports}
         return payload
 
@@ -200,10 +201,12 @@ class Machine(TaskTalk):
             return [Supervise({"op": "cancel", "uid": item["uid"], "reason": "superseded", "grace_s": 0.0})]
         if attempt is None or attempt.phase == "exited":
             return []
+        # The acceptance alone names its ports, and a start that comes first takes its place.
+        first = self._accepted(attempt.uid) if attempt.ports and attempt.phase == "assigned" else []
         attempt.phase, attempt.pid, attempt.started_at = "running", item["pid"], item["started_at"]
         devices = list(attempt.devices)
         payload = {"task_id": attempt.task_id, "attempt": attempt.uid, "pid": attempt.pid, "devices": devices}
-        return [Tell("job_started", payload), *self._able()]
+        return [*first, Tell("job_started", payload), *self._able()]
 
     def _exited(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
         if is_probe(item["uid"]):
@@ -244,6 +247,8 @@ class Machine(TaskTalk):
         attempt = self.running.get(uid)
         if attempt is None or attempt.phase == "exited":
             return []
+        if event.get("elsewhere"):
+            return self._hand_back(attempt, error, now_ms)
         if host:
             return self._hand_back(attempt, error, now_ms) + self._trouble(error, now_ms)
         # The supervisor keeps no record of it: an assignment that comes twice must not start it after all.
@@ -405,6 +410,10 @@ class Machine(TaskTalk):
                 attempt.said.repeat()
                 if attempt.known:
                     effects.append(Ship(attempt.uid, attempt.task_id, attempt.phase == "exited"))
+                # Without its ports a gang is not started: of its members the hub has heard them.
+                told = attempt.gang is not None or not attempt.ports
+                if attempt.known and not told and attempt.phase in ("accepted", "running"):
+                    effects.append(Tell("job_accepted", self._acceptance(attempt)))
         for uid in ack.results:
             if self.calls.forget(uid):
                 self.yields.ended(uid)
@@ -576,20 +585,3 @@ class Machine(TaskTalk):
         if not self.registered or attempt.result is None:
             return []
         return [Tell("job_result", attempt.result)]
-
-
-# The simulation and the shell know the machine's effects by its name.
-__all__ = [
-    "Effect",
-    "Launch",
-    "Machine",
-    "Probe",
-    "Refuse",
-    "Running",
-    "Ship",
-    "Supervise",
-    "Tell",
-    "Warn",
-    "gang_meta",
-    "known_to_hub",
-]

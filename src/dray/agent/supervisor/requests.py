@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dray.agent.supervisor.attempts.attempt import LATE
-from dray.agent.supervisor.attempts.spec import REASONS, TaskSpec, read_env, read_seconds, read_uid
+from dray.agent.supervisor.attempts.spec import REASONS, TaskSpec, ports_of, read_env, read_seconds, read_uid
 from dray.agent.supervisor.records.ledger import Entry
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Requests:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._line_bytes = 0
-        self._refused: dict[str, tuple[str, bool]] = {}
+        self._refused: dict[str, tuple[str, bool, bool]] = {}
         self._handlers = {
             "run": self._run,
             "prepare": self._prepare,
@@ -138,18 +138,34 @@ class Requests:
                 if refusal or spec.is_late():
                     self._refuse(raw, refusal or LATE, host=True)
                     continue
+                if holder := self._find_holder(spec):
+                    self._refuse(raw, holder, host=False, elsewhere=True)
+                    continue
                 take_on(spec)
             except ValueError as error:
                 self._refuse(raw, str(error), host=False)
 
-    def _refuse(self, raw: object, error: str, host: bool) -> None:
-        """`host`: nothing could be started here now, whatever it is."""
+    def _find_holder(self, spec: TaskSpec) -> str:
+        """Who holds a port of a task that comes: an attempt that its agent has given up may have started after all."""
+        if not spec.ports:
+            return ""
+        for entry in self._server.ledger.entries.values():
+            if entry.exit is None and (shared := {*spec.ports} & {*ports_of(entry.meta)}):
+                return f"port {min(shared)} is still held by task {entry.task_id} (attempt {entry.uid})"
+        return ""
+
+    def _refuse(self, raw: object, error: str, host: bool, elsewhere: bool = False) -> None:
+        """`host`: nothing could be started here now, whatever it is; `elsewhere`: not this one, through no fault of
+        its own.
+        """
         uid = raw.get("uid") if isinstance(raw, dict) else None
         if isinstance(uid, str):
-            self._refused[uid] = (error, host)
+            self._refused[uid] = (error, host, elsewhere)
             if len(self._refused) > REFUSED_KEPT:
                 del self._refused[next(iter(self._refused))]
-        self._server.outbox.others.append({"ev": "refused", "uid": uid, "error": error, "host": host})
+        self._server.outbox.others.append(
+            {"ev": "refused", "uid": uid, "error": error, "host": host, "elsewhere": elsewhere}
+        )
 
     def _answer_known(self, uid: str) -> bool:
         """A uid that is known already is never started twice: its present phase is told again."""

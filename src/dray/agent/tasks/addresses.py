@@ -1,12 +1,13 @@
-"""Where other machines reach this one: an address, and ports that nobody uses.
+"""Where other machines reach this one: an address, and whether nobody uses a port.
 
-Opens sockets and sends nothing. A port is free when it is picked; a program that takes it before the task does makes
-that try of the gang fail, and the next one gets another.
+Opens sockets and sends nothing. A port is free when it is asked about; a program that takes it before the task does
+makes that try fail, and the next one gets another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 
 LOOPBACK = ("127.", "::1", "localhost")
@@ -30,8 +31,17 @@ def find_address(toward_hub: str) -> str:
     return toward_hub or "127.0.0.1"
 
 
-def find_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+def is_free(port: int) -> bool:
+    """Whether a program could listen on a port now, at whatever address of this machine."""
+    for family, anywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                # As servers do: connections that are over must not keep the port from the next one.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((anywhere, port))
+        except OSError as fault:
+            if fault.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+    return True

@@ -88,6 +88,12 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of the job."),
     click.option("--require", multiple=True, metavar="COND", help="Worker labels needed: k=v, k!=v, k, !k."),
     click.option("--prefer", multiple=True, metavar="COND", help="Worker labels preferred."),
+    click.option(
+        "--port",
+        multiple=True,
+        metavar="NAME[=N]",
+        help="Port of the worker's range, as DRAY_PORT_NAME, the first as DRAY_PORT too; or that very one.",
+    ),
     click.option("--env", multiple=True, metavar="K[=V]", help="Set a variable, or pass one on."),
     click.option("--workdir", metavar="DIR", help="Folder on the worker.  [default: this one]"),
     click.option("--prolog", metavar="CMD", help="Command to run before; its failure fails the task."),

@@ -42,7 +42,7 @@ _AS_WRITTEN = {
         "queue workload plugin deadline overlap workdir checkpoint time mem memory vram gpus gpus_per_node"
     ).split(),
     *(
-        "after array queue_timeout cpus device command prolog epilog require prefer notify notify_to template"
+        "after array queue_timeout cpus device command prolog epilog require prefer notify notify_to template ports"
     ).split(),
 }
 _TEXT_INSIDE = {
@@ -57,6 +57,7 @@ _TEXT_INSIDE = {
     "prefer",
     "notify",
     "notify_to",
+    "ports",
 }
 Marks = dict[Place, yaml.Mark]
 

@@ -198,6 +198,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("started", _tell_time(job.get("started_at"), job.get("submitted_at"), "waited")),
         ("ended", _tell_end(job)),
         ("worker", str(job.get("worker") or "")),
+        ("ports", _tell_ports(job)),
         ("tried again", _tell_retries(job)),
         ("learned", clean(str(job.get("learned") or ""))),
         ("asks for", ", ".join(filter(None, (_tell_ask(spec), _tell_limit(spec))))),
@@ -327,10 +328,21 @@ def _tell_ask(spec: Document) -> str:
         f"{cores:g} core{'s' if cores != 1 else ''}" if cores else "",
         f"{format_bytes(spec['memory_bytes'])} memory" if spec.get("memory_bytes") else "",
         _tell_gpus(spec),
+        *(f"port {text}" for text in spec.get("ports") or []),
         *(f"{condition} needed" for condition in spec.get("require") or []),
         *(_tell_preference(condition, spec) for condition in spec.get("prefer") or []),
     ]
     return clean(", ".join(filter(None, parts)))
+
+
+def _tell_ports(job: Document) -> str:
+    """Where its newest try is reached, by the names that the job gave to its ports."""
+    newest: Document = next(reversed(job.get("attempts") or []), {})
+    if newest.get("phase") not in ("accepted", "running") or not newest.get("ports"):
+        return ""
+    host = str(newest.get("address") or "")
+    host = f"[{host}]" if ":" in host else host
+    return clean(", ".join(f"{name} {host}:{number}" for name, number in newest["ports"].items()))
 
 
 def _tell_peaks(job: Document, spec: Document) -> str:

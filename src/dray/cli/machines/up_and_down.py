@@ -104,7 +104,14 @@ def hub(session: Session, **flags: Any) -> int:
     help="Run tasks as this user of the machine, or only those of the dray user USER; may be repeated (needs root).",
 )
 @click.option(
-    "--address", metavar="HOST", help="Where members of a gang meet this machine.  [default: found out]"
+    "--address",
+    metavar="HOST",
+    help="Where others reach this machine: members of a gang, users of a service.  [default: found out]",
+)
+@click.option(
+    "--ports",
+    metavar="A-B",
+    help="Range from which tasks get the ports they ask for.  [default: 20000-29999]",
 )
 @click.option(
     "--log-file",

@@ -12,6 +12,7 @@ from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
 from dray.core.model.records.worker import Progress, Use, Worker, why_not_ready
 from dray.core.model.specs.larger import ask_beyond, tell_outgrown
+from dray.core.model.specs.ports import name_ports
 from dray.core.model.specs.spec import spec_document, unpack_spec
 from dray.core.model.verdicts import KINDS, Verdict, judge, judge_attempt
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -44,7 +45,8 @@ def usage_document(attempt: Attempt, use: Use | None = None) -> Document:
 
 def attempt_document(attempt: Attempt, job: Job, use: Use | None = None) -> Document:
     """One try of a task; `use` is what it has used so far, where it runs."""
-    numbered, variants = job.numbered, unpack_spec(job.spec).variants
+    spec = unpack_spec(job.spec)
+    numbered, variants = job.numbered, spec.variants
     return {
         "no": attempt.no,
         "uid": attempt.uid,
@@ -54,6 +56,8 @@ def attempt_document(attempt: Attempt, job: Job, use: Use | None = None) -> Docu
         "fake": is_fake(attempt.worker),
         "phase": attempt.phase.value,
         "devices": list(attempt.devices),
+        "address": attempt.address,
+        "ports": name_ports(spec.ports, attempt.ports),
         "variant": (variants[attempt.variant].name or str(attempt.variant)) if variants else "",
         "assigned_at": moment(attempt.assigned_at_ms),
         "accepted_at": moment(attempt.accepted_at_ms),

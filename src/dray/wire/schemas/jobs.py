@@ -74,6 +74,8 @@ class AttemptDocument(msgspec.Struct):
     fake: Fake = False
     fence: int = 0
     devices: list[int] = []
+    address: Annotated[str, Meta(description="where its machine is reached, where it has ports")] = ""
+    ports: Annotated[dict[str, int], Meta(description="those that it has, by the names of the job")] = {}
     assigned_at: Time | None = None
     accepted_at: Time | None = None
     started_at: Time | None = None

@@ -34,6 +34,7 @@ class TaskSpec:
         "memory_bytes",
         "meta",
         "own_cwd",
+        "ports",
         "prolog",
         "prompt",
         "start_by",
@@ -74,6 +75,7 @@ class TaskSpec:
         self.behind = _read_text(raw, "behind") or ""
         self.behind_s = read_seconds(raw, "behind_s") or 0.0
         self.meta = raw.get("meta")
+        self.ports = ports_of(self.meta)
 
     def is_late(self) -> bool:
         """Whether it was asked for too long ago to be started."""
@@ -82,6 +84,12 @@ class TaskSpec:
     @property
     def epilog_limit_s(self) -> float:
         return self.grace_s or EPILOG_LIMIT_S
+
+
+def ports_of(meta: object) -> list[int]:
+    """The ports that an attempt holds, by what the agent has written down for its successor."""
+    ports = meta.get("ports") if isinstance(meta, dict) else None
+    return [port for port in ports if isinstance(port, int)] if isinstance(ports, list) else []
 
 
 def read_uid(raw: Record) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from dray.core.model.capability import Device
 from dray.core.model.records.worker import Presence, Worker, card_table, usable_credit
+from dray.core.model.specs.ports import amount_of, is_port
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.model.units import GB
 
@@ -73,6 +74,7 @@ class Columns:
         self.named_total: list[dict[str, int]] = []
         self.named_used: list[dict[str, int]] = []
         self.named: dict[str, None] = {}
+        self._port_holders: dict[str, int] = {}
         self.changes: list[int] = []
         self.changes_dropped = 0
         self._roomless = 0
@@ -152,7 +154,10 @@ class Columns:
         if ask.resources:
             for name, amount in ask.resources:
                 _add(self.named_used[row], name, sign * amount)
+                if is_port(name):
+                    _add(self._port_holders, name, sign * amount)
             self._count_named(row)
+            self._drop_free_ports(ask)
         self._note_change(row)
         if sign < 0:
             self.roomier[row] = None
@@ -172,6 +177,9 @@ class Columns:
         for column in self.cells.values():
             column[row] = 0
         self.worker_of[row], self.cards[row], self.card_used[row] = "", (), {}
+        for name, amount in self.named_used[row].items():
+            if is_port(name):
+                _add(self._port_holders, name, -amount)
         self.named_total[row], self.named_used[row] = {}, {}
         self._lay_out(row)
         self._count_named(row)
@@ -207,12 +215,20 @@ class Columns:
 
     def _count_named(self, row: int) -> None:
         total, used = self.named_total[row], self.named_used[row]
-        for name in total:
-            if name not in self.named:
+        for name in (*total, *used):
+            if name not in self.named and (name in total or is_port(name)):
                 self.named[name] = None
                 self._add_column(name_column(name), self.capacity)
+                if is_port(name):
+                    self.view[name_column(name)][:] = 1
         for name in self.named:
-            self.cells[name_column(name)][row] = total.get(name, 0) - used.get(name, 0)
+            self.cells[name_column(name)][row] = amount_of(total, name) - used.get(name, 0)
+
+    def _drop_free_ports(self, ask: Ask) -> None:
+        """Ports that nobody holds any more need no column: each may be a different one."""
+        for name, _ in ask.resources:
+            if is_port(name) and name in self.named and name not in self._port_holders:
+                del self.named[name], self.view[name_column(name)], self.cells[name_column(name)]
 
     def changes_since(self, read: int) -> list[int] | None:
         """The rows that changed since `changes_read` was `read`; None where that is too long ago to tell."""

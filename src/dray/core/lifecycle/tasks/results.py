@@ -61,6 +61,9 @@ def accepted(state: State, event: AttemptAccepted, clock: Clock) -> list[Effect]
         lanes.begin(state, state.jobs[attempt.job_id], attempt, clock.at_ms)
     if attempt.phase.live:
         attempt.accepted_at_ms = attempt.accepted_at_ms or clock.at_ms
+        if event.ports:
+            # Said again where the first word was lost: the start alone does not name them.
+            attempt.address, attempt.ports = event.address, event.ports
         state.touched.attempts[attempt.uid] = None
     if not moved:
         if not event.uid and not attempt.phase.live:

@@ -178,6 +178,8 @@ READERS: dict[str, Reader] = {
     "notify": listed("notify"),
     "notify_to": listed("notify_to"),
     "require": texts("require"),
+    "port": listed("ports"),
+    "ports": listed("ports"),
     "prefer": texts("prefer"),
 }
 FIELD_OF = {
@@ -191,4 +193,5 @@ FIELD_OF = {
     "backend": "gpu_backend",
     "tier": "job_tier",
     "user": "user_id",
+    "port": "ports",
 }

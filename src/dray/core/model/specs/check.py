@@ -18,6 +18,7 @@ from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
 from dray.core.model.specs.dependency import MAX_NEEDS, need_problem, read_need
 from dray.core.model.specs.notifying import events_problem, targets_problem
+from dray.core.model.specs.ports import ports_problem
 from dray.core.model.specs.spec import (
     ANY_TYPE,
     BIGGER,
@@ -348,6 +349,7 @@ FIELDS: dict[str, Check] = {
     "template": _text(128),
     "params": _metadata,
     "rendered": _document,
+    "ports": ports_problem,
 }
 _STRUCTS = (
     ("array", ArraySpec),
@@ -500,7 +502,7 @@ def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]
         what = "of a function are a number: oom and node are rules for a command, which has an attempt of its own"
         problems.append(Problem("retries", what))
     what = "goes with a command: a function is called in a process that is there"
-    problems += [Problem(field, what) for field in ("prolog", "epilog") if raw.get(field)]
+    problems += [Problem(field, what) for field in ("prolog", "epilog", "ports") if raw.get(field)]
     return problems
 
 

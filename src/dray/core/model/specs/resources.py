@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
+from dray.core.model.specs.ports import fixed_needs
 from dray.core.model.specs.spec import ANY_TYPE, JobSpec, unpack_spec, with_variant
 from dray.core.model.units import GB
 
@@ -55,6 +56,8 @@ def ask_of(spec: JobSpec) -> Ask:
         needs.append("shared_gpu")
     if spec.overlap == "fenced":
         needs.append("lease")
+    if spec.ports:
+        needs.append("ports")
     return Ask(
         pool=spec.slot_pool or spec.type,
         cpu_milli=spec.cpu_milli or round(spec.min_cpu_cores * 1000),
@@ -68,7 +71,7 @@ def ask_of(spec: JobSpec) -> Ask:
         device_kind="" if device is None else device.kind,
         device_variant="" if device is None else _type_of(device.variant),
         require=tuple(sorted(spec.require)),
-        resources=tuple(sorted(spec.resources.items())),
+        resources=tuple(sorted({**spec.resources, **fixed_needs(spec.ports)}.items())),
         nodes=spec.node_count,
         features=tuple(needs),
         limit_bucket=round(spec.limit_s).bit_length(),

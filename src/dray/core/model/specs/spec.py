@@ -193,6 +193,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     template: str = ""
     params: dict[str, Any] = {}
     rendered: Rendered | None = None
+    ports: list[str] = []
 
     @property
     def limit_s(self) -> float:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dray.core.lifecycle.state.columns import Offer, pick_cards
 from dray.core.model.capability import Device
 from dray.core.model.labels import holds, label_of
+from dray.core.model.specs.ports import amount_of, is_port
 from dray.core.model.specs.resources import WHOLE, Ask, Rejection
 from dray.core.model.units import format_bytes, format_vram
 
@@ -82,7 +83,9 @@ def features(ask: Ask, room: Room) -> Rejection | None:
 
 def named(ask: Ask, room: Room) -> Rejection | None:
     for name, amount in ask.resources:
-        total, free = room.named_total.get(name, 0), room.named_free.get(name, 0)
+        total, free = amount_of(room.named_total, name), amount_of(room.named_free, name)
+        if is_port(name) and amount > free:
+            return Rejection("port", name, "held by another task", amount=free)
         if amount > total:
             return Rejection("resource", f"{amount} {name}", f"{total} {name}", ever=True, amount=total)
         if amount > max(free, 0):

@@ -15,6 +15,7 @@ import numpy as np
 from dray.core.lifecycle.state.columns import Columns, Numbers, name_column, pick_cards
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.worker import usable_credit, why_not_ready
+from dray.core.model.specs.ports import amount_of, is_port
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.capacity.memory import ClassKey, Mask, memory_of
@@ -148,7 +149,7 @@ class Rooms:
             return None
         if ask.resources:
             free = self._named(row, left)
-            if any(amount > max(free.get(name, 0), 0) for name, amount in ask.resources):
+            if any(amount > max(amount_of(free, name), 0) for name, amount in ask.resources):
                 return None
         devices: Devices | None = ()
         if ask.gpus:
@@ -166,7 +167,7 @@ class Rooms:
         if not left.holds(ask):
             return None
         free = self._named(row, left) if ask.resources else {}
-        if any(amount > max(free.get(name, 0), 0) for name, amount in ask.resources):
+        if any(amount > max(amount_of(free, name), 0) for name, amount in ask.resources):
             return None
         kept = pick_cards(ask, tuple(card for card in left.cards if card.index in devices), left.used)
         return kept if kept is not None else pick_cards(ask, left.cards, left.used)
@@ -180,7 +181,9 @@ class Rooms:
             ask,
             cpu_milli=min(ask.cpu_milli, max(0, left.cpu)),
             memory_bytes=min(ask.memory_bytes, max(0, left.memory)),
-            resources=tuple((name, min(amount, max(0, free.get(name, 0)))) for name, amount in ask.resources),
+            resources=tuple(
+                (name, min(amount, max(0, amount_of(free, name)))) for name, amount in ask.resources
+            ),
         )
         return part, cards
 
@@ -210,7 +213,7 @@ class Rooms:
         if ask.resources:
             left.named = named = self._named(row, left)
             for name, amount in ask.resources:
-                named[name] = named.get(name, 0) - amount * times
+                named[name] = amount_of(named, name) - amount * times
         self.claimed.append(row)
         if not left.credit or not (left.batch if ask.pool == "batch" else left.service):
             self.spent.append(row)
@@ -226,7 +229,8 @@ class Rooms:
         if left.named is not None:
             return left.named
         used = self.columns.named_used[row]
-        return {name: total - used.get(name, 0) for name, total in self.columns.named_total[row].items()}
+        free = {name: total - used.get(name, 0) for name, total in self.columns.named_total[row].items()}
+        return free | {name: 1 - taken for name, taken in used.items() if is_port(name)} if used else free
 
     # --- scans --------------------------------------------------------------------------------------------------------
 
@@ -249,7 +253,10 @@ class Rooms:
         for name, amount in ask.resources:
             if amount > 0:
                 column = view.get(name_column(name))
-                mask &= column[:count] >= amount if column is not None else np.False_
+                if column is not None:
+                    mask &= column[:count] >= amount
+                elif not is_port(name):
+                    mask &= np.False_
         return mask
 
     def usable(self, pool: str) -> Mask:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.state import State
+from dray.core.model.specs.ports import amount_of, is_port
 from dray.core.model.specs.resources import WHOLE, Ask, Rejection
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, rejections
 from dray.core.scheduling.capacity.memory import ClassKey, Mask
@@ -97,7 +98,9 @@ class Survey:
         found = self._totals.get(name)
         if found is None:
             totals = self.state.columns.named_total
-            found = self._totals[name] = np.array([total.get(name, 0) for total in totals], dtype=np.int64)
+            found = self._totals[name] = np.array(
+                [amount_of(total, name) for total in totals], dtype=np.int64
+            )
         return found
 
 
@@ -172,16 +175,21 @@ class Scan:
 
     def _ask_named(self) -> None:
         open_still: Mask = np.ones(self._count, dtype=np.bool_)
-        never, later = ~open_still, ~open_still
+        never, later, held = ~open_still, ~open_still, ~open_still
         for name, amount in self.ask.resources:
             total = self.survey.total_of(name)
             column = self._columns.view.get(f"named {name}")
-            free = np.zeros(self._count, dtype=np.int64) if column is None else column[: self._count]
+            free = np.full(self._count, amount_of({}, name)) if column is None else column[: self._count]
             wrong = open_still & (amount > total)
             busy = open_still & ~wrong & (amount > np.maximum(free, 0))
-            never, later, open_still = never | wrong, later | busy, open_still & ~wrong & ~busy
+            if is_port(name):
+                held |= busy
+            else:
+                later |= busy
+            never, open_still = never | wrong, open_still & ~wrong & ~busy
         self._put(("resource", True), never)
         self._put(("resource", False), later)
+        self._put(("port", False), held)
 
     def _ask_cards(self) -> None:
         ask, view = self.ask, self._columns.view

@@ -20,6 +20,7 @@ from dray.core.lifecycle.state.state import NEVER, Reservation, State
 from dray.core.model.capability import Device
 from dray.core.model.records.ledger import Receipt
 from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.ports import amount_of
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
@@ -75,7 +76,7 @@ class Spare:
         for index in devices:
             self.used[index] = self.used.get(index, 0) + sign * ask.gpu_milli
         for name, amount in ask.resources:
-            self.named[name] = self.named.get(name, 0) - sign * amount
+            self.named[name] = amount_of(self.named, name) - sign * amount
 
     def cards_for(self, ask: Ask) -> Devices | None:
         """The cards a task would get; None where anything is missing."""
@@ -88,7 +89,7 @@ class Spare:
         return (
             0 < ask.cpu_milli > self.cpu
             or 0 < ask.memory_bytes > self.memory
-            or any(amount > self.named.get(name, 0) for name, amount in ask.resources)
+            or any(amount > amount_of(self.named, name) for name, amount in ask.resources)
         )
 
     def holds(self, ask: Ask, devices: Devices) -> bool:

@@ -15,6 +15,7 @@ from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.ids import task_id
 from dray.core.model.records.ledger import Receipt
 from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.ports import is_port
 from dray.core.model.specs.resources import Ask
 from dray.core.model.units import format_bytes
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -38,7 +39,7 @@ def find_holders(state: State, rooms: Rooms, scan: Scan) -> list[Holder]:
         missing = [kind for (kind, ever), mask in scan.refused.items() if not ever and mask[row]]
         held = [state.attempts[uid] for uid in state.held.get(state.columns.worker_of[row], ())]
         for attempt in sorted(held, key=lambda one: (end_ms(state, one), one.fence)):
-            what = _shares(state.ask(attempt), missing)
+            what = _shares(state.ask(attempt), missing, ask)
             if what:
                 job = state.jobs[attempt.job_id]
                 ends_ms = end_ms(state, attempt)
@@ -127,8 +128,8 @@ def _gone_ms(state: State, attempt: Attempt) -> int:
     return end_ms(state, attempt) if attempt.phase is Phase.STOPPING else state.now_ms
 
 
-def _shares(ask: Ask, missing: Sequence[str]) -> str:
-    """The part of what an attempt holds that is missing."""
+def _shares(ask: Ask, missing: Sequence[str], wanted: Ask) -> str:
+    """The part of what an attempt holds that is missing to somebody else."""
     parts = []
     if ask.gpus and ("gpu" in missing or "vram" in missing):
         milli = ask.gpus * ask.gpu_milli
@@ -138,7 +139,9 @@ def _shares(ask: Ask, missing: Sequence[str]) -> str:
     if ask.memory_bytes and "memory" in missing:
         parts.append(f"{format_bytes(ask.memory_bytes)} of memory")
     if ask.resources and "resource" in missing:
-        parts += [f"{amount} {name}" for name, amount in ask.resources]
+        parts += [f"{amount} {name}" for name, amount in ask.resources if not is_port(name)]
+    if "port" in missing:
+        parts += [name for name, _ in ask.resources if is_port(name) and (name, 1) in wanted.resources]
     if not parts and ("slot" in missing or "credit" in missing):
         parts.append(f"a {ask.pool} slot")
     return ", ".join(parts)

@@ -74,7 +74,8 @@ def depth(state: State, job: Job) -> int:
 def may_queue(state: State, job: Job) -> bool:
     """Whether tasks of a job may be given out ahead of their place: not where starts are counted out, or room is kept.
 
-    Nor those that may run once only, or never twice at the same time: of them a worker has no more than it runs.
+    Nor those that may run once only, or never twice at the same time: of them a worker has no more than it runs. Nor
+    those with ports, which they would hold while they wait.
     """
     gates = state.parties.all[job.party].gates
     if job.barred or any(isinstance(gate, PaceGate) for gate in gates) or is_spent(state, job):
@@ -83,7 +84,7 @@ def may_queue(state: State, job: Job) -> bool:
         # What runs of it may stand where nothing more of it should.
         return False
     spec = unpack_spec(job.spec)
-    return not spec.at_most_once and spec.overlap != "fenced"
+    return not spec.at_most_once and spec.overlap != "fenced" and not spec.ports
 
 
 def _may_lead(state: State, job: Job, lead: Attempt, count: int) -> bool:

@@ -260,4 +260,10 @@ SHOWN_BY: dict[str, int] = {
     "handed-back-too-early": 1,
     "lease-runs-from-the-start": 312477174231390,
     "never-ready-again": 16,
+    "port-given-twice": 125,
+    "ports-die-with-the-agent": 42,
+    "ports-never-given-back": 39,
+    "ports-untold": 31,
+    "fixed-port-shared": 36,
+    "lost-for-a-port": 75,
 }

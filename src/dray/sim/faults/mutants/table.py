@@ -8,6 +8,7 @@ from dray.sim.faults.mutants.control import CONTROL
 from dray.sim.faults.mutants.gangs import GANGS
 from dray.sim.faults.mutants.mutants import Edit, Mutant
 from dray.sim.faults.mutants.policy import POLICIES
+from dray.sim.faults.mutants.ports import PORTS
 from dray.sim.faults.mutants.saves import SAVES
 from dray.sim.faults.mutants.shy import SHY
 from dray.sim.faults.mutants.starts import STARTS
@@ -539,6 +540,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *AGENT,
     *GANGS,
     *SAVES,
+    *PORTS,
     *CONTROL,
     *POLICIES,
     *BEHIND,

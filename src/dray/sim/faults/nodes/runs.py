@@ -26,6 +26,7 @@ OUTGROWN = "torch.OutOfMemoryError: CUDA out of memory."
 NEED = "NEED_GB"
 # Of these none is kept because it shows a rare bug: those stay as they were.
 SIZED_WORLDS = (0.299, 0.412)
+PORT_WORLDS = (0.794, 0.945)
 
 
 class Execution(msgspec.Struct):
@@ -33,7 +34,7 @@ class Execution(msgspec.Struct):
 
     `generation` is that of a gang's member, 0 of any other task, -1 where its agent did not know it for one. `saves`
     says when it saved which step. `call`: index and number of the try of a call; its `uid` is then that of its lane.
-    `yielded`: it waits for others, and has given its slot up.
+    `yielded`: it waits for others, and has given its slot up. `ports`: those that it may listen on.
     """
 
     task_id: str
@@ -55,6 +56,7 @@ class Execution(msgspec.Struct):
     saves: dict[int, int] = {}
     call: tuple[int, int] = (-1, 0)
     yielded: bool = False
+    ports: tuple[int, ...] = ()
 
     @property
     def job_id(self) -> str:
@@ -65,6 +67,11 @@ class Execution(msgspec.Struct):
 def has_sizes(seed: int) -> bool:
     """Whether in this world some cards are smaller than others, and some work too large for them."""
     return SIZED_WORLDS[0] < random.Random(f"card sizes 989 of {seed}").random() < SIZED_WORLDS[1]  # chance
+
+
+def has_ports(seed: int) -> bool:
+    """Whether in this world some work asks for ports, of which each machine has few."""
+    return PORT_WORLDS[0] < random.Random(f"ports 1742 in {seed}").random() < PORT_WORLDS[1]  # chance
 
 
 def card_gb(seed: int, worker: str) -> int:
@@ -149,6 +156,9 @@ class Runs:
             if self._is_current(execution) and sum(run.share for run in current) + execution.share > WHOLE:
                 self._world.fail(f"card {card} of {execution.machine} is used by {current} and {execution}")
         self._check_slots(execution, going)
+        for run in going:
+            if shared := {*run.ports} & {*execution.ports}:
+                self._world.fail(f"ports {shared} of {execution.machine} are held by {run} and {execution}")
         if execution.generation and self.gangs is not None:
             others = [run for runs in self.going.values() for run in runs if run.job_id == execution.job_id]
             self.gangs.begin(execution, [(run, self._known(run.uid)) for run in others])

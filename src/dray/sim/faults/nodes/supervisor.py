@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from dray.agent.decide.attempts import gang_meta
 from dray.agent.decide.calls.calls import is_runner
-from dray.agent.decide.effects import Probe
-from dray.agent.decide.machine import Launch, gang_meta
+from dray.agent.decide.effects import Launch, Probe
 from dray.agent.supervisor.attempts.attempt import give_back
 from dray.agent.supervisor.attempts.followers import Followers
 from dray.core.model.specs.resources import WHOLE
@@ -21,7 +21,6 @@ from dray.sim.faults.nodes.runner import RunnerHost
 from dray.sim.faults.nodes.runs import BROKEN, NEED, NEVER_MS, OUTGROWN, Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.world.world import World
 
-PORT = 29_500
 NO_SPACE = "no space left on the worker"
 
 
@@ -159,9 +158,9 @@ class Supervisor:
         if self.alive:
             self.tell({"ev": "exited", "items": [item]})
 
-    def run(self, launch: Launch) -> None:
+    def run(self, launch: Launch, ports: list[int]) -> None:
         """Journal it, start it, say both; an attempt that is known is only told of again."""
-        record = self._take_on(launch)
+        record = self._take_on(launch, ports)
         if record is None:
             return
         ahead = self.records.get(launch.behind)
@@ -188,11 +187,11 @@ class Supervisor:
             self._world.counts["given back by one that waited"] += 1
             self._record_exit(record, give_back())
 
-    def prepare(self, launch: Launch) -> None:
+    def prepare(self, launch: Launch, ports: list[int]) -> None:
         """Journal a member of a gang and hold it."""
-        record = self._take_on(launch)
+        record = self._take_on(launch, ports)
         if record is not None and launch.gang is not None:
-            record.meta["gang"] = gang_meta(launch.gang, [PORT])
+            record.meta["gang"] = gang_meta(launch.gang)
             self.prepared[launch.uid] = (launch, launch.heard_ms or self._world.now_ms)
             self._repeat(record)
 
@@ -209,7 +208,7 @@ class Supervisor:
         else:
             self._start_soon(record, launch, renewed_ms)
 
-    def _take_on(self, launch: Launch) -> Record | None:
+    def _take_on(self, launch: Launch, ports: list[int]) -> Record | None:
         if not self.alive:
             return None
         known = self.records.get(launch.uid)
@@ -222,11 +221,27 @@ class Supervisor:
             return None
         if launch.uid in self.denied:
             self._world.fail(f"{self._machine} starts {launch.uid}, of which it said that it never will")
-        meta = {"pool": launch.spec.slot_pool or launch.spec.type, "devices": list(launch.devices)}
+        if self._is_held(launch.uid, ports):
+            self.refused.add(launch.uid)
+            self.tell({"ev": "refused", "uid": launch.uid, "error": "its port is held", "elsewhere": True})
+            return None
+        pool = launch.spec.slot_pool or launch.spec.type
+        meta: dict[str, Any] = {"pool": pool, "devices": list(launch.devices), "ports": ports}
         if launch.behind:
             meta["behind"] = launch.behind
         record = self.records[launch.uid] = Record(launch.uid, launch.spec.id, meta)
         return record
+
+    def _is_held(self, uid: str, ports: list[int]) -> bool:
+        """Whether an attempt that is not over has one of these ports: one that its agent has given back, or it would
+        not have given them out again.
+        """
+        for record in self.records.values():
+            if record.phase != "exited" and {*ports} & {*record.meta["ports"]}:
+                if record.uid not in self.denied:
+                    self._world.fail(f"{self._machine} gives ports {ports} of {record.uid} to {uid} as well")
+                return True
+        return False
 
     def _is_late(self, launch: Launch) -> bool:
         return bool(launch.start_by_ms) and self._world.now_ms > launch.start_by_ms
@@ -281,6 +296,7 @@ class Supervisor:
             grace,
             pool=launch.spec.slot_pool or launch.spec.type,
             generation=launch.gang.generation if launch.gang else -(launch.spec.node_count > 1),
+            ports=tuple(record.meta["ports"]),
         )
         self._runs.begin(execution)
         heard_ms = renewed_ms or launch.heard_ms or self._world.now_ms

@@ -12,12 +12,27 @@ from typing import Any
 import msgspec
 
 from dray.agent.decide.attempts import NOT_HERE
-from dray.agent.decide.effects import BindRunner, FeedRunner, Grant, Nudge, Probe, Recall, StartRunner
-from dray.agent.decide.machine import Effect, Launch, Machine, Refuse, Supervise, Tell, Warn
+from dray.agent.decide.effects import (
+    BindRunner,
+    Effect,
+    FeedRunner,
+    Grant,
+    Launch,
+    Nudge,
+    Probe,
+    Recall,
+    Refuse,
+    StartRunner,
+    Supervise,
+    Tell,
+    Warn,
+)
+from dray.agent.decide.machine import Machine
 from dray.core.model.capability import Capability, Device
+from dray.core.model.specs.ports import read_port
 from dray.core.model.units import GB
 from dray.sim.faults.nodes.hub import HubNode
-from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, NoCalls, Runs, card_gb
+from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, NoCalls, Runs, card_gb, has_ports
 from dray.sim.faults.nodes.supervisor import Supervisor
 from dray.sim.faults.world.network import Connection, Message, Weather
 from dray.sim.faults.world.world import World
@@ -27,6 +42,7 @@ RESEND_MS = (1000, 2000, 4000, 8000, 16000, 30000)
 HEARTBEAT_MS = 10_000
 SILENCE_MS = 30_000
 NEVER_SAVED = 1 << 40
+FEW_PORTS = range(20_000, 20_005)
 
 
 class WorkerNode:
@@ -87,6 +103,8 @@ class WorkerNode:
         self._hub_of.clear()
         self.machine.capability = capability_with(self.cards, self.card_gb)
         self.machine.resources = {"licence": self.licences}
+        if has_ports(self.world.seed):
+            self.machine.leases.span = FEW_PORTS
         self.machine.devices = tuple(
             Device(index=index, model="H100", vram_bytes=self.card_gb * GB) for index in range(self.cards)
         )
@@ -355,8 +373,7 @@ class WorkerNode:
             if isinstance(effect, Tell):
                 self._tell(effect)
             elif isinstance(effect, Launch):
-                supervisor = self.supervisor
-                supervisor.ask(supervisor.run if effect.gang is None else supervisor.prepare, effect)
+                self._launch(effect)
             elif isinstance(effect, Probe):
                 self.supervisor.ask(self.supervisor.probe, effect)
             elif isinstance(effect, Supervise):
@@ -371,6 +388,52 @@ class WorkerNode:
         if not self._looking and self.machine is not None and self.machine.busy:
             self._looking = True
             self.world.at(self._pace_ms(), self._look, self.life)
+
+    def _launch(self, launch: Launch) -> None:
+        assert self.machine is not None
+        supervisor, running = self.supervisor, self.machine.running
+        lease = self.machine.leases.take(running, launch, lambda port: True)
+        if lease.fault:
+            self._judge_refusal(launch)
+            refusal = {"ev": "refused", "uid": launch.uid, "error": lease.fault, "elsewhere": True}
+            self._later_supervised(self.life, refusal)
+        else:
+            supervisor.ask(supervisor.run if launch.gang is None else supervisor.prepare, launch, lease.ports)
+
+    def _judge_refusal(self, launch: Launch) -> None:
+        """Nobody is turned away while there are ports: those of what is over are given back."""
+        assert self.machine is not None
+        self.world.counts["no port left"] += 1
+        asked = [read_port(text).number for text in launch.spec.ports] + [0] * (launch.gang is not None)
+        records = self.supervisor.records
+        alive = [uid for uid in self.machine.running if uid not in records or records[uid].phase != "exited"]
+        held = {port for uid in alive if uid != launch.uid for port in self.machine.running[uid].ports}
+        fixed = {*filter(None, asked)}
+        for uid in alive:
+            both = uid != launch.uid and self._is_current(uid) and self._is_current(launch.uid)
+            if both and fixed & {*self.machine.running[uid].ports}:
+                self.world.fail(
+                    f"{launch.uid} was placed on {self.name}, where {uid} has the port it asks for"
+                )
+        free = len({*self.machine.leases.span} - held - {*asked})
+        if not fixed & held and free >= asked.count(0) and not self._awaits_ends():
+            self.world.fail(f"{self.machine_name} refuses {launch.uid}, and has {free} ports for it")
+
+    def _is_current(self, uid: str) -> bool:
+        known = self.hub.state.attempts.get(uid)
+        return known is not None and known.phase.live and known.worker == self.name
+
+    def _awaits_ends(self) -> bool:
+        """Whether the agent has yet to hear of an end that gives a port back."""
+        assert self.machine is not None
+        ended = [
+            uid
+            for uid, record in self.supervisor.records.items()
+            if record.phase == "exited"
+            and uid in self.machine.running
+            and self.machine.running[uid].phase != "exited"
+        ]
+        return bool(ended)
 
     def _serve_calls(self, effect: Effect) -> None:
         runners = self.supervisor.runners

@@ -8,7 +8,7 @@ from typing import Any
 from dray.core.lifecycle.state.timings import Rules
 from dray.errors import NoSpace
 from dray.sim.faults.nodes.hub import HubNode
-from dray.sim.faults.nodes.runs import NEED, Behaviour, has_sizes
+from dray.sim.faults.nodes.runs import NEED, Behaviour, has_ports, has_sizes
 from dray.sim.faults.people.policies import Site
 from dray.sim.faults.people.steering import Steering
 from dray.sim.faults.watches.checker import Checker
@@ -20,6 +20,7 @@ PATIENCE_MS = 4000
 DOOMED = "doomed"
 GANG_WORLDS, GANG_SHARE = 0.5, 0.5
 SIZED_SHARE = 0.6
+PORT_SHARE = 0.5
 
 
 class Clients:
@@ -37,6 +38,7 @@ class Clients:
         self._array_draw = random.Random(f"arrays of {world.seed}")
         self._gang_draw = random.Random(f"gangs of {world.seed}")
         self._memory_draw = random.Random(f"memory of {world.seed}")
+        self._port_draw = random.Random(f"ports of {world.seed}")
         self._has_gangs = self._gang_draw.random() < GANG_WORLDS
         for number in range(world.size.jobs):
             world.at(
@@ -92,6 +94,8 @@ class Clients:
             spec["array"]["last"] += self._array_draw.randint(0, 20)
         if self._has_gangs and "array" not in spec and self._gang_draw.random() < GANG_SHARE:
             self._draw_gang(spec)
+        if has_ports(self._world.seed) and self._port_draw.random() < PORT_SHARE:
+            self._draw_ports(spec)
         if rng.random() < 0.3:
             # Without an id of its own only the key keeps a retry from making a second job.
             spec["name"] = spec.pop("id")
@@ -102,6 +106,13 @@ class Clients:
         ):
             self._draw_memory(spec)
         return spec
+
+    def _draw_ports(self, spec: dict[str, Any]) -> None:
+        """Work that listens: on one port of its worker's, on several, or on one that is the same everywhere."""
+        spec["ports"] = self._port_draw.choice(
+            [["http"], ["http", "grpc"], ["http=8080"], ["a", "b=8080", "c"]]
+        )
+        spec.setdefault("scheduling_timeout_s", 400)
 
     def _draw_memory(self, spec: dict[str, Any]) -> None:
         """Work that may be too large for the cards it gets, with rules for that; some of it has a name with others."""

@@ -26,7 +26,22 @@ def find_overdue(life: HubLife, runs: Runs) -> list[str]:
         *_stops(life, runs),
         *_unconfirmed(life, runs),
         *_zombies(life, runs),
+        *_untold_ports(life, runs),
     ]
+
+
+def _untold_ports(life: HubLife, runs: Runs) -> Iterator[str]:
+    """Of what runs with ports the hub knows them, where its worker could say so all the time."""
+    state = life.state
+    held = {run.uid: run.ports for going in runs.going.values() for run in going if run.ports}
+    for uid, ports in held.items():
+        attempt = state.attempts.get(uid)
+        if attempt is None or attempt.phase is not Phase.RUNNING or attempt.ports == ports:
+            continue
+        session = life.sessions.open.get(state.presence[attempt.worker].session)
+        age_ms = max(SHORT_SLACK_MS, life.clock().now_ms - attempt.assigned_ms)
+        if session is not None and session.connection.undisturbed(age_ms):
+            yield f"attempt {uid} runs with ports {ports}, and the hub has heard of {attempt.ports}"
 
 
 def find_unasked(life: HubLife) -> Iterator[str]:

@@ -500,8 +500,10 @@ def _lacks(
         return f"{taken} {ask.pool} tasks of {total}"
     for name, _ in ask.resources:
         amount = sum(dict(one.resources).get(name, 0) for one in asks)
-        if amount > worker.resources.get(name, 0):
-            return f"{amount} {name} of {worker.resources.get(name, 0)}"
+        # Each worker has every port once.
+        total = worker.resources.get(name, int(name.startswith("port ")))
+        if amount > total:
+            return f"{amount} {name} of {total}"
     for card in devices:
         share = sum(state.ask(one).gpu_milli for one in held if card in one.devices)
         share += sum(one.gpu_milli for one, cards in others if card in cards)
