@@ -64,8 +64,8 @@ with its line. `dray config show` prints each value in force and where it came f
 ```yaml
 {EXAMPLE}```
 
-Times are seconds, or text such as `90s`, `15m`, `2h`, `7d`. `*` stands for each user, queue or plugin by itself; an
-entry for a name goes before the one for each.
+Times are seconds, or text such as `90s`, `15m`, `2h`, `7d`. `*` stands for each user, queue, plugin or template by
+itself; an entry for a name goes before the one for each.
 
 A policy is refused, and nothing changes, while jobs wait or run in a queue that it no longer lists, or when a quota is
 below what runs already. `dray config apply --force` lets such a quota hold: what runs goes on, nothing new starts.
@@ -98,12 +98,14 @@ SECTIONS = (
     ),
     Section(
         "quotas[]",
-        "A list. Each entry names exactly one of `user`, `queue`, `plugin`, `cluster`, and bounds at least one thing.",
+        "A list. Each entry names exactly one of `user`, `queue`, `plugin`, `template`, `cluster`, and bounds at least "
+        "one thing.",
         rules.Quota,
         {
             "user": "whom it is about: a user, or `*`",
             "queue": "or a queue, or `*`",
             "plugin": "or a plugin, or `*`",
+            "template": "or a template in all its versions, or `*`",
             "cluster": "or everybody together: `all`",
             "gpus": "cards held at once, a shared card by its share; 0: none at all",
             "cpus": "cores held at once",
@@ -227,6 +229,12 @@ SECTIONS = (
         "Where workers come from: the value of their label `provider`.",
         rules.Provider,
         {"price_per_hour": "what an hour of a worker costs, for the scorer `cost`"},
+    ),
+    Section(
+        "templates.NAME",
+        "Who may use a [template](../howto/templates.md). One that is not named here is everybody's.",
+        rules.TemplateRule,
+        {"users": "these users and nobody else; none named: everybody"},
     ),
     Section(
         "idle",

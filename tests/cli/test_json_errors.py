@@ -25,7 +25,12 @@ OFFLINE = {
     "worker start",
 }
 # What else a command must be given before it asks.
-MORE = {"worker label": ["w", "k=v"], "map": ["true", ":::", "item"], "set": ["job", "priority=1"]}
+MORE = {
+    "worker label": ["w", "k=v"],
+    "map": ["true", ":::", "item"],
+    "set": ["job", "priority=1"],
+    "template add": ["template.yaml"],
+}
 
 
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> dict[str, click.Command]:
@@ -68,6 +73,7 @@ def test_a_hub_that_cannot_be_asked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("policy.yaml").write_text("queues: {}\n")
+    Path("template.yaml").write_text("name: t\nspec: {command: [x]}\n")
     words = []
     for param in COMMANDS[name].params:
         if isinstance(param, click.Argument):

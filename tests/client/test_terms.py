@@ -10,7 +10,7 @@ import pytest
 
 from dray.client.calls.terms import KEPT_VARIABLES, build_spec
 from dray.core.model.specs.check import check_spec
-from dray.errors import InvalidSpec
+from dray.errors import InvalidInput, InvalidSpec
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,17 @@ def test_every_fault_is_told_at_once() -> None:
     assert "did you mean 'gpu" in refused.value.problems[0].what
 
 
-@pytest.mark.parametrize("command", ["python train.py", 7, None])
+@pytest.mark.parametrize("command", ["python train.py", 7])
 def test_a_command_is_a_list_of_words(command: Any) -> None:
     with pytest.raises(InvalidSpec, match="list of words"):
         build_spec(command, {})
+
+
+def test_without_a_command_there_is_a_template() -> None:
+    with pytest.raises(InvalidInput, match="nothing is to be run"):
+        build_spec(None, {"cpus": 2})
+    spec = build_spec(None, {"template": "t", "params": {"a": 1}})
+    assert (spec["template"], spec["params"], "cpu_milli" in spec) == ("t", {"a": 1}, False)
 
 
 @pytest.mark.parametrize(

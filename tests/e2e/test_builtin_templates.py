@@ -138,7 +138,7 @@ def test_sweep_runs_every_point_of_the_grid_once(site: Cluster, folder: Path) ->
 def test_http_model_answers_predictions(site: Cluster, folder: Path, services: list[str]) -> None:
     model = folder / "model.pkl"
     model.write_bytes(pickle.dumps(neg))
-    job = start(site, services, "http-model", "-p", f"model={model}", "-p", "port=0", "-p", "memory=200m")
+    job = start(site, services, "http-model", "-p", f"model={model}", "-p", "memory=200m")
     url = find_url(site, job, r"http://127\.0\.0\.1:\d+/predict")
     assert fetch(url, {"inputs": [1, 2.5]}) == (200, b'{"outputs": [-1, -2.5]}')
     assert fetch(url.replace("predict", "healthz"))[0] == 200
@@ -153,7 +153,7 @@ def test_http_model_answers_predictions(site: Cluster, folder: Path, services: l
 
 def test_tensorboard_serves_its_page(site: Cluster, folder: Path, services: list[str]) -> None:
     path = path_with("tensorboard", "tensorboard")
-    given = ("-p", f"logdir={folder}", "-p", "port=0", "-p", "memory=500m", "--env", f"PATH={path}")
+    given = ("-p", f"logdir={folder}", "-p", "memory=500m", "--env", f"PATH={path}")
     job = start(site, services, "tensorboard", *given)
     url = find_url(site, job, r"http://(localhost|127\.0\.0\.1):\d+/")
     status, page = fetch(url)
@@ -165,7 +165,7 @@ def test_jupyter_opens_to_whoever_has_the_token_of_its_output(
     site: Cluster, folder: Path, services: list[str]
 ) -> None:
     path = path_with("jupyter-lab", "jupyterlab")
-    given = ("-p", f"folder={folder}", "-p", "port=0", "-p", "memory=500m", "--env", f"PATH={path}")
+    given = ("-p", f"folder={folder}", "-p", "memory=500m", "--env", f"PATH={path}")
     job = start(site, services, "jupyter", *given)
     url = find_url(site, job, r"http://127\.0\.0\.1:[1-9]\d*/lab\?token=[0-9a-f]+")
     assert fetch(url.replace("/lab", "/api/kernels"))[1].strip() == b"[]"

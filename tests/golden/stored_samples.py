@@ -273,6 +273,7 @@ JOB = Job(
     calls=True,
     outgrown_bytes=16_000_000_000,
     outgrown_by="other",
+    template="train",
 )
 TASK = Task(
     job_id="job",

@@ -130,7 +130,7 @@ def test_every_fault_at_once() -> None:
 @pytest.mark.parametrize(
     ("raw", "where", "what"),
     [
-        ({"quotas": [{"gpus": 1}]}, "quotas[0]", "exactly one of user, queue, plugin"),
+        ({"quotas": [{"gpus": 1}]}, "quotas[0]", "exactly one of user, queue, plugin, template"),
         ({"quotas": [{"user": "a"}]}, "quotas[0]", "limits nothing"),
         ({"quotas": [{"user": "a", "gpu_hours": {}}]}, "quotas[0].gpu_hours", "limits nothing"),
         (

@@ -37,6 +37,6 @@ def test_whom_quotas_are_about() -> None:
     names = known_names(state, find_holdings(state))
     assert names["user"] == {"ana"}
     assert set(quotas_in_force(POLICY, names)) == {("user", "ana"), ("user", "ben"), ("queue", "gold")}
-    both = quotas_in_force(POLICY, {"user": ["ana", "ben"], "queue": [], "plugin": []})
+    both = quotas_in_force(POLICY, {"user": ["ana", "ben"], "queue": [], "plugin": [], "template": []})
     assert both["user", "ana"] is POLICY.quotas[0]
     assert both["user", "ben"] is POLICY.quotas[1]

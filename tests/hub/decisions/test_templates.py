@@ -11,7 +11,7 @@ from tests.hub.asking import ask
 
 from dray.errors import InvalidInput, InvalidSpec
 from dray.hub.templates import changes
-from dray.testing import RunningHub, running_hub
+from dray.testing import RunningHub, make_capability, make_slots, make_spec, running_hub
 
 TRAIN: dict[str, Any] = {
     "name": "train",
@@ -229,3 +229,45 @@ def test_python_submits_by_template(hub: RunningHub) -> None:
             _ = client.submit(template="python")
         with pytest.raises(InvalidInput, match="nothing is to be run"):
             _ = client.submit()
+
+
+def test_the_policy_says_who_may_use_a_template_and_how_much_it_may_have(tmp_path) -> None:
+    with running_hub(tmp_path / "h") as hub:
+        wide = named("wide", spec={"command": ["echo", "${lr}", "${tag}"], "gpus": 1})
+        for document in (named("kept"), wide):
+            assert ask(hub, "POST", "/templates", document)[0] == 200
+        policy = {
+            "templates": {"kept": {"users": ["ben"]}},
+            "quotas": [{"template": "wide", "gpus": 1, "jobs": 3}],
+        }
+        assert ask(hub, "PUT", "/policy", policy)[0] == 200
+        ana, ben = hub.make_token("ana"), hub.make_token("ben")
+        body = {"template": "kept", "params": {"tag": "x"}, "hold": True}
+        status, refused = ask(hub, "POST", "/jobs", body, token=ana)
+        assert (status, refused["error"]["message"]) == (
+            403,
+            "template kept is for ben (the policy's templates), and not for ana",
+        )
+        assert ask(hub, "POST", "/plan", body, token=ana)[0] == 403
+        assert ask(hub, "POST", "/jobs", body, token=ben)[0] == 201
+
+        # One card for all jobs by the template, whoever submits them; a plain job is free of it.
+        with hub.worker("w1", capability=make_capability(gpus=3), slots=make_slots(4)) as worker:
+            worker.register()
+            worker.ready(4)
+            asked = {"template": "wide", "params": {"tag": "x"}}
+            first = ask(hub, "POST", "/jobs", asked, token=ana)[1]["id"]
+            task = worker.assigned(60)
+            assert task.task_id == first
+            second = ask(hub, "POST", "/jobs", asked, token=ben)[1]["id"]
+            why = ask(hub, "GET", f"/jobs/{second}/why", token=ben)[1]
+            assert "template wide holds 1 of 1 GPUs" in why["summary"]
+            plain = ask(hub, "POST", "/jobs", make_spec(gpu_count=1), token=ana)[1]["id"]
+            assert worker.assigned(60).task_id == plain
+            assert ask(hub, "POST", "/jobs", asked, token=ben)[0] == 201
+            status, refused = ask(hub, "POST", "/jobs", asked, token=ben)
+            assert (status, refused["error"]["message"][:36]) == (409, "template wide has 3 of 3 jobs that w")
+            worker.accept(task)
+            worker.result(task)
+        used = ask(hub, "GET", "/usage?by=template")[1]["usage"]
+        assert {one["name"]: one["attempts"] for one in used}["wide"] >= 1

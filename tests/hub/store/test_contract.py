@@ -256,7 +256,9 @@ def test_usage_is_summed_up_by_whose_it_was_within_a_window(store: Store, make: 
         phase = Phase.SUCCEEDED if ended_ms else Phase.RUNNING
         times = {"started_at_ms": began_ms, "ended_at_ms": ended_ms, "limit_ms": 10_000}
         row = make.attempt(f"1-{number}", f"j{number}", index, phase=phase, started=True, **(times | fields))
-        return row._replace(user=user, shape="cpu_milli=2000 gpus=1", queue="q", plugin=f"p{number % 2}")
+        return row._replace(
+            user=user, shape="cpu_milli=2000 gpus=1", queue="q", plugin=f"p{number % 2}", template="t"
+        )
 
     used: dict[str, Any] = {"cpu_s": 4.0, "gpu_s": 1.0, "gpu_seen_s": 2.0}
     rows = [
@@ -280,6 +282,7 @@ def test_usage_is_summed_up_by_whose_it_was_within_a_window(store: Store, make: 
     by_queue = store.sum_uses(UseQuery("queue", "", 2_000, 8_000))
     assert [(row.key, row.attempts) for row in by_queue if not row.number] == [("q", 3)]
     assert {row.key for row in store.sum_uses(UseQuery("plugin", "", 2_000, 8_000))} == {"p0", "p1"}
+    assert {row.key for row in store.sum_uses(UseQuery("template", "", 2_000, 8_000))} == {"t"}
     assert {row.key for row in store.sum_uses(UseQuery("name", "", 2_000, 8_000))} == {"train"}
 
 

@@ -196,7 +196,7 @@ def _read_variable(text: str, problems: list[Problem]) -> tuple[str, str]:
 def _read_param(text: str, problems: list[Problem]) -> tuple[str, str]:
     name, mark, value = text.partition("=")
     if not mark or not name:
-        what = f"{text!r} is no value for a template: write NAME=VALUE (a queue is chosen by --queue)"
+        what = f"{text!r} is no value for a template: write NAME=VALUE; a queue is chosen by `--queue NAME`"
         problems.append(Problem("params", what))
     return name, value
 

@@ -78,6 +78,7 @@ def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, An
     if given.get("template"):
         return Submission([_by_template(context, words, given, problems)], key, None)
     if given.get("params"):
+        _refuse(context, problems)
         raise click.UsageError("-p goes with a template: name one with --template, or in a job file", context)
     if not words:
         raise click.UsageError("give a command after `--`, a job file (.yaml) or a batch script", context)

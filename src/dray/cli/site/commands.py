@@ -68,7 +68,7 @@ def queue_show(session: Session, name: str, limit: int) -> None:
 @click.command("quota", cls=HubCommand)
 @pass_session
 def quota(session: Session) -> None:
-    """List quotas: what each user, queue and plugin holds and has used.
+    """List quotas: what each user, queue, plugin and template holds and has used.
 
     Over the soft budget work goes behind everybody else's, over the hard one it waits. Of other users only admins see
     anything.

@@ -20,7 +20,7 @@ from dray.cli.base.render import (
 from dray.core.model.units import format_vram, parse_seconds
 from dray.errors import InvalidInput
 
-BY = ("user", "queue", "plugin", "name", "job")
+BY = ("user", "queue", "plugin", "template", "name", "job")
 _UNKNOWN = "?"
 
 

@@ -371,7 +371,9 @@ class AsyncHub:
         return found
 
     async def usage(self, by: str = "user", since: float | str = "7d", limit: int = 100) -> dict[str, Any]:
-        """GPU-hours and core-hours asked, held and used since so long ago, by user, queue, plugin, name or job."""
+        """GPU-hours and core-hours asked, held and used since so long ago, by user, queue, plugin, template, name or
+        job.
+        """
         wanted = {"by": by, "window_s": parse_seconds(since), "limit": limit}
         answer: dict[str, Any] = await self._channel.ask("usage", wanted)
         return answer

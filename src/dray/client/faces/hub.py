@@ -306,7 +306,9 @@ class Hub(Shown):
         return found
 
     def usage(self, by: str = "user", since: float | str = "7d", limit: int = 100) -> dict[str, Any]:
-        """GPU-hours and core-hours asked, held and used since so long ago, by user, queue, plugin, name or job."""
+        """GPU-hours and core-hours asked, held and used since so long ago, by user, queue, plugin, template, name or
+        job.
+        """
         found: dict[str, Any] = self._call("usage", by, since, limit)
         return found
 

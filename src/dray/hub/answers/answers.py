@@ -366,6 +366,7 @@ class Answers:
         def begin(state: State) -> Iterator[Document]:
             clock = Clock(state.now_ms, self._engine.clock_ms())
             commands.check_queues(state.policy, [checked])
+            commands.check_templates(state.policy, [checked])
             edits.check_deadlines([checked], clock)
             return plan_steps(state, checked, clock, caller.sees)
 

@@ -165,6 +165,17 @@ def check_queues(policy: Policy, specs: Sequence[JobSpec]) -> None:
         raise InvalidSpec(f"{problems[0].where}: {problems[0].what}{more}", problems[:MAX_PROBLEMS])
 
 
+def check_templates(policy: Policy, specs: Sequence[JobSpec]) -> None:
+    """Refuse jobs by templates that the policy keeps for others."""
+    for spec in specs if policy.templates else ():
+        rule = policy.templates.get(spec.template_name)
+        if rule is not None and rule.users and spec.user_id not in rule.users:
+            raise Forbidden(
+                f"template {spec.template_name} is for {', '.join(rule.users)} (the policy's templates), and not for "
+                f"{spec.user_id}"
+            )
+
+
 def submit_rows(caller: Caller, specs: Sequence[JobSpec], key: str = "") -> tuple[RowKey, ...]:
     """The rows that a submit is checked against: its key, jobs under its ids, jobs that it waits for."""
     wants = [key_row(caller.user, key)] if key else []
@@ -195,6 +206,7 @@ def submit(
             return Decision(answer=lambda after: finish(after, ids, False))
         specs = [spec for spec in asked if spec.id not in again.kept] if again.kept else asked
         check_queues(state.policy, specs)
+        check_templates(state.policy, specs)
         check_notifications(state.policy.notifications, specs)
         check_bounds(state, specs)
         check_space(sources.low_space, "new jobs")

@@ -1,4 +1,4 @@
-"""What users, queues and plugins hold and have used, read off the state for those who ask.
+"""What users, queues, plugins and templates hold and have used, read off the state for those who ask.
 
 Reads and never counts along: an answer costs one look at every job that runs, and nobody pays for it in between.
 """
@@ -29,7 +29,7 @@ Holdings = dict[str, dict[str, Holding]]
 
 
 def find_holdings(state: State) -> Holdings:
-    """What is held, by user, queue and plugin, and by name."""
+    """What is held, by user, queue, plugin and template, and by name."""
     found: Holdings = {kind: {} for kind in PRINCIPALS}
     for job_id, uids in state.live_of.items():
         job = state.jobs[job_id]
@@ -55,7 +55,7 @@ def _holding_of(state: State, job: Job, uids: Iterable[str]) -> Holding:
 
 
 def whom(quota: Quota) -> tuple[str, str]:
-    """Whom a quota is about: (user, queue or plugin; the name)."""
+    """Whom a quota is about: (user, queue, plugin or template; the name)."""
     return quota.whom
 
 

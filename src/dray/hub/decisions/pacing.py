@@ -180,7 +180,13 @@ def _check_number(state: State, specs: Sequence[JobSpec]) -> None:
 
 def _quotas_of(policy: Policy, spec: JobSpec) -> Iterator[tuple[Quota, Principal]]:
     """The quotas that a job would fall under; one for a name goes before the one for each."""
-    mine = {"user": spec.user_id, "queue": spec.queue, "plugin": spec.plugin, "cluster": "all"}
+    mine = {
+        "user": spec.user_id,
+        "queue": spec.queue,
+        "plugin": spec.plugin,
+        "template": spec.template_name,
+        "cluster": "all",
+    }
     own = {quota.whom for quota in policy.quotas}
     for quota in policy.quotas:
         kind, name = quota.whom

@@ -155,6 +155,7 @@ def _attempt_row(state: State, attempt: Attempt) -> AttemptRow:
         gpu_type,
         job.queue,
         job.plugin,
+        job.template,
     )
 
 

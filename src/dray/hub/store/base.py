@@ -116,6 +116,7 @@ class AttemptRow(NamedTuple):
     gpu_type: str
     queue: str = ""
     plugin: str = ""
+    template: str = ""
 
 
 class UseQuery(NamedTuple):

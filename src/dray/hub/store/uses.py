@@ -14,7 +14,14 @@ from dray.core.model.records.records import LONGEST_S
 from dray.hub.store.base import AttemptRow, UseQuery, UseRow
 
 # By what use is summed up, and the column that says it.
-BY = {"user": "user", "queue": "queue", "plugin": "plugin", "name": "name", "job": "job_id"}
+BY = {
+    "user": "user",
+    "queue": "queue",
+    "plugin": "plugin",
+    "template": "template",
+    "name": "name",
+    "job": "job_id",
+}
 # Of jobs there may be a million: those that held cards, then those that held anything for longest.
 MOST_ROWS = 5_000
 

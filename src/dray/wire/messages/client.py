@@ -203,9 +203,10 @@ class Alarms(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Usage(msgspec.Struct, forbid_unknown_fields=True):
-    """What was asked for, held and used within the last `window_s`, summed up by user, queue, plugin, name or job."""
+    """What was asked for, held and used within the last `window_s`, summed up by user, queue, plugin, template, name
+    or job."""
 
-    by: Literal["user", "queue", "plugin", "name", "job"] = "user"
+    by: Literal["user", "queue", "plugin", "template", "name", "job"] = "user"
     window_s: Annotated[float, Meta(gt=0, le=366 * 86400.0)] = 7 * 86400.0
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 

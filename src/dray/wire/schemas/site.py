@@ -158,7 +158,7 @@ class QueueList(msgspec.Struct):
 
 
 class QuotaDocument(msgspec.Struct):
-    """What one user, queue or plugin holds and has used of its quota; `each`: by the quota for each of them."""
+    """What one user, queue, plugin or template holds and has used of its quota; `each`: by that for each of them."""
 
     kind: str
     name: str
@@ -384,7 +384,7 @@ class UsageSum(msgspec.Struct):
 
 
 class UsageEntry(UsageSum, kw_only=True):
-    """The same of one user, queue, plugin, name or job."""
+    """The same of one user, queue, plugin, template, name or job."""
 
     name: str
 

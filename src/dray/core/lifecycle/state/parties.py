@@ -1,9 +1,10 @@
 """Whom work belongs to, as far as rules tell it apart, and what each party holds now.
 
-A party is (queue, user, marks); marks name the plugin and the labels that some rule speaks of. A gate is one rule for
-one principal: a quota, a pace, a cap. Everything here is derived from the policy and the live attempts, except what
-tokens a pace has left: that is a signal, full again after a restart. Usage that must outlive its attempts is kept in
-meters of the ledger. The surprising rule: nothing is counted per job, so a million jobs of one user cost one party.
+A party is (queue, user, marks); marks name the plugin, the template and the labels that some rule speaks of. A gate
+is one rule for one principal: a quota, a pace, a cap. Everything here is derived from the policy and the live
+attempts, except what tokens a pace has left: that is a signal, full again after a restart. Usage that must outlive
+its attempts is kept in meters of the ledger. The surprising rule: nothing is counted per job, so a million jobs of
+one user cost one party.
 """
 
 from __future__ import annotations
@@ -282,7 +283,7 @@ class Parties:
         self.users: dict[str, Holding] = {}
         self._index: dict[PartyKey, int] = {}
         self._labels: tuple[str, ...] = ()
-        self._plugins = False
+        self._kinds: tuple[str, ...] = ()
         self._before: dict[str, PaceGate] = {}
 
     def begin(self, policy: Policy) -> None:
@@ -295,7 +296,8 @@ class Parties:
         self._index.clear()
         labels = [pace.label for pace in policy.pacing.starts if pace.label]
         self._labels = tuple(sorted({*labels, *(cap.label for cap in policy.pacing.running)}))
-        self._plugins = any(quota.plugin for quota in policy.quotas)
+        kinds = {kind for kind, _ in (quota.whom for quota in policy.quotas)}
+        self._kinds = tuple(kind for kind in ("plugin", "template") if kind in kinds)
 
     def take(self, policy: Policy, job: Job, ledger: Ledger) -> int:
         """The number of a job's party."""
@@ -324,7 +326,7 @@ class Parties:
                 kept.popitem()
 
     def _marks(self, job: Job) -> tuple[str, ...]:
-        marks = [f"plugin {job.plugin}"] if self._plugins and job.plugin else []
+        marks = [f"{kind} {name}" for kind in self._kinds if (name := getattr(job, kind))]
         if self._labels:
             given = unpack_spec(job.spec).labels
             marks += [f"label {label}" for label in self._labels if holds(label, given)]

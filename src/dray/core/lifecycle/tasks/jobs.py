@@ -104,6 +104,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         submitted_at_ms=clock.at_ms,
         gang=spec.node_count > 1,
         plugin=spec.plugin,
+        template=spec.template_name,
         ranked=spec.priority != TIERS[spec.job_tier].priority,
         expected_ms=round(spec.expected_runtime_s * 1000),
         deadline_ms=parse_moment(spec.deadline) if spec.deadline else 0,

@@ -146,7 +146,7 @@ def _text(value: Any, where: str, faults: _Faults) -> Any:
 
 
 def _name(*, each: bool = True) -> Reader:
-    """The id of a user, queue or plugin; `*` stands for each of them where that makes sense."""
+    """The id of a user, queue, plugin or template; `*` stands for each of them where that makes sense."""
 
     def read(value: Any, where: str, faults: _Faults) -> Any:
         if _text(value, where, faults) is _BAD:
@@ -302,6 +302,7 @@ _QUOTA = _group(
         "user": _name(),
         "queue": _name(),
         "plugin": _name(),
+        "template": _name(),
         "cluster": _one_of((rules.WHOLE_CLUSTER,)),
         "gpus": _SHARE,
         "cpus": _SHARE,
@@ -370,6 +371,7 @@ _IDLE = _group(
     rules.IdlePolicy, {"grace_s": _SPAN, "warn_s": _SPAN, "demote_s": _SPAN, "stop_s": _SPAN}, "idle"
 )
 _PROVIDER = _group(rules.Provider, {"price_per_hour": _SHARE}, "a provider")
+_TEMPLATE = _group(rules.TemplateRule, {"users": _listed(_name(each=False))}, "a template")
 _SECRET, _MAIL = _matching(_secret_problem), _matching(_mail_problem)
 _RECEIVERS = _listed(_name(each=False))
 _RECEIVER = _group(
@@ -445,6 +447,7 @@ _POLICY = _group(
         "notifications": _NOTIFICATIONS,
         "alarms": _listed(_ALARM),
         "idle": _IDLE,
+        "templates": _named(_name(each=False), _TEMPLATE),
     },
     "the policy",
 )

@@ -18,7 +18,7 @@ PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
 # What may be done about work that idles, the mildest first.
 IDLE_STEPS = ("warn", "demote", "stop")
 RESOURCE_KINDS = ("gpu", "cpu", "memory")
-PRINCIPALS = ("user", "queue", "plugin", "cluster")
+PRINCIPALS = ("user", "queue", "plugin", "template", "cluster")
 WHOLE_CLUSTER = "all"
 EACH = "*"
 DEFAULT_QUEUE = "default"
@@ -47,7 +47,7 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Quota(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one user, queue or plugin may have, or everybody together (`cluster: all`). Exactly one of the four is
+    """What one user, queue, plugin or template may have, or everybody together (`cluster: all`). Exactly one of them is
     named; `*` means each of them by itself. Below 0: no bound.
 
     At once: `gpus` (a shared card counts by its share), `cpus`, `memory` and `tasks` that run. `jobs`: how many may
@@ -57,6 +57,7 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     user: str = ""
     queue: str = ""
     plugin: str = ""
+    template: str = ""
     cluster: str = ""
     gpus: float = -1
     cpus: float = -1
@@ -195,6 +196,12 @@ class Provider(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     price_per_hour: float = 0
 
 
+class TemplateRule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Who may use a template: these users, or everybody where none is named."""
+
+    users: tuple[str, ...] = ()
+
+
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """All of it."""
 
@@ -208,6 +215,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     notifications: Notifications = Notifications()
     alarms: tuple[AlarmRule, ...] = ()
     idle: IdlePolicy = IdlePolicy()
+    templates: dict[str, TemplateRule] = {}
 
     def queue(self, name: str) -> Queue:
         """The rules of a queue; one that is not listed behaves like the default one."""

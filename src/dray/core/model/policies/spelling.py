@@ -81,6 +81,7 @@ _BOUNDS = ("gpus", "cpus", "memory", "tasks", "jobs")
 _ENTRIES: dict[str, Any] = {
     "queues": rules.Queue(),
     "providers": rules.Provider(),
+    "templates": rules.TemplateRule(),
     "quotas": rules.Quota(),
     "pacing.submits": rules.Pace(),
     "pacing.starts": rules.Pace(),

@@ -129,6 +129,7 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     calls: bool = False
     outgrown_bytes: int = 0
     outgrown_by: str = ""
+    template: str = ""
 
     @property
     def barred(self) -> bool:

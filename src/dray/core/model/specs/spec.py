@@ -204,6 +204,11 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return min(asked, MAX_RUNTIME_S)
 
     @property
+    def template_name(self) -> str:
+        """The template that it was made by, in whichever version; empty where there was none."""
+        return self.template.partition("@")[0]
+
+    @property
     def task_count(self) -> int:
         """How many tasks the job has when it is submitted."""
         return self.array.count if self.array is not None else self.node_count

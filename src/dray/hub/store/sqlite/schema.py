@@ -175,7 +175,10 @@ _USES = (
 # The few that run, newest first, among 100,000 that wait; a job that ends before its row is written never touches it.
 _RUNNING = ("CREATE INDEX jobs_running ON jobs (seq) WHERE state = 'running'",)
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _CALLS, _USES, _RUNNING)
+# Use by template, as by queue and plugin.
+_TEMPLATES = ("ALTER TABLE attempts ADD COLUMN template TEXT NOT NULL DEFAULT ''",)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _CALLS, _USES, _RUNNING, _TEMPLATES)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

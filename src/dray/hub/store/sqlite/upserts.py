@@ -76,7 +76,7 @@ ATTEMPTS = Upsert(
             "wall_s",
             "record",
         ),
-        *("queue", "plugin", "limit_ms", "cpu_s", "gpu_s", "gpu_seen_s"),
+        *("queue", "plugin", "template", "limit_ms", "cpu_s", "gpu_s", "gpu_seen_s"),
     ),
     (
         *("phase", "exit_class", "exit_code", "started_at_ms", "ended_at_ms", "wall_s", "record"),
@@ -118,7 +118,15 @@ def _attempt_values(row: AttemptRow) -> tuple[Any, ...]:
             attempt.wall_s,
             _encode(attempt),
         ),
-        *(row.queue, row.plugin, attempt.limit_ms, attempt.cpu_s, attempt.gpu_s, attempt.gpu_seen_s),
+        *(
+            row.queue,
+            row.plugin,
+            row.template,
+            attempt.limit_ms,
+            attempt.cpu_s,
+            attempt.gpu_s,
+            attempt.gpu_seen_s,
+        ),
     )
 
 

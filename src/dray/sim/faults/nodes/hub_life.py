@@ -213,7 +213,7 @@ class HubLife:
 
     def submit(self, specs: list[dict[str, Any]], key: str, done: Any) -> None:
         """Submit as a client would, under a key; answers the ids, whether they are new, and the space there was."""
-        checked = commands.read_specs(USER, specs, 1000)
+        checked = commands.read_specs(USER, specs, 1000, expand=dict)
         self.post(
             commands.submit(
                 USER,

@@ -113,6 +113,8 @@ class Site:
             spec["priority"] = rng.choice([-5, 0, 1, 5, 50])
         if rng.random() < 0.4:
             spec["plugin"] = rng.choice(["sweep", "serve"])
+            # The hub of a world has no templates: it takes the name for granted.
+            spec["template"] = f"{spec['plugin']}@1"
         if rng.random() < 0.5:
             spec["labels"] = {"team": rng.choice(["a", "b"])}
         if rng.random() < 0.5:
@@ -174,7 +176,14 @@ def _quotas(rng: random.Random) -> tuple[Quota, ...]:
         Quota(queue="*", gpu_hours=_budget(rng)),
         Quota(plugin="sweep", gpus=rng.choice([1, 2]), gpu_hours=_budget(rng)),
     )
-    return tuple(quota for quota in some if rng.random() < 0.3)
+    drawn = [quota for quota in some if rng.random() < 0.3]
+    # Jobs of a plugin are jobs by a template of its name: the same quota holds for the same jobs by either.
+    return tuple(
+        msgspec.structs.replace(quota, plugin="", template=quota.plugin)
+        if quota.plugin and quota.gpus > 1
+        else quota
+        for quota in drawn
+    )
 
 
 def _amounts(rng: random.Random) -> tuple[Quota, ...]:

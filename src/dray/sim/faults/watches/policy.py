@@ -194,7 +194,8 @@ def gpus_of(ask: Ask) -> int:
 
 def principals(job: Job) -> Principals:
     """Whom a job's use counts for."""
-    return ("user", job.user), ("queue", job.queue), ("plugin", job.plugin), ("cluster", "all")
+    marks = ("plugin", job.plugin), ("template", job.template)
+    return ("user", job.user), ("queue", job.queue), *marks, ("cluster", "all")
 
 
 def has_label(job: Job, wanted: str) -> bool:
