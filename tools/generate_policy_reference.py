@@ -211,6 +211,7 @@ SECTIONS = (
             "fair_margin": "rule `fair_share`: only work of a user with this many times the preemptor's share",
             "limits": "how often it may happen, see below",
             "moves": "how many tasks may be moved aside within `limits.window_s`, each of them once; 0: none",
+            "services": "batch work may have [services](../howto/run-services.md) stopped or moved as well",
         },
     ),
     Section(

@@ -30,6 +30,7 @@ MORE = {
     "map": ["true", ":::", "item"],
     "set": ["job", "priority=1"],
     "template add": ["template.yaml"],
+    "service scale": ["web", "2"],
 }
 
 

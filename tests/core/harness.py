@@ -304,7 +304,7 @@ class Cluster:
 
     def spelled(self, attempt: Attempt) -> int:
         """A task's index as its id spells it."""
-        return attempt.index if self.state.jobs[attempt.job_id].numbered else -1
+        return self.state.jobs[attempt.job_id].spelled(attempt.index)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

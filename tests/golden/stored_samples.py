@@ -49,6 +49,7 @@ from dray.core.lifecycle.state.events import (
     WorkerReturned,
     WorkerSilent,
 )
+from dray.core.lifecycle.state.service_events import HealthChanged, ReplicaRested, ServiceScaled
 from dray.core.lifecycle.state.state import Counters
 from dray.core.model.records.ledger import (
     AlarmRecord,
@@ -114,6 +115,9 @@ FACTS: list[Fact] = [
     AttemptEnded("worker-1", OUTCOME),
     CancelRequested("job", 3, "ann", 2.5, "it idled"),
     IdleReached("2-5", "warn", 3.5, 2.5),
+    ServiceScaled("job", 3, "ann"),
+    ReplicaRested("job", 3),
+    HealthChanged("worker-1", "job", 3, "2-5", True, False, "no answer"),
     WorkerSilent("worker-1"),
     WorkerReturned("worker-1"),
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
@@ -217,6 +221,8 @@ SPEC = JobSpec(
     template="train@2",
     params={"lr": 0.1},
     rendered=Rendered("sha256:00", ["queue"], ["retries"]),
+    replicas=3,
+    restart="never",
 )
 JOB = Job(
     id="job",
@@ -274,6 +280,8 @@ JOB = Job(
     outgrown_bytes=16_000_000_000,
     outgrown_by="other",
     template="train",
+    service=True,
+    resting=1,
 )
 TASK = Task(
     job_id="job",
@@ -295,6 +303,10 @@ TASK = Task(
     ended_at_ms=4,
     ahead=True,
     outgrown=2,
+    again_ms=5,
+    restarts=6,
+    ends_ms=(1, 2),
+    looping=True,
 )
 ATTEMPT = Attempt(
     uid="2-5",
@@ -344,6 +356,10 @@ ATTEMPT = Attempt(
     gpu_seen_s=4.5,
     max_gpu_bytes=2048,
     idling="warn",
+    health="ready",
+    health_ms=12,
+    health_note="no answer",
+    ills=1,
 )
 WORKER = Worker(
     id="worker-1",

@@ -40,6 +40,7 @@ from dray.core.lifecycle.state.events import (
     pack_facts,
     unpack_facts,
 )
+from dray.core.lifecycle.state.service_events import HealthChanged, ServiceScaled
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.policies.policy import (
@@ -224,7 +225,9 @@ class World(Cluster):
         found = self.state.jobs.get(name)
         if found is None or found.state.final:
             return
-        if how % 5 == 0:
+        if found.service and how % 4 == 1:
+            self.turn(ServiceScaled(name, job % 3, "ann"))
+        elif how % 5 == 0:
             self.hold(name, on=not found.held)
         elif how % 5 == 1 and not unpack_spec(found.spec).at_most_once:
             self.ask_again(name, job % 4 if how % 2 else -1)
@@ -389,9 +392,11 @@ class World(Cluster):
         live = [uid for uid in given if uid in self.state.attempts and given[uid] == "running"]
         if live and self._connected(worker):
             attempt = self.state.attempts[live[0]]
-            index = attempt.index if self.job(attempt.job_id).numbered else -1
+            index = self.spelled(attempt)
             saved = AttemptSaved(worker, attempt.job_id, index, attempt.uid, step)
-            self.turn(*self.sign_of_life(worker), saved)
+            well = HealthChanged(worker, attempt.job_id, index, attempt.uid, step % 3 > 0, step % 7 > 0)
+            word = well if self.job(attempt.job_id).service else saved
+            self.turn(*self.sign_of_life(worker), word)
 
     def repeat(self, number: int, _: int) -> None:
         """A result is sent again."""

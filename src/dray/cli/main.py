@@ -31,6 +31,7 @@ _FOLLOW = "dray.cli.follow.commands"
 _CLUSTER = "dray.cli.machines.cluster"
 _DAEMONS = "dray.cli.machines.up_and_down"
 _SITE = "dray.cli.site.commands"
+_SERVICES = "dray.cli.services.commands"
 COMMANDS = {
     "up": (f"{_DAEMONS}:up", "Start a hub and a worker on this machine."),
     "down": (f"{_DAEMONS}:down", "Stop the hub and the agent of this home."),
@@ -38,6 +39,8 @@ COMMANDS = {
     "worker": (f"{_CLUSTER}:worker", "Start, list, show, drain and resume workers."),
     "submit": ("dray.cli.jobs.submit:submit", "Submit a command or a job file and return at once."),
     "run": (f"{_FOLLOW}:run", "Submit a command, show its output, exit with its exit code."),
+    "serve": (f"{_SERVICES}:serve", "Start a service: a command that goes on until it is stopped."),
+    "service": (f"{_SERVICES}:service", "List, show, scale, restart and stop services."),
     "map": ("dray.cli.jobs.map:map_items", "Run a command once per item, as one array."),
     "status": ("dray.cli.machines.status:status", "Say in a few lines how the cluster stands."),
     "top": ("dray.cli.machines.top:top", "Watch workers, who holds what, and what waits, live."),

@@ -81,6 +81,7 @@ from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
 from dray.hub.operations.operation import Desk, Values
 from dray.hub.rows import Rows
+from dray.hub.serving.answers import ServiceAnswers
 from dray.hub.standing import Standing
 from dray.hub.store.base import AuditRecord, Position, TokenRow
 from dray.hub.store.space import SpaceWatch
@@ -323,7 +324,8 @@ def _wire(
 
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     batches = Batches(answers, engine, rows)
-    desk = Desk(answers, tokens, owners, Values(blobs, calls, access, batches), notifier)
+    values, services = Values(blobs, calls, access, batches), ServiceAnswers(answers, engine)
+    desk = Desk(answers, tokens, owners, values, notifier, services)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     routes = [

@@ -31,6 +31,7 @@ from dray.hub.workers.owners import Owners
 from dray.wire.messages.client import Usage as ShowUsage
 from dray.wire.schemas import jobs as schemas
 from dray.wire.schemas import reasons as reason_schemas
+from dray.wire.schemas import services as service_schemas
 from dray.wire.schemas import site as site_schemas
 from dray.wire.schemas import templates as template_schemas
 
@@ -64,6 +65,33 @@ class FakeNotifications:
 
     async def list(self, caller: Caller, wanted: Wanted) -> dict[str, Any]:
         return {"notifications": [], "next_cursor": None}
+
+
+class FakeServices:
+    """One service without replicas, whatever is asked."""
+
+    row: ClassVar[dict[str, Any]] = {
+        "id": "s", "name": "web", "user": "ann", "queue": "default", "state": "running", "command": ["true"],
+        "replicas": 0, "ready": 0, "crash_looping": 0, "summary": "0 of 0 replicas ready",
+    }  # fmt: skip
+
+    async def list(self, caller: Caller) -> dict[str, Any]:
+        return dict(whole(service_schemas.ServiceList, {"services": [self.row]}))
+
+    async def show(self, caller: Caller, name: str) -> dict[str, Any]:
+        return dict(whole(service_schemas.ServiceDocument, self.row))
+
+    async def endpoints(self, caller: Caller, name: str) -> dict[str, Any]:
+        return dict(whole(service_schemas.EndpointList, {"service": name, "id": "s", "endpoints": []}))
+
+    async def scale(self, caller: Caller, name: str, replicas: int) -> dict[str, Any]:
+        return dict(whole(service_schemas.ServiceDocument, {**self.row, "replicas": replicas}))
+
+    async def restart(self, caller: Caller, name: str, replica: int | None) -> dict[str, Any]:
+        return dict(whole(service_schemas.ServiceDocument, self.row))
+
+    async def stop(self, caller: Caller, name: str, grace_s: float | None) -> dict[str, Any]:
+        return dict(whole(service_schemas.StoppedService, {"id": "s", "name": name, "state": "killed"}))
 
 
 class FakeTemplates:
@@ -382,6 +410,7 @@ class Site:
                 self.tokens,
                 Owners(self.tokens, State, self._audit),
                 notifications=FakeNotifications(),
+                services=FakeServices(),
             ),
             hosts=("hub.example:7373", "0.0.0.0", "::", ""),
             limits=self._options.get("limits", HttpLimits()),

@@ -56,11 +56,17 @@ READERS: dict[str, Reader] = {
     "queue_timeout": read_queue_timeout,
     "deadline": _deadline,
     "after": listed("after"),
+    "kind": named("type"),
     "command": _argv("command"),
     "prolog": _argv("prolog"),
     "epilog": _argv("epilog"),
 }
-FIELD_OF = {**shared.FIELD_OF, "time": "max_runtime_s", "queue_timeout": "scheduling_timeout_s"}
+FIELD_OF = {
+    **shared.FIELD_OF,
+    "time": "max_runtime_s",
+    "queue_timeout": "scheduling_timeout_s",
+    "kind": "type",
+}
 
 
 def read_asks(given: Mapping[str, Any]) -> Asks:

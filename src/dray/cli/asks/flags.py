@@ -110,6 +110,14 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         help="Whom to tell: a receiver of the policy, an https or a mail address.  [default: as the policy says]",
     ),
     click.option("--type", type=click.Choice(["batch", "service"]), help="Kind of job.  [default: batch]"),
+    click.option(
+        "--replicas", type=int, metavar="N", help="Of a service: so many processes of it.  [default: 1]"
+    ),
+    click.option(
+        "--restart",
+        type=click.Choice(["always", "never"]),
+        help="Of a service: whether a replica that ends starts again.  [default: always]",
+    ),
     click.option("--user", metavar="NAME", help="Submit for another user (needs admin)."),
 ]
 

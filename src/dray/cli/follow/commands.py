@@ -60,6 +60,8 @@ def run(session: Session, words: tuple[str, ...], **flags: Any) -> int:
         raise click.UsageError(
             f"run takes one job, this file holds {len(submission.specs)}: use submit, then wait"
         )
+    # Who waits for its end wants to see it: a service, also one that a template makes, is started once.
+    submission.specs[0].setdefault("restart", "never")
     outage = Outage(session.config.away_s, "the job goes on if it was submitted", needs_process=True)
     try:
         job = send(session.hub, submission, outage)[0]

@@ -130,6 +130,8 @@ def _count_tasks(job: Document) -> str:
 def tell_detail(job: Document) -> str:
     """The one thing worth knowing now: why it waits, what it is up to, or how it ended."""
     state, phase = job.get("state"), str(job.get("phase") or "")
+    if job.get("service"):
+        return "; ".join(filter(None, (tell_ready(job["service"]), str(job.get("reason") or ""))))
     if state == "pending":
         reason = str(job.get("reason") or "")
         estimate = str((job.get("estimate") or {}).get("message") or "")
@@ -138,6 +140,12 @@ def tell_detail(job: Document) -> str:
         asked = "cancel requested" if job.get("cancel_requested") else str(job.get("reason") or "")
         return asked or (phase if phase not in ("", "running") else tell_progress(job) or _tell_failures(job))
     return describe_end(job) or _tell_failures(job)
+
+
+def tell_ready(service: Document) -> str:
+    """How many of a service's replicas are ready: `2/3 ready`."""
+    looping = service.get("crash_looping") or 0
+    return f"{service['ready']}/{service['replicas']} ready{f', {looping} crash-looping' if looping else ''}"
 
 
 def tell_progress(document: Document) -> str:
@@ -179,6 +187,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("name", clean(str(job.get("name") or ""))),
         ("state", f"{state}{f' ({phase})' if phase and phase not in (job.get('state'), 'queued') else ''}"),
         ("reason", clean(str(job.get("reason") or ""))),
+        ("service", tell_ready(job["service"]) if job.get("service") else ""),
         ("progress", tell_progress(job)),
         ("ended as", clean(end)),
         *_tell_verdict(job),

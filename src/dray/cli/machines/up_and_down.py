@@ -227,6 +227,7 @@ def worker_detect(session: Session) -> None:
 def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
     hub_flags = [] if flags["port"] is None else ["--port", str(flags["port"])]
     agent_flags = [] if flags["slots"] is None else ["--slots", str(flags["slots"])]
+    agent_flags += ["--service-slots", str(flags["service_slots"])]
     for name in ("name", "backend"):
         if flags[name]:
             agent_flags += [f"--{name}", flags[name]]
@@ -243,6 +244,9 @@ def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
     "--port", type=click.IntRange(0, 65535), help="Port of the hub; 0 takes any free one.  [default: 7373]"
 )
 @click.option("--slots", type=click.IntRange(0), help="Tasks at once.  [default: the usable cores]")
+@click.option(
+    "--service-slots", type=click.IntRange(0), default=8, show_default=True, help="Services at once."
+)
 @click.option("--name", metavar="ID", help="Name of the worker.  [default: the host's name]")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of the worker; may be repeated.")
 @click.option("--backend", metavar="NAME", help="Offer this backend only: nvidia, metal, vulkan or cpu.")

@@ -256,6 +256,20 @@ class AsyncHub:
         payload: dict[str, Any] = {"id": job_id, **({"task": index} if index >= 0 else {})}
         return Status(await self._channel.ask("requeue", payload))
 
+    async def scale(self, service: AnyJob, replicas: int) -> dict[str, Any]:
+        """Give a service, by its job or its name, another number of replicas."""
+        answer: dict[str, Any] = await self._channel.ask(
+            "scale", {"name": id_of(service), "replicas": replicas}
+        )
+        return answer
+
+    async def endpoints(self, service: AnyJob) -> list[dict[str, Any]]:
+        """Where the ready replicas of a service answer: worker, address and ports of each."""
+        found: list[dict[str, Any]] = (await self._channel.ask("endpoints", {"name": id_of(service)}))[
+            "endpoints"
+        ]
+        return found
+
     async def requeue_failed(self, job: AnyJob) -> AsyncJob | None:
         """Run those tasks of a job again that did not succeed, as a new job; None where there are none."""
         status = await self.status(id_of(job))

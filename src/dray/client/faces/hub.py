@@ -251,6 +251,23 @@ class Hub(Shown):
         status: Status = self._call("requeue", _id_of(job))
         return status
 
+    def serve(self, command: Command, /, *, replicas: int = 1, **given: Any) -> Job:
+        """Start a service: a command that goes on, and is started again whenever it ends, until it is cancelled.
+
+        Keywords are those of `submit`; by `name` it is found again.
+        """
+        return self._job(self._call("submit", command, type="service", replicas=replicas, **given))
+
+    def scale(self, service: AnyJob, replicas: int) -> dict[str, Any]:
+        """Give a service, by its job or its name, another number of replicas; gives how it stands then."""
+        answer: dict[str, Any] = self._call("scale", _id_of(service), replicas)
+        return answer
+
+    def endpoints(self, service: AnyJob) -> list[dict[str, Any]]:
+        """Where the ready replicas of a service answer: worker, address and ports of each."""
+        found: list[dict[str, Any]] = self._call("endpoints", _id_of(service))
+        return found
+
     def requeue_failed(self, job: AnyJob) -> Job | None:
         """Run those tasks of a job again that did not succeed, as a new job; None where there are none."""
         made = self._call("requeue_failed", _id_of(job))

@@ -22,11 +22,11 @@ from dray.core.lifecycle.happenings import (
     yields,
 )
 from dray.core.lifecycle.holding import refusals
-from dray.core.lifecycle.state import events, pass_events
+from dray.core.lifecycle.state import events, pass_events, service_events
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import calls, jobs, results
+from dray.core.lifecycle.tasks import calls, health, jobs, replicas, results
 
 
 def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effect]:
@@ -43,6 +43,9 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.AlarmChanged: alarms.alarm_changed,
     events.IdleReached: idling.idle_reached,
     events.ArrayExtended: jobs.extended,
+    service_events.ServiceScaled: edits.scaled,
+    service_events.ReplicaRested: replicas.rested,
+    service_events.HealthChanged: health.health_changed,
     events.PlanDecided: preemptions.planned,
     events.CancelRequested: cancels.cancelled,
     events.WaitTimedOut: jobs.timed_out,

@@ -40,9 +40,12 @@ def job_problems(state: State, job_id: str) -> list[str]:
 def _tasks(state: State) -> Iterator[str]:
     for (job_id, index), task in state.tasks.items():
         name = f"task {job_id}/{index}"
-        places = [bool(task.current), task.queued, task.state.final]
+        places = [bool(task.current), task.queued, task.state.final, task.again_ms > 0]
         if sum(places) != 1:
-            yield f"{name} is in {sum(places)} places: current={task.current!r} queued={task.queued} state={task.state}"
+            where = (
+                f"current={task.current!r} queued={task.queued} state={task.state} again_ms={task.again_ms}"
+            )
+            yield f"{name} is in {sum(places)} places: {where}"
         if task.current:
             attempt = state.attempts.get(task.current)
             ended = attempt is None or not attempt.phase.live
@@ -78,8 +81,12 @@ def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
     again = len(state.requeued_of.get(job.id, ()))
     if job.requeued != again:
         yield f"job {job.id} counts {job.requeued} tasks queued again, there are {again}"
-    if job.waiting + held + job.ended != job.total:
-        yield f"job {job.id}: {job.waiting} waiting + {held} held + {job.ended} ended is not {job.total} tasks"
+    resting = sum(1 for task in tasks if task.again_ms)
+    if job.resting != resting or (resting and not job.service):
+        yield f"job {job.id} counts {job.resting} replicas that rest, there are {resting}"
+    if job.waiting + held + resting + job.ended != job.total:
+        parts = f"{job.waiting} waiting + {held} held + {resting} resting + {job.ended} ended"
+        yield f"job {job.id}: {parts} is not {job.total} tasks"
     if job.state.final != (job.ended == job.total and not job.open):
         yield f"job {job.id} is {job.state} with {job.ended} of {job.total} tasks ended"
     if job.limit and job.live > job.limit and not job.cancelled:

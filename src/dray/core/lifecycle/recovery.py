@@ -12,7 +12,7 @@ from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import Counters, State, Touched
-from dray.core.lifecycle.tasks import calls, gangs, jobs
+from dray.core.lifecycle.tasks import calls, gangs, jobs, replicas
 from dray.core.lifecycle.timers import unanswered
 from dray.core.model.policies.policy import unpack_policy
 from dray.core.model.records.ledger import PolicyRecord, unpack_record
@@ -74,6 +74,8 @@ def load(
             continue
         job.shape = state.shapes.take(asks)
         state.jobs[job.id] = job
+        if job.service:
+            state.services[job.id] = None
         state.join_party(job)
         dependencies.register(state, job)
         if job.untouched:
@@ -136,6 +138,8 @@ def wake_up(
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
         jobs.arm_idle(state, job)
+    for job_id in state.services:
+        replicas.arm_rests(state, state.jobs[job_id])
     for attempt in state.attempts.values():
         if attempt.lane and attempt.phase.live:
             state.hungry[attempt.uid] = None
@@ -199,6 +203,7 @@ def _release_job(state: State, job: Job) -> None:
     for key in list(_holes(state, job)):
         del state.tasks[key]
     del state.jobs[job.id]
+    state.services.pop(job.id, None)
     state.experience.forget_job(job.id)
     if state.shapes.release(job.shape):
         for bucket in list(state.backlog.of_shape.get(job.shape, ())):

@@ -1,8 +1,9 @@
 """Which timers have run out, as events. A timer is only a reason to look: what it meant may be over.
 
 Of workers: silence, a pause after refusals, a drain that ends by itself, faults and a trial. Of attempts: acceptance,
-sending again, limits, a stop without an answer. Of jobs: the scheduling timeout, protection, an open array that idles.
-Of lanes: slices and lingering. Of gates: when they open. The cost is in what is due, not in what exists.
+sending again, limits, a stop without an answer. Of jobs: the scheduling timeout, protection, an open array that idles,
+a replica that rests. Of lanes: slices and lingering. Of gates: when they open. The cost is in what is due, not in what
+exists.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from dray.core.lifecycle.state.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state.pass_events import Braked
+from dray.core.lifecycle.state.service_events import ReplicaRested
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.records.records import Attempt, Phase
@@ -156,6 +158,8 @@ def unanswered(attempt: Attempt) -> bool:
 def _wait(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     job = state.jobs.get(job_id)
     if job is None or job.state.final or not job.waiting or not job.timeout_ms or job.barred:
+        return []
+    if job.service and job.started_at_ms:
         return []
     due_ms = job.waiting_since_ms + job.timeout_ms
     if job.live:
@@ -301,6 +305,14 @@ def _idle(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Eve
     return []
 
 
+def _replica(state: State, key: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    job_id, _, index = key.partition(" ")
+    task = state.tasks.get((job_id, int(index)))
+    # A later look stands for one that rests anew.
+    rested = task is not None and 0 < task.again_ms <= clock.now_ms
+    return [ReplicaRested(job_id, int(index))] if rested else []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -319,4 +331,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "drain": _drain,
     "faulty": _faulty,
     "trial": _trial,
+    "replica": _replica,
 }

@@ -17,6 +17,7 @@ from dray.hub.answers.pages import PAGE_BYTES, weigh_task
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.commands import owned
 from dray.hub.documents.records import Document, job_document, moment, task_document, tell_silence
+from dray.hub.documents.services import standing_document
 from dray.hub.rows import Rows
 
 SCANNED_CALLS = 10_000
@@ -39,6 +40,11 @@ class JobDocuments:
 
     def whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None = None) -> Document:
         """A job's whole document, for whoever has settled that it may be shown; `attempts` where they are at hand."""
+        document = self._whole(state, job, attempts)
+        document["service"] = standing_document(state, job) if job.service else None
+        return document
+
+    def _whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None) -> Document:
         waits = job.state is JobState.PENDING and job.waiting
         reason = headline(state, job, View(state)) if waits else ""
         if job.numbered:
@@ -90,6 +96,7 @@ class JobDocuments:
             reason = headline(state, job, view)
         document = self._brief_document(state, job, reason)
         document["estimate"] = self._forecasts.document(job.id) if reason else None
+        document["service"] = standing_document(state, job) if job.service else None
         return document
 
     def _brief_document(self, state: State, job: Job, reason: str) -> Document:

@@ -346,7 +346,7 @@ def _line(state: State, caller: Caller, line: list[tuple[str, int]]) -> list[Doc
             {
                 "place": place + 1,
                 "job_id": job.id,
-                "task": index if index >= 0 and job.numbered else None,
+                "task": index if index >= 0 and job.spelled(index) >= 0 else None,
                 "name": job.name,
                 "user": job.user,
                 "priority": job.priority,

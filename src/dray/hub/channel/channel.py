@@ -565,6 +565,8 @@ MESSAGES: dict[type[msgspec.Struct], Message] = {
     wire.Hold: Message(OPERATIONS["hold_job"]),
     wire.Release: Message(OPERATIONS["release_job"]),
     wire.Requeue: Message(OPERATIONS["requeue_job"]),
+    wire.Scale: Message(OPERATIONS["scale_service"]),
+    wire.Endpoints: Message(OPERATIONS["list_endpoints"]),
     wire.Act: Message(OPERATIONS["act_on_jobs"]),
     wire.Edit: Message(OPERATIONS["edit_job"]),
     wire.Why: Message(OPERATIONS["explain_job"], lambda body: asks.ExplainJob(body.id)),

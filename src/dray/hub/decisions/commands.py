@@ -292,7 +292,7 @@ def cancel(
             raise NotFound(f"job {job_id!r} has no task {index}: it has {job.total}")
         if job.state.final or job.id not in state.jobs:
             return Decision(answer=lambda after: finish(after, (job_id,), False))
-        wanted = -1 if index is None or not job.numbered else index
+        wanted = -1 if index is None or not (job.numbered or job.service) else index
         event = CancelRequested(job_id, wanted, caller.user, -1 if grace_s is None else grace_s)
         target = job_id if wanted < 0 else f"{job_id}/{wanted}"
         record = AuditRecord(clock.at_ms, caller.user, caller.token_id, "cancel", target, "")

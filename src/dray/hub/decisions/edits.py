@@ -79,8 +79,9 @@ def requeue(
         # A gang stops and starts as one, whichever of its members is meant.
         chosen = None if job.gang else index
         wanted = [item for item in live if not item.cancel and _is_of(item, chosen)]
-        note = "" if wanted else "nothing of it runs: it waits, or is stopping already"
-        events = [RequeueRequested(job_id, -1 if chosen is None else chosen, caller.user)] if wanted else []
+        acts = bool(wanted or job.resting)
+        note = "" if acts else "nothing of it runs: it waits, or is stopping already"
+        events = [RequeueRequested(job_id, -1 if chosen is None else chosen, caller.user)] if acts else []
         target = job_id if chosen is None or not job.numbered else f"{job_id}/{chosen}"
         record = _audit(caller, clock, "requeue", target)
         return Decision(events, lambda after: finish(after, job_id, note), (record,) if events else ())

@@ -77,7 +77,7 @@ class ReceiptSight(NamedTuple):
     def spell(self, job_id: str, index: int) -> str:
         """A task's id as people write it: the only task of a job goes by the job's."""
         job = self.rows.job(job_id)
-        return task_id(job_id, index if job is not None and job.numbered else -1)
+        return task_id(job_id, job.spelled(index) if job is not None else -1)
 
 
 def list_document(sight: ReceiptSight, wanted: ReceiptFilter, clock: Clock) -> Document:

@@ -46,12 +46,12 @@ def usage_document(attempt: Attempt, use: Use | None = None) -> Document:
 def attempt_document(attempt: Attempt, job: Job, use: Use | None = None) -> Document:
     """One try of a task; `use` is what it has used so far, where it runs."""
     spec = unpack_spec(job.spec)
-    numbered, variants = job.numbered, spec.variants
+    variants = spec.variants
     return {
         "no": attempt.no,
         "uid": attempt.uid,
         "fence": attempt.fence,
-        "task_id": task_id(attempt.job_id, attempt.index if numbered else -1),
+        "task_id": task_id(attempt.job_id, job.spelled(attempt.index)),
         "worker": attempt.worker,
         "fake": is_fake(attempt.worker),
         "phase": attempt.phase.value,
@@ -80,7 +80,7 @@ def verdict_document(verdict: Verdict | None, job: Job, attempt: Attempt | None 
     """Why something did not succeed, with what it rests on and what to do next."""
     if verdict is None:
         return None
-    index = attempt.index if attempt is not None and job.numbered else -1
+    index = job.spelled(attempt.index) if attempt is not None else -1
     # Of an array most tasks went well, as a rule: what failed is enough.
     again = "requeue --failed" if job.numbered and not job.gang else "submit --from"
     names = {
@@ -266,8 +266,8 @@ def task_document(
     end = {"exit_class": task.exit_class, "error": task.error, "exit_code": task.exit_code}
     return {
         "verdict": end_verdict(job, task.state, end, newest),
-        "id": task_id(job.id, index if job.numbered else -1),
-        "index": index if job.numbered else -1,
+        "id": task_id(job.id, job.spelled(index)),
+        "index": job.spelled(index),
         "array_index": array.index_of(index) if array else None,
         "state": task.state.value,
         "phase": newest.phase.value if newest and newest.phase.live else "queued" if waiting else "",

@@ -30,7 +30,7 @@ def job_history(job: Job, attempts: Sequence[Attempt], receipts: Sequence[Receip
     user = f"submitted by {job.user} with {job.total} task{'' if job.total == 1 else 's'}"
     lines = [(0, 0, _line("job_submitted", job.id, user, job.submitted_at_ms))]
     for attempt in attempts:
-        name = task_id(job.id, attempt.index if job.numbered else -1)
+        name = task_id(job.id, job.spelled(attempt.index))
         lines += _attempt_lines(attempt, name)
         lines += [
             _victim_line(receipt, attempt, victim, name)
@@ -40,7 +40,7 @@ def job_history(job: Job, attempts: Sequence[Attempt], receipts: Sequence[Receip
         ]
     for receipt in receipts:
         if receipt.job_id == job.id:
-            lines += _preemptor_lines(receipt, task_id(job.id, receipt.index if job.numbered else -1))
+            lines += _preemptor_lines(receipt, task_id(job.id, job.spelled(receipt.index)))
     lines.sort(key=lambda line: line[:2])
     if job.ended_at_ms:
         text = f"{job.state.value}{': ' + job.error if job.error else ''}"

@@ -37,6 +37,7 @@ from dray.hub.store.uses import BY
 from dray.wire.messages import client as wire
 from dray.wire.messages.packed import Packed
 from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import services as service_shapes
 from dray.wire.schemas import templates as template_shapes
 
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
@@ -114,6 +115,21 @@ def _read_labels(request: Request) -> asks.LabelWorker:
 
 def _read_requeue(request: Request) -> wire.Requeue:
     return wire.Requeue(request.path["id"], read_struct(shapes.RequeueRequest, request.body).task)
+
+
+def _read_scale(request: Request) -> wire.Scale:
+    return wire.Scale(request.path["name"], read_struct(service_shapes.ScaleRequest, request.body).replicas)
+
+
+def _read_restart(request: Request) -> asks.RestartService:
+    asked = read_struct(service_shapes.RestartRequest, request.body)
+    return asks.RestartService(request.path["name"], asked.replica)
+
+
+def _read_stop(request: Request) -> asks.StopService:
+    return asks.StopService(
+        request.path["name"], read_struct(service_shapes.StopRequest, request.body).grace_s
+    )
 
 
 def _read_edit(request: Request) -> wire.Edit:
@@ -386,6 +402,14 @@ ROUTES: tuple[Route, ...] = (
     _api("POST", "/jobs/{id}/requeue", "requeue_job", body=shapes.RequeueRequest, body_optional=True,
          read=_read_requeue),
     _api("PATCH", "/jobs/{id}", "edit_job", body=JobSpec, read=_read_edit),
+    _api("GET", "/services", "list_services"),
+    _api("GET", "/services/{name}", "show_service"),
+    _api("GET", "/services/{name}/endpoints", "list_endpoints"),
+    _api("POST", "/services/{name}/scale", "scale_service", body=service_shapes.ScaleRequest, read=_read_scale),
+    _api("POST", "/services/{name}/restart", "restart_service", body=service_shapes.RestartRequest,
+         body_optional=True, read=_read_restart),
+    _api("POST", "/services/{name}/stop", "stop_service", body=service_shapes.StopRequest, body_optional=True,
+         read=_read_stop),
     _api("POST", "/plan", "plan_job", body=JobSpec, params=(_ETA,), read=_read_plan, waits="eta_s"),
     _api("GET", "/estimates", "show_estimates"),
     _api("PUT", "/blobs/{digest}", "put_blob", raw_body=True, read=_read_put, write=_write_made, statuses=(201,)),

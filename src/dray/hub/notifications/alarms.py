@@ -137,6 +137,11 @@ class Alarms:
     def _crash_loop(self, rule: AlarmRule, state: State, at_ms: int) -> Iterator[Found]:
         for job_id, failures in self._loops.items():
             yield Found(job_id, failures, f"a task of job {job_id} has failed {failures} times", job_id)
+        for job_id in state.services:
+            known = (state.tasks.get((job_id, index)) for index in range(state.jobs[job_id].cursor))
+            ends = max((task.restarts for task in known if task is not None and task.looping), default=0)
+            if ends:
+                yield Found(job_id, ends, f"a replica of service {job_id} has ended {ends} times", job_id)
 
     def _failed_share(self, rule: AlarmRule, state: State, at_ms: int) -> Iterator[Found]:
         first = next((ends for ends in self._ends if ends[0] >= at_ms - rule.window_s * 1000), self._ends[-1])

@@ -22,6 +22,26 @@ class Named(msgspec.Struct):
     id: str
 
 
+class NamedService(msgspec.Struct):
+    """One service by its name, or by the id of its job."""
+
+    name: str
+
+
+class RestartService(NamedTuple):
+    """A service whose replicas shall start anew, or one of them."""
+
+    name: str
+    replica: int | None = None
+
+
+class StopService(NamedTuple):
+    """A service that shall go on no longer."""
+
+    name: str
+    grace_s: float | None = None
+
+
 class SubmitJobs(NamedTuple):
     """New jobs, all or none; the same key again gives the same jobs. `exists`: what to do about ids that are taken."""
 

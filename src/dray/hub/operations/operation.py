@@ -46,6 +46,17 @@ class Notifications(Protocol):
     async def list(self, caller: Caller, wanted: Wanted) -> Document: ...
 
 
+class Services(Protocol):
+    """What is answered about services."""
+
+    async def list(self, caller: Caller) -> Document: ...
+    async def show(self, caller: Caller, name: str) -> Document: ...
+    async def endpoints(self, caller: Caller, name: str) -> Document: ...
+    async def scale(self, caller: Caller, name: str, replicas: int) -> Document: ...
+    async def restart(self, caller: Caller, name: str, replica: int | None) -> Document: ...
+    async def stop(self, caller: Caller, name: str, grace_s: float | None) -> Document: ...
+
+
 class Desk(NamedTuple):
     """What handlers work with. A front that serves no values has none."""
 
@@ -54,6 +65,7 @@ class Desk(NamedTuple):
     owners: Owners
     values: Values | None = None
     notifications: Notifications | None = None
+    services: Services | None = None
 
 
 class Session(Protocol):

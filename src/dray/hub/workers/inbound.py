@@ -37,7 +37,9 @@ from dray.core.lifecycle.state.events import (
     WorkerRegistered,
     WorkerReturned,
 )
+from dray.core.lifecycle.state.service_events import HealthChanged
 from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.health import is_news as is_news_of_health
 from dray.core.lifecycle.tasks.results import find
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import LANE, Attempt
@@ -306,11 +308,17 @@ def _progress(state: State, worker: str, body: JobProgress) -> Iterator[Event | 
 
 
 def _health(state: State, worker: str, body: ServiceHealth) -> Iterator[Event | Effect]:
+    """What is said of a replica is a fact only where it changes something; of any other task it is heard and let be."""
     job_id, index = split_task_id(body.task_id) or (body.task_id, -1)
-    if find(state, worker, job_id, index, body.attempt or "") is None:
+    attempt = find(state, worker, job_id, index, body.attempt or "")
+    if attempt is None:
         yield Refuse(worker, f"service_health: this worker has no attempt of task {body.task_id}")
-    else:
-        yield Ack(worker, "service_health")
+        return
+    yield Ack(worker, "service_health")
+    live = body.live is not False
+    if attempt.phase.live and is_news_of_health(state, attempt, body.healthy, live):
+        note = (body.message or "")[:MAX_NOTE]
+        yield HealthChanged(worker, job_id, index, attempt.uid, body.healthy, live, note)
 
 
 def _yielded(state: State, worker: str, body: JobYield) -> Iterator[Event | Effect]:

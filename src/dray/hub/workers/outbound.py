@@ -276,7 +276,7 @@ class Runner:
         if known is None or known.worker != effect.worker or known.phase.live:
             return
         job = self._rows.job(known.job_id)
-        index = known.index if job is not None and job.numbered and not known.lane else -1
+        index = job.spelled(known.index) if job is not None else -1
         self._cancel(Cancel(effect.worker, task_id(known.job_id, index), effect.uid, "superseded", 0))
 
     def _close(self, effect: CloseSession) -> None:

@@ -13,6 +13,7 @@ from dray.sim.faults.nodes.runs import Runs
 from dray.sim.faults.nodes.worker import WorkerNode
 from dray.sim.faults.people.callers import Callers
 from dray.sim.faults.people.clients import Clients
+from dray.sim.faults.people.services import Keepers
 from dray.sim.faults.settlement import Settlement
 from dray.sim.faults.troubles import (
     ABSENCES,
@@ -66,11 +67,12 @@ class History:
         self.checker = Checker(self.world, self.hub, self.runs)
         self.clients = Clients(self.world, self.hub, self.checker)
         self.callers = Callers(self.world, self.hub, self.checker, self.clients, self.runs)
+        self.keepers = Keepers(self.world, self.hub, self.checker, self.clients, self.runs)
         self.backups: list[Backup] = []
         self.drained: dict[str, None] = {}
         self.restored = False
         self.workers: list[WorkerNode | ForeignNode] = []
-        self.checker.machines = self.workers
+        self.checker.machines = self.keepers.machines = self.workers
         self._twins = 0
         for number in range(size.workers):
             kind = ForeignNode if number % FOREIGN_EVERY == FOREIGN_EVERY - 1 else WorkerNode
@@ -225,7 +227,7 @@ class History:
         )
 
     def _over(self) -> bool:
-        answered = not self.clients.unanswered and not self.callers.unanswered
+        answered = not (self.clients.unanswered or self.callers.unanswered or self.keepers.unanswered)
         return self.hub.up and not self.hub.busy and answered and self.checker.all_ended()
 
     def _calm(self) -> None:

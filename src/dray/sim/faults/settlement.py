@@ -72,6 +72,9 @@ class Settlement:
             least = self._checker.account.calls.get(job.id, 0)
             self._checker.calls.settle(self._hub.store, job, least)
             return
+        if job.service:
+            self._checker.services.settle(job)
+            return
         if job.gang:
             self._checker.gangs.settle(self._hub.store, job)
         for index in range(job.total):

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from dray.core.model.bounds import Few, FewNamed, IdText, Line, Many, Small, Word
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
-from dray.core.model.specs.spec import MAX_TASKS
+from dray.core.model.specs.spec import MAX_REPLICAS, MAX_TASKS
 from dray.errors import InvalidInput, Problem
 from dray.wire.messages.packed import check_bytes
 from dray.wire.messages.worker import MAX_CALLS, Digest, PackedValue
@@ -124,6 +124,19 @@ class Requeue(msgspec.Struct, forbid_unknown_fields=True):
 
     id: IdText
     task: Small | None = None
+
+
+class Scale(msgspec.Struct, forbid_unknown_fields=True):
+    """Give a service, by its name or id, another number of replicas."""
+
+    name: Line
+    replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)]
+
+
+class Endpoints(msgspec.Struct, forbid_unknown_fields=True):
+    """Where the ready replicas of a service answer."""
+
+    name: Line
 
 
 class Act(msgspec.Struct, forbid_unknown_fields=True):
@@ -245,6 +258,8 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "hold": Hold,
     "release": Release,
     "requeue": Requeue,
+    "scale": Scale,
+    "endpoints": Endpoints,
     "act": Act,
     "edit": Edit,
     "why": Why,

@@ -256,6 +256,7 @@ class ServiceHealth(msgspec.Struct):
     message: Text64K | None = None
     attempt: IdText | None = None
     ready: bool | None = None
+    live: bool | None = None
 
 
 class JobYield(msgspec.Struct):

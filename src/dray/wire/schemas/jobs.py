@@ -122,6 +122,14 @@ class TaskCounts(msgspec.Struct):
     unschedulable: int = 0
 
 
+class ServiceStanding(msgspec.Struct):
+    """How many replicas a service is to have, and how many of them are ready, or keep ending."""
+
+    replicas: int
+    ready: int
+    crash_looping: int = 0
+
+
 class JobDocument(msgspec.Struct):
     """A job: what was asked, how it stands, how it ended."""
 
@@ -170,6 +178,7 @@ class JobDocument(msgspec.Struct):
     calls: Annotated[bool, Meta(description="whether its tasks are calls of a function")] = False
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
+    service: Annotated[ServiceStanding | None, Meta(description="of a service until it is stopped")] = None
     estimate: Annotated[
         EstimateDocument | None, Meta(description="in lists: when a pending job starts, where that is known")
     ] = None

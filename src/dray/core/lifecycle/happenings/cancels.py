@@ -31,9 +31,9 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
         effects += calls.stop_all(state, job, _grace_s(job, event), _who(event), clock)
     for index in list(state.requeued_of.get(job.id, ())):
         effects += _cancel_task(state, job, index, event, clock)
-    # Of a gang also those that have ended and wait for the others' end.
+    # Of a gang also those that have ended and wait for the others' end, of a service those that rest.
     live = [] if job.calls else [state.attempts[uid].index for uid in state.live_of.get(job.id, ())]
-    for index in range(job.cursor) if job.gang else live:
+    for index in range(job.cursor) if job.gang or job.service else live:
         effects += _cancel_task(state, job, index, event, clock)
     if job.untouched:
         left = job.untouched
@@ -49,7 +49,14 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
     return effects + jobs.settle(state, job, clock)
 
 
-def _cancel_task(state: State, job: Job, index: int, event: CancelRequested, clock: Clock) -> list[Effect]:
+def end_replica(state: State, job: Job, index: int, why: str, clock: Clock) -> list[Effect]:
+    """End one replica of a service for good; nothing where it has ended before."""
+    return _cancel_task(state, job, index, CancelRequested(job.id, index), clock, why)
+
+
+def _cancel_task(
+    state: State, job: Job, index: int, event: CancelRequested, clock: Clock, why: str = ""
+) -> list[Effect]:
     task = state.tasks.get((job.id, index))
     if job.calls and (lane := lanes.lane_at(state, job, index)) is not None:
         return calls.cut(state, job, lane, index, _grace_s(job, event), _who(event), clock)
@@ -67,7 +74,7 @@ def _cancel_task(state: State, job: Job, index: int, event: CancelRequested, clo
         reason = "idle" if event.policy else "user"
         effects += jobs.stop_attempt(state, attempt, reason, _grace_s(job, event), clock)
         state.touched.attempts[attempt.uid] = None
-    who = _who(event)
+    who = why or _who(event)
     exit_class = "idle" if event.policy else "cancelled"
     effects += jobs.end_task(state, job, task, JobState.KILLED, clock, exit_class, who)
     if job.calls:

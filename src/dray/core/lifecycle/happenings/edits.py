@@ -1,15 +1,18 @@
-"""What people change about a job after its submit: hold and release, edit, requeue.
+"""What people change about a job after its submit: hold and release, edit, requeue, and the size of a service.
 
 The shell has checked what may be changed; here it is carried out.
 """
 
 from __future__ import annotations
 
+from dray.core.lifecycle.happenings import cancels
 from dray.core.lifecycle.holding import receipts
 from dray.core.lifecycle.state.effects import Effect, Note
-from dray.core.lifecycle.state.events import Clock, HoldChanged, JobEdited, RequeueRequested
+from dray.core.lifecycle.state.events import ArrayExtended, Clock, HoldChanged, JobEdited, RequeueRequested
+from dray.core.lifecycle.state.service_events import ServiceScaled
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import jobs, revisions
+from dray.core.lifecycle.tasks import jobs, replicas, revisions
+from dray.core.model.records.records import Job
 from dray.core.model.specs.spec import TIERS
 
 REQUEUED = "requeued"
@@ -61,4 +64,39 @@ def requeue_requested(state: State, event: RequeueRequested, clock: Clock) -> li
             wanted = task.current == uid and (job.gang or event.index in (-1, attempt.index))
         if wanted:
             effects += jobs.stop_attempt(state, attempt, REQUEUED, TIERS[job.tier].grace_s, clock)
+    return effects + _end_rests(state, job, event.index, clock)
+
+
+def _end_rests(state: State, job: Job, index: int, clock: Clock) -> list[Effect]:
+    """Replicas that rest are tried at once, as if they had never ended."""
+    effects: list[Effect] = []
+    for place in range(job.cursor) if job.resting else ():
+        task = state.tasks.get((job.id, place))
+        if task is not None and task.again_ms and index in (-1, place):
+            replicas.recover(task)
+            effects += replicas.wake(state, job, task, clock, "restarted on request")
+    return effects
+
+
+def scaled(state: State, event: ServiceScaled, clock: Clock) -> list[Effect]:
+    """Give a service more replicas, or end those with the highest index for good.
+
+    Results never change, so an index is never used twice.
+    """
+    job = state.jobs.get(event.job_id)
+    if job is None or job.state.final or not job.service:
+        return []
+    before = replicas.wanted(job)
+    data = {"user": event.user, "replicas": event.replicas, "before": before}
+    effects: list[Effect] = [Note("service_scaled", job.id, data=data)]
+    if event.replicas > before:
+        more = ArrayExtended(job.id, event.replicas - before)
+        return effects + jobs.extended(state, more, clock)
+    index, left = job.total, before - event.replicas
+    while left and index:
+        index -= 1
+        why = f"scaled down to {event.replicas} by {event.user}" if event.user else "scaled down"
+        ended = cancels.end_replica(state, job, index, why, clock)
+        left -= bool(ended)
+        effects += ended
     return effects

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.pass_events import PassSignal
+from dray.core.lifecycle.state.service_events import HealthChanged, ReplicaRested, ServiceScaled
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.records.worker import Use
 
@@ -408,6 +409,9 @@ Fact = (
     | AttemptResumed
     | AlarmChanged
     | IdleReached
+    | ServiceScaled
+    | ReplicaRested
+    | HealthChanged
 )
 
 

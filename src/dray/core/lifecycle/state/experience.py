@@ -56,8 +56,8 @@ class Experience:
         if not attempt.started or attempt.phase is Phase.LOST:
             return
         self._warm_up(attempt.worker, token_of(job))
-        if attempt.lane:
-            # How long a place was held says nothing of how long its calls take.
+        if attempt.lane or job.service:
+            # How long a place was held says nothing of how long its calls take, and a replica is to have no end.
             return
         if attempt.phase is Phase.SUCCEEDED and 0 < attempt.wall_s < LONGEST_S:
             self._time(job.name, gpu_type, attempt.wall_s)

@@ -3,11 +3,11 @@
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
 signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how
 many attempts of tasks ended in which phase), learnt in passing (experience, suspicions) or a cache that can be derived
-(columns, backlog, parties, held, live_of, requeued_of, dependents, task_waiters, newest, timers, reservations,
-first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
-than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened;
-followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place goes
-from one attempt to the next).
+(columns, backlog, parties, services, held, live_of, requeued_of, dependents, task_waiters, newest, timers,
+reservations, first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose
+call takes longer than was thought, lingering: until when some without calls are kept, spent_on: on which session each
+was opened; followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a
+place goes from one attempt to the next).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -96,6 +96,7 @@ class State:
         self.tasks: dict[TaskKey, Task] = {}
         self.attempts: dict[str, Attempt] = {}
         self.workers: dict[str, Worker] = {}
+        self.services: dict[str, None] = {}
         self.ledger: dict[LedgerKey, LedgerRecord] = {}
         self.owned: dict[str, str] = {}
         self.presence: dict[str, Presence] = {}
@@ -209,8 +210,7 @@ class State:
     def spell(self, attempt: Attempt) -> str:
         """The task id of an attempt, as peers and people know it."""
         job = self.jobs.get(attempt.job_id)
-        numbered = job is None or job.numbered
-        return task_id(attempt.job_id, attempt.index if numbered else -1)
+        return task_id(attempt.job_id, attempt.index if job is None else job.spelled(attempt.index))
 
 
 def _expected_ms(job: Job, task: Task | None) -> int:

@@ -41,3 +41,9 @@ class Rules:
     slice_ms: int = 1_000
     ahead_ms: int = 25
     behind_ms: int = 250
+    restart_ms: int = 1_000
+    longest_restart_ms: int = 300_000
+    well_ms: int = 600_000
+    loop_ends: int = 5
+    loop_window_ms: int = 600_000
+    most_ills: int = 3

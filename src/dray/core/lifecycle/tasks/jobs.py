@@ -49,6 +49,8 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         job = make_job(state, new, clock)
         state.join_party(job)
         state.jobs[job.id] = job
+        if job.service:
+            state.services[job.id] = None
         state.touched.jobs[job.id] = None
         if job.total:
             state.backlog.count(job.queue, job.total)
@@ -94,7 +96,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         numbered=spec.numbered,
         total=spec.task_count,
         limit=array.limit if array else 0,
-        open=bool(array and array.open),
+        open=bool(array and array.open) or spec.goes_on,
         retries=spec.rules.code,
         losses_allowed=spec.losses,
         timeout_ms=round(spec.scheduling_timeout_s * 1000),
@@ -115,6 +117,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         original=b"" if lesson is None else new.spec,
         outgrown_bytes=0 if lesson is None else lesson.vram_bytes,
         outgrown_by="" if lesson is None else lesson.job_id,
+        service=spec.goes_on,
     )
 
 
@@ -159,8 +162,11 @@ def join_all(state: State, job: Job, clock: Clock) -> None:
 
 
 def arm_wait(state: State, job: Job) -> None:
-    """Look at the job when its scheduling timeout may have run out; while it is barred the timeout does not run."""
-    if job.timeout_ms and job.waiting and not job.barred:
+    """Look at the job when its scheduling timeout may have run out; while it is barred the timeout does not run.
+
+    Nor once a service has begun: what is placed again is not given up.
+    """
+    if job.timeout_ms and job.waiting and not job.barred and not (job.service and job.started_at_ms):
         state.set_timer(job.waiting_since_ms + job.timeout_ms, "wait", job.id)
 
 
@@ -416,6 +422,9 @@ def _mark_ended(
         job.running -= 1
     if task.queued:
         take_waiting(state, job, task.index)
+    if task.again_ms:
+        job.resting -= 1
+        task.again_ms = 0
     task.state, task.current = final, ""
     task.exit_class, task.error, task.ended_at_ms = exit_class, error, clock.at_ms
     setattr(job, final.value, getattr(job, final.value) + 1)
@@ -476,7 +485,7 @@ def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
 def _derive(state: State, job: Job, clock: Clock) -> bool:
     """Derive the job's state from its tasks'; True when it has ended: all of them have and no more may come."""
     if job.ended < job.total or job.open:
-        going = job.running > 0 or (job.numbered and not job.gang and job.started_at_ms > 0)
+        going = job.running > 0 or ((job.numbered or job.service) and not job.gang and job.started_at_ms > 0)
         job.state = JobState.RUNNING if going else JobState.PENDING
         return False
     job.state = next((final for final, count in _FINAL_ORDER if getattr(job, count)), JobState.SUCCEEDED)
@@ -504,6 +513,9 @@ def timed_out(state: State, event: WaitTimedOut, clock: Clock) -> list[Effect]:
     job = state.jobs.get(event.job_id)
     if job is None or job.state.final or not job.waiting or job.barred:
         return []
+    if job.service:
+        # It never began: no more may come.
+        job.open = False
     effects = end_waiting(state, job, JobState.UNSCHEDULABLE, clock, "unschedulable", event.reason)
     return effects + settle(state, job, clock)
 
@@ -523,9 +535,10 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) ->
     take_waiting(state, job, task.index)
     if not job.waiting:
         receipts.close(state, job, "rolled_back", clock)
-    if attempt.started:
+    if attempt.started and not job.service:
         task.losses -= 1
-    task.used_ms -= attempt.saved_ms
+    if not job.service:
+        task.used_ms -= attempt.saved_ms
     attempt.ended_at_ms, attempt.exit_class, attempt.error = 0, "", ""
     task.current, task.state = attempt.uid, JobState.RUNNING
     job.running += 1
@@ -552,4 +565,4 @@ def _spend_credit(state: State, worker: Worker, uid: str) -> None:
 
 
 def _spell(job: Job, index: int) -> str:
-    return task_id(job.id, index) if job.numbered else job.id
+    return task_id(job.id, job.spelled(index))

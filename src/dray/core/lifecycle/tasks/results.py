@@ -20,7 +20,7 @@ from dray.core.lifecycle.state.events import (
     Outcome,
 )
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import calls, gangs, jobs, revisions
+from dray.core.lifecycle.tasks import calls, gangs, jobs, replicas, revisions
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import TIERS
@@ -41,7 +41,7 @@ def find(state: State, worker: str, job_id: str, index: int, uid: str) -> Attemp
     if attempt.lane:
         # Also where one call of it is named: a worker that was asked to stop it says that it does not have its lane.
         return attempt
-    if state.jobs[job_id].numbered is (index < 0):
+    if index < 0 if state.jobs[job_id].numbered else index == 0:
         return None
     return attempt if attempt.index == max(index, 0) else None
 
@@ -204,6 +204,8 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
     if job.gang:
         return gangs.member_ended(state, job, attempt, clock)
     task.exit_code, task.signal = attempt.exit_code, attempt.signal
+    if job.service:
+        return replicas.ended(state, job, task, attempt, clock)
     phase = attempt.phase
     if phase is Phase.SUCCEEDED:
         return jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, attempt.exit_class or "ok", "")

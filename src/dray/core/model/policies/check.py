@@ -364,6 +364,7 @@ _PREEMPTION = _group(
         "fair_margin": _number(1),
         "limits": _LIMITS,
         "moves": _COUNT,
+        "services": _flag,
     },
     "preemption",
 )

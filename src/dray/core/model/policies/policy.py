@@ -152,7 +152,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     `pressure`: only while at least `pressure_share` of that resource is held. `fair_share`: only work of a user who
     has `fair_margin` times the preemptor's share. `wait_s`: a task asks for victims only after waiting that long.
     `moves`: so many tasks within the limits' window may be moved aside, to where they start again at once, for one that
-    finds no room otherwise; each of them once (0: nobody is moved).
+    finds no room otherwise; each of them once (0: nobody is moved). `services`: batch work may have services
+    stopped too.
     """
 
     strategy: str = "priority"
@@ -164,6 +165,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     fair_margin: float = 1.5
     limits: Limits = Limits()
     moves: int = 0
+    services: bool = False
 
     def rule_for(self, kind: str) -> str:
         """The rule for a scarce resource kind."""

@@ -72,7 +72,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time. `calls`: its tasks are calls
     of a function and go through lanes; a call has a record of its own only once it had trouble, and [0, cursor) was
     fed into lanes at least once. `outgrown_bytes`: cards with no more memory than that have proved too small for it, as
-    the job `outgrown_by` found out, and `spec` asks for more.
+    the job `outgrown_by` found out, and `spec` asks for more. `service`: its tasks are replicas, which start again
+    whenever they end; `resting` of them pause before that. It is `open` until it is stopped.
     """
 
     id: str
@@ -130,11 +131,17 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     outgrown_bytes: int = 0
     outgrown_by: str = ""
     template: str = ""
+    service: bool = False
+    resting: int = 0
 
     @property
     def barred(self) -> bool:
         """Whether it stands in no line: held, or waiting for other jobs."""
         return self.held or bool(self.after)
+
+    def spelled(self, index: int) -> int:
+        """A task's index as its id spells it; -1 where it goes by the job's own, as the first of an unnumbered job."""
+        return index if self.numbered or index > 0 else -1
 
     @property
     def waiting(self) -> int:
@@ -155,9 +162,14 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
 class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     """One task that was placed at least once, or ended by itself without it. `index` counts from 0 within its job.
 
-    Exactly one of these holds: `current` names its live attempt; `queued`; `state` is final. A final task may
-    still have an attempt that is stopping: "killed" and "the process is gone" are two facts. `ahead`: it was preempted
-    and heads its band. `outgrown`: its attempts that are charged to nothing, since the next one gets a larger card.
+    Exactly one of these holds: `current` names its live attempt; `queued`; `state` is final; `again_ms`. A final task
+    may still have an attempt that is stopping: "killed" and "the process is gone" are two facts. `ahead`: it was
+    preempted and heads its band. `outgrown`: its attempts that are charged to nothing, since the next one gets a larger
+    card.
+
+    A replica of a service that has ended rests until `again_ms` (hub time) before it is queued again. `restarts` counts
+    such ends since it was last well for long, `ends_ms` says when the last of them were; `looping`: there were too many
+    of them, and it has not been well for long since.
     """
 
     job_id: str
@@ -179,6 +191,10 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     ended_at_ms: int = 0
     ahead: bool = False
     outgrown: int = 0
+    again_ms: int = 0
+    restarts: int = 0
+    ends_ms: tuple[int, ...] = ()
+    looping: bool = False
 
 
 class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
@@ -197,6 +213,9 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
 
     `behind`: the attempt, of its own job and on its own worker, whose place it takes when that one has ended; it holds
     nothing until then. `fed_ms` says when it was given out so, and stays.
+
+    `health` is what was last said of a replica, `health_ms` since when it is so (hub time), `health_note` in words; of
+    one that nobody checks nothing is said. `ills`: how often in a row a worker that knows no more said it is not well.
     """
 
     uid: str
@@ -246,6 +265,10 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     gpu_seen_s: float = 0
     max_gpu_bytes: int = 0
     idling: str = ""
+    health: str = ""
+    health_ms: int = 0
+    health_note: str = ""
+    ills: int = 0
 
     @property
     def span_ms(self) -> int:

@@ -27,9 +27,11 @@ from dray.core.model.specs.spec import (
     MAX_COMMAND_BYTES,
     MAX_FUNCTION_BYTES,
     MAX_NODES,
+    MAX_REPLICAS,
     MAX_TASKS,
     OVERLAPS,
     POOLS,
+    RESTARTS,
     TIERS,
     ArraySpec,
     DeviceAsk,
@@ -350,6 +352,8 @@ FIELDS: dict[str, Check] = {
     "params": _metadata,
     "rendered": _document,
     "ports": ports_problem,
+    "replicas": _number(1, MAX_REPLICAS, whole=True),
+    "restart": _one_of(RESTARTS),
 }
 _STRUCTS = (
     ("array", ArraySpec),
@@ -479,7 +483,22 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         what = f"must be {MIN_LEASE_S} or more with overlap fenced, or heartbeats come too late to renew the lease"
         problems.append(Problem("lost_after_s", what))
     problems += _array_problems(raw)
+    problems += _service_problems(raw)
     return problems
+
+
+def _service_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    """Replicas are a service's alone, and one that starts again whenever it ends cannot start once only."""
+    several, always = (raw.get("replicas") or 1) > 1, (raw.get("restart") or "always") == "always"
+    if (raw.get("type") or "batch") != "service":
+        what = "is for a service (type: service): a batch job has an array, and retries"
+        asked = {"replicas": several, "restart": raw.get("restart") == "always"}
+        return [Problem(field, what) for field, given in asked.items() if given]
+    if (raw.get("node_count") or 1) > 1 or raw.get("array"):
+        what = "goes neither with several nodes nor with an array: drop one of them"
+        return [Problem("replicas", what)] if several else []
+    what = "a service starts again whenever it ends: add restart: never, or drop it"
+    return [Problem("at_most_once", what)] if raw.get("at_most_once") and always else []
 
 
 def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]:
@@ -544,6 +563,9 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
         given["gpu_count"] = 1
     if given.get("gpu_milli") == 1000:
         del given["gpu_milli"]
+    if given.get("type", "batch") != "service":
+        # There is nothing that it could mean: equal specs must have equal bytes.
+        given.pop("restart", None)
     if "after" in given:
         given["after"] = [str(read_need(text)) for text in given["after"]]
     if given.get("at_most_once"):

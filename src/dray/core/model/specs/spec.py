@@ -28,6 +28,8 @@ TIERS = {
     "fine_tuning": Tier(600, 20),
 }
 POOLS = ("batch", "service")
+# Whether a replica of a service that has ended starts again.
+RESTARTS = ("always", "never")
 # A type of card, or a variant of a device, that says: any.
 ANY_TYPE = "auto"
 DEVICE_KINDS = ("cpu", "gpu", "tpu")
@@ -37,6 +39,7 @@ BIGGER, ELSEWHERE = "bigger", "elsewhere"
 FOREVER_NS = 2**63 - 1
 MAX_NODES = 4096
 MAX_TASKS = 10**7
+MAX_REPLICAS = 10_000
 MAX_COMMAND_BYTES = 256 * 1024
 MAX_FUNCTION_BYTES = 256 * 1024
 DEFAULT_LOSSES = 3
@@ -194,6 +197,14 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     params: dict[str, Any] = {}
     rendered: Rendered | None = None
     ports: list[str] = []
+    replicas: int = 1
+    restart: str = "always"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is a service whose tasks are replicas that start again whenever they end."""
+        lasting = self.type == "service" and self.restart == "always"
+        return lasting and self.node_count == 1 and self.array is None
 
     @property
     def limit_s(self) -> float:
@@ -211,7 +222,9 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def task_count(self) -> int:
         """How many tasks the job has when it is submitted."""
-        return self.array.count if self.array is not None else self.node_count
+        if self.array is not None:
+            return self.array.count
+        return self.node_count if self.node_count > 1 else self.replicas
 
     @property
     def rules(self) -> Retries:

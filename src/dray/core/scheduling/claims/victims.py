@@ -208,7 +208,7 @@ class Search:
             return self._aside.may_move(attempt, job, self._hit.moved)
 
         def may_follow(attempt: Attempt) -> bool:
-            going = attempt.phase in GOING and not attempt.cancel
+            going = attempt.phase in GOING and not attempt.cancel and not self._is_let_be(attempt, job)
             return going and self._aside.may_move(attempt, job, self._hit.moved) and self._may_fall(attempt)
 
         rows = self._aside.near_rows(asks, _open_rows(state))
@@ -263,6 +263,7 @@ class Search:
                 for uid in state.held.get(worker, ())
                 if (attempt := state.attempts[uid]).phase in GOING
                 and not attempt.cancel
+                and not self._is_let_be(attempt, job)
                 and may_go(attempt, ())
             ]
             fallible = [Blow(price(state, attempt), attempt) for attempt in going if self._may_fall(attempt)]
@@ -277,6 +278,11 @@ class Search:
             if not single and (blows or asks[0].nodes > 1):
                 found += self._on_row(row, job, asks, blows, may_go)
         return found, spared
+
+    def _is_let_be(self, attempt: Attempt, job: Job) -> bool:
+        """Whether it is a service's, which goes on for whoever needs it: batch work stops it only by the policy."""
+        service = self._state.jobs[attempt.job_id].service
+        return service and not job.service and not self.terms.services
 
     def _may_fall(self, attempt: Attempt) -> bool:
         state = self._state

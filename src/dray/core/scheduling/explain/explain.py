@@ -31,6 +31,7 @@ from dray.core.scheduling.explain.reason import (
     tell_underway,
     word_blocker,
 )
+from dray.core.scheduling.explain.services import replica_blockers, tell_service
 from dray.core.scheduling.explain.withheld import find_withheld
 from dray.core.scheduling.explain.worker_classes import sort_by_class
 from dray.core.scheduling.passes.overlay import Overlay, look_through
@@ -115,7 +116,7 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
     settled, moved = _settled(state, job), find_moved(state, job)
     if settled:
         words = "; ".join(blocker.message for blocker in moved) or settled
-        return Reason(state=job.state.value, summary=words, blockers=moved)
+        return Reason(state=job.state.value, summary=words, blockers=[*moved, *replica_blockers(state, job)])
     view = view or View(state)
     barriers = [*_barred(job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
     if len(moved) >= job.waiting:
@@ -133,7 +134,7 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
     if verdict.ever:
         reason.place = None  # whoever is first in line for what is not there is no closer to it
     blockers = verdict.blockers()
-    reason.blockers = [*barriers, *verdict.short, *blockers]
+    reason.blockers = [*barriers, *verdict.short, *blockers, *replica_blockers(state, job)]
     reason.classes = [group for number, scan in enumerate(scans) for group in sort_by_class(scan, number)]
     reason.workers = _closest_workers(scans[verdict.best])
     reason.underway = find_underway(state, job)
@@ -270,6 +271,8 @@ def _settled(state: State, job: Job) -> str:
         return f"the job has ended: {job.state}"
     if job.waiting:
         return ""
+    if job.service:
+        return tell_service(state, job)
     asked = [state.attempts[uid] for uid in state.live_of.get(job.id, ())]
     asked = [attempt for attempt in asked if attempt.phase is Phase.ASSIGNED and not attempt.lane]
     if asked:

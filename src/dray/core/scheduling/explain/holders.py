@@ -110,7 +110,7 @@ def find_moved(state: State, job: Job) -> list[Blocker]:
     found = []
     for (job_id, index), move in state.moves.items():
         if job_id == job.id:
-            name = task_id(job_id, index if job.numbered else -1)
+            name = task_id(job_id, job.spelled(index))
             receipt = next((one for one in receipts_about(state, job_id) if _moves(one, move.uid)), None)
             text = f"{name} is moved to {move.worker} to make room for other work"
             if receipt is not None:

@@ -195,7 +195,7 @@ class Forecast:
         self._await_end(lane)
 
     def _spell(self, attempt: Attempt) -> int:
-        return attempt.index if self._state.jobs[attempt.job_id].numbered else -1
+        return self._state.jobs[attempt.job_id].spelled(attempt.index)
 
 
 def draw_span(spans: Spans, job: Job, attempt: Attempt, elapsed_ms: int, number: int) -> int:

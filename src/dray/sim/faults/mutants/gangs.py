@@ -129,7 +129,7 @@ GANGS = (
         "cancel-forgets-ended-members",
         "A cancelled gang leaves the members without a result that had ended.",
         _CANCELS + "cancelled",
-        "range(job.cursor) if job.gang else live",
+        "range(job.cursor) if job.gang or job.service else live",
         "live",
     ),
     _one(

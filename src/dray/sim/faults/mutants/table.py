@@ -10,6 +10,7 @@ from dray.sim.faults.mutants.mutants import Edit, Mutant
 from dray.sim.faults.mutants.policy import POLICIES
 from dray.sim.faults.mutants.ports import PORTS
 from dray.sim.faults.mutants.saves import SAVES
+from dray.sim.faults.mutants.services import SERVICES
 from dray.sim.faults.mutants.shy import SHY
 from dray.sim.faults.mutants.starts import STARTS
 
@@ -547,4 +548,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *CALLS,
     *SHY,
     *STARTS,
+    *SERVICES,
 )

@@ -43,6 +43,7 @@ from dray.hub.engine.recovery import recover
 from dray.hub.engine.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.hub.housekeeping import note_lost_epoch
 from dray.hub.rows import RowKey, Rows, job_row
+from dray.hub.serving import decisions as services
 from dray.hub.store.base import Projection, Retention
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
@@ -240,6 +241,11 @@ class HubLife:
         """Queue again as a client would."""
         decide = edits.requeue(USER, job_id, index, self.calls, lambda state, job_id, note: note)
         self.post(decide, done, wants=(job_row(job_id),))
+
+    def scale(self, job_id: str, replicas: int, done: Any) -> None:
+        """Scale a service as a client would."""
+        decide = services.scale(USER, job_id, replicas, lambda: False, lambda state, job, note: note)
+        self.post(decide, done)
 
     def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
         """Edit as a client would."""

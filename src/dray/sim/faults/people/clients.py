@@ -78,7 +78,7 @@ class Clients:
         if rng.random() < 0.3:
             spec["losses"] = rng.choice([0, 1, 2])
         if rng.random() < 0.15:
-            spec["type"] = "service"
+            spec["type"], spec["restart"] = "service", "never"
         elif rng.random() < 0.4:
             limit = rng.choice([0, 0, 1, 2])
             last = rng.randint(0, self._world.size.most_tasks - 1)

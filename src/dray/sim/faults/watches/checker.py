@@ -29,6 +29,7 @@ from dray.sim.faults.watches.overdue import find_overdue, find_stale, find_unask
 from dray.sim.faults.watches.policy import PolicyWatch
 from dray.sim.faults.watches.quarantines import QuarantineWatch
 from dray.sim.faults.watches.room import RoomWatch
+from dray.sim.faults.watches.services import ServiceWatch
 from dray.sim.faults.watches.wake_ups import find_overlooked
 from dray.sim.faults.world.network import Message
 from dray.sim.faults.world.world import World
@@ -103,6 +104,7 @@ class Checker:
         self._policy, self._rooms = PolicyWatch(world), RoomWatch(world)
         self._quarantines = QuarantineWatch(world)
         self._larger_cards = LargerCardWatch(world)
+        self.services = ServiceWatch(world, runs)
         self.calls: CallFacts | None = None
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
@@ -148,6 +150,7 @@ class Checker:
         """A plan that is folded in at once holds nothing that is dropped; a held job does not time out."""
         if self.calls is not None:
             self.calls.logged(life, facts, self.account.held)
+        self.services.logged(life, facts)
         for fact in facts:
             if isinstance(fact, PlanDecided):
                 for placement in fact.placements:
@@ -188,6 +191,7 @@ class Checker:
         self._rooms.committed(life, fresh)
         self._quarantines.committed(life, touched, fresh)
         self._larger_cards.committed(life, touched, fresh, self.account.outgrown)
+        self.services.committed(life, touched)
         for attempt in touched:
             if not attempt.phase.live and attempt.phase is not Phase.LOST:
                 self._over_ms.setdefault((attempt.worker, attempt.uid), self._world.now_ms)
@@ -216,7 +220,7 @@ class Checker:
         used_ms = 0
         for number in range(attempt.no - 1, 0, -1):
             how, saved_ms = self.account.tries[attempt.job_id, attempt.index, number]
-            if how == "failed":
+            if how == "failed" or job.service:
                 break
             used_ms += saved_ms
         left_ms = max(1000, job.limit_ms - used_ms)
@@ -417,8 +421,11 @@ class Checker:
                         self._world.fail(f"job {entry.job_id} stands in two lines: {first} and {line}")
 
     def all_ended(self) -> bool:
-        """Whether every job has reached its end."""
-        return all(job.state.final for job in self._hub.state.jobs.values())
+        """Whether every job has reached its end, and of services also every process that the hub knows of."""
+        state = self._hub.state
+        if any(job_id in state.live_of for job_id in state.services):
+            return False
+        return all(job.state.final for job in state.jobs.values())
 
     def rewind(self, account: Account) -> None:
         """The hub was restored from a backup: what came after it is excused, and nothing else."""
@@ -428,5 +435,6 @@ class Checker:
         self._lost |= self._ever_lost
         self._runs.estrange()
         self.gangs.rewind()
+        self.services.rewind()
         self._policy.rewind()
         self._rooms.rewind(self._hub.state)

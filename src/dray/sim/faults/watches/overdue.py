@@ -27,6 +27,7 @@ def find_overdue(life: HubLife, runs: Runs) -> list[str]:
         *_unconfirmed(life, runs),
         *_zombies(life, runs),
         *_untold_ports(life, runs),
+        *_rests(life),
     ]
 
 
@@ -125,7 +126,8 @@ def _waits(life: HubLife) -> Iterator[str]:
     """A job with a scheduling timeout does not wait beyond it, while nothing of it runs."""
     now_ms = life.world.now_ms
     for job in life.state.jobs.values():
-        if not job.timeout_ms or not job.waiting or job.live or job.state.final or job.barred:
+        begun = job.service and job.started_at_ms
+        if not job.timeout_ms or not job.waiting or job.live or job.state.final or job.barred or begun:
             life.waits_since.pop(job.id, None)
             continue
         began_ms, placed_ms = life.waits_since.get(job.id, (now_ms, job.waiting_since_ms))
@@ -134,6 +136,16 @@ def _waits(life: HubLife) -> Iterator[str]:
         life.waits_since[job.id] = (began_ms, job.waiting_since_ms)
         if now_ms - began_ms > job.timeout_ms + SHORT_SLACK_MS:
             yield f"job {job.id} waits since {now_ms - began_ms} ms, its scheduling timeout is {job.timeout_ms}"
+
+
+def _rests(life: HubLife) -> Iterator[str]:
+    """A replica that has rested is queued again."""
+    state, now_ms = life.state, life.clock().now_ms
+    for job_id in state.services:
+        for index in range(state.jobs[job_id].cursor):
+            task = state.tasks.get((job_id, index))
+            if task is not None and 0 < task.again_ms < now_ms - SHORT_SLACK_MS:
+                yield f"replica {job_id}/{index} has rested since {now_ms - task.again_ms} ms"
 
 
 def _drains(life: HubLife) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""Services: `serve`, and the commands under `service` with their views."""

@@ -1,0 +1,188 @@
+"""The commands `serve` and `service ls|show|scale|restart|stop|logs`. A service goes by its name, or by its id."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from dray.cli.asks.flags import job_options
+from dray.cli.asks.submission import SubmitCommand, prepare, send
+from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_session
+from dray.cli.base.outage import say
+from dray.cli.follow.commands import logs
+
+_HERE = "dray.cli.services.commands"
+
+
+@click.command("serve", cls=SubmitCommand)
+@job_options
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
+)
+@pass_session
+def serve(session: Session, words: tuple[str, ...], **flags: Any) -> None:
+    """Start a service: a command that goes on, and is started again whenever it ends. Prints its id.
+
+    \b
+      dray serve -J web --replicas 2 -- python -m http.server 8000
+      dray service show web
+      dray service stop web
+
+    It runs until `dray service stop`, in the slots that workers have for services (`--service-slots`).
+    """
+    if flags.get("type") == "batch":
+        raise click.UsageError("serve starts services: `dray submit` takes batch jobs")
+    submission = prepare(click.get_current_context(), words, {**flags, "type": "service"})
+    jobs = send(session.hub, submission, exists="refuse")
+    if session.json:
+        session.print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
+        return
+    for job in jobs:
+        print(job.get("id", ""))
+        if job.get("reason"):
+            say(f"it waits: {job['reason']}")
+
+
+@click.group(
+    "service",
+    cls=LazyGroup,
+    table={
+        "ls": (f"{_HERE}:service_ls", "List services."),
+        "show": (f"{_HERE}:service_show", "Show a service and each of its replicas."),
+        "scale": (f"{_HERE}:service_scale", "Give a service another number of replicas."),
+        "restart": (f"{_HERE}:service_restart", "Restart all replicas of a service, or one."),
+        "stop": (f"{_HERE}:service_stop", "Stop services."),
+        "logs": (f"{_HERE}:service_logs", "Print the output of a service, or of one replica."),
+        "endpoints": (f"{_HERE}:service_endpoints", "List where the ready replicas of a service answer."),
+    },
+    elsewhere={"list": "ls", "rm": "stop", "delete": "stop"},
+)
+def service() -> None:
+    """List and show services; scale, restart and stop them. `dray serve` starts one."""
+
+
+def _path(name: str, rest: str = "") -> str:
+    return f"/services/{quote(name, safe='')}{rest}"
+
+
+def _split(name: str) -> tuple[str, int | None]:
+    """A service, and the replica that `NAME/INDEX` names."""
+    service_name, slash, index = name.rpartition("/")
+    return (service_name, int(index)) if slash and index.isdigit() else (name, None)
+
+
+@click.command("ls", cls=HubCommand)
+@pass_session
+def service_ls(session: Session) -> None:
+    """List the services that run, the oldest first."""
+    answer = session.hub.get("/services")
+    if session.json:
+        session.print_json(answer)
+    elif not answer["services"]:
+        print("no services: start one with `dray serve -- COMMAND`", file=sys.stderr)
+    else:
+        from dray.cli.services.views import draw_services
+
+        print(draw_services(answer["services"]))
+
+
+@click.command("show", cls=HubCommand)
+@click.argument("name")
+@pass_session
+def service_show(session: Session, name: str) -> None:
+    """Show a service: each replica, how it is, and why one is not ready."""
+    _print_service(session, session.hub.get(_path(name)))
+
+
+def _print_service(session: Session, document: Mapping[str, Any]) -> None:
+    if session.json:
+        session.print_json(document)
+        return
+    from dray.cli.services.views import draw_service
+
+    print(draw_service(document))
+
+
+def _told(session: Session, document: Mapping[str, Any], words: str) -> None:
+    if session.json:
+        session.print_json(document)
+    else:
+        print(f"{document['name'] or document['id']}: {document.get('note') or words}")
+
+
+@click.command("scale", cls=HubCommand)
+@click.argument("name")
+@click.argument("replicas", type=click.IntRange(0))
+@pass_session
+def service_scale(session: Session, name: str, replicas: int) -> None:
+    """Give a service another number of replicas; of fewer, those with the highest index are stopped."""
+    document = session.hub.call("POST", _path(name, "/scale"), body={"replicas": replicas})
+    _told(
+        session, document, f"{replicas} replica{'' if replicas == 1 else 's'}, {document['ready']} ready now"
+    )
+
+
+@click.command("restart", cls=HubCommand)
+@click.argument("name", metavar="NAME[/INDEX]")
+@pass_session
+def service_restart(session: Session, name: str) -> None:
+    """Stop the replicas of a service, or one (NAME/INDEX), and start them again, at once and free of charge."""
+    service_name, index = _split(name)
+    document = session.hub.call("POST", _path(service_name, "/restart"), body={"replica": index})
+    _told(session, document, "restarting")
+
+
+@click.command("stop", cls=HubCommand)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--grace", "grace_s", type=click.FloatRange(0), metavar="SECONDS", help="Between TERM and KILL."
+)
+@pass_session
+def service_stop(session: Session, names: tuple[str, ...], grace_s: float | None) -> None:
+    """Stop services: every process of theirs ends."""
+    stopped = [
+        session.hub.call(
+            "POST", _path(name, "/stop"), body={"grace_s": grace_s} if grace_s is not None else {}
+        )
+        for name in names
+    ]
+    if session.json:
+        session.print_json(stopped[0] if len(stopped) == 1 else {"services": stopped})
+        return
+    for document in stopped:
+        _told(session, document, "stopped")
+
+
+@click.command("logs", cls=HubCommand)
+@click.argument("name", metavar="NAME[/INDEX]")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the service is stopped.")
+@click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@pass_session
+def service_logs(session: Session, name: str, **options: Any) -> int:
+    """Print the output of a service, each line under the index of its replica, or of one replica (NAME/INDEX)."""
+    service_name, index = _split(name)
+    job_id = session.hub.get(_path(service_name))["id"]
+    wanted = job_id if index is None else f"{job_id}/{index}"
+    asked = {"attempt": None, "stream": None, "failed": False, **options}
+    code: int = click.get_current_context().invoke(logs, job=wanted, **asked)
+    return code
+
+
+@click.command("endpoints", cls=HubCommand)
+@click.argument("name")
+@pass_session
+def service_endpoints(session: Session, name: str) -> None:
+    """List the ready replicas of a service: worker, address and ports."""
+    document = session.hub.get(_path(name, "/endpoints"))
+    if session.json:
+        session.print_json(document)
+    elif not document["endpoints"]:
+        print(f"no replica of {name} is ready: `dray service show {name}` tells why", file=sys.stderr)
+    else:
+        from dray.cli.services.views import draw_endpoints
+
+        print(draw_endpoints(document["endpoints"]))

@@ -1,0 +1,108 @@
+"""How services look to a person; reads documents of the API and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dray.cli.base.render import (
+    Column,
+    clean,
+    draw_pairs,
+    draw_table,
+    has_colour,
+    span_between,
+    terminal_width,
+)
+from dray.cli.jobs.job_views import tell_ready
+
+Document = Mapping[str, Any]
+SERVICE_COLUMNS = (
+    Column("ID"),
+    Column("NAME", least=6, cosy=16),
+    Column("READY", right=True),
+    Column("USER", least=5, drop=2, cosy=8),
+    Column("AGE", drop=1, right=True),
+    Column("COMMAND", least=10, drop=3, cosy=24),
+    Column("DETAIL", least=14, cosy=24),
+)
+REPLICA_COLUMNS = (
+    Column("REPLICA"),
+    Column("HEALTH"),
+    Column("WORKER", least=6, cosy=12),
+    Column("RUN", drop=1, right=True),
+    Column("ADDRESS", drop=2),
+    Column("RESTARTS", drop=3, right=True, dull="0"),
+    Column("DETAIL", least=14, cosy=24),
+)
+ENDPOINT_COLUMNS = (Column("REPLICA"), Column("WORKER"), Column("ADDRESS"), Column("PORTS"))
+
+
+def draw_services(services: Sequence[Document]) -> str:
+    """The table of `service ls`."""
+    rows = [
+        [
+            str(one["id"]),
+            str(one["name"] or "-"),
+            f"{one['ready']}/{one['replicas']}",
+            str(one["user"]),
+            span_between(one.get("submitted_at"), None) or "-",
+            clean(shlex.join(one["command"])),
+            clean(_detail(one)),
+        ]
+        for one in services
+    ]
+    return draw_table(SERVICE_COLUMNS, rows, terminal_width(), has_colour())
+
+
+def _detail(one: Document) -> str:
+    """What is wrong, where something is: that all are ready is said by the numbers."""
+    return str(one["summary"]).partition("; ")[2]
+
+
+def draw_service(document: Document) -> str:
+    """A service with its replicas."""
+    pairs = [
+        ("id", document["id"]),
+        ("name", document["name"] or "-"),
+        ("user", document["user"]),
+        ("command", clean(shlex.join(document["command"]))),
+        ("replicas", tell_ready(document)),
+    ]
+    rows = [
+        [
+            str(one["id"]),
+            str(one["health"]),
+            str(one["worker"] or "-"),
+            span_between(one.get("started_at"), None) or "-",
+            _place(one) or "-",
+            str(one["restarts"]),
+            clean(str(one["message"])),
+        ]
+        for one in document["replica_list"]
+    ]
+    table = draw_table(REPLICA_COLUMNS, rows, terminal_width(), has_colour()) if rows else ""
+    return "\n".join(filter(None, (draw_pairs(pairs), table)))
+
+
+def draw_endpoints(endpoints: Sequence[Document]) -> str:
+    """The table of `service endpoints`."""
+    rows = [
+        [
+            str(one["id"]),
+            str(one["worker"]),
+            str(one["address"] or "-"),
+            _ports(one) or "-",
+        ]
+        for one in endpoints
+    ]
+    return draw_table(ENDPOINT_COLUMNS, rows, terminal_width(), has_colour())
+
+
+def _place(one: Document) -> str:
+    return " ".join(filter(None, (str(one["address"] or ""), _ports(one))))
+
+
+def _ports(one: Document) -> str:
+    return " ".join(f"{name}={port}" for name, port in one["ports"].items())

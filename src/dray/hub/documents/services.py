@@ -1,0 +1,88 @@
+"""Services and their replicas as documents. Pure: state in, plain dicts out."""
+
+from __future__ import annotations
+
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.replicas import READY, ready_replicas, wanted
+from dray.core.model.records.records import Job
+from dray.core.model.specs.ports import name_ports
+from dray.core.model.specs.spec import unpack_spec
+from dray.core.scheduling.explain.services import LOOPING, Standing, replicas_of, tell_service
+from dray.hub.documents.records import Document, moment
+
+
+def standing_document(state: State, job: Job) -> Document | None:
+    """How a service stands, for its job's document; None of what is none, or has been stopped."""
+    if not job.service or job.state.final or job.id not in state.jobs:
+        return None
+    found = replicas_of(state, job)
+    return _count(job, found)
+
+
+def _count(job: Job, found: list[Standing]) -> Document:
+    return {
+        "replicas": wanted(job),
+        "ready": sum(1 for one in found if one.health == READY),
+        "crash_looping": sum(1 for one in found if one.health == LOOPING),
+    }
+
+
+def service_document(state: State, job: Job, whole: bool = True) -> Document:
+    """A service; `whole`: with each of its replicas."""
+    found = replicas_of(state, job)
+    document = {
+        "id": job.id,
+        "name": job.name,
+        "user": job.user,
+        "queue": job.queue,
+        "state": job.state.value,
+        "command": unpack_spec(job.spec).command,
+        "submitted_at": moment(job.submitted_at_ms),
+        "summary": tell_service(state, job),
+        **_count(job, found),
+    }
+    return document | {"replica_list": [_replica_document(state, job, one) for one in found] if whole else []}
+
+
+def _replica_document(state: State, job: Job, one: Standing) -> Document:
+    task, attempt = one.task, one.attempt
+    in_ms = max(0, task.again_ms - state.now_ms) if task is not None and task.again_ms else None
+    return {
+        "id": f"{job.id}/{one.replica}" if job.spelled(one.replica) >= 0 else job.id,
+        "index": one.replica,
+        "health": one.health,
+        "message": one.message,
+        "worker": attempt.worker if attempt is not None else "",
+        "attempt": attempt.no if attempt is not None else task.attempts if task is not None else 0,
+        "started_at": moment(attempt.started_at_ms) if attempt is not None else None,
+        "address": _address(state, attempt.worker, attempt.address) if attempt is not None else "",
+        "ports": name_ports(unpack_spec(job.spec).ports, attempt.ports) if attempt is not None else {},
+        "restarts": task.restarts if task is not None else 0,
+        "next_try_in_s": None if in_ms is None else in_ms / 1000,
+        "last_exit_code": task.exit_code if task is not None else None,
+        "last_error": task.error if task is not None else "",
+    }
+
+
+def endpoints_document(state: State, job: Job) -> Document:
+    """Where a service may be asked now: its ready replicas, and nobody who starts, stops or is silent."""
+    return {
+        "service": job.name or job.id,
+        "id": job.id,
+        "endpoints": [
+            {
+                "id": state.spell(attempt),
+                "index": attempt.index,
+                "worker": attempt.worker,
+                "attempt": attempt.uid,
+                "address": _address(state, attempt.worker, attempt.address),
+                "ports": name_ports(unpack_spec(job.spec).ports, attempt.ports),
+            }
+            for attempt in ready_replicas(state, job)
+        ],
+    }
+
+
+def _address(state: State, worker: str, said: str) -> str:
+    """Where an attempt listens: as it said itself, else where its worker is."""
+    return said or (state.workers[worker].address if worker in state.workers else "")

@@ -1,0 +1,38 @@
+"""Operations on services: to list and show them, to find where they answer, and to scale, restart and stop them."""
+
+from __future__ import annotations
+
+from dray.errors import Conflict, NoSpace
+from dray.hub.access.caller import Caller
+from dray.hub.answers.service import Document
+from dray.hub.operations import asks
+from dray.hub.operations.operation import READ, SUBMIT, Desk, Operation, Services
+from dray.wire.messages import client as wire
+from dray.wire.schemas import services as shapes
+
+
+def _of(desk: Desk) -> Services:
+    assert desk.services is not None  # every front that names these operations has them
+    return desk.services
+
+
+async def _stop(desk: Desk, caller: Caller, ask: asks.StopService) -> Document:
+    return await _of(desk).stop(caller, ask.name, ask.grace_s)
+
+
+SERVICES = (
+    Operation("list_services", "List the services that run", READ, asks.Nothing, shapes.ServiceList,
+              lambda desk, caller, ask: _of(desk).list(caller), weight=2),
+    Operation("show_service", "Show a service and its replicas", READ, asks.NamedService, shapes.ServiceDocument,
+              lambda desk, caller, ask: _of(desk).show(caller, ask.name)),
+    Operation("list_endpoints", "List where the ready replicas of a service answer", READ, wire.Endpoints,
+              shapes.EndpointList, lambda desk, caller, ask: _of(desk).endpoints(caller, ask.name), errors=(Conflict,)),
+    Operation("scale_service", "Give a service another number of replicas", SUBMIT, wire.Scale,
+              shapes.ServiceDocument, lambda desk, caller, ask: _of(desk).scale(caller, ask.name, ask.replicas),
+              repeat="same", errors=(Conflict, NoSpace)),
+    Operation("restart_service", "Restart the replicas of a service, or one", SUBMIT, asks.RestartService,
+              shapes.ServiceDocument, lambda desk, caller, ask: _of(desk).restart(caller, ask.name, ask.replica),
+              repeat="anew", errors=(Conflict,)),
+    Operation("stop_service", "Stop a service", SUBMIT, asks.StopService, shapes.StoppedService, _stop,
+              repeat="same", errors=(Conflict,)),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""What is answered about services, and the changes that are made of them. A restart is a requeue, a stop a cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dray.core.lifecycle.state.state import State
+from dray.core.model.records.records import Job
+from dray.errors import NotFound
+from dray.hub.access.caller import Caller
+from dray.hub.answers.answers import Answers
+from dray.hub.documents.records import Document
+from dray.hub.documents.services import endpoints_document, service_document
+from dray.hub.engine.engine import Engine
+from dray.hub.serving import decisions
+from dray.hub.serving.finding import find_service, living_services
+
+
+class ServiceAnswers:
+    """One hub's."""
+
+    def __init__(self, answers: Answers, engine: Engine) -> None:
+        self._answers, self._engine = answers, engine
+
+    async def list(self, caller: Caller) -> Document:
+        def look(state: State) -> Document:
+            return {
+                "services": [service_document(state, job, False) for job in living_services(state, caller)]
+            }
+
+        return await self._engine.ask(look)
+
+    async def show(self, caller: Caller, name: str) -> Document:
+        return await self._look(caller, name, service_document)
+
+    async def endpoints(self, caller: Caller, name: str) -> Document:
+        return await self._look(caller, name, endpoints_document)
+
+    async def _look(self, caller: Caller, name: str, draw: Callable[[State, Job], Document]) -> Document:
+        return await self._engine.ask(lambda state: draw(state, find_service(state, caller, name)))
+
+    async def scale(self, caller: Caller, name: str, replicas: int) -> Document:
+        def finish(state: State, job: Job, note: str) -> Document:
+            return service_document(state, job) | {"note": note}
+
+        low_space = self._answers.sources.low_space
+        decide = decisions.scale(caller, name, replicas, low_space, finish)
+        answer: Document = await self._engine.change(decide, 1, caller.user, (name, replicas), "scale")
+        return answer
+
+    async def restart(self, caller: Caller, name: str, replica: int | None) -> Document:
+        job = await self._find(caller, name)
+        note = (await self._answers.requeue(caller, job.id, replica)).get("note", "")
+        return await self._told(caller, job, note)
+
+    async def stop(self, caller: Caller, name: str, grace_s: float | None) -> Document:
+        job = await self._find(caller, name)
+        document = await self._answers.cancel(caller, job.id, None, grace_s)
+        return {"id": job.id, "name": job.name, "state": document["state"], "note": document.get("note", "")}
+
+    async def _find(self, caller: Caller, name: str) -> Job:
+        return await self._engine.ask(lambda state: find_service(state, caller, name))
+
+    async def _told(self, caller: Caller, job: Job, note: str) -> Document:
+        def look(state: State) -> Document:
+            known = state.jobs.get(job.id)
+            if known is None or known.state.final:
+                raise NotFound(f"service {job.name or job.id!r} was stopped meanwhile")
+            return service_document(state, known) | {"note": note}
+
+        return await self._engine.ask(look)

@@ -1,0 +1,121 @@
+"""Deliberate bugs around services: replicas that do not go on, rest wrongly, or are taken for well."""
+
+from __future__ import annotations
+
+from dray.sim.faults.mutants.mutants import Edit, Mutant
+
+_REPLICAS = "dray.core.lifecycle.tasks.replicas:"
+_HEALTH = "dray.core.lifecycle.tasks.health:"
+
+
+def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
+    return Mutant(name, sentence, (Edit(where, old, new),))
+
+
+SERVICES = (
+    _one(
+        "replica-ends",
+        "A replica that exits well has ended for good.",
+        "dray.core.lifecycle.tasks.results:conclude",
+        "if job.service:",
+        "if job.service and attempt.phase is not Phase.SUCCEEDED:",
+    ),
+    _one(
+        "rest-not-doubled",
+        "A replica that keeps ending is tried again every second.",
+        _REPLICAS + "_rest",
+        "rules.restart_ms << min(task.restarts, 20)",
+        "rules.restart_ms",
+    ),
+    Mutant(
+        "rest-cut-short",
+        "A replica that has ended is queued again at once.",
+        (
+            Edit(_REPLICAS + "_rest", "state.set_timer(task.again_ms,", "state.set_timer(clock.now_ms,"),
+            Edit(
+                "dray.core.lifecycle.timers:_replica",
+                "0 < task.again_ms <= clock.now_ms",
+                "task.again_ms > 0",
+            ),
+        ),
+    ),
+    _one(
+        "rest-forgotten",
+        "A hub that was started anew forgets which replicas rest.",
+        _REPLICAS + "arm_rests",
+        "if job.resting:",
+        "if job.resting and not state.started_ms:",
+    ),
+    _one(
+        "crash-loop-unsaid",
+        "A replica that keeps ending is not said to.",
+        _REPLICAS + "_rest",
+        "task.looping = True",
+        "pass",
+    ),
+    _one(
+        "scaled-from-below",
+        "Of fewer replicas those with the lowest index go.",
+        "dray.core.lifecycle.happenings.edits:scaled",
+        "cancels.end_replica(state, job, index, why, clock)",
+        "cancels.end_replica(state, job, job.total - 1 - index, why, clock)",
+    ),
+    _one(
+        "lost-replica-charged",
+        "A replica that comes back from a silent worker is let off a loss that it was never charged.",
+        "dray.core.lifecycle.tasks.jobs:adopt",
+        "if attempt.started and not job.service:",
+        "if attempt.started:",
+    ),
+    Mutant(
+        "health-of-anothers-replica",
+        "A worker may say of another's replica that it is well.",
+        (
+            Edit(
+                "dray.hub.workers.inbound:_health",
+                'find(state, worker, job_id, index, body.attempt or "")',
+                'state.attempts.get(body.attempt or "")',
+            ),
+            Edit(
+                _HEALTH + "health_changed",
+                "find(state, event.worker, event.job_id, event.index, event.uid)",
+                "state.attempts.get(event.uid)",
+            ),
+        ),
+    ),
+    _one(
+        "stopping-replica-listed",
+        "A replica that was asked to stop is still sent requests.",
+        _REPLICAS + "health_of",
+        "if attempt.cancel or attempt.phase is Phase.STOPPING:",
+        "if attempt.phase is Phase.REVOKED:",
+    ),
+    _one(
+        "unchecked-replica-ready",
+        "A replica with checks counts as ready before they have said so.",
+        _REPLICAS + "health_of",
+        "unpack_spec(job.spec).health_check is not None",
+        "unpack_spec(job.spec).health_check is None",
+    ),
+    _one(
+        "not-live-ignored",
+        "A replica that does not live by its checks goes on.",
+        _HEALTH + "health_changed",
+        "if gives_up or not event.live:",
+        "if gives_up:",
+    ),
+    _one(
+        "third-time-ignored",
+        "A worker that knows no more may say for ever that a replica is not well.",
+        _HEALTH + "health_changed",
+        "attempt.ills >= state.rules.most_ills",
+        "attempt.ills > 100 * state.rules.most_ills",
+    ),
+    _one(
+        "stop-spares-resting",
+        "A service that is stopped keeps its replicas that rest.",
+        "dray.core.lifecycle.happenings.cancels:cancelled",
+        "if job.gang or job.service else live",
+        "if job.gang else live",
+    ),
+)

@@ -1,0 +1,141 @@
+"""The people who keep services: they start some, scale and restart them, and stop every one of them in the end.
+
+Only in a share of the worlds, and by a generator of their own: the others stay as they were. Machines say now and then
+how what they run is; now and then one says it of what another runs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from dray.errors import Conflict, NoSpace, NotFound
+from dray.sim.faults.nodes.foreign import ForeignNode
+from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.runs import Execution, Runs
+from dray.sim.faults.nodes.worker import WorkerNode
+from dray.sim.faults.people.clients import PATIENCE_MS, Clients
+from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.world.pending import Pending
+from dray.sim.faults.world.world import World
+
+# Which worlds is of no account: these leave those alone that are kept because they show rare bugs.
+SERVICE_WORLDS = (0.133, 0.284)
+CHECK_EVERY_MS, STOP_EVERY_MS, LINGER_MS = 2500, 3000, 12_000
+Machine = WorkerNode | ForeignNode
+
+
+class Keepers:
+    """Draws the services of a world, and what is done to them."""
+
+    def __init__(self, world: World, hub: HubNode, checker: Checker, clients: Clients, runs: Runs) -> None:
+        self._world, self._hub, self._checker, self._clients, self._runs = world, hub, checker, clients, runs
+        self._rng = random.Random(f"services of {world.seed}")  # a simulation's chance, no secret
+        self.machines: Sequence[Machine] = ()
+        chance = random.Random(f"services 19013 of {world.seed}").random()  # no secret either
+        low, high = SERVICE_WORLDS
+        self.unanswered = self._rng.choice([1, 1, 2]) if low < chance < high else 0
+        self._answered: set[str] = set()
+        self._calm_ms = -1
+        if self.unanswered:
+            for number in range(self.unanswered):
+                when = self._rng.randint(0, world.size.span_ms // 3)
+                world.at(when, self._submit, f"service-{number}", self._draw(number))
+            world.at(CHECK_EVERY_MS, self._check)
+            world.at(STOP_EVERY_MS, self._stop_all)
+
+    def _draw(self, number: int) -> dict[str, Any]:
+        rng = self._rng
+        spec: dict[str, Any] = {
+            "name": f"serve-{number}",
+            "type": "service",
+            "command": ["serve"],
+            "replicas": rng.choice([1, 1, 2, 3]),
+            "slot_pool": rng.choice(["service", "batch", "batch"]),
+            "cpu_milli": rng.choice([0, 500, 1000]),
+        }
+        if rng.random() < 0.6:
+            spec["health_check"] = {"readiness": "/"}
+        if rng.random() < 0.2:
+            spec["overlap"] = "fenced"
+        return spec
+
+    def _submit(self, key: str, spec: dict[str, Any]) -> None:
+        if key in self._answered:
+            return
+        self._clients.site.dress(key, spec)
+        if self._hub.up:
+            self._hub.now.submit(
+                [dict(spec)], key, Pending(lambda got, fault: self._heard(key, spec, got, fault))
+            )
+        self._world.at(PATIENCE_MS, self._submit, key, spec)
+
+    def _heard(self, key: str, spec: dict[str, Any], got: Any, fault: BaseException | None) -> None:
+        if key in self._answered or isinstance(fault, NoSpace):
+            return
+        if fault is not None:
+            self._world.fail(f"the service under {key} was refused: {fault}")
+        self._answered.add(key)
+        self.unanswered -= 1
+        (job_id,) = got[0]
+        self._checker.account.acknowledged[job_id] = None
+        self._world.counts["service"] += 1
+        rng = self._rng
+        if rng.random() < 0.5:
+            self._clients.steer(job_id, spec)
+        for _ in range(rng.choice([0, 1, 2, 3])):
+            self._world.at(rng.randint(0, 90_000), self._scale, job_id, rng.randint(0, 3))
+
+    def _scale(self, job_id: str, replicas: int) -> None:
+        if self._hub.up and self._world.faulty:
+            self._world.counts["service scaled"] += 1
+            self._hub.now.scale(job_id, replicas, Pending(self._accept))
+
+    def _accept(self, got: Any, fault: BaseException | None) -> None:
+        if fault is not None and not isinstance(fault, (Conflict, NoSpace, NotFound)):
+            self._world.fail(f"a change of a service was answered with {fault!r}")
+
+    def _stop_all(self) -> None:
+        """A while after the faults have stopped nobody needs a service any more, nor one from a backup."""
+        if not self._world.faulty and self._calm_ms < 0:
+            self._calm_ms = self._world.now_ms
+        if self._hub.up and self._calm_ms >= 0 and self._world.now_ms - self._calm_ms > LINGER_MS:
+            for job_id in list(self._hub.state.services):
+                if not self._hub.state.jobs[job_id].state.final:
+                    self._checker.cancel_asked[job_id] = None
+                    self._hub.now.cancel(job_id, None, Pending(lambda did, fault: None))
+        self._world.at(STOP_EVERY_MS, self._stop_all)
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """What runs of services is looked at by its machine, and some of it by another that has no say."""
+        for node in self.machines:
+            for run in list(self._runs.going.get(node.machine_name, ())):
+                if self._is_service(run):
+                    self._say(node, run)
+        self._world.at(CHECK_EVERY_MS, self._check)
+
+    def _is_service(self, run: Execution) -> bool:
+        return self._hub.up and run.job_id in self._hub.state.services
+
+    def _say(self, node: Machine, run: Execution) -> None:
+        draw = self._rng.random()
+        if draw < 0.3:
+            return
+        healthy, own = draw > 0.5, draw < 0.95
+        said: dict[str, Any] = {"task_id": run.task_id, "healthy": healthy, "message": "looked"}
+        if run.names_attempt:
+            said["attempt"] = run.uid
+        speaker = node if own else self._rng.choice(self.machines)
+        if isinstance(speaker, WorkerNode) and draw < 0.33:
+            said["live"] = False
+        if speaker.connection is None:
+            return
+        if speaker.name == run.worker and healthy:
+            self._checker.services.said_well.update(
+                {(run.worker, run.uid): None, (run.worker, run.task_id): None}
+            )
+        self._world.counts["health said"] += 1
+        speaker.connection.send_up({"type": "service_health", "payload": said})

@@ -1,0 +1,106 @@
+"""Documents of the HTTP API about services."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from dray.core.model.specs.spec import MAX_REPLICAS
+from dray.wire.schemas.jobs import State, Time
+
+
+class ReplicaDocument(msgspec.Struct):
+    """One replica of a service."""
+
+    id: Annotated[
+        str, Meta(description="of its task: the replica of a service that began with one has the job's")
+    ]
+    index: int
+    health: Annotated[
+        str,
+        Meta(
+            description="queued, starting, ready, unhealthy, stopping, silent (its worker), restarting or crash_looping"
+        ),
+    ]
+    message: str
+    worker: str = ""
+    attempt: int = 0
+    started_at: Time | None = None
+    address: str = ""
+    ports: dict[str, int] = {}
+    restarts: Annotated[int, Meta(description="ends since it was last ready for ten minutes")] = 0
+    next_try_in_s: float | None = None
+    last_exit_code: int | None = None
+    last_error: str = ""
+
+
+class ServiceDocument(msgspec.Struct):
+    """A service that runs: how many replicas it is to have, how many are ready, and each of them."""
+
+    id: str
+    name: str
+    user: str
+    queue: str
+    state: State
+    command: list[str]
+    replicas: int
+    ready: int
+    crash_looping: int
+    summary: Annotated[str, Meta(description="one line: how many are ready, and why the others are not")]
+    submitted_at: Time | None = None
+    replica_list: Annotated[list[ReplicaDocument], Meta(description="empty in lists")] = []
+    note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
+
+
+class ServiceList(msgspec.Struct):
+    """Services, the oldest first."""
+
+    services: list[ServiceDocument]
+
+
+class Endpoint(msgspec.Struct):
+    """Where one ready replica answers."""
+
+    id: str
+    index: int
+    worker: str
+    attempt: str
+    address: str
+    ports: Annotated[dict[str, int], Meta(description="by the names that the service gave them")] = {}
+
+
+class EndpointList(msgspec.Struct):
+    """The ready replicas of a service, by index."""
+
+    service: str
+    id: str
+    endpoints: list[Endpoint]
+
+
+class StoppedService(msgspec.Struct):
+    """A service that was stopped: its processes get the grace that it has, or was given."""
+
+    id: str
+    name: str
+    state: State
+    note: str = ""
+
+
+class ScaleRequest(msgspec.Struct):
+    """How many replicas there shall be."""
+
+    replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)]
+
+
+class RestartRequest(msgspec.Struct):
+    """Which replica, by its index; all by default."""
+
+    replica: Annotated[int, Meta(ge=0, le=10**9, description="index of one replica")] | None = None
+
+
+class StopRequest(msgspec.Struct):
+    """How long processes have after TERM; what the tier gives by default."""
+
+    grace_s: Annotated[float, Meta(ge=0, le=86400, description="between TERM and KILL")] | None = None
