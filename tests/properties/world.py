@@ -33,6 +33,8 @@ from dray.core.lifecycle.state.events import (
     PlanDecided,
     PolicyChanged,
     ResumeAsked,
+    TemplateAdded,
+    TemplateRemoved,
     WorkerChanged,
     WorkerDrained,
     WorkerForgotten,
@@ -209,9 +211,14 @@ class World(Cluster):
             self.submit(f"j{self.submitted}", user=("ann", "bob")[user % 2], **spec)
 
     def change_policy(self, number: int, often: int) -> None:
-        """A new policy comes into force, now and then."""
+        """A new policy comes into force, now and then, and a template comes or goes."""
         if often % 4 == 0:
             self.turn(PolicyChanged(pack_policy(POLICIES[number % len(POLICIES)]), "test"))
+            name = f"t{number % 3}"
+            known = ("template", name) in self.state.ledger
+            self.turn(
+                TemplateRemoved(name, "ann") if known and number % 2 else TemplateAdded(name, "", b"\x80")
+            )
 
     def cancel_one(self, job: int, index: int) -> None:
         self.cancel(f"j{max(1, self.submitted - job % 8)}", index % 8 if index % 3 else -1)
