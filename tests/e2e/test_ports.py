@@ -6,9 +6,12 @@ import os
 import random
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
+import pytest
 from tests.e2e.cluster import Cluster, wait_dead, wait_for
 
 SERVE = "echo $DRAY_PORT $DRAY_PORT_HTTP $DRAY_PORT_GRPC_WEB; exec sleep 600"
@@ -38,6 +41,11 @@ def find_span(count: int) -> int:
 
 def ports_of(cluster: Cluster, job_id: str) -> dict[str, int]:
     return dict(cluster.call("GET", f"/jobs/{job_id}").json["attempts"][-1]["ports"])
+
+
+def find_end(cluster: Cluster, job_id: str) -> Any:
+    attempt = cluster.job(job_id)["attempts"][0]
+    return attempt if attempt["ended_at"] else None
 
 
 def test_leases_outlive_an_agent_and_end_with_their_task(make_cluster: Callable[..., Cluster]) -> None:
@@ -111,3 +119,70 @@ def test_a_fixed_port_is_part_of_matching(make_cluster: Callable[..., Cluster]) 
     assert [(holder["task_id"], holder["what"]) for holder in why["holders"]] == [(one, f"port {port}")]
     cluster.call("POST", f"/jobs/{one}/cancel", {})
     cluster.wait_running(two)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_port_that_was_stolen_is_no_fault_of_the_task(
+    make_cluster: Callable[..., Cluster], checked: bool
+) -> None:
+    """Somebody listens before the task does: its check finds out, or its failure does."""
+    cluster = make_cluster()
+    cluster.start_hub()
+    first = find_span(1)
+    cluster.start_agent("w1", 4, "", "--ports", f"{first}-{first}")
+    go = cluster.folder / "go"
+    start = f"until test -e {go}; do sleep 0.05; done; exec {sys.executable} -m http.server $DRAY_PORT"
+    health = {"tcp": True} if checked else None
+    job = cluster.submit("sh", "-c", start, ports=["http"], health_check=health)
+    cluster.wait_running(job)
+    with listening(first):
+        if not checked:
+            go.touch()
+        lost = wait_for(lambda: find_end(cluster, job), "its attempt has ended")
+        assert lost["exit_class"] == "lost"
+        assert "another program" in lost["error"]
+    go.touch()
+    wait_for(lambda: cluster.job(job)["attempts"][-1]["phase"] == "running", "it is tried again")
+    assert cluster.job(job)["attempts"][-1]["no"] > 1
+
+
+def test_checks_go_on_beside_a_task_after_the_death_of_its_agent(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster()
+    cluster.start_hub()
+    agent = cluster.start_agent("w1", 4, "")
+    seen = cluster.folder / "seen"
+    check = {
+        "command": ["sh", "-c", f"echo $DRAY_JOB_ID $DRAY_PORT >> {seen}"],
+        "interval_s": 0.2,
+        "timeout_s": 60,
+    }
+    job = cluster.submit("sleep", "600", ports=["http"], health_check=check)
+    cluster.wait_running(job)
+    (port,) = ports_of(cluster, job).values()
+    wait_for(lambda: seen.exists() and seen.read_text().startswith(f"{job} {port}\n"), "its check has run")
+    agent.kill()
+    seen.unlink()
+    cluster.start_agent("w1", 4, "")
+    wait_for(lambda: seen.exists() and f"{job} {port}\n" in seen.read_text(), "the next agent checks it too")
+
+
+def test_what_a_check_says_decides_who_is_ready(make_cluster: Callable[..., Cluster]) -> None:
+    """A liveness check that fails has the hub start the service anew."""
+    cluster = make_cluster()
+    cluster.start_hub()
+    cluster.start_agent("w1", 4, "", "--service-slots", "2")
+    ill = cluster.folder / "ill"
+    check = {"command": ["sh", "-c", f"test ! -e {ill}"], "interval_s": 0.2, "timeout_s": 60}
+    job = cluster.submit("sleep", "600", type="service", ports=["http"], health_check=check)
+
+    def endpoints() -> list[Any]:
+        return list(cluster.call("GET", f"/services/{job}/endpoints").json["endpoints"])
+
+    wait_for(endpoints, "it is ready")
+    ill.touch()
+    wait_for(lambda: not endpoints(), "it is not ready any more")
+    wait_for(lambda: find_end(cluster, job), "it was stopped")
+    ill.unlink()
+    wait_for(endpoints, "the next one is ready")

@@ -113,6 +113,7 @@ async def _serve(config: AgentConfig, held: Hold, told: asyncio.Event) -> None:
         asyncio.create_task(driver.beat()),
         asyncio.create_task(driver.resend()),
         asyncio.create_task(driver.ship()),
+        asyncio.create_task(driver.checking.run()),
         asyncio.create_task(_keep_detecting(config, machine)),
         asyncio.create_task(_watch_home(config, held)),
     ]

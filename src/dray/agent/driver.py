@@ -46,7 +46,9 @@ from dray.agent.supervisor.records.owned_files import Place
 from dray.agent.tasks.accounts import Account, Accounts
 from dray.agent.tasks.addresses import find_address, is_free
 from dray.agent.tasks.aside import do_aside
+from dray.agent.tasks.checking import Checking
 from dray.agent.tasks.environment import build_environment, build_task
+from dray.agent.tasks.listeners import find_taken
 from dray.agent.tasks.session_home import SessionHome
 from dray.agent.tasks.sessions import TaskSessions
 from dray.agent.tasks.shipping import Shipper, read_last
@@ -100,6 +102,7 @@ class Driver:
         self._looked = 0.0
         self._trials: set[asyncio.Task[None]] = set()
         self._told_reason = ""
+        self.checking = Checking(machine.health, self.carry_out, lambda: machine.address)
         self.link.pull_from(self._pull)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -227,6 +230,9 @@ class Driver:
                 if attempt is not None and attempt.devices:
                     said = "\n".join([said, *self.cards.testify(attempt.devices, attempt.started_at, said)])
                 item["last"] = said
+                if attempt is not None and not attempt.stopping and (port := find_taken(attempt.ports)):
+                    item["exit_class"] = "lost"
+                    item["error"] = f"another program has taken its port {port} ({item.get('error')})"
 
     async def _reattach(self) -> None:
         delay_s = REATTACH_S
@@ -395,6 +401,8 @@ class Driver:
                 self._closing = asyncio.ensure_future(self.link.close(4400, effect.reason))
         if self._machine.calls.results.waiting:
             self.link.wake()
+        if self._machine.health.fresh:
+            self.checking.wake()
         if self._tick is None and self._machine.busy:
             quiet = self._machine.calls.is_quiet(_now_ms())
             delay_s = QUIET_TICK_S if quiet else TICK_S
@@ -455,7 +463,7 @@ class Driver:
                 self._growing = True
                 loop.call_later(YOUNG_S, self._grow_up)
             return
-        if message.type == "job_progress":
+        if message.type in ("job_progress", "service_health"):
             # Or the hub would hear of it before it hears of the start.
             for first in self._young.pop(uid, (0.0, []))[1]:
                 self._push_first(first)

@@ -9,7 +9,7 @@ import msgspec
 
 from dray.agent.decide.calls.lanes import Stopping
 from dray.agent.decide.words import Said
-from dray.core.model.specs.spec import JobSpec
+from dray.core.model.specs.spec import HealthCheck, JobSpec
 from dray.wire.messages.hub import Ack, GangPlace, Peer
 
 PROBE_PREFIX = "probe-"
@@ -21,7 +21,8 @@ class Running(msgspec.Struct, kw_only=True):
 
     `gang`: it is a member of one, which is accepted when the supervisor holds it ready and started by `job_go`.
     `start_by_ms`: from then on the supervisor starts it no more; 0 where only the supervisor's own word counts.
-    `behind`: it waits for the place of that attempt, and holds none itself until it has started.
+    `behind`: it waits for the place of that attempt, and holds none itself until it has started. `health`: how it is
+    checked; `named`: its ports as the job names them.
     """
 
     uid: str
@@ -41,6 +42,8 @@ class Running(msgspec.Struct, kw_only=True):
     stopping: Stopping | None = None
     start_by_ms: int = 0
     behind: str = ""
+    health: HealthCheck | None = None
+    named: list[str] = []
 
     @property
     def waits(self) -> bool:
@@ -50,6 +53,9 @@ class Running(msgspec.Struct, kw_only=True):
     def read_meta(self, meta: dict[str, Any]) -> None:
         """Take over what the supervisor kept of it: its ports, and of a member its place."""
         self.ports = list(meta.get("ports") or ())
+        self.named = list(meta.get("named") or ())
+        if (health := meta.get("health")) is not None:
+            self.health = msgspec.convert(health, HealthCheck)
         if (kept := meta.get("gang")) is not None:
             self.gang = GangPlace(kept["generation"], kept["rank"], kept["size"])
             # Earlier versions kept them here.

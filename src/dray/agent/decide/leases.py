@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dray.agent.decide.attempts import Running
 from dray.agent.decide.effects import Launch
+from dray.core.model.specs.health import port_names
 from dray.core.model.specs.ports import PortAsk, port_variables, read_port
 
 # Where the members of a gang meet: the last of their ports, after those that the job has named.
@@ -66,11 +67,14 @@ class Leases:
 
 def wanted(launch: Launch) -> list[PortAsk]:
     """The ports that a launch asks for, in order."""
-    asks = [read_port(text) for text in launch.spec.ports]
+    spec = launch.spec
+    asks = [read_port(text) for text in spec.ports] or [
+        PortAsk(name) for name in port_names((), spec.health_check)
+    ]
     return asks if launch.gang is None else [*asks, MEETING]
 
 
 def variables_of(launch: Launch, ports: Sequence[int]) -> dict[str, str]:
     """What a task finds in its environment of the ports that it has named."""
-    names = [read_port(text).name for text in launch.spec.ports]
+    names = port_names(launch.spec.ports, launch.spec.health_check)
     return port_variables(names, ports[: len(names)])

@@ -122,6 +122,7 @@ class Machine(TaskTalk):
         for uid in asked & before.keys():
             self.running.setdefault(uid, before[uid])
         self.readiness.attached(now_ms)
+        self.health.attached(self.running)
         runners = [item for item in state["attempts"] if is_runner(item["uid"])]
         tried = [item["uid"] for item in state["attempts"] if is_probe(item["uid"])]
         forgotten: list[Effect] = [Supervise({"op": "acked", "uids": tried})] if tried else []
@@ -206,6 +207,7 @@ class Machine(TaskTalk):
         attempt.phase, attempt.pid, attempt.started_at = "running", item["pid"], item["started_at"]
         devices = list(attempt.devices)
         payload = {"task_id": attempt.task_id, "attempt": attempt.uid, "pid": attempt.pid, "devices": devices}
+        self.health.begin(attempt)
         return [*first, Tell("job_started", payload), *self._able()]
 
     def _exited(self, item: dict[str, Any], now_ms: int) -> list[Effect]:
@@ -220,6 +222,7 @@ class Machine(TaskTalk):
         if attempt is None or attempt.phase == "exited":
             return []
         attempt.phase = "exited"
+        self.health.end(attempt.uid)
         self.yields.ended(attempt.uid)
         attempt.result = self._result_of(attempt, item)
         # A hub restored from a backup refuses the output of what it does not know.
@@ -427,6 +430,7 @@ class Machine(TaskTalk):
             self.registered = True
             effects += [
                 *self.yields.repeat_all(now_ms),
+                *self.health.repeat(),
                 self._ready("registered"),
                 *self.calls.registered(now_ms),
             ]
@@ -453,7 +457,7 @@ class Machine(TaskTalk):
             return [Tell("job_result", never_started(spec.id, uid, UNHEARD))]
         pool = spec.slot_pool or spec.type
         attempt = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
-        attempt.behind = message.behind
+        attempt.behind, attempt.health, attempt.named = message.behind, spec.health_check, spec.ports
         start_by_ms = now_ms + self.readiness.within_ms + round(1000 * message.behind_s)
         # Of one that must not run twice the supervisor's own word is waited for, and the hub's timers.
         attempt.start_by_ms = 0 if is_careful(spec) else start_by_ms

@@ -12,6 +12,7 @@ from dray.agent.decide.attempts import Running
 from dray.agent.decide.calls.calls import Calls
 from dray.agent.decide.calls.lanes import Lane
 from dray.agent.decide.effects import Effect, Supervise, Tell
+from dray.agent.decide.health import Health
 from dray.agent.decide.words import Words
 
 # Half of what a hub reads of one worker: what is said on the way out comes on top.
@@ -26,6 +27,7 @@ class TaskTalk:
         self.calls = calls
         self.yields = calls.yields
         self.registered = False
+        self.health = Health()
         self._told, self._told_since_ms = 0, 0
 
     def greeted(self, uid: str, now_ms: int) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dray.agent.decide.attempts import is_careful
 from dray.agent.decide.effects import Launch
 from dray.agent.detect import mask_name
@@ -66,6 +68,10 @@ def build_task(launch: Launch, environment: dict[str, str], work: str, task_user
     meta: dict[str, Any] = {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)}
     if launch.behind:
         meta["behind"] = launch.behind
+    if spec.ports:
+        meta["named"] = list(spec.ports)
+    if spec.health_check is not None:
+        meta["health"] = msgspec.to_builtins(spec.health_check)
     return {
         "uid": launch.uid,
         "task_id": spec.id,

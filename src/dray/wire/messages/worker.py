@@ -249,7 +249,10 @@ class JobLog(msgspec.Struct):
 
 
 class ServiceHealth(msgspec.Struct):
-    """What a service's own checks say."""
+    """What a service's own checks say: `healthy` is ready; `live` false, that it will not be again by itself.
+
+    A worker that says nothing of `live` leaves it to the hub what follows.
+    """
 
     task_id: IdText
     healthy: bool

@@ -177,6 +177,9 @@ def judge_stopped(reason: str, code: int, number: int, limit_s: float | None) ->
     if reason == "lease":
         text = "stopped: the hub was out of reach for longer than its lease, and overlap is fenced"
         return make_result("failed", code, number, "lost", text)
+    if reason == "port":
+        text = "stopped: another program listens on the port that it was given"
+        return make_result("failed", code, number, "lost", text)
     if reason == "preempted":
         return make_result("preempted", code, number, "cancelled", "stopped to make room for other work")
     return make_result("killed", code, number, "cancelled", f"cancelled ({reason})")

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_GRACE_S = 30.0
 EPILOG_LIMIT_S = 60.0
-REASONS = ("user", "preempted", "revoked", "time_limit", "superseded", "gang", "lease", "requeued")
+REASONS = (
+    "user",
+    "preempted",
+    "revoked",
+    "time_limit",
+    "superseded",
+    "gang",
+    "lease",
+    "requeued",
+    "port",
+    "unhealthy",
+)
 
 
 class TaskSpec:

@@ -17,6 +17,7 @@ from dray.core.model.capability import BACKENDS
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
 from dray.core.model.specs.dependency import MAX_NEEDS, need_problem, read_need
+from dray.core.model.specs.health import complete_health, service_problems
 from dray.core.model.specs.notifying import events_problem, targets_problem
 from dray.core.model.specs.ports import ports_problem
 from dray.core.model.specs.spec import (
@@ -35,7 +36,6 @@ from dray.core.model.specs.spec import (
     TIERS,
     ArraySpec,
     DeviceAsk,
-    HealthCheck,
     JobSpec,
     Rendered,
     Retries,
@@ -283,10 +283,31 @@ _DEVICE: dict[str, Check] = {
     "variant": _text(128),
     "count": _number(0, 1024, whole=True),
 }
+_PROBE: dict[str, Check] = {
+    "http": _text(2048),
+    "tcp": _flag,
+    "command": _program,
+    "port": _text(32),
+    "interval_s": _number(0.1, 86400, whole=False),
+    "timeout_s": _number(0.1, 600, whole=False),
+    "threshold": _number(1, 1000, whole=True),
+    "start_period_s": _number(0, 86400, whole=False),
+}
+
+
+def _probe(value: Any) -> str:
+    if not isinstance(value, dict):
+        return _text()(value)
+    fault = next(iter(_field_problems(value, _PROBE, "", "a check")), None)
+    return "" if fault is None else f"{fault.where} {fault.what}"
+
+
 _HEALTH: dict[str, Check] = {
-    "liveness": _text(),
-    "readiness": _text(),
+    "liveness": _probe,
+    "readiness": _probe,
     "interval_secs": _number(0.1, 86400, whole=False),
+    **_PROBE,
+    "unhealthy_after": _number(1, 1000, whole=True),
 }
 _NESTED: dict[str, dict[str, Check]] = {
     "array": _ARRAY,
@@ -358,7 +379,6 @@ FIELDS: dict[str, Check] = {
 _STRUCTS = (
     ("array", ArraySpec),
     ("device", DeviceAsk),
-    ("health_check", HealthCheck),
     ("rendered", Rendered),
 )
 _VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
@@ -483,22 +503,8 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         what = f"must be {MIN_LEASE_S} or more with overlap fenced, or heartbeats come too late to renew the lease"
         problems.append(Problem("lost_after_s", what))
     problems += _array_problems(raw)
-    problems += _service_problems(raw)
+    problems += service_problems(raw)
     return problems
-
-
-def _service_problems(raw: Mapping[str, Any]) -> list[Problem]:
-    """Replicas are a service's alone, and one that starts again whenever it ends cannot start once only."""
-    several, always = (raw.get("replicas") or 1) > 1, (raw.get("restart") or "always") == "always"
-    if (raw.get("type") or "batch") != "service":
-        what = "is for a service (type: service): a batch job has an array, and retries"
-        asked = {"replicas": several, "restart": raw.get("restart") == "always"}
-        return [Problem(field, what) for field, given in asked.items() if given]
-    if (raw.get("node_count") or 1) > 1 or raw.get("array"):
-        what = "goes neither with several nodes nor with an array: drop one of them"
-        return [Problem("replicas", what)] if several else []
-    what = "a service starts again whenever it ends: add restart: never, or drop it"
-    return [Problem("at_most_once", what)] if raw.get("at_most_once") and always else []
 
 
 def _function_problems(raw: Mapping[str, Any], function: bytes) -> list[Problem]:
@@ -556,6 +562,8 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
     for field, kind in _STRUCTS:
         if field in given:
             given[field] = _nested(kind, given[field])
+    if "health_check" in given:
+        given["health_check"] = complete_health(given["health_check"])
     device = given.get("device")
     if device is not None and device.kind != "cpu" and not given.get("gpu_count"):
         given["gpu_count"] = max(1, device.count)
@@ -585,8 +593,6 @@ def _nested(kind: Callable[..., Any], raw: Mapping[str, Any]) -> Any:
         given = {"limit": given.get("limit", 0)} | {
             name: value for name, value in listed._asdict().items() if name != "limit"
         }
-    if "interval_secs" in given:
-        given["interval_secs"] = float(given["interval_secs"])
     return kind(**given)
 
 

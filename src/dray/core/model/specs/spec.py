@@ -47,12 +47,37 @@ DEFAULT_LOSSES = 3
 MAX_KEPT_BYTES = 16 * 1024
 
 
-class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a service says that it lives and that it is ready."""
+class HealthProbe(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One way to ask a service: a path by HTTP, a connection, or a command; on `port` by its name, else on the first.
 
-    liveness: str = ""
-    readiness: str = ""
-    interval_secs: float = 10
+    `threshold` failures in a row count. Until it has passed once, none of `start_period_s` does.
+    """
+
+    http: str = ""
+    tcp: bool = False
+    command: list[str] = []
+    port: str = ""
+    interval_s: float = 5.0
+    timeout_s: float = 2.0
+    threshold: int = 1
+    start_period_s: float = 600.0
+
+
+class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a service says that it lives and that it is ready: apart, or by one check for both."""
+
+    liveness: str | HealthProbe = ""
+    readiness: str | HealthProbe = ""
+    interval_secs: float = 10.0
+    http: str = ""
+    tcp: bool = False
+    command: list[str] = []
+    port: str = ""
+    interval_s: float = 5.0
+    timeout_s: float = 2.0
+    threshold: int = 1
+    start_period_s: float = 600.0
+    unhealthy_after: int = 3
 
 
 class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
