@@ -77,7 +77,10 @@ def test_what_can_never_be_within_its_bound_is_told_so(cluster: Cluster) -> None
         ({"user": "ann"}, "limits nothing: give at least one of gpus, cpus"),
         ({"cluster": "some", "tasks": 1}, "must be one of all"),
         ({"user": "ann", "memory": "much"}, "is not a size"),
-        ({"user": "ann", "queue": "x", "jobs": 1}, "must name exactly one of user, queue, plugin, cluster"),
+        (
+            {"user": "ann", "queue": "x", "jobs": 1},
+            "must name exactly one of user, queue, plugin, template, cluster",
+        ),
     ],
 )
 def test_a_quota_that_makes_no_sense_is_refused(quota: dict[str, object], words: str) -> None:
