@@ -304,7 +304,9 @@ def _report_up(
     )
     if seen is not None:
         cards = tell_cards(seen)
-        print(f"worker  {seen['id']}: {seen.get('total_slots')} slots{'' if cards == '-' else f', {cards}'}")
+        batch, services = (seen["slots"][f"{pool}_total"] for pool in ("batch", "service"))
+        more = [f"{services} for services"] * bool(services) + [cards] * (cards != "-")
+        print(f"worker  {seen['id']}: {', '.join([f'{batch} slots', *more])}")
     elif not died:
         print(f"worker  {name} is still starting: `dray worker ls` tells")
     print(f"logs    {log_path(session.home, 'hub').parent}")
