@@ -43,7 +43,10 @@ ASKS = {
     "edit_job": Ask({"priority": 3}, {"changes": {"priority": 3}}),
     "plan_job": Ask(make_spec("planned"), {"spec": make_spec("planned")}),
     "list_preemptions": Ask(payload={"user": "ana"}, query="?user=ana"),
+    "scale_service": Ask({"replicas": 2}, {"replicas": 2}),
 }
+# A service is meant by its name, or by its id.
+NAMED = ("list_endpoints", "scale_service")
 # Where neither end says which job is meant.
 UNNAMED = (
     "list_jobs",
@@ -70,13 +73,14 @@ def tokens(hub: RunningHub) -> dict[str, str]:
 
 async def by_http(hub: RunningHub, name: str, job_id: str, token: str) -> Any:
     route, asked = BY_HTTP[name], ASKS.get(name, Ask())
-    path = route.path.removeprefix("/api/v1").replace("{id}", job_id) + asked.query
+    path = route.path.removeprefix("/api/v1").replace("{id}", job_id).replace("{name}", job_id) + asked.query
     status, answer = ask(hub, route.method, path, asked.body, token=token)
     return answer["error"] if status >= 300 else answer
 
 
 async def by_channel(hub: RunningHub, name: str, job_id: str, token: str) -> Any:
-    payload = {**ASKS.get(name, Ask()).payload, **({} if name in UNNAMED else {"id": job_id})}
+    whom = {} if name in UNNAMED else {"name" if name in NAMED else "id": job_id}
+    payload = {**ASKS.get(name, Ask()).payload, **whom}
     try:
         async with opened(hub, token) as raw:
             reply = await raw.ask(BY_CHANNEL[name], payload)
@@ -93,7 +97,7 @@ def test_every_operation_is_served_and_nothing_else_is() -> None:
     assert {*BY_HTTP, *BY_CHANNEL} - OPERATIONS.keys() == {"tell_alive", "tell_ready", "show_openapi"}
     assert OPERATIONS.keys() <= {*BY_HTTP, *BY_CHANNEL}
     assert set(MESSAGES) == set(CLIENT_PAYLOADS.values())
-    assert len(BOTH) == 16
+    assert len(BOTH) == 18
 
 
 @pytest.mark.parametrize("name", list(OPERATIONS))
