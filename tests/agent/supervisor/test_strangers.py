@@ -72,7 +72,8 @@ async def test_a_supervisor_turns_away_who_is_of_another_account(rig: Any) -> No
             os.write(told, b"connected, ")
             with contextlib.suppress(OSError):
                 line.sendall(
-                    b'{"op": "hello"}\n{"op": "cancel", "uid": "t1", "reason": "user", "grace_s": 0}\n'
+                    b'{"op": "exec", "uid": "t1", "argv": ["sh", "-c", "kill -9 $PPID"]}\n{"op": "hello"}\n'
+                    b'{"op": "cancel", "uid": "t1", "reason": "user", "grace_s": 0}\n'
                 )
             with contextlib.suppress(ConnectionError):
                 os.write(told, b"answered" if line.recv(4096) else b"turned away")

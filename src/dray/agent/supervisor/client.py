@@ -1,16 +1,17 @@
 """The agent's side: reach the supervisor of a home, starting it when there is none, and talk to it.
 
-The only module here for the agent's process. Closing it leaves the supervisor running: that is what it is for.
+This and `exec_line` are for the agent's process. Closing it leaves the supervisor running: that is what it is for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from dray.agent.supervisor.records.home import LOCKED_CODE, Home, peer_of, read_inode
@@ -112,24 +113,11 @@ class SupervisorClient:
 
 async def _connect(directory: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
     """Speak to the supervisor of this very folder; None where there is none, whatever a copied file says."""
-    address = Home(directory).read_address()
-    if address is None:
-        return None
     try:
-        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        with find_socket(directory) as (path, inode):
+            reader, writer = await asyncio.open_unix_connection(path)
     except OSError:
         return None
-    try:
-        inode = read_inode(folder)
-        if address.get("home", inode) != inode:
-            return None
-        # By the folder and not by its path, which may be too long for a socket.
-        place = f"/proc/self/fd/{folder}" if HAS_PROC else directory
-        reader, writer = await asyncio.open_unix_connection(os.path.join(place, str(address["socket"])))
-    except (OSError, KeyError):
-        return None
-    finally:
-        os.close(folder)
     peer = peer_of(writer.get_extra_info("socket"))
     try:
         async with asyncio.timeout(READY_S):
@@ -146,6 +134,24 @@ async def _connect(directory: str) -> tuple[asyncio.StreamReader, asyncio.Stream
             "stop that agent, or use another --home"
         )
     return None
+
+
+@contextlib.contextmanager
+def find_socket(directory: str) -> Iterator[tuple[str, list[int]]]:
+    """Where the supervisor of this very folder listens, and which folder that is; raises OSError where none does."""
+    address = Home(directory).read_address()
+    if address is None or "socket" not in address:
+        raise FileNotFoundError(f"no supervisor has left its address in {directory}")
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        inode = read_inode(folder)
+        if address.get("home", inode) != inode:
+            raise FileNotFoundError(f"the address in {directory} is that of another home")
+        # By the folder and not by its path, which may be too long for a socket.
+        place = f"/proc/self/fd/{folder}" if HAS_PROC else directory
+        yield os.path.join(place, str(address["socket"])), inode
+    finally:
+        os.close(folder)
 
 
 async def _start(directory: str, python: str, options: Sequence[str]) -> tuple[int, str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import selectors
+import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from dray.agent.supervisor.records.journal import Record
@@ -38,6 +38,9 @@ class Connection:
         self._parts_bytes = 0
         self._backlog = bytearray()
         self._hung_up = False
+        # For a line that is about one thing: who reads it, and who hears of its end.
+        self.on_line: Callable[[Record], None] | None = None
+        self.on_close: Callable[[], None] | None = None
         self.greeted = False
         self.state: Record | None = None
         self.closed = False
@@ -84,6 +87,13 @@ class Connection:
             self._backlog += _dump(event).encode() + b"\n"
         self._flush()
 
+    def hand_over(self, event: Record, fds: list[int]) -> None:
+        """An event that carries descriptors, on a line where nothing waits to be sent."""
+        try:
+            socket.send_fds(self._sock, [_dump(event).encode() + b"\n"], fds)
+        except OSError:
+            self.close()
+
     def _flush(self) -> None:
         try:
             sent = self._sock.send(self._backlog)
@@ -105,3 +115,5 @@ class Connection:
             self.closed = True
             self._selector.unregister(self._sock)
             self._sock.close()
+            if self.on_close is not None:
+                self.on_close()

@@ -59,8 +59,15 @@ class Requests:
             op = message.get("op")
             if op == "hello":
                 # What the state tells is not told twice; what happens from here on follows it.
+                self._server.take_over(connection)
                 self._server.outbox.drop_progress()
                 connection.state = self.describe_state()
+                return
+            if connection.on_line is not None:
+                connection.on_line(message)
+                return
+            if op == "exec":
+                self._server.execs.begin(connection, message)
                 return
             if op == "ping":
                 # Not by the turn's events: those are held back while the journal cannot be written.

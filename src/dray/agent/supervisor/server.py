@@ -22,6 +22,7 @@ from dray.agent.supervisor.attempts.lives import Runner
 from dray.agent.supervisor.attempts.orphans import Orphan, Orphans, adopt_orphans
 from dray.agent.supervisor.attempts.recovery import Recovery
 from dray.agent.supervisor.attempts.report import Report
+from dray.agent.supervisor.beside import Execs
 from dray.agent.supervisor.connection import Connection
 from dray.agent.supervisor.prepared import Prepared
 from dray.agent.supervisor.processes.cgroup import Groups
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dray.agent.supervisor.attempts.attempt import Attempt, Stop
+    from dray.agent.supervisor.attempts.exec import Exec
     from dray.agent.supervisor.attempts.spec import TaskSpec
     from dray.agent.supervisor.processes.process import Process
     from dray.agent.supervisor.processes.spawn import Barrier
@@ -161,9 +163,10 @@ class Server(Report):
         self._listen_to_signals()
         self._listener, self._socket_path = self._home.listen()
         spawner = Spawner([self._home.lock_fd, self._listener.fileno()])
+        self.execs = Execs(self, self._selector, self._timers, spawner)
         self.runner = Runner(
             *(self._selector, self._timers, spawner, self._groups, self, self._home.attempts, self._limits),
-            Orphans(self._token, adopt_orphans()),
+            Orphans(self._token, adopt_orphans(), self.execs.leaders),
         )
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         in_home = os.path.dirname(self._socket_path) == self._home.place
@@ -207,6 +210,7 @@ class Server(Report):
         numbers = self._wakeup[0].recv(4096)
         if signal.SIGCHLD in numbers and not HAS_PIDFD:
             self.runner.poll_exits()
+            self.execs.poll_exits()
         if signal.SIGTERM in numbers:
             if self.runner.attempts:
                 self._home.log(f"SIGTERM ignored: {len(self.runner.attempts)} attempts still run")
@@ -458,6 +462,18 @@ class Server(Report):
         else:
             self.outbox.others.append({"ev": "next_stage", "uid": attempt.uid, "pid": process.pid})
 
+    def exec_started(self, running: Exec) -> None:
+        """For a supervisor that comes after this one; until it is written the mark tells whose it is."""
+        info = running.info
+        record = {
+            "k": "adopted",
+            "uid": running.uid,
+            "pid": info.pid,
+            "start": info.start,
+            "boot": self.boot_id,
+        }
+        self.record(record, WRITTEN)
+
     def attempt_stopping(self, attempt: Attempt, stop: Stop) -> None:
         self.outbox.others.append({"ev": "stopping", "uid": attempt.uid, **describe_stop(stop)})
 
@@ -477,19 +493,26 @@ class Server(Report):
             sock.close()
             return
         driver = look_up(peer[0]) if peer is not None else None
-        old = self._connection
-        if old is not None and not old.closed and self._driver is not None:
+        more = self._connection is not None and not self._connection.closed
+        if more and self._driver is not None:
             now = look_up(self._driver.pid)
             lives = now is not None and now.alive and now.start == self._driver.start
             if lives and (driver is None or driver.pid != self._driver.pid):
                 self._refuse(sock, self._driver.pid)
                 return
-        if old is not None:
+            more = lives
+        connection = Connection(sock, self._selector, self._requests.receive)
+        if not more:
+            self.take_over(connection)
+        self._driver = driver
+        connection.send({"ev": "ready", "pid": os.getpid(), "home": self._home.inode})
+
+    def take_over(self, connection: Connection) -> None:
+        """From here on this is the agent's connection. One more of the same agent is not, until it says hello."""
+        if self._connection is not None and self._connection is not connection:
             # After its own crash an agent cannot always close what it had.
-            old.close()
-        self._driver, self._dismissed = driver, False
-        self._connection = Connection(sock, self._selector, self._requests.receive)
-        self._connection.send({"ev": "ready", "pid": os.getpid(), "home": self._home.inode})
+            self._connection.close()
+        self._connection, self._dismissed = connection, False
 
     def _refuse(self, sock: socket.socket, pid: int) -> None:
         """One agent at a time: two that drive one supervisor would take it from each other for ever."""

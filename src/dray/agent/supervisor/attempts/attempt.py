@@ -17,6 +17,7 @@ from dray.agent.supervisor.processes.program import HOST_ERRORS, describe_failur
 if TYPE_CHECKING:
     import resource
 
+    from dray.agent.supervisor.attempts.exec import Exec
     from dray.agent.supervisor.attempts.spec import TaskSpec
     from dray.agent.supervisor.processes.cgroup import Group
     from dray.agent.supervisor.processes.process import Process
@@ -55,6 +56,7 @@ class Attempt:
     __slots__ = (
         "cpu_s",
         "drain_timer",
+        "execs",
         "exited",
         "fresh",
         "group",
@@ -86,6 +88,8 @@ class Attempt:
         self.process: Process | None = None
         self.open_pipes = 0
         self.exited = False
+        # What was asked for beside it, by pid.
+        self.execs: dict[int, Exec] = {}
         # Its first process, and whether that was ended before it was let go.
         self.fresh = self.withdrawn = False
         self.looks = 0
@@ -102,6 +106,10 @@ class Attempt:
         self.released_at = 0.0
         self.cpu_s = 0.0
         self.max_rss_bytes = 0
+
+    def hang_up_execs(self) -> None:
+        for running in self.execs.values():
+            running.hang_up()
 
     @property
     def argv(self) -> list[str]:

@@ -372,7 +372,8 @@ class Runner:
     def _end_left(self, attempt: Attempt) -> bool:
         """End what an attempt leaves behind, wherever it went; True while something of it lives, for a while."""
         inherited = bool(self._orphans.known) if self._looked else self.watch_orphans()
-        if not inherited or not (left := self._orphans.of(attempt.uid, self.attempts)):
+        left = self._orphans.of(attempt.uid, self.attempts) if inherited else []
+        if not (left := [*left, *(running.info for running in attempt.execs.values())]):
             return False
         kill_exactly(with_kin(left, snapshot_processes()))
         attempt.looks += 1
@@ -472,8 +473,8 @@ class Runner:
             attempt.stop = None
 
     def _end(self, attempt: Attempt, result: Record) -> None:
-        self._timers.cancel(attempt.limit_timer)
-        self._timers.cancel(attempt.lease_timer)
+        for timer in (attempt.limit_timer, attempt.lease_timer, attempt.wait_timer):
+            self._timers.cancel(timer)
         self._drop_stop(attempt)
         for stream in attempt.streams:
             stream.close()
@@ -481,7 +482,6 @@ class Runner:
             remove_soon(attempt.group, self._timers)
         if attempt.spec.lease_s is not None:
             self._leases -= 1
-        self._timers.cancel(attempt.wait_timer)
         del self.attempts[attempt.uid]
         if after := self.followers.leave(attempt.uid):
             follower = self.attempts[after]
@@ -541,6 +541,7 @@ class Runner:
         process.signal_group(signal.SIGCONT)  # a stopped process would sit out its grace
         # What has left the group is asked too, or it would sit out the whole grace unasked.
         kill_exactly([info for info in members if info.session != process.pid], signal.SIGTERM)
+        attempt.hang_up_execs()
 
     def heed(self, uid: str) -> None:
         """This attempt listens to its session: it is told of a stop there before TERM comes."""

@@ -3,7 +3,8 @@
 A program that forks twice leaves a process that belongs to nobody; made a subreaper, the supervisor inherits it,
 however it has changed session and environment. Whose it is, is told by its session, its mark or its output; where it
 has given up all of them, it may be of any attempt that ran when it was born, and ends with the last of these.
-Surprising rule: every child of ours that leads no attempt is such a process: nothing else is ever forked here.
+Surprising rule: every child of ours that leads no attempt, and nothing beside one, is such a process: nothing else is
+ever forked here.
 """
 
 from __future__ import annotations
@@ -46,11 +47,14 @@ class Orphan:
 
 
 class Orphans:
-    """All that were inherited and live. `on`: this process inherits at all."""
+    """All that were inherited and live. `on`: this process inherits at all. `beside`: who leads what was started beside
+    an attempt, by pid.
+    """
 
-    def __init__(self, token: str, on: bool) -> None:
+    def __init__(self, token: str, on: bool, beside: Mapping[int, str]) -> None:
         self._mark = f"{VARIABLE}={token}.".encode()
         self.on = on
+        self._beside = beside
         self.known: dict[int, Orphan] = {}
 
     def look(self, attempts: Mapping[str, Attempt]) -> list[Orphan]:
@@ -58,6 +62,7 @@ class Orphans:
         if not self.on:
             return []
         leaders = {a.process.pid: a.uid for a in attempts.values() if a.process is not None}
+        leaders |= self._beside
         children = [pid for pid in _list_children() if pid not in leaders]
         if not children and not self.known:
             return []

@@ -58,11 +58,11 @@ class TaskSpec:
         """Raises ValueError naming the field at fault."""
         self.uid = read_uid(raw)
         self.task_id = _read_text(raw, "task_id") or ""
-        self.argv = _read_argv(raw, "argv") or []
+        self.argv = read_argv(raw, "argv") or []
         if not self.argv:
             raise ValueError("argv is empty: name the program to run")
-        self.prolog = _read_argv(raw, "prolog")
-        self.epilog = _read_argv(raw, "epilog")
+        self.prolog = read_argv(raw, "prolog")
+        self.epilog = read_argv(raw, "epilog")
         self.env = read_env(raw)
         self.cwd = _read_text(raw, "cwd")
         self.user = _read_text(raw, "user")
@@ -130,7 +130,7 @@ def _read_text(raw: Record, name: str) -> str | None:
     return value
 
 
-def _read_argv(raw: Record, name: str) -> list[str] | None:
+def read_argv(raw: Record, name: str) -> list[str] | None:
     value = raw.get(name)
     if value is None or value == []:
         return None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from dray.agent.supervisor.processes.identity import now_ticks
 from dray.agent.supervisor.processes.process import Pipes, Process
 from dray.agent.supervisor.processes.program import HOST_ERRORS, find_program
+from dray.agent.supervisor.processes.stdio import Stdio, take_terminal
 from dray.processes import HAS_PROC, look_up
 
 if TYPE_CHECKING:
@@ -190,20 +191,46 @@ class Spawner:
     ) -> Process:
         """Fork behind the barrier. Raises OSError when the system has no room for another process."""
         pipes = Pipes()
+        try:
+            pid = self._fork(argv, env, cwd, identity, barrier, (self._null, *pipes.write_fds), False)
+        except OSError:
+            pipes.close()
+            raise
+        pipes.close_writers()
+        return Process(pid, read_start(pid), pipes.read_fds, barred=True)
+
+    def spawn_beside(
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        cwd: str | None,
+        identity: Identity | None,
+        barrier: Barrier,
+        stdio: Stdio,
+    ) -> Process:
+        """The same for a process whose input and output are somebody else's. Raises OSError likewise."""
+        pid = self._fork(argv, env, cwd, identity, barrier, stdio.inner, stdio.is_terminal)
+        return Process(pid, read_start(pid), [], barred=True)
+
+    def _fork(
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        cwd: str | None,
+        identity: Identity | None,
+        barrier: Barrier,
+        stdio: tuple[int, int, int],
+        terminal: bool,
+    ) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_WHILE_FORKING)
         try:
             pid = os.fork()
             if pid == 0:
-                self._become(argv, env, cwd, identity, barrier, pipes.write_fds)
-        except OSError:
-            pipes.close()
-            raise
+                self._become(argv, env, cwd, identity, barrier, stdio, terminal)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        pipes.close_writers()
-        process = Process(pid, read_start(pid), pipes.read_fds, barred=True)
         barrier.add()
-        return process
+        return pid
 
     def _become(
         self,
@@ -212,14 +239,16 @@ class Spawner:
         cwd: str | None,
         identity: Identity | None,
         barrier: Barrier,
-        outputs: tuple[int, int],
+        stdio: tuple[int, int, int],
+        terminal: bool,
     ) -> NoReturn:
         kind = "start"
         try:
             os.setsid()
-            os.dup2(self._null, 0)
-            os.dup2(outputs[0], 1)
-            os.dup2(outputs[1], 2)
+            if terminal:
+                take_terminal(stdio[0])
+            for number, fd in enumerate(stdio):
+                os.dup2(fd, number)
             os.close(barrier.write_fd)
             for fd in self._close_in_child:
                 os.close(fd)
