@@ -194,3 +194,22 @@ def test_changed_totals_are_read_from_the_registration(cluster: Cluster) -> None
     cluster.register("w1", memory_gb=32)
     columns = cluster.state.columns
     assert columns.get("total_mem", columns.row_of["w1"]) == 32 * GB
+
+
+@pytest.mark.parametrize(("base", "asked"), [(False, True), (True, False)])
+def test_one_asked_to_stop_before_it_was_accepted_is_asked_about_again(
+    cluster: Cluster, base: bool, asked: bool
+) -> None:
+    """A worker does not list what its supervisor has yet to begin: its silence does not say that it is gone."""
+    cluster.join("w1", credit=1, base=base)
+    cluster.submit("job")
+    uid = cluster.current()
+    cluster.ask_again()
+    assert cluster.attempt(uid).phase is Phase.STOPPING
+    cluster.break_socket("w1")
+    effects = cluster.register("w1", base=base)
+    assert only(effects, Cancel) == ([Cancel("w1", "job", uid, "requeued", 30)] if asked else [])
+    assert cluster.task().queued is not asked
+    cluster.end(uid, "killed", exit_class="never_began")
+    assert cluster.task().queued
+    assert cluster.task().losses == 0

@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from dray.core.model.records.records import Phase
 
-KEEP, STOP, ADOPT, QUARANTINE, RESEND, LOSE = "keep", "stop", "adopt", "quarantine", "resend", "lose"
+KEEP, STOP, ADOPT, QUARANTINE, RESEND, LOSE, ASK = (
+    "keep",
+    "stop",
+    "adopt",
+    "quarantine",
+    "resend",
+    "lose",
+    "ask",
+)
 
 
 class Reported(NamedTuple):
@@ -37,11 +45,13 @@ def reconcile(
     finished: Sequence[str],
     same_journal: bool,
     lanes: Collection[str] = (),
+    unanswered: Collection[str] = (),
 ) -> list[Decision]:
     """Decide for every attempt in the report and every one held here; results are recorded by their own rule.
 
     Of those held, `lanes` is sent again whatever its phase: a worker says nothing of a lane without calls, and one that
-    lost some of them with its agent says so call by call.
+    lost some of them with its agent says so call by call. `unanswered` was asked to stop before its worker spoke of it:
+    a worker does not list what its supervisor has yet to begin, so it is asked once more what became of it.
     """
     decisions = {item.key: _judge(item) for item in active}
     mentioned = {*decisions, *finished}
@@ -49,7 +59,8 @@ def reconcile(
         if uid not in mentioned:
             again = phase is Phase.ASSIGNED or (uid in lanes and phase is not Phase.STOPPING)
             resend = again and same_journal
-            decisions[uid] = RESEND if resend else LOSE
+            asks = uid in unanswered and same_journal
+            decisions[uid] = RESEND if resend else ASK if asks else LOSE
     return [Decision(decisions[key], key) for key in sorted(decisions)]
 
 

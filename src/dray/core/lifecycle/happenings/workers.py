@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from dray.core.lifecycle.happenings.reconcile import (
     ADOPT,
+    ASK,
     KEEP,
     LOSE,
     QUARANTINE,
@@ -163,7 +164,8 @@ def _reconcile(
     keep, stop, strange = [], [], []
     messages: list[Effect] = []
     own = [uid for uid in held if state.attempts[uid].lane]
-    for decision in reconcile(held, reported, finished, same_journal, own):
+    unanswered = () if worker.base else [uid for uid in held if _awaits_word(state.attempts[uid])]
+    for decision in reconcile(held, reported, finished, same_journal, own, unanswered):
         attempt, action = state.attempts.get(decision.key), decision.action
         if action == ADOPT and attempt is not None and not attempts.may_return(state, attempt):
             action = STOP
@@ -186,11 +188,9 @@ def _reconcile(
                 state.touched.attempts[attempt.uid] = None
             messages.append(_stop(state, event.worker, reports[decision.key][1], attempt, clock))
         elif action == RESEND and attempt is not None:
-            messages.append(Assign(event.worker, attempt.uid))
-            attempts.move(state, attempt, RETURN)
-            if attempt.phase is Phase.ASSIGNED:
-                state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
-                attempts.count_anew(state, attempt)
+            messages.append(_resend(state, attempt, clock))
+        elif action == ASK and attempt is not None:
+            messages += stop_due(state, StopDue(attempt.uid), clock)
         elif action == LOSE and attempt is not None:
             why = (
                 "its worker came back without it"
@@ -204,6 +204,18 @@ def _reconcile(
     worker.quarantined = tuple(strange)
     state.touch_worker(event.worker)
     return [Ack(event.worker, "register", verdicts, tuple(keep), tuple(stop)), *effects, *messages]
+
+
+def _awaits_word(attempt: Attempt) -> bool:
+    return attempt.phase is Phase.STOPPING and not attempt.accepted_at_ms and not attempt.lane
+
+
+def _resend(state: State, attempt: Attempt, clock: Clock) -> Assign:
+    attempts.move(state, attempt, RETURN)
+    if attempt.phase is Phase.ASSIGNED:
+        state.set_timer(clock.now_ms + state.rules.accept_ms, "accept", attempt.uid)
+        attempts.count_anew(state, attempt)
+    return Assign(attempt.worker, attempt.uid)
 
 
 def _report(state: State, event: WorkerRegistered, activity: Activity) -> Reported:

@@ -304,8 +304,8 @@ WORKERS = (
         "missing-kept",
         "What a worker came back without is believed to run on.",
         "dray.core.lifecycle.happenings.reconcile:reconcile",
-        "RESEND if resend else LOSE",
-        "RESEND if resend else KEEP",
+        "ASK if asks else LOSE",
+        "ASK if asks else KEEP",
     ),
     _one(
         "unaccepted-lost",
@@ -313,6 +313,13 @@ WORKERS = (
         "dray.core.lifecycle.happenings.reconcile:reconcile",
         "again = phase is Phase.ASSIGNED or",
         "again =",
+    ),
+    _one(
+        "unaccepted-taken-for-gone",
+        "One that was asked to stop before its worker spoke of it is believed gone when its worker registers.",
+        "dray.core.lifecycle.happenings.reconcile:reconcile",
+        "asks = uid in unanswered and same_journal",
+        "asks = False",
     ),
     _one(
         "quarantine-kills",

@@ -27,9 +27,9 @@ from dray.agent.decide.effects import (
     Tell,
     Warn,
 )
+from dray.agent.decide.leases import wanted
 from dray.agent.decide.machine import Machine
 from dray.core.model.capability import Capability, Device
-from dray.core.model.specs.ports import read_port
 from dray.core.model.units import GB
 from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, NoCalls, Runs, card_gb, has_ports
@@ -404,7 +404,7 @@ class WorkerNode:
         """Nobody is turned away while there are ports: those of what is over are given back."""
         assert self.machine is not None
         self.world.counts["no port left"] += 1
-        asked = [read_port(text).number for text in launch.spec.ports] + [0] * (launch.gang is not None)
+        asked = [ask.number for ask in wanted(launch)]
         records = self.supervisor.records
         alive = [uid for uid in self.machine.running if uid not in records or records[uid].phase != "exited"]
         held = {port for uid in alive if uid != launch.uid for port in self.machine.running[uid].ports}

@@ -11,10 +11,19 @@ from typing import Protocol
 import msgspec
 
 from dray.core.lifecycle.invariants import job_problems, problems
-from dray.core.lifecycle.state.events import Fact, IdleReached, PlanDecided, WaitTimedOut
+from dray.core.lifecycle.state.events import (
+    Fact,
+    IdleReached,
+    PlanDecided,
+    WaitTimedOut,
+    WorkerDrained,
+    WorkerLeft,
+)
 from dray.core.lifecycle.state.lines import BucketKey
 from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.records.worker import Worker
 from dray.core.model.specs.dependency import read_need
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.turns.order import stands
@@ -65,6 +74,11 @@ class Account(msgspec.Struct):
         return Account(*(dict(getattr(self, name)) for name in self.__struct_fields__))
 
 
+def counts(worker: Worker) -> bool:
+    """Whether a worker's silence says something: by a drain a person says that it is gone, a quarantine does not."""
+    return not (worker.left or (worker.draining and not worker.faults))
+
+
 class Holder(Protocol):
     """A machine, asked what it truly has."""
 
@@ -98,6 +112,7 @@ class Checker:
         # By the hub that took it back: one that has just lost its store to that one owes its workers nothing.
         self._revoked: dict[int, list[str]] = {}
         self._taken_back: dict[str, None] = {}
+        self._turned: dict[str, None] = {}
         self._asked_to_stop: dict[str, None] = {}
         self.gangs = GangWatch(world, runs)
         self.gangs.shared_names = self.shared_names
@@ -151,6 +166,7 @@ class Checker:
         if self.calls is not None:
             self.calls.logged(life, facts, self.account.held)
         self.services.logged(life, facts)
+        self._turned = {f.worker: None for f in facts if isinstance(f, WorkerDrained | WorkerLeft)}
         for fact in facts:
             if isinstance(fact, PlanDecided):
                 for placement in fact.placements:
@@ -244,7 +260,7 @@ class Checker:
             if attempt.error.startswith("silent for"):
                 self._check_loss(life, attempt)
             elif attempt.error.startswith("its worker came back without it"):
-                self._check_missing(attempt)
+                self._check_missing(life.state, attempt)
         elif attempt.phase is not Phase.LOST:
             self._lost.pop(attempt.uid, None)
 
@@ -301,12 +317,17 @@ class Checker:
         if "BY" in sent["env"] and sent["env"]["BY"] != str(attempt.variant):
             self._world.fail(f"attempt {attempt.uid} runs by alternative {attempt.variant}, sent was {sent}")
 
-    def _check_missing(self, attempt: Attempt) -> None:
+    def _check_missing(self, state: State, attempt: Attempt) -> None:
         """What a worker still has is not given up when it registers again; what it never accepted is sent again."""
-        if attempt.worker in self.shared_names or attempt.cancel:
+        if attempt.worker in self.shared_names:
             return
-        if not attempt.accepted_at_ms:
-            self._world.fail(f"attempt {attempt.uid} was never accepted, and given up instead of sent again")
+        asked = attempt.cancel and state.workers[attempt.worker].base
+        if not attempt.accepted_at_ms and not attempt.lane and not asked:
+            self._world.fail(
+                f"attempt {attempt.uid} was never accepted, and given up without a word about it"
+            )
+        if attempt.cancel:
+            return
         for node in self.machines:
             if node.name == attempt.worker and node.still_has(attempt.uid):
                 self._world.fail(f"attempt {attempt.uid} was given up, and {node.name} still has it")
@@ -333,8 +354,15 @@ class Checker:
             self._world.fail(f"attempt {attempt.uid} was given up {late_ms} ms after it could have been")
         if spec.overlap == "fenced" and attempt.worker not in self.shared_names:
             self._check_lease(life.state.spell(attempt), attempt.uid)
-        # By a drain a person says that a worker is gone; a quarantine says no such thing.
-        present = [w for w in life.state.workers.values() if not (w.left or (w.draining and not w.faults))]
+        # A drain or a resume in the very turn may have come after the judgement: it was right before or it is now.
+        workers = life.state.workers.values()
+        if all(
+            self._are_braked(rules, [w for w in workers if (w.id in changed) != counts(w)], silent, age_ms)
+            for changed in ((), self._turned)
+        ):
+            self._world.fail(f"attempt {attempt.uid} was given up while most others fell silent: {silent}")
+
+    def _are_braked(self, rules: Rules, present: list[Worker], silent: dict[str, int], age_ms: int) -> bool:
         # Heard is what has come in; with a slow store the hub takes it in, and counts from there, a turn later.
         gone = {
             w.id: ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms + TURN_SLACK_MS
@@ -342,10 +370,7 @@ class Checker:
         # Of two machines under one name the one that was refused has spoken too, and that does not count.
         known = [ms for worker, ms in gone.items() if worker not in self.shared_names]
         fresh = [ms for ms in known if ms < rules.unknown_ms + rules.brake_window_ms]
-        if len(gone) >= rules.brake_min and len(fresh) > rules.brake_share * len(present):
-            self._world.fail(
-                f"attempt {attempt.uid} was given up while {len(fresh)} of {len(present)} fell silent"
-            )
+        return len(gone) >= rules.brake_min and len(fresh) > rules.brake_share * len(present)
 
     def _check_lease(self, task_id: str, uid: str) -> None:
         """What is fenced is gone by the time that it is given up: the lease runs out first, heard or not."""
