@@ -15,7 +15,7 @@ import pytest
 from tests.hub.asking import ask
 
 from dray.cli.main import main
-from dray.testing import MockWorker, RunningHub, running_hub
+from dray.testing import MockWorker, RunningHub, make_slots, running_hub
 
 SWEEP = 5
 
@@ -96,7 +96,7 @@ def test_tasks_of_a_task_or_in_a_state_that_is_none(hub, sweep, capsys):
 @pytest.fixture
 def crowd(hub):
     """One job that runs and is the oldest of many; the rest waits."""
-    with MockWorker(hub.url, hub.token, "busy") as worker:
+    with MockWorker(hub.url, hub.token, "busy", slots=make_slots(1, 2)) as worker:
         worker.register()
         oldest = call(hub, "POST", "/jobs", {"command": ["true"], "name": "oldest"})["id"]
         worker.ready()
@@ -224,7 +224,7 @@ def test_status_in_a_few_lines(hub, crowd, capsys):
     assert main(["status"]) == 0
     lines = dict(re.split(" {2,}", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["tasks"].startswith("1 running, 4 waiting")
-    assert lines["slots"] == "1 of 2 in use", "of w1 and busy"
+    assert lines["slots"] == "1 of 4 in use", "of w1 and busy, which has two for services"
     assert lines["failed"] == "1 job in 24 hours: 1 array (`dray ps --failed`)"
     assert "ready" in lines["workers"]
     assert main(["status", "-o", "json"]) == 0
