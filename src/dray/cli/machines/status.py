@@ -78,9 +78,7 @@ def summarise(
     """The figures behind the lines; `judged`: how tasks of arrays failed."""
     here = [worker for worker in workers if worker["status"] != "offline"]
     slots = sum(worker["total_slots"] for worker in here)
-    free = sum(
-        int((worker.get("free") or {}).get(f"{pool}_slots") or 0) for worker in here for pool in POOLS
-    )
+    free = sum(int((worker.get("free") or {}).get(f"{pool}_slots") or 0) for worker in here for pool in POOLS)
     waits = [queue["oldest_wait_s"] for queue in queues if queue.get("oldest_wait_s") is not None]
     return {
         "workers": {
