@@ -79,6 +79,11 @@ def test_what_workers_see_is_summed_up_and_known_after_a_restart(hub: RunningHub
     assert told["gpu_hours"]["measured"] == pytest.approx(190 / 3600, rel=0.01)
     assert told["gpu_hours"]["used"] == pytest.approx(20 / 3600, rel=0.01)
     assert told["core_hours"]["used"] == pytest.approx(90 / 3600, rel=0.01)
+
+    def named_lately() -> set[str]:
+        return {one["name"] for one in ask(hub, "GET", "/usage?by=job&window_s=1")[1]["usage"]}
+
+    wait_until(lambda: "a" not in named_lately())
     for by, name in (("queue", "default"), ("plugin", "sweep"), ("name", "train"), ("job", "a")):
         assert usage(hub, by)[name]["gpu_hours"]["held"] >= held
 
