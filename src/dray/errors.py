@@ -152,6 +152,12 @@ class HubUnavailable(DrayError):
     code = "hub_unavailable"
 
 
+class Unreachable(DrayError):
+    """A task or a service that cannot be reached through the hub now."""
+
+    code = "unreachable"
+
+
 class InternalFault(DrayError):
     """A request that the hub itself failed on; its report is in the hub's home."""
 

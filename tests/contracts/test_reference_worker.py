@@ -78,7 +78,16 @@ def test_every_example_of_the_page_is_a_message(lab) -> None:
         while block[place:].strip():
             place += len(block[place:]) - len(block[place:].lstrip())
             envelope, place = decoder.raw_decode(block, place)
-            if envelope["type"] in ("ack", "job_assign", "job_go", "no_work", "job_cancel", *CALLS, *OTHERS):
+            if envelope["type"] in (
+                "ack",
+                "job_assign",
+                "job_go",
+                "no_work",
+                "job_cancel",
+                "tunnel_dial",
+                *CALLS,
+                *OTHERS,
+            ):
                 continue
             text = json.dumps(envelope).replace('"gpu-7"', json.dumps(worker.id))
             worker.socket.send(text)

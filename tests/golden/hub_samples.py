@@ -165,6 +165,7 @@ def compose() -> dict[str, list[dict[str, Any]]]:
     said["ack_job_log"] = [
         message("ack", {"re": "job_log", "log_offsets": {"7-2": {"stdout": 5, "stderr": 0}}})
     ]
+    said["tunnel_dial"] = [message("tunnel_dial", {"ticket": "a-ticket"})]
     return said | compose_gang() | compose_calls()
 
 

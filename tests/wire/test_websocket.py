@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import os
 import socket
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Opcode
 
 from dray.wire.reach.dialling import Line, Way, open_line
-from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial, mask
+from dray.wire.reach.websocket import GUID, Address, HandshakeRefused, WebSocket, dial, mask
 
 PROTOCOL = Subprotocol("echo")
 LIMIT_S = 60.0
@@ -167,3 +169,26 @@ def test_a_peer_that_is_gone_at_once_leaves_no_number_behind_that_is_closed_agai
     assert ours.fileno() == -1
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)
+
+
+async def test_what_a_peer_says_together_with_its_answer_to_the_handshake_is_heard() -> None:
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        key = next(
+            line[18:].strip() for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key")
+        )
+        accept = base64.b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest())
+        answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        protocol = b"Sec-WebSocket-Protocol: %b\r\n" % PROTOCOL.encode()
+        writer.write(answer + b"Sec-WebSocket-Accept: %b\r\n" % accept + protocol + b"\r\n\x82\x05hello")
+        await reader.read()
+        writer.close()
+
+    async with asyncio.timeout(LIMIT_S):
+        server = await asyncio.start_server(hasty, "127.0.0.1", 0)
+        socket = await reach(Address("127.0.0.1", server.sockets[0].getsockname()[1], "/", PROTOCOL, "token"))
+        got: list[bytes] = []
+        socket.on_message = got.append
+        assert got == [b"hello"]
+        socket.abort()
+        server.close()

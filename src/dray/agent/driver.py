@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,12 @@ from dray.agent.tasks.session_home import SessionHome
 from dray.agent.tasks.sessions import TaskSessions
 from dray.agent.tasks.shipping import Shipper, read_last
 from dray.agent.tasks.trial import make_trial, try_folders
+from dray.agent.tunnel.ports import Ports
+from dray.agent.tunnel.tunnels import FEATURE, Tunnels
 from dray.agent.usage.cards import CardWatch
 from dray.config import AgentConfig
 from dray.core.model.verdicts import LAST_CHARS
+from dray.wire.streams.frames import PortTarget
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
 GIVING_UP = 4400
@@ -104,6 +108,14 @@ class Driver:
         self._told_reason = ""
         self.checking = Checking(machine.health, self.carry_out, lambda: machine.address)
         self.link.pull_from(self._pull)
+        self._decided: dict[str, Callable[[Any, int], list[Effect]]] = {
+            "job_assign": machine.assigned,
+            "job_go": machine.go,
+            "job_cancel": machine.cancelled,
+            "job_resume": machine.resumed,
+        }
+        ports = Ports(lambda: machine.running)
+        self._tunnels = Tunnels(lambda: self.link.hub, {PortTarget: ports.open})
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -129,7 +141,8 @@ class Driver:
         self._runners = runners
 
     def stop_listening(self) -> None:
-        """Let tasks know at once that this agent is gone; they look for the next. Runners end."""
+        """Let tasks know at once that this agent is gone; they look for the next. Runners and tunnels end."""
+        self._tunnels.close()
         if self._sessions is not None:
             self._sessions.close()
         if self._runners is not None:
@@ -174,19 +187,7 @@ class Driver:
         variables = {"DRAY_IN_CALL": "1", "DRAY_ATTEMPT_UID": lane, "DRAY_TOKEN": token}
         if self._sessions is not None:
             variables |= self._sessions.variables(lane, account)
-        hub, config = self.link.hub, self._config
-        if hub is not None:
-            variables["DRAY_HUB"] = hub.way.url
-            if hub.way.socket:
-                variables["DRAY_HUB_SOCKET"] = hub.way.socket
-            if hub.uid > 0:
-                # Calls may run as another account, which could not know that this one is the hub's.
-                variables["DRAY_HUB_USER"] = str(hub.uid)
-        if self.link.fingerprint:
-            variables["DRAY_FINGERPRINT"] = self.link.fingerprint
-        if config.cafile is not None:
-            variables["DRAY_CAFILE"] = str(config.cafile)
-        return variables
+        return variables | self.link.variables()
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
@@ -310,14 +311,10 @@ class Driver:
             self.carry_out(machine.acked(body, _now_ms()))
             if body.re == "register":
                 self._look.set()
-        elif kind == "job_assign":
-            self.carry_out(machine.assigned(body, _now_ms()))
-        elif kind == "job_go":
-            self.carry_out(machine.go(body, _now_ms()))
-        elif kind == "job_cancel":
-            self.carry_out(machine.cancelled(body, _now_ms()))
-        elif kind == "job_resume":
-            self.carry_out(machine.resumed(body, _now_ms()))
+        elif kind in self._decided:
+            self.carry_out(self._decided[kind](body, _now_ms()))
+        elif kind == "tunnel_dial":
+            self._tunnels.dial(body.ticket)
         elif kind == "error":
             self.link.answered()
             if machine.registered:
@@ -329,7 +326,8 @@ class Driver:
     def registration(self) -> dict[str, Any]:
         """The first message of a session, with the address at which this session's machine can be met."""
         self._machine.address = self._config.address or find_address(self.link.local_address)
-        return self._machine.registration(_now_ms())
+        hello = self._machine.registration(_now_ms())
+        return hello | {"features": [*hello["features"], FEATURE]}
 
     async def session_over(self) -> None:
         """The socket is gone; what runs goes on."""

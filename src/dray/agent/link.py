@@ -13,7 +13,6 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from dray.agent.decide.effects import Tell
 from dray.agent.own_token import OwnToken, TokenRefused, refusal_text
@@ -36,7 +35,7 @@ from dray.wire.reach.dialling import (
     tell_broken,
 )
 from dray.wire.reach.pinned_tls import make_context
-from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial
+from dray.wire.reach.websocket import HandshakeRefused, WebSocket, dial, make_address
 
 UNANSWERED_FRAMES = 2
 MAX_FRAME = 16 << 20
@@ -97,6 +96,22 @@ class Link:
                 self._unanswered.popleft()
                 self.wake()
 
+    def variables(self) -> dict[str, str]:
+        """What programs started here find in their environment of the way to the hub."""
+        hub, config, variables = self.hub, self._config, dict[str, str]()
+        if hub is not None:
+            variables["DRAY_HUB"] = hub.way.url
+            if hub.way.socket:
+                variables["DRAY_HUB_SOCKET"] = hub.way.socket
+            if hub.uid > 0:
+                # Calls may run as another account, which could not know that this one is the hub's.
+                variables["DRAY_HUB_USER"] = str(hub.uid)
+        if self.fingerprint:
+            variables["DRAY_FINGERPRINT"] = self.fingerprint
+        if config.cafile is not None:
+            variables["DRAY_CAFILE"] = str(config.cafile)
+        return variables
+
     async def run_session(self, hello: Callable[[], dict[str, Any]]) -> None:
         """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers,
         `WrongCertificate` where another one does."""
@@ -109,7 +124,8 @@ class Link:
         line = await _dial(way, trust)
         local_address = "127.0.0.1" if line.local else str(line.sock.getsockname()[0])
         try:
-            socket = await dial(_address(way.url, token), line, OPEN_S, keepalive_s=0, most_bytes=MAX_FRAME)
+            address = make_address(way.url, "/ws", SUBPROTOCOL_MSGPACK, token)
+            socket = await dial(address, line, OPEN_S, keepalive_s=0, most_bytes=MAX_FRAME)
         except HandshakeRefused as refusal:
             kind = TokenRefused if refusal.status in (401, 403) else HubUnavailable
             raise kind(f"the hub answers {refusal.status}: {refusal_text(refusal.body)}") from None
@@ -222,12 +238,6 @@ class Link:
         check_url(url)
         socket = str(config.home / SOCKET_NAME) if is_own and note.get("socket") else ""
         return Way(url, socket, config.hub_user), pinned
-
-
-def _address(url: str, token: str) -> Address:
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return Address(parts.hostname or "", port, parts.path.rstrip("/") + "/ws", SUBPROTOCOL_MSGPACK, token)
 
 
 class NoHubYet(HubUnavailable):

@@ -90,6 +90,7 @@ from dray.hub.store.sqlite.opening import Check
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
 from dray.hub.templates.answers import TemplateAnswers
+from dray.hub.tunnels.passages import Passages
 from dray.hub.workers.outbound import Publish, Runner
 from dray.hub.workers.outputs import Outputs
 from dray.hub.workers.owners import Owners
@@ -117,6 +118,7 @@ class Hub(NamedTuple):
     engine: Engine
     answers: Answers
     sessions: Sessions
+    passages: Passages
     channels: ClientChannels
     feed: Feed
     outputs: Outputs
@@ -189,6 +191,7 @@ async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
     hub.feed.close()
     hub.api.close()
     hub.sessions.closed_all(RELOADING, why)
+    hub.passages.close(RELOADING, why)
     for channel in list(hub.channels.open):
         channel.close(RELOADING, why)
     await hub.outputs.close()
@@ -328,18 +331,24 @@ def _wire(
     desk = Desk(answers, tokens, owners, values, notifier, services)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
-    routes = [
-        SocketRoute("/ws", ("worker", "read"), sessions.handle),
-        SocketRoute(CLIENT_PATH, SCOPES, channels.handle),
-    ]
+    passages = Passages(the_engine, sessions, tokens.hold, budgets)
+    routes = _make_routes(sessions, channels, passages)
     answers.shared_accounts = tokens.tell_shared
     api = _make_api(config, desk, routes, metrics, report, budgets)
     api.words = words
     answers.checks.append(api.knocks.examine)
     server = server or _make_server(config, ground, tls)
     owners.tell_join = _join_words(config, server.url, tls)
-    sides = (sessions, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
+    sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
     return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground)
+
+
+def _make_routes(sessions: Sessions, channels: ClientChannels, passages: Passages) -> list[SocketRoute]:
+    return [
+        SocketRoute("/ws", ("worker", "read"), sessions.handle),
+        SocketRoute(CLIENT_PATH, SCOPES, channels.handle),
+        *(SocketRoute(*socket) for socket in passages.sockets),
+    ]
 
 
 def _make_tellers(
@@ -462,6 +471,7 @@ async def stop_hub(hub: Hub) -> None:
     hub.feed.close()
     hub.api.close()
     hub.sessions.closed_all(GOING_AWAY, "the hub is stopping")
+    hub.passages.close(GOING_AWAY, "the hub is stopping")
     await hub.channels.stop(GOING_AWAY, "the hub is stopping")
     await hub.server.stop()
     hub.engine.stop()

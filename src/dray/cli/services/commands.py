@@ -65,11 +65,11 @@ def service() -> None:
     """List and show services; scale, restart and stop them. `dray serve` starts one."""
 
 
-def _path(name: str, rest: str = "") -> str:
+def service_path(name: str, rest: str = "") -> str:
     return f"/services/{quote(name, safe='')}{rest}"
 
 
-def _split(name: str) -> tuple[str, int | None]:
+def split_replica(name: str) -> tuple[str, int | None]:
     """A service, and the replica that `NAME/INDEX` names."""
     service_name, slash, index = name.rpartition("/")
     return (service_name, int(index)) if slash and index.isdigit() else (name, None)
@@ -95,7 +95,7 @@ def service_ls(session: Session) -> None:
 @pass_session
 def service_show(session: Session, name: str) -> None:
     """Show a service: each replica, how it is, and why one is not ready."""
-    _print_service(session, session.hub.get(_path(name)))
+    _print_service(session, session.hub.get(service_path(name)))
 
 
 def _print_service(session: Session, document: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ def _told(session: Session, document: Mapping[str, Any], words: str) -> None:
 @pass_session
 def service_scale(session: Session, name: str, replicas: int) -> None:
     """Give a service another number of replicas; of fewer, those with the highest index are stopped."""
-    document = session.hub.call("POST", _path(name, "/scale"), body={"replicas": replicas})
+    document = session.hub.call("POST", service_path(name, "/scale"), body={"replicas": replicas})
     _told(
         session, document, f"{replicas} replica{'' if replicas == 1 else 's'}, {document['ready']} ready now"
     )
@@ -131,8 +131,8 @@ def service_scale(session: Session, name: str, replicas: int) -> None:
 @pass_session
 def service_restart(session: Session, name: str) -> None:
     """Stop the replicas of a service, or one (NAME/INDEX), and start them again, at once and free of charge."""
-    service_name, index = _split(name)
-    document = session.hub.call("POST", _path(service_name, "/restart"), body={"replica": index})
+    service_name, index = split_replica(name)
+    document = session.hub.call("POST", service_path(service_name, "/restart"), body={"replica": index})
     _told(session, document, "restarting")
 
 
@@ -146,7 +146,7 @@ def service_stop(session: Session, names: tuple[str, ...], grace_s: float | None
     """Stop services: every process of theirs ends."""
     stopped = [
         session.hub.call(
-            "POST", _path(name, "/stop"), body={"grace_s": grace_s} if grace_s is not None else {}
+            "POST", service_path(name, "/stop"), body={"grace_s": grace_s} if grace_s is not None else {}
         )
         for name in names
     ]
@@ -164,8 +164,8 @@ def service_stop(session: Session, names: tuple[str, ...], grace_s: float | None
 @pass_session
 def service_logs(session: Session, name: str, **options: Any) -> int:
     """Print the output of a service, each line under the index of its replica, or of one replica (NAME/INDEX)."""
-    service_name, index = _split(name)
-    job_id = session.hub.get(_path(service_name))["id"]
+    service_name, index = split_replica(name)
+    job_id = session.hub.get(service_path(service_name))["id"]
     wanted = job_id if index is None else f"{job_id}/{index}"
     asked = {"attempt": None, "stream": None, "failed": False, **options}
     code: int = click.get_current_context().invoke(logs, job=wanted, **asked)
@@ -177,7 +177,7 @@ def service_logs(session: Session, name: str, **options: Any) -> int:
 @pass_session
 def service_endpoints(session: Session, name: str) -> None:
     """List the ready replicas of a service: worker, address and ports."""
-    document = session.hub.get(_path(name, "/endpoints"))
+    document = session.hub.get(service_path(name, "/endpoints"))
     if session.json:
         session.print_json(document)
     elif not document["endpoints"]:

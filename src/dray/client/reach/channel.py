@@ -16,13 +16,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dray import errors
-from dray.client.reach.discovery import Target, trust
+from dray.client.reach.discovery import Target
+from dray.client.reach.sockets import dial_hub
 from dray.client.reach.watches import Watch, Watchlist
-from dray.errors import DrayError, Forbidden, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
+from dray.errors import DrayError, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire.messages import client as wire
-from dray.wire.reach.dialling import TURN_HEADER, Line, Opening, tell_broken
-from dray.wire.reach.refusals import read_error, read_refusal
-from dray.wire.reach.websocket import Address, HandshakeRefused, WebSocket, dial
+from dray.wire.reach.dialling import TURN_HEADER
+from dray.wire.reach.refusals import read_error
+from dray.wire.reach.websocket import WebSocket
 
 FRAME_BYTES = 1 << 20
 MESSAGE_BYTES = 8 << 20
@@ -30,7 +31,6 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0
 # A restart takes less: nobody needs to hear of it.
 SAY_AFTER_S = 3.0
 NOT_READY_S = 0.2
-OPEN_S = 10.0
 logger = logging.getLogger("dray.client")
 _WORD = re.compile(r"[A-Za-z0-9_=-]{1,128}")
 _FATAL_CLOSES: dict[int, type[DrayError]] = {4400: InvalidInput, 4401: Unauthenticated, 1009: TooLarge}
@@ -129,16 +129,9 @@ class Channel:
     # --- the connection -----------------------------------------------------------------------------------------------
 
     async def _dial(self) -> WebSocket:
-        target = self._find()
         self.dials += 1
-        try:
-            line = await _open(target)
-            return await dial(_address(target, self._turn), line, OPEN_S)
-        except HandshakeRefused as refusal:
-            raise _read_refusal(target.url, refusal.status, refusal.body) from None
-        except (OSError, TimeoutError) as fault:
-            words = f"no hub answers at {target.url}: {str(fault) or 'no answer'}"
-            raise (tell_broken(fault) or HubUnavailable(words)) from None
+        told = (f"{TURN_HEADER}: {self._turn}",)
+        return await dial_hub(self._find(), wire.CLIENT_PATH, wire.SUBPROTOCOL_CLIENT, told)
 
     async def _keep(self, socket: WebSocket) -> None:
         """Session after session until a refusal that no retry can mend."""
@@ -288,28 +281,3 @@ class Channel:
         self._watchlist.fail(failure)
         if self._listener is not None:
             self._listener.failed(failure)
-
-
-async def _open(target: Target) -> Line:
-    try:
-        return await Opening(target.way, OPEN_S, lambda: trust(target)).wait(asyncio.to_thread)
-    except RuntimeError as fault:
-        # At the end of a program there are no threads to be had any more, and nobody to be told of it.
-        raise HubUnavailable(f"{target.url} cannot be dialled: {fault}") from None
-
-
-def _address(target: Target, turn: str) -> Address:
-    parts = target.parts
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    path = parts.path.rstrip("/") + wire.CLIENT_PATH
-    told = f"{TURN_HEADER}: {turn}"
-    return Address(parts.hostname or "", port, path, wire.SUBPROTOCOL_CLIENT, target.token, (told,))
-
-
-def _read_refusal(url: str, status: int, body: bytes) -> DrayError:
-    refusal = read_refusal(body)
-    if refusal is None:
-        return HubUnavailable(f"what answers at {url} is not a dray hub (status {status}): look at DRAY_HUB")
-    if isinstance(refusal, (Unauthenticated, Forbidden)):
-        return refusal
-    return HubUnavailable(f"the hub at {url} refuses: {refusal.message}")

@@ -38,6 +38,7 @@ STATUS: dict[type[errors.DrayError], int] = {
     UnsupportedMedia: 415,
     WrongHost: 421,
     errors.TooManyRequests: 429,
+    errors.Unreachable: 502,
     errors.NotReady: 503,
     errors.StoreError: 503,
     errors.HubUnavailable: 503,

@@ -84,6 +84,7 @@ class FrameSocket(WebSocketsSansIOProtocol):
         self._long_way = False
         self._spoke = False
         self._take: Take | None = None
+        self._resumed: Callable[[], None] | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -96,21 +97,31 @@ class FrameSocket(WebSocketsSansIOProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._reader.resumed()
+        if self._resumed is not None:
+            self._resumed()
 
     def take_frames(self, take: Take) -> None:
         """Offer whole binary frames to `take` first; one that it refuses comes by `receive`, as do those behind it."""
         self._take = take
 
+    def tell_room(self, resumed: Callable[[], None]) -> None:
+        """Have `resumed` called when `has_room` is true again after it was not, because the peer reads on."""
+        self._resumed = resumed
+
+    def has_room(self) -> bool:
+        """Whether a frame could be written now."""
+        return (
+            self.handshake_complete
+            and not self.close_sent
+            and not self.disconnected
+            and self.conn.state is State.OPEN
+            and self.writable.is_set()
+            and not self.transport.is_closing()
+        )
+
     def write_frame(self, frame: bytes) -> bool:
         """Write one binary frame now; False where it must wait or the connection is on its way out."""
-        if (
-            not self.handshake_complete
-            or self.close_sent
-            or self.disconnected
-            or self.conn.state is not State.OPEN
-            or not self.writable.is_set()
-            or self.transport.is_closing()
-        ):
+        if not self.has_room():
             return False
         self.transport.write(_head(len(frame)) + frame)
         return True
@@ -140,7 +151,7 @@ class FrameSocket(WebSocketsSansIOProtocol):
         self._reader.resumed()
         self.config.connections.leave(self.transport)
         # Whatever refers to itself stays in memory until everything is looked at.
-        self._take = None
+        self._take = self._resumed = None
         if self.handshake_initiated and (extensions := getattr(self, "scope", {}).get("extensions")):
             extensions.pop(EXTENSION, None)
 

@@ -130,6 +130,12 @@ class JobResume(msgspec.Struct):
     attempt: IdText
 
 
+class TunnelDial(msgspec.Struct):
+    """Somebody wants to reach a task here: open a tunnel and name this ticket."""
+
+    ticket: IdText
+
+
 class NoWork(msgspec.Struct):
     """Nothing for you now."""
 
@@ -164,6 +170,7 @@ HUB_PAYLOADS: dict[str, type[Any]] = {
     "calls_assign": CallsAssign,
     "calls_ack": CallsAck,
     "job_resume": JobResume,
+    "tunnel_dial": TunnelDial,
     "no_work": NoWork,
     "job_cancel": JobCancel,
     "prewarm_hint": PrewarmHint,

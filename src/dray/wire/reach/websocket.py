@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, cast
+from urllib.parse import urlsplit
 
 from dray.wire.reach.dialling import Line
 
@@ -34,6 +35,13 @@ class Address(NamedTuple):
     subprotocol: str
     token: str
     more: tuple[str, ...] = ()
+
+
+def make_address(url: str, path: str, subprotocol: str, token: str, more: tuple[str, ...] = ()) -> Address:
+    """Whom to greet at a hub's address, and where there."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return Address(parts.hostname or "", port, parts.path.rstrip("/") + path, subprotocol, token, more)
 
 
 class HandshakeRefused(Exception):
@@ -64,8 +72,20 @@ class WebSocket(asyncio.Protocol):
         self._end: tuple[int, str] | None = None
         self.closed: asyncio.Future[tuple[int, str]] = self._loop.create_future()
         self.writable = True
-        self.on_message: Callable[[bytes], None] = lambda _message: None
+        self._early: list[bytes] = []
+        self._on_message: Callable[[bytes], None] = self._early.append
         self.on_writable: Callable[[], None] = lambda: None
+
+    @property
+    def on_message(self) -> Callable[[bytes], None]:
+        """Who gets each message. A peer may have spoken together with its answer to the handshake: that comes first."""
+        return self._on_message
+
+    @on_message.setter
+    def on_message(self, take: Callable[[bytes], None]) -> None:
+        self._on_message, early, self._early = take, self._early, []
+        for message in early:
+            take(message)
 
     async def open(self) -> None:
         """Wait for the upgrade; raises `HandshakeRefused` or `OSError`."""
@@ -191,12 +211,12 @@ class WebSocket(asyncio.Protocol):
 
     def _take(self, opcode: int, final: bool, payload: bytes) -> None:
         if opcode == BINARY and final:
-            self.on_message(payload)
+            self._on_message(payload)
         elif opcode in (BINARY, CONTINUATION):
             self._parts.append(payload)
             if final:
                 whole, self._parts = b"".join(self._parts), []
-                self.on_message(whole)
+                self._on_message(whole)
         elif opcode == PING:
             self._write(PONG, payload)
         elif opcode == CLOSE:

@@ -1,0 +1,1 @@
+"""What is reached on this machine through the hub: the tunnel to it, and the ends of streams."""

@@ -1,0 +1,98 @@
+"""Who answers for a name: ready replicas of a service, one of them (`NAME/INDEX`), or a task that runs and has ports.
+
+Reads the state and changes nothing. The owner is let through, and an admin; for everybody else there is no such name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.replicas import ready_replicas
+from dray.core.model.ids import split_task_id
+from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.ports import name_ports
+from dray.core.model.specs.spec import unpack_spec
+from dray.errors import Conflict, InvalidInput, NotFound, Unreachable
+from dray.hub.access.caller import Caller
+from dray.hub.serving.finding import find_service
+
+
+class Place(NamedTuple):
+    """A port of an attempt that may be asked."""
+
+    task: str
+    worker: str
+    attempt: str
+    port: int
+
+
+class Places(NamedTuple):
+    """All that answer for a name; `job` is whose they are."""
+
+    job: Job
+    places: list[Place]
+
+
+def find_places(state: State, caller: Caller, name: str, port: str) -> Places:
+    """Whoever answers for a name now; raises where there is no such name, no such port, or nobody is ready."""
+    job, index = _find(state, caller, name)
+    attempts = ready_replicas(state, job) if job.service else _running(state, job)
+    if index is not None:
+        attempts = [attempt for attempt in attempts if attempt.index == index]
+    if not attempts:
+        raise Unreachable(
+            f"no replica of {name} is ready: `dray service show {name}` tells why"
+            if job.service
+            else f"{name} does not run now: `dray show {name}` tells how it stands"
+        )
+    if not job.service and len(attempts) > 1:
+        known = ", ".join(state.spell(attempt) for attempt in attempts[:5])
+        raise Conflict(f"{name} has {len(attempts)} tasks that run: say which by its id ({known})")
+    names = unpack_spec(job.spec).ports
+    found = [(attempt, _choose(names, attempt.ports, port)) for attempt in attempts]
+    places = [
+        Place(state.spell(attempt), attempt.worker, attempt.uid, number)
+        for attempt, number in found
+        if number
+    ]
+    if not places:
+        raise InvalidInput(_no_port(name, port, names, attempts))
+    return Places(job, places)
+
+
+def _find(state: State, caller: Caller, name: str) -> tuple[Job, int | None]:
+    """The job that a name means, and which of its tasks, where it says so."""
+    service, slash, rest = name.rpartition("/")
+    index = int(rest) if slash and rest.isdecimal() and len(rest) < 10 else None
+    try:
+        return find_service(state, caller, service if index is not None else name), index
+    except NotFound as fault:
+        job_id, task = split_task_id(name) or ("", -1)
+        job = state.jobs.get(job_id)
+        if job is None or job.state.final or not caller.sees(job.user):
+            raise NotFound(f"{fault.message}; nor is {name!r} a task of yours that runs") from None
+        return job, None if task < 0 else task
+
+
+def _running(state: State, job: Job) -> list[Attempt]:
+    live = (state.attempts[uid] for uid in state.live_of.get(job.id, ()))
+    running = [attempt for attempt in live if attempt.phase is Phase.RUNNING and not attempt.cancel]
+    return sorted(running, key=lambda attempt: attempt.index)
+
+
+def _choose(names: list[str], numbers: tuple[int, ...], port: str) -> int:
+    """The port that is meant: the first, or by its name or number; 0 where there is none."""
+    known = name_ports(names, numbers)
+    if not port:
+        return numbers[0] if numbers else 0
+    return known.get(port, int(port) if port.isdecimal() and int(port) in numbers else 0)
+
+
+def _no_port(name: str, port: str, names: list[str], attempts: Iterable[Attempt]) -> str:
+    known = name_ports(names, next(iter(attempts)).ports)
+    if not known:
+        return f"{name} has no ports: start it with --port NAME, and have it listen on $DRAY_PORT"
+    listed = ", ".join(f"{each}={number}" for each, number in known.items())
+    return f"{name} has no port {port!r}: it has {listed}"

@@ -1,0 +1,119 @@
+"""Reaching a service: the least busy of those that are ready, another one where that does not answer.
+
+Owns how busy each is by what goes through this hub, and the record of who reached what. Surprising rule: another
+replica is tried only where the first has certainly got nothing, which is so until its stream stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
+from dray.core.model.records.records import Job
+from dray.errors import Overloaded, Unreachable
+from dray.hub.access.caller import Caller
+from dray.hub.engine.engine import Engine
+from dray.hub.engine.turns import Decision
+from dray.hub.store.base import AuditRecord
+from dray.hub.tunnels.lines import Tunnels
+from dray.hub.tunnels.places import Place, Places, find_places
+from dray.wire.streams.frames import PortTarget
+from dray.wire.streams.joints import Opening
+from dray.wire.streams.mux import Stream, Taker
+
+# A worker says within ten seconds that it cannot connect.
+OPENED_S = 15.0
+# Who reaches the same thing again and again is written down once in so long.
+NOTED_MS = 600_000
+NOTED_MOST = 10_000
+
+
+class Standing(NamedTuple):
+    """A stream that stands, for `take` to take over. `notes`: who was asked before and did not answer."""
+
+    stream: Stream
+    place: Place
+    notes: list[str]
+    opening: Opening
+
+    def take(self, taker: Taker) -> None:
+        """Hear what comes, from the first byte on."""
+        self.opening.hand_over(self.stream, taker)
+
+
+class Reacher:
+    """One hub's."""
+
+    def __init__(self, engine: Callable[[], Engine], tunnels: Tunnels) -> None:
+        self._engine, self._tunnels = engine, tunnels
+        self._busy: Counter[str] = Counter()
+        self._noted: dict[tuple[str, str, str], int] = {}
+
+    async def find(self, caller: Caller, name: str, port: str, action: str) -> Places:
+        """Whoever answers for a name, on record: `action` says how it is reached."""
+        found = find_places(self._engine().state, caller, name, port)
+        await self._note(caller, action, found.job)
+        return found
+
+    async def reach(self, found: Places) -> Standing:
+        """A stream to the least busy one that answers; raises `Unreachable` with what each of them said."""
+        notes: list[str] = []
+        for place in self._in_order(found.places):
+            try:
+                return await self._try(place, notes)
+            except (Unreachable, Overloaded) as fault:
+                notes.append(f"{place.task} on {place.worker} does not answer: {fault.message}")
+        raise Unreachable("; ".join(notes))
+
+    @contextlib.contextmanager
+    def use(self, place: Place) -> Iterator[None]:
+        """Count a place as busy meanwhile."""
+        self._busy[place.attempt] += 1
+        try:
+            yield
+        finally:
+            self._busy[place.attempt] -= 1
+            if not self._busy[place.attempt]:
+                del self._busy[place.attempt]
+
+    def _in_order(self, places: Sequence[Place]) -> list[Place]:
+        return sorted(places, key=lambda place: (self._busy[place.attempt], random.random()))
+
+    async def _try(self, place: Place, notes: list[str]) -> Standing:
+        opening = Opening()
+        target = PortTarget(place.attempt, place.port)
+        stream = await self._tunnels.connect(place.worker, target, opening)
+        try:
+            async with asyncio.timeout(OPENED_S):
+                fault = await opening.answer
+        except TimeoutError:
+            fault = f"nothing came of it within {OPENED_S:g} s"
+        except asyncio.CancelledError:
+            stream.reset("nobody waits for it any more")
+            raise
+        if fault:
+            stream.reset(fault)
+            raise Unreachable(fault)
+        return Standing(stream, place, notes, opening)
+
+    async def _note(self, caller: Caller, action: str, job: Job) -> None:
+        """Write down who reaches what: the first time, and again after a while."""
+        key, engine = (caller.token_id, action, job.id), self._engine()
+        now_ms = engine.state.now_ms
+        if (noted := self._noted.get(key)) is not None and now_ms - noted < NOTED_MS:
+            return
+        if len(self._noted) >= NOTED_MOST:
+            self._noted.clear()
+        self._noted[key] = now_ms
+
+        def decide(state: State, clock: Clock) -> Decision:
+            record = AuditRecord(clock.at_ms, caller.user, caller.token_id, action, job.id, f"of {job.user}")
+            return Decision(audit=(record,))
+
+        await engine.change(decide)

@@ -1,0 +1,88 @@
+"""How streams are spelled: each binary WebSocket message is one frame, `stream u32 | kind u8 | payload`.
+
+Owns kinds and what may be opened; how much may be on its way is the multiplexer's. A stream is opened by a JSON
+document of a tagged union, so that an end which does not know a kind of target can refuse it with a sentence.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from dray.core.model.bounds import IdText, Line, Port
+from dray.errors import InvalidInput
+
+SUBPROTOCOL_STREAMS = "dray.v2.streams"
+# By which a worker says which of the hub's requests a tunnel answers.
+TICKET_HEADER = "Dray-Ticket"
+TUNNEL_PATH = "/ws/tunnel"
+FORWARD_PATH = "/ws/forward"
+OPEN, OPENED, REFUSED, DATA, WINDOW, EOF, RESET, RESIZE, SIGNAL, EXIT = range(10)
+# Those that say something beside the bytes, and mean nothing to the multiplexer.
+ASIDE = (RESIZE, SIGNAL, EXIT)
+HEAD = struct.Struct("!IB")
+AMOUNT = struct.Struct("!I")
+PIECE_BYTES = 64 << 10
+WINDOW_BYTES = 256 << 10
+REASON_BYTES = 1024
+CLOSED_WORDS = "the connection was closed"
+
+
+class PortTarget(msgspec.Struct, tag="port", frozen=True):
+    """A port that was leased to an attempt; of a hub, to a worker."""
+
+    attempt: IdText
+    port: Port
+
+
+class ServiceTarget(msgspec.Struct, tag="service", frozen=True):
+    """A port of a ready replica, or of a task that runs; of a client, to its hub. `port`: by name or number."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    port: Line = ""
+
+
+Target = PortTarget | ServiceTarget
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """What a client is told when a stream of its own stands: who answers, and which others did not."""
+
+    task: str
+    worker: str
+    port: int
+    notes: list[str] = []
+
+
+T = TypeVar("T")
+_target: msgspec.json.Decoder[Target] = msgspec.json.Decoder(Target)
+_reached = msgspec.json.Decoder(Reached)
+
+
+def write_target(target: Target) -> bytes:
+    """Spell what is to be opened."""
+    return msgspec.json.encode(target)
+
+
+def read_target(payload: bytes) -> Target:
+    """Read what is to be opened; raises `InvalidInput` for what this version does not know."""
+    return _read(_target, payload, "nothing that can be opened here")
+
+
+def write_reached(reached: Reached) -> bytes:
+    """Spell who answers."""
+    return msgspec.json.encode(reached)
+
+
+def read_reached(payload: bytes) -> Reached:
+    """Read who answers."""
+    return _read(_reached, payload, "no word of who answers")
+
+
+def _read(decoder: msgspec.json.Decoder[T], payload: bytes, what: str) -> T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as fault:
+        raise InvalidInput(f"{what}: {fault}") from None
