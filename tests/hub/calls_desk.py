@@ -95,6 +95,8 @@ async def client_of(hub: RunningHub, token: str = "") -> AsyncIterator[Client]:
         compression=None,
         max_size=None,
         proxy=None,
+        # Whoever leaves with pushed results unread does not read the answer to its goodbye either.
+        close_timeout=0.2,
     ) as connection:
         yield Client(connection)
 
