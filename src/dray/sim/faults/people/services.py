@@ -133,9 +133,8 @@ class Keepers:
             said["live"] = False
         if speaker.connection is None:
             return
-        if speaker.name == run.worker and healthy:
-            self._checker.services.said_well.update(
-                {(run.worker, run.uid): None, (run.worker, run.task_id): None}
-            )
+        if healthy:
+            # Without the name of an attempt a word is about the speaker's own of that task, whatever was looked at.
+            self._checker.services.said_well[speaker.name, said.get("attempt", run.task_id)] = None
         self._world.counts["health said"] += 1
         speaker.connection.send_up({"type": "service_health", "payload": said})
