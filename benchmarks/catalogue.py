@@ -13,6 +13,7 @@ CATALOGUE = (
     "command_arrays",
     "command_batches",
     "command_latency",
+    "exec_latency",
     "durable_submits",
     "large_array",
     "hub_memory",

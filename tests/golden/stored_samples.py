@@ -223,6 +223,7 @@ SPEC = JobSpec(
     rendered=Rendered("sha256:00", ["queue"], ["retries"]),
     replicas=3,
     restart="never",
+    interactive=True,
 )
 JOB = Job(
     id="job",

@@ -54,12 +54,13 @@ from dray.agent.tasks.session_home import SessionHome
 from dray.agent.tasks.sessions import TaskSessions
 from dray.agent.tasks.shipping import Shipper, read_last
 from dray.agent.tasks.trial import make_trial, try_folders
+from dray.agent.tunnel.execs import Execs
 from dray.agent.tunnel.ports import Ports
-from dray.agent.tunnel.tunnels import FEATURE, Tunnels
+from dray.agent.tunnel.tunnels import FEATURE, Openers, Tunnels
 from dray.agent.usage.cards import CardWatch
 from dray.config import AgentConfig
 from dray.core.model.verdicts import LAST_CHARS
-from dray.wire.streams.frames import PortTarget
+from dray.wire.streams.frames import AttachTarget, ExecTarget, PortTarget
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
 GIVING_UP = 4400
@@ -115,7 +116,9 @@ class Driver:
             "job_resume": machine.resumed,
         }
         ports = Ports(lambda: machine.running)
-        self._tunnels = Tunnels(lambda: self.link.hub, {PortTarget: ports.open})
+        execs = Execs(str(home), lambda: machine.running)
+        openers: Openers = {PortTarget: ports.open, ExecTarget: execs.open, AttachTarget: execs.attach}
+        self._tunnels = Tunnels(lambda: self.link.hub, openers)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,8 @@ COMMANDS = {
     "show": (f"{_JOBS}:show", "Show a job or a task with all its attempts."),
     "result": ("dray.cli.jobs.result:result", "Print what a call of a function gave."),
     "logs": (f"{_FOLLOW}:logs", "Print the output of a job or a task."),
+    "exec": ("dray.cli.follow.exec:exec_command", "Run a command beside a task that runs."),
+    "attach": ("dray.cli.follow.exec:attach", "Go to the terminal of a task of `dray run -it`."),
     "wait": (f"{_FOLLOW}:wait", "Wait for jobs to end, exit with their exit code."),
     "cancel": (f"{_JOBS}:cancel", "Cancel jobs or tasks."),
     "hold": (f"{_CONTROL}:hold", "Keep jobs from starting until they are released."),

@@ -29,8 +29,13 @@ class Held:
         self.open: list[ExecLine] = []
 
     async def exec(self, uid: str, *argv: str, **more: Any) -> ExecLine:
-        request = {"uid": uid, "argv": list(argv), **more}
-        line = await asyncio.to_thread(open_exec, str(self.rig.home), request, DEADLINE_S)
+        return await self.ask("exec", {"uid": uid, "argv": list(argv), **more})
+
+    async def attach(self, uid: str) -> ExecLine:
+        return await self.ask("attach", {"uid": uid})
+
+    async def ask(self, op: str, request: dict[str, Any]) -> ExecLine:
+        line = await asyncio.to_thread(open_exec, str(self.rig.home), request, DEADLINE_S, op)
         self.open.append(line)
         return line
 
@@ -239,6 +244,41 @@ async def test_it_runs_as_the_user_of_the_task_and_nobody_else(rig: Any, held: H
     line = await held.exec("t1", "sh", "-c", "id -u; id -g; echo me > $(tty)", tty=True, user="root")
     said = await asyncio.to_thread(read_all, line.fds[0])
     assert said.split() == [str(other.pw_uid).encode(), str(other.pw_gid).encode(), b"me"]
+
+
+async def test_a_task_in_a_terminal_goes_on_when_nobody_is_at_it(rig: Any, held: Held) -> None:
+    script = "trap 'echo hup' HUP; tty; while read line; do echo \"got $line\"; done; exit 4"
+    pid = await begin(rig, "t1", "sh", "-c", script, terminal=True)
+    await rig.await_output("t1", b"/dev/pts/")
+    line = await held.attach("t1")
+    assert line.pid == pid
+    os.write(line.fds[0], b"one\n")
+    await rig.await_output("t1", b"got one")
+    assert b'{"ev":"grown"}' in await asyncio.to_thread(line.sock.recv, 4096)
+    held.close()
+    # Another one comes, and finds it where it was; an agent that comes anew does not matter either.
+    await rig.open()
+    line = await held.attach("t1")
+    os.write(line.fds[0], b"two\n")
+    await rig.await_output("t1", b"got two")
+    os.write(line.fds[0], b"\x04")
+    assert (await rig.exit_of("t1"))["exit_code"] == 4
+    assert b"hup" not in rig.output("t1")
+    told = await asyncio.to_thread(lambda: b"".join(iter(lambda: line.sock.recv(4096), b"")))
+    assert told.endswith(b'{"ev":"ended","code":0,"error":""}\n')
+
+
+async def test_ctrl_c_at_the_terminal_of_a_task_is_a_signal_to_it(rig: Any, held: Held) -> None:
+    # Without a shell: what one does about an interrupt while it starts a program is its own affair.
+    await begin(rig, "t1", "cat", terminal=True)
+    line = await held.attach("t1")
+    os.write(line.fds[0], b"word\n")
+    await rig.await_output("t1", b"word\r\nword")
+    os.write(line.fds[0], b"\x03")
+    assert (await rig.exit_of("t1"))["signal"] == signal.SIGINT
+    await begin(rig, "t2")
+    with pytest.raises(ExecRefused, match="it has no terminal"):
+        await held.attach("t2")
 
 
 async def test_the_agent_is_not_replaced_by_a_line_of_its_own(rig: Any, held: Held) -> None:

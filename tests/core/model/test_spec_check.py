@@ -48,7 +48,7 @@ CHOICES = "type job_tier slot_pool gpu_backend overlap".split()
 
 def test_every_field_is_in_one_of_the_groups_below() -> None:
     groups = [*WHOLE, *REAL, *TEXTS, *IDS, *LISTS, *MAPS, *CHOICES, "at_most_once", "function"]
-    groups += "variants after hold mixed_backends retries ports replicas restart".split()
+    groups += "variants after hold mixed_backends retries ports replicas restart interactive".split()
     assert sorted(groups) == sorted(FIELDS)
     assert sorted(FIELDS) == sorted(JobSpec.__struct_fields__)
 
@@ -129,6 +129,7 @@ def test_choices(field: str, value: Any) -> None:
         ({"resources": {"a": -1}}, "resources", "a must be 0 or more, got -1"),
         ({"require": ["!a=b"]}, "require", "condition '!a=b' is not k=v, k!=v, k or !k"),
         ({"at_most_once": 1}, "at_most_once", "must be true or false, got 1"),
+        ({"interactive": "yes"}, "interactive", "must be true or false, got 'yes'"),
         ({"function": "x", "command": []}, "function", "must be bytes"),
         ({"function": b"x"}, "function", "a job runs either a command or a function, not both"),
         ({"gpu_milli": 500, "gpu_count": 2}, "gpu_milli", "a share of a card goes with one card"),

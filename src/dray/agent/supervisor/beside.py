@@ -1,4 +1,5 @@
-"""Processes beside running tasks (`dray exec`): asked for on a line of their own, which lives as long as they do.
+"""Processes beside running tasks (`dray exec`), and people at the terminals of tasks (`dray attach`): each on a line of
+its own, which lives as long as that does.
 
 The agent opens one more connection for each, asks, and gets the outer ends of its input and output as descriptors: the
 bytes never come through this process. When the line closes, by whichever death, the process is hung up; when it ends,
@@ -18,7 +19,7 @@ from dray.agent.supervisor.attempts.spec import read_argv, read_env, read_uid
 from dray.agent.supervisor.processes.marks import VARIABLE
 from dray.agent.supervisor.processes.program import describe_failure
 from dray.agent.supervisor.processes.spawn import Barrier
-from dray.agent.supervisor.processes.stdio import Stdio
+from dray.agent.supervisor.processes.stdio import DEFAULT_SIZE, Stdio
 
 if TYPE_CHECKING:
     from dray.agent.supervisor.attempts.attempt import Attempt
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from dray.agent.supervisor.server import Server
 
 MOST_EXECS = 64
-DEFAULT_SIZE = (24, 80)
 # What a person's terminal sends, and what ends or pauses a program; nothing else is passed on.
 SIGNALS = {
     signal.SIGHUP,
@@ -55,11 +55,15 @@ class Execs:
         self._spawner = spawner
         self._lines: dict[Exec, Connection] = {}
         self.leaders: dict[int, str] = {}
+        self._attached: dict[str, set[Connection]] = {}
 
     def begin(self, connection: Connection, message: Record) -> None:
         """Start what was asked for, or say in a sentence why not."""
         try:
             attempt = self._find_attempt(read_uid(message))
+            if message["op"] == "attach":
+                self._attach(connection, attempt)
+                return
             argv = read_argv(message, "argv")
             if not argv:
                 raise ValueError("argv is empty: name the program to run")
@@ -87,7 +91,7 @@ class Execs:
             raise ValueError("it is being stopped")
         if isinstance(attempt.spec.meta, dict) and attempt.spec.meta.get("runner"):
             raise ValueError("calls of many jobs share its process")
-        if len(self._lines) >= MOST_EXECS:
+        if len(self._lines) + sum(map(len, self._attached.values())) >= MOST_EXECS:
             raise ValueError(f"{MOST_EXECS} others run beside tasks of this worker already: end one of them")
         if refusal := self._server.refusal(0):
             raise ValueError(refusal)
@@ -133,6 +137,37 @@ class Execs:
             )
         if connection.closed:
             running.hang_up()
+
+    def _attach(self, connection: Connection, attempt: Attempt) -> None:
+        """Hand over the terminal of a task, to type into. What it shows is output like any other's: the line says when
+        there is more of it.
+        """
+        process = attempt.process
+        if attempt.terminal_size is None or process is None or process.pipes[0] < 0:
+            raise ValueError("it has no terminal")
+        connection.hand_over({"ev": "opened", "pid": process.pid}, process.pipes[:1])
+        connection.on_line = lambda message: None
+        connection.on_close = functools.partial(self._detach, attempt, connection)
+        self._attached.setdefault(attempt.uid, set()).add(connection)
+        attempt.streams[0].grown = functools.partial(self._ring, attempt)
+
+    def _ring(self, attempt: Attempt) -> None:
+        for connection in list(self._attached.get(attempt.uid, ())):
+            # One that is behind finds it anyway when it gets to what it was told before.
+            if not connection.is_behind:
+                connection.send({"ev": "grown"})
+
+    def _detach(self, attempt: Attempt, connection: Connection) -> None:
+        attached = self._attached.get(attempt.uid, set())
+        attached.discard(connection)
+        if not attached:
+            self._attached.pop(attempt.uid, None)
+            attempt.streams[0].grown = None
+
+    def task_ended(self, attempt: Attempt) -> None:
+        for connection in list(self._attached.get(attempt.uid, ())):
+            connection.send({"ev": "ended", "code": 0, "error": ""})
+            connection.close()
 
     def _heard(self, running: Exec, message: Record) -> None:
         number = message.get("number")

@@ -79,6 +79,11 @@ class Connection:
             )
             self.close()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the peer has not yet read all that was sent."""
+        return bool(self._backlog)
+
     def send(self, *events: Record) -> None:
         """All in one piece: each write wakes the agent."""
         if self.closed or self._hung_up or not events:

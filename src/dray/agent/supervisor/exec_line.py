@@ -30,8 +30,8 @@ class ExecLine(NamedTuple):
     fds: list[int]
 
 
-def open_exec(directory: str, request: dict[str, Any], timeout_s: float) -> ExecLine:
-    """Start a process beside a task; raises ExecRefused where that is not to be."""
+def open_exec(directory: str, request: dict[str, Any], timeout_s: float, op: str = "exec") -> ExecLine:
+    """Start a process beside a task, or go to its terminal (`attach`); raises ExecRefused where that is not to be."""
     line = socket.socket(socket.AF_UNIX)
     try:
         line.settimeout(timeout_s)
@@ -43,7 +43,7 @@ def open_exec(directory: str, request: dict[str, Any], timeout_s: float) -> Exec
         ready, _ = _receive(line)
         if ready.get("ev") != "ready":
             raise ExecRefused("another agent drives the supervisor of this worker")
-        line.sendall(json.dumps({"op": "exec", **request}).encode() + b"\n")
+        line.sendall(json.dumps({"op": op, **request}).encode() + b"\n")
         answer, fds = _receive(line)
         if answer.get("ev") != "opened":
             raise ExecRefused(str(answer.get("error") or "the supervisor of this worker has closed the line"))

@@ -66,7 +66,7 @@ class Requests:
             if connection.on_line is not None:
                 connection.on_line(message)
                 return
-            if op == "exec":
+            if op in ("exec", "attach"):
                 self._server.execs.begin(connection, message)
                 return
             if op == "ping":

@@ -481,6 +481,7 @@ class Server(Report):
         exit_ = {**result, "usage": attempt.usage(time.monotonic()), "out": attempt.out()}
         self.record({"k": "exit", "uid": attempt.uid, "exit": exit_}, WRITTEN)
         self.outbox.exited.append({"uid": attempt.uid, **exit_})
+        self.execs.task_ended(attempt)
         self._idle_since = time.monotonic()
 
     # --- connections and upkeep --------------------------------------------------------------------------------------

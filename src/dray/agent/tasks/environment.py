@@ -88,6 +88,7 @@ def build_task(launch: Launch, environment: dict[str, str], work: str, task_user
         "prompt": is_careful(spec),
         "start_by": launch.start_by_ms / 1000 if launch.start_by_ms else None,
         "memory_bytes": spec.memory_bytes,
+        "terminal": spec.interactive,
         "user": task_user or None,
         "behind": launch.behind or None,
         "behind_s": launch.behind_s,

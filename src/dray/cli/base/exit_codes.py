@@ -16,6 +16,8 @@ NOT_FOUND = 127
 SIGNALLED = 128
 CANCELLED = SIGNALLED + 15
 INTERRUPTED = SIGNALLED + 2
+# Of a process that was followed and whose end is not known, as ssh has it.
+CUT_OFF = 255
 
 ENDED = ("succeeded", "failed", "killed", "worker_failed", "unschedulable")
 UNSUCCESSFUL = ENDED[1:]

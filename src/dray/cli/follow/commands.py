@@ -7,6 +7,7 @@ The surprising rule: Ctrl-C means different things. It cancels what `run` starte
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,12 +45,21 @@ _REST_OF_OUTPUT_S = 60.0
 @click.command("run", cls=SubmitCommand)
 @template_options
 @job_options
+@click.option(
+    "-it",
+    "--interactive",
+    is_flag=True,
+    default=None,
+    help="Run it in a terminal, which this one becomes; Enter ~ . leaves, `dray attach` comes back.",
+)
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
 )
 @pass_session
 def run(session: Session, words: tuple[str, ...], **flags: Any) -> int:
     """Submit a command, show its output, and exit with its exit code; Ctrl-C cancels it.
+
+    With -it what is typed goes to the command, Ctrl-C included.
 
     \b
     Exit codes: the command's own; 124 time limit; 125 dray could not run it;
@@ -62,6 +72,9 @@ def run(session: Session, words: tuple[str, ...], **flags: Any) -> int:
         )
     # Who waits for its end wants to see it: a service, also one that a template makes, is started once.
     submission.specs[0].setdefault("restart", "never")
+    if submission.specs[0].get("interactive"):
+        env = submission.specs[0].setdefault("env", {})
+        env.setdefault("TERM", os.environ.get("TERM", "xterm"))
     outage = Outage(session.config.away_s, "the job goes on if it was submitted", needs_process=True)
     try:
         job = send(session.hub, submission, outage)[0]
@@ -71,7 +84,8 @@ def run(session: Session, words: tuple[str, ...], **flags: Any) -> int:
     except DrayError as error:
         return session.report(error, NOT_RUN)
     outage.goes_on = f"job {job['id']} goes on: `dray wait {job['id']}` takes it up again"
-    return _Run(session, outage, job).follow()
+    follower = _Run(session, outage, job)
+    return follower.attend() if (job.get("spec") or {}).get("interactive") else follower.follow()
 
 
 class _Run:
@@ -100,6 +114,16 @@ class _Run:
             self._status.clear()
             if self._bar is not None:
                 self._bar.close()
+
+    def attend(self) -> int:
+        """The same at its terminal: there Ctrl-C is for the command, once that has begun."""
+        # Here, since others need none of what terminals take.
+        from dray.cli.follow.attending import attend
+
+        try:
+            return attend(self._session, self._outage, self._job, self._id)
+        except KeyboardInterrupt:
+            return self._cancel()
 
     def _start_logs(self) -> None:
         if self._bar is not None:
@@ -234,6 +258,14 @@ def logs(session: Session, job: str, follow: bool, failed: bool, **options: Any)
         query["task"] = index
     if not follow:
         return _print_logs(session, job_id, index, query, failed, None)
+    return follow_output(session, job_id, index, query, failed)
+
+
+def follow_output(
+    session: Session, job_id: str, index: int, query: dict[str, Any] | None = None, failed: bool = False
+) -> int:
+    """Print what there is and what comes, until what is meant has ended."""
+    query = {"task": index} if query is None and index >= 0 else query or {}
     try:
         return _print_logs(
             session, job_id, index, query, failed, Outage(session.config.away_s, "the job goes on")

@@ -8,18 +8,22 @@ direction.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from dray.errors import DrayError, InvalidInput
 from dray.hub.access.caller import Caller
 from dray.hub.access.entrance import Receive, Scope, Send
 from dray.hub.access.request_budgets import Budgets
 from dray.hub.access.token_leases import Hold
-from dray.hub.tunnels.reaching import Reacher
+from dray.hub.tunnels.reaching import Reacher, Standing
 from dray.hub.tunnels.sockets import DONE, StreamSocket
-from dray.wire.streams.frames import Reached, ServiceTarget, read_target, write_reached
+from dray.wire.streams.frames import Reached, read_target, write_reached
 from dray.wire.streams.joints import Early, join
 from dray.wire.streams.mux import Stream
 
+# What leads to each kind of thing that a client may name.
+Ways = Mapping[type[Any], Callable[[Caller, Any], Awaitable[Standing]]]
 FORWARD_SCOPES = ("submit",)
 LINGER_S = 60.0
 
@@ -27,8 +31,8 @@ LINGER_S = 60.0
 class Forwards:
     """All forwards of one hub."""
 
-    def __init__(self, reacher: Reacher, hold: Hold, budgets: Budgets) -> None:
-        self._reacher, self._hold, self._budgets = reacher, hold, budgets
+    def __init__(self, reacher: Reacher, ways: Ways, hold: Hold, budgets: Budgets) -> None:
+        self._reacher, self._ways, self._hold, self._budgets = reacher, ways, hold, budgets
         self._open: set[StreamSocket] = set()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
@@ -74,10 +78,10 @@ class Forwards:
     async def _join(self, stream: Stream, early: Early, payload: bytes, caller: Caller) -> None:
         """Find who answers, and carry bytes between the two until both are done."""
         target = read_target(payload)
-        if not isinstance(target, ServiceTarget):
-            raise InvalidInput("a client names a service and a port")
-        found = await self._reacher.find(caller, target.name, target.port, "forward")
-        standing = await self._reacher.reach(found)
+        way = self._ways.get(type(target))
+        if way is None:
+            raise InvalidInput("a client names a service and a port, or a task and a command")
+        standing = await way(caller, target)
         place = standing.place
         with self._reacher.use(place):
             forth, back = join(stream, standing.stream)

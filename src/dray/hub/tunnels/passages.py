@@ -9,11 +9,12 @@ from dray.hub.access.entrance import Receive, Scope, Send
 from dray.hub.access.request_budgets import Budgets
 from dray.hub.access.token_leases import Hold
 from dray.hub.engine.engine import Engine
-from dray.hub.tunnels.forwards import FORWARD_SCOPES, Forwards
+from dray.hub.tunnels.execs import Execs
+from dray.hub.tunnels.forwards import FORWARD_SCOPES, Forwards, Ways
 from dray.hub.tunnels.lines import Tunnels
 from dray.hub.tunnels.reaching import Reacher
 from dray.hub.workers.sessions import Sessions
-from dray.wire.streams.frames import FORWARD_PATH, TUNNEL_PATH
+from dray.wire.streams.frames import FORWARD_PATH, TUNNEL_PATH, ServiceTarget, TaskTarget
 
 Handler = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 
@@ -26,7 +27,8 @@ class Passages:
     ) -> None:
         self.tunnels = Tunnels(engine, sessions, hold)
         self.reacher = Reacher(engine, self.tunnels)
-        self._forwards = Forwards(self.reacher, hold, budgets)
+        ways: Ways = {ServiceTarget: self.reacher.forward, TaskTarget: Execs(engine, self.reacher).begin}
+        self._forwards = Forwards(self.reacher, ways, hold, budgets)
         self.sockets: list[tuple[str, tuple[str, ...], Handler]] = [
             (TUNNEL_PATH, ("worker",), self.tunnels.handle),
             (FORWARD_PATH, FORWARD_SCOPES, self._forwards.handle),

@@ -47,9 +47,8 @@ def find_places(state: State, caller: Caller, name: str, port: str) -> Places:
             if job.service
             else f"{name} does not run now: `dray show {name}` tells how it stands"
         )
-    if not job.service and len(attempts) > 1:
-        known = ", ".join(state.spell(attempt) for attempt in attempts[:5])
-        raise Conflict(f"{name} has {len(attempts)} tasks that run: say which by its id ({known})")
+    if not job.service:
+        _choose_one(state, name, attempts)
     names = unpack_spec(job.spec).ports
     found = [(attempt, _choose(names, attempt.ports, port)) for attempt in attempts]
     places = [
@@ -60,6 +59,22 @@ def find_places(state: State, caller: Caller, name: str, port: str) -> Places:
     if not places:
         raise InvalidInput(_no_port(name, port, names, attempts))
     return Places(job, places)
+
+
+def find_running(state: State, caller: Caller, name: str) -> tuple[Job, Attempt]:
+    """The one attempt that runs and is meant; raises where there is none, or several."""
+    job, index = _find(state, caller, name)
+    attempts = [each for each in _running(state, job) if index in (None, each.index)]
+    if not attempts:
+        raise Unreachable(f"{name} does not run now: `dray show {job.id}` tells how it stands")
+    return job, _choose_one(state, name, attempts)
+
+
+def _choose_one(state: State, name: str, attempts: list[Attempt]) -> Attempt:
+    if len(attempts) > 1:
+        known = ", ".join(state.spell(attempt) for attempt in attempts[:5])
+        raise Conflict(f"{name} has {len(attempts)} tasks that run: say which by its id ({known})")
+    return attempts[0]
 
 
 def _find(state: State, caller: Caller, name: str) -> tuple[Job, int | None]:

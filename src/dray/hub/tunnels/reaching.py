@@ -23,7 +23,7 @@ from dray.hub.engine.turns import Decision
 from dray.hub.store.base import AuditRecord
 from dray.hub.tunnels.lines import Tunnels
 from dray.hub.tunnels.places import Place, Places, find_places
-from dray.wire.streams.frames import PortTarget
+from dray.wire.streams.frames import PortTarget, ServiceTarget, Target
 from dray.wire.streams.joints import Opening
 from dray.wire.streams.mux import Stream, Taker
 
@@ -55,6 +55,10 @@ class Reacher:
         self._busy: Counter[str] = Counter()
         self._noted: dict[tuple[str, str, str], int] = {}
 
+    async def forward(self, caller: Caller, asked: ServiceTarget) -> Standing:
+        """A stream to whoever answers for a service."""
+        return await self.reach(await self.find(caller, asked.name, asked.port, "forward"))
+
     async def find(self, caller: Caller, name: str, port: str, action: str) -> Places:
         """Whoever answers for a name, on record: `action` says how it is reached."""
         found = find_places(self._engine().state, caller, name, port)
@@ -66,7 +70,8 @@ class Reacher:
         notes: list[str] = []
         for place in self._in_order(found.places):
             try:
-                return await self._try(place, notes)
+                standing = await self.stand(place, PortTarget(place.attempt, place.port))
+                return standing._replace(notes=notes)
             except (Unreachable, Overloaded) as fault:
                 notes.append(f"{place.task} on {place.worker} does not answer: {fault.message}")
         raise Unreachable("; ".join(notes))
@@ -85,9 +90,9 @@ class Reacher:
     def _in_order(self, places: Sequence[Place]) -> list[Place]:
         return sorted(places, key=lambda place: (self._busy[place.attempt], random.random()))
 
-    async def _try(self, place: Place, notes: list[str]) -> Standing:
+    async def stand(self, place: Place, target: Target) -> Standing:
+        """Open a stream there and wait until it stands; raises `Unreachable` with why it does not."""
         opening = Opening()
-        target = PortTarget(place.attempt, place.port)
         stream = await self._tunnels.connect(place.worker, target, opening)
         try:
             async with asyncio.timeout(OPENED_S):
@@ -100,7 +105,7 @@ class Reacher:
         if fault:
             stream.reset(fault)
             raise Unreachable(fault)
-        return Standing(stream, place, notes, opening)
+        return Standing(stream, place, [], opening)
 
     async def _note(self, caller: Caller, action: str, job: Job) -> None:
         """Write down who reaches what: the first time, and again after a while."""

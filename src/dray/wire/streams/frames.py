@@ -44,7 +44,43 @@ class ServiceTarget(msgspec.Struct, tag="service", frozen=True):
     port: Line = ""
 
 
-Target = PortTarget | ServiceTarget
+Words = Annotated[list[str], msgspec.Meta(max_length=10_000)]
+Cells = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+
+
+class ExecTarget(msgspec.Struct, tag="exec", frozen=True):
+    """A process beside an attempt; of a hub, to a worker. With `terminal` it has one, of that size."""
+
+    attempt: IdText
+    command: Words
+    env: dict[str, str] = {}
+    terminal: bool = False
+    rows: Cells = 24
+    columns: Cells = 80
+
+
+class AttachTarget(msgspec.Struct, tag="attach", frozen=True):
+    """The terminal that an attempt runs in; of a hub, to a worker."""
+
+    attempt: IdText
+    rows: Cells = 24
+    columns: Cells = 80
+
+
+class TaskTarget(msgspec.Struct, tag="task", frozen=True):
+    """A process beside a task that runs, or the terminal of the task itself, where there is no command; of a client, to
+    its hub.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    command: Words = []
+    env: dict[str, str] = {}
+    terminal: bool = False
+    rows: Cells = 24
+    columns: Cells = 80
+
+
+Target = PortTarget | ServiceTarget | ExecTarget | AttachTarget | TaskTarget
 
 
 class Reached(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dray.agent.supervisor.processes.output import STREAMS, OutputLimits, OutputStream
 from dray.agent.supervisor.processes.program import HOST_ERRORS, describe_failure
+from dray.agent.supervisor.processes.stdio import DEFAULT_SIZE
 
 if TYPE_CHECKING:
     import resource
@@ -110,6 +111,11 @@ class Attempt:
     def hang_up_execs(self) -> None:
         for running in self.execs.values():
             running.hang_up()
+
+    @property
+    def terminal_size(self) -> tuple[int, int] | None:
+        """Of the terminal that its present stage runs in; None without one."""
+        return DEFAULT_SIZE if self.spec.terminal and self.stage == "command" else None
 
     @property
     def argv(self) -> list[str]:

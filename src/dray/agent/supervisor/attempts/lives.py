@@ -140,12 +140,12 @@ class Runner:
                 attempt.group = self._groups.create(spec.uid, spec.memory_bytes)
 
     def _may_start_at_once(self, attempt: Attempt) -> bool:
-        """Not what must enter a group or become another user first.
+        """Not what must enter a group, have a terminal or become another user first.
 
         Nor anything while a lease is kept here: until its exec a child started at once holds this process up, a file
         system that hangs would do so for long, and a lease has to be enforced meanwhile.
         """
-        plain = attempt.identity is None and attempt.group is None
+        plain = attempt.identity is None and attempt.group is None and attempt.terminal_size is None
         return plain and not self._leases and self._spawner.can_start_at_once
 
     def _intend(self, attempt: Attempt) -> None:
@@ -179,9 +179,9 @@ class Runner:
             self._note_start(attempt, process)
 
     def _launch(self, attempt: Attempt, barrier: Barrier) -> None:
-        spec = attempt.spec
-        env = {**spec.env, VARIABLE: self._report.mark(attempt)}
-        process = self._spawner.spawn(attempt.argv, env, spec.cwd, attempt.identity, barrier)
+        env, cwd = {**attempt.spec.env, VARIABLE: self._report.mark(attempt)}, attempt.spec.cwd
+        size = attempt.terminal_size
+        process = self._spawner.spawn(attempt.argv, env, cwd, attempt.identity, barrier, size)
         if attempt.group is not None:
             self._join_group(attempt, attempt.group, process.pid)
         self._note_start(attempt, process)

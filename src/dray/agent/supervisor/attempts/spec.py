@@ -50,6 +50,7 @@ class TaskSpec:
         "prompt",
         "start_by",
         "task_id",
+        "terminal",
         "uid",
         "user",
     )
@@ -85,6 +86,8 @@ class TaskSpec:
         # The attempt whose place it takes when that has ended, and for how long it waits for that.
         self.behind = _read_text(raw, "behind") or ""
         self.behind_s = read_seconds(raw, "behind_s") or 0.0
+        # Whether its command runs in a terminal, which stays when nobody is at it.
+        self.terminal = raw.get("terminal") is True
         self.meta = raw.get("meta")
         self.ports = ports_of(self.meta)
 

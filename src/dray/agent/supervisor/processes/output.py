@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dray.agent.supervisor.records.owned_files import ANYBODY, MOST_ENTRIES, Place, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 SEGMENT_BYTES = 8 << 20
 STREAM_CAP_BYTES = 64 << 20
@@ -49,6 +49,7 @@ class OutputStream:
         "_retry_at",
         "_segment_end",
         "_stream",
+        "grown",
         "total_bytes",
     )
 
@@ -61,6 +62,8 @@ class OutputStream:
         self._segment_end = 0
         self._retry_at = 0.0
         self.total_bytes = 0
+        # Who wants to hear that there is more.
+        self.grown: Callable[[], None] | None = None
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -120,9 +123,13 @@ def pump_pipe(fd: int, stream: OutputStream) -> bool:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
             return False
+        except OSError:
+            return True  # a terminal that nobody holds any more
         if not data:
             return True
         stream.write(data)
+        if stream.grown is not None:
+            stream.grown()
     return False
 
 

@@ -188,8 +188,13 @@ class Spawner:
         cwd: str | None,
         identity: Identity | None,
         barrier: Barrier,
+        size: tuple[int, int] | None = None,
     ) -> Process:
-        """Fork behind the barrier. Raises OSError when the system has no room for another process."""
+        """Fork behind the barrier, in a terminal where a size is given: what it prints is output, and errors end at
+        once. Raises OSError when the system has no room for another process.
+        """
+        if size is not None:
+            return self._spawn_in_terminal(argv, env, cwd, identity, barrier, size)
         pipes = Pipes()
         try:
             pid = self._fork(argv, env, cwd, identity, barrier, (self._null, *pipes.write_fds), False)
@@ -198,6 +203,33 @@ class Spawner:
             raise
         pipes.close_writers()
         return Process(pid, read_start(pid), pipes.read_fds, barred=True)
+
+    def _spawn_in_terminal(
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        cwd: str | None,
+        identity: Identity | None,
+        barrier: Barrier,
+        size: tuple[int, int],
+    ) -> Process:
+        ended, writer = os.pipe()
+        os.close(writer)
+        try:
+            stdio = Stdio(size, identity)
+        except OSError:
+            os.close(ended)
+            raise
+        try:
+            process = self.spawn_beside(argv, env, cwd, identity, barrier, stdio)
+        except OSError:
+            stdio.close_outer()
+            os.close(ended)
+            raise
+        finally:
+            stdio.close_inner()
+        process.pipes = [*stdio.outer, ended]
+        return process
 
     def spawn_beside(
         self,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dray.agent.supervisor.processes.spawn import Identity
 
 MOST_CELLS = 10_000
+DEFAULT_SIZE = (24, 80)
 
 
 class Stdio:

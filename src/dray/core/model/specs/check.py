@@ -375,12 +375,9 @@ FIELDS: dict[str, Check] = {
     "ports": ports_problem,
     "replicas": _number(1, MAX_REPLICAS, whole=True),
     "restart": _one_of(RESTARTS),
+    "interactive": _flag,
 }
-_STRUCTS = (
-    ("array", ArraySpec),
-    ("device", DeviceAsk),
-    ("rendered", Rendered),
-)
+_STRUCTS = (("array", ArraySpec), ("device", DeviceAsk), ("rendered", Rendered))
 _VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
 
 

@@ -224,6 +224,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ports: list[str] = []
     replicas: int = 1
     restart: str = "always"
+    interactive: bool = False
 
     @property
     def goes_on(self) -> bool:
