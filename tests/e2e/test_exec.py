@@ -271,6 +271,29 @@ def test_an_interactive_job_takes_what_is_piped_in(site: Cluster) -> None:
     assert done.returncode == 4, done
     assert b"got one" in done.stdout
     assert b"got two" in done.stdout
+    several = site.dray("run", "-it", "-a", "0-1", "--", "true")
+    assert (several.code, "-it is for one task" in several.err) == (2, True)
+
+
+def test_of_several_terminals_one_is_named(site: Cluster) -> None:
+    array = site.submit("sh", "-c", "read code; exit $code", array={"last": 1}, interactive=True)
+    try:
+        unnamed = site.dray("attach", array)
+        assert (unnamed.code, f"say which, as {array}/0" in unnamed.err) == (2, True)
+        done = subprocess.run(
+            [*DRAY, "attach", f"{array}/1"],
+            env=site.env,
+            input=b"5\n",
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 5, done
+        tasks = site.call("GET", f"/jobs/{array}/tasks").json["tasks"]
+        assert [task["state"] for task in tasks] == ["running", "failed"]
+    finally:
+        site.call("POST", f"/jobs/{array}/cancel", {"grace_s": 0})
+        site.wait_state(array)
     plain = site.submit("echo", "hello")
     told = site.dray("attach", plain)
     assert (told.code, told.out) == (0, "hello\n")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dray.errors import Overloaded
 from dray.wire.streams import frames
 from dray.wire.streams.frames import HEAD, PIECE_BYTES, WINDOW_BYTES
-from dray.wire.streams.joints import Early
+from dray.wire.streams.joints import MOST_TOLD, Early
 from dray.wire.streams.mux import MAX_HELD, MAX_STREAMS, Mux, Stream, Taker
 
 
@@ -319,3 +319,15 @@ def test_whoever_takes_a_stream_over_hears_all_of_it() -> None:
     end.mux.take(HEAD.pack(1, frames.EOF))
     early.hand_over(stream, ear)
     assert (bytes(ear.got), ear.log) == (b"onetwo", ["eof"])
+
+
+def test_of_words_beside_the_bytes_only_so_many_are_kept() -> None:
+    end, early, ear = End(True), Early(), Ear()
+    end.mux.take(HEAD.pack(1, frames.OPEN) + b"{}")
+    stream = end.streams[1]
+    stream.taker = early
+    for kind in (*[frames.RESIZE] * 10_000, frames.SIGNAL):
+        end.mux.take(HEAD.pack(1, kind) + b"\x00\x18\x00\x50")
+    early.hand_over(stream, ear)
+    assert len(ear.told_kinds) == MOST_TOLD
+    assert ear.told_kinds[-1] == frames.SIGNAL

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dray.agent.supervisor.client import SupervisorClient
+from dray.agent.supervisor.processes.cgroup import Groups
 from dray.agent.supervisor.processes.output import read_output
 from dray.agent.supervisor.records.owned_files import Place
 
@@ -182,3 +183,13 @@ async def rig(make_rig: Callable[..., Rig], request: pytest.FixtureRequest) -> R
         await rig.next("started")
         rig.seen.clear()
     return rig
+
+
+@pytest.fixture
+def memory_groups() -> None:
+    groups = Groups("probe")
+    probe = groups.create("probe", 64 << 20)
+    if probe is None:
+        pytest.skip(f"no memory control group may be made here: {groups.why_not}")
+    probe.remove()
+    os.rmdir(os.path.dirname(probe.path))

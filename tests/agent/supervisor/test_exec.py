@@ -132,6 +132,15 @@ async def test_a_signal_reaches_all_of_its_group(rig: Any, held: Held) -> None:
     assert (await held.end(line))["code"] == 9
 
 
+@pytest.mark.usefixtures("memory_groups")
+async def test_what_it_uses_counts_for_the_limit_of_the_task(rig: Any, held: Held) -> None:
+    pid = await begin(rig, "t1", memory_bytes=48 << 20)
+    hog = "data = []\nwhile True: data.append(bytearray(b'x' * (1 << 20)))"
+    line = await held.exec("t1", sys.executable, "-SIc", hog)
+    assert (await held.end(line))["code"] == 128 + signal.SIGKILL
+    assert rig.is_alive(pid)
+
+
 async def test_a_program_that_is_not_there_is_named(rig: Any, held: Held) -> None:
     await begin(rig)
     end = await held.end(await held.exec("t1", "no-such-program"))

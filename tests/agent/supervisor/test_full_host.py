@@ -88,16 +88,6 @@ async def test_full_disk_refuses_new_work_and_still_records_ends(small_rig, tmp_
     assert (await rig.result("c-1", "true"))["state"] == "succeeded"
 
 
-@pytest.fixture
-def memory_groups() -> None:
-    groups = Groups("probe")
-    probe = groups.create("probe", 64 << 20)
-    if probe is None:
-        pytest.skip(f"no memory control group may be made here: {groups.why_not}")
-    probe.remove()
-    os.rmdir(os.path.dirname(probe.path))
-
-
 HOG = "import sys; data = []\nwhile True: data.append(bytearray(b'x' * (1 << 20)))"
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import time
 from typing import Any
 
-from dray.cli.base.exit_codes import CUT_OFF, SIGNALLED, has_ended
+from dray.cli.base.exit_codes import CUT_OFF, SIGNALLED, exit_code, has_ended
 from dray.cli.base.invocation import Session, abandon_stdout
 from dray.cli.base.outage import Outage, say
-from dray.cli.follow.following import job_exit_code, look, wait_for_job
+from dray.cli.follow.following import look
 from dray.cli.follow.progress import StatusLine
 from dray.cli.follow.remote import Left, run_remote
 from dray.cli.follow.terminal import RawTerminal, read_size
+from dray.cli.jobs.jobs import find_task
 from dray.client.reach.discovery import find_target
 from dray.errors import HubUnavailable, Unreachable
 from dray.wire.streams.frames import TaskTarget
@@ -27,27 +27,26 @@ LOOK_S = 0.2
 NEWS_S = 2.0
 
 
-class _Runs(Exception):
-    """It does, at last."""
+def attend(session: Session, outage: Outage, job_id: str, index: int) -> int:
+    """Be at the terminal of a job's one task, or of one of several, until it ends or the person leaves; gives the exit
+    code.
+    """
+    status, told, task = StatusLine(), False, job_id if index < 0 else f"{job_id}/{index}"
 
+    def look_again(wait_s: float) -> dict[str, Any]:
+        if index < 0:
+            return look(session.hub, outage, job_id, wait_s)
+        time.sleep(wait_s)
+        return dict(outage.ride_out(lambda: find_task(session.hub, job_id, index)))
 
-def attend(session: Session, outage: Outage, job: Mapping[str, Any], task: str) -> int:
-    """Be there until the job ends or the person leaves; gives the exit code."""
-    status, told = StatusLine(), False
-
-    def watch(document: Mapping[str, Any]) -> float:
-        status.note(document)
-        if document.get("state") == "running":
-            raise _Runs
-        return LOOK_S
-
-    while not has_ended(job):
-        try:
-            with contextlib.suppress(_Runs):
-                job = wait_for_job(session.hub, outage, str(job["id"]), watch)
-                continue
-        finally:
-            status.clear()
+    document = look_again(0)
+    while not has_ended(document):
+        if document.get("state") != "running":
+            status.note(document)
+            time.sleep(LOOK_S)
+            document = look_again(0)
+            continue
+        status.clear()
         try:
             rows, columns = read_size()
             show(session, TaskTarget(task, rows=rows, columns=columns), True, True)
@@ -58,13 +57,14 @@ def attend(session: Session, outage: Outage, job: Mapping[str, Any], task: str) 
             say(f"the connection was cut ({fault.message}): {task} goes on, `dray attach {task}` comes back")
             return CUT_OFF
         except Unreachable as fault:
-            job = look(session.hub, outage, str(job["id"]), NEWS_S)
-            if not told and not has_ended(job):
+            document = look_again(NEWS_S)
+            if not told and not has_ended(document):
                 told = True
                 say(f"the terminal of {task} cannot be reached now, trying again: {fault.message}")
         else:
-            job = look(session.hub, outage, str(job["id"]), NEWS_S)
-    return job_exit_code(session.hub, outage, job)
+            document = look_again(NEWS_S if index < 0 else LOOK_S)
+    status.clear()
+    return exit_code(document)
 
 
 def show(session: Session, asked: TaskTarget, interactive: bool, tty: bool) -> Ended:

@@ -73,6 +73,8 @@ def run(session: Session, words: tuple[str, ...], **flags: Any) -> int:
     # Who waits for its end wants to see it: a service, also one that a template makes, is started once.
     submission.specs[0].setdefault("restart", "never")
     if submission.specs[0].get("interactive"):
+        if {"array", "node_count"} & submission.specs[0].keys():
+            raise click.UsageError("-it is for one task: submit the others, then `dray attach ID/INDEX`")
         env = submission.specs[0].setdefault("env", {})
         env.setdefault("TERM", os.environ.get("TERM", "xterm"))
     outage = Outage(session.config.away_s, "the job goes on if it was submitted", needs_process=True)
@@ -121,7 +123,7 @@ class _Run:
         from dray.cli.follow.attending import attend
 
         try:
-            return attend(self._session, self._outage, self._job, self._id)
+            return attend(self._session, self._outage, self._id, -1)
         except KeyboardInterrupt:
             return self._cancel()
 

@@ -11,7 +11,7 @@ import os
 import click
 
 from dray.cli.base.completion import complete_job
-from dray.cli.base.exit_codes import CUT_OFF, NOT_RUN
+from dray.cli.base.exit_codes import CUT_OFF, INTERRUPTED, NOT_RUN, is_numbered
 from dray.cli.base.invocation import HubCommand, Session, pass_session
 from dray.cli.base.outage import Outage, say
 from dray.cli.follow.attending import attend, code_of, show
@@ -85,7 +85,14 @@ def attach(session: Session, task: str) -> int:
     if not (job.get("spec") or {}).get("interactive"):
         say(f"{task} was not started with `dray run -it` and has no terminal: this is its output")
         return follow_output(session, job_id, index)
-    return attend(session, outage, job, task)
+    if index < 0 and is_numbered(job):
+        raise click.UsageError(f"{task} has several tasks: say which, as {task}/0")
+    try:
+        return attend(session, outage, job_id, index)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except HubUnavailable as fault:
+        return session.report(fault, NOT_RUN)
 
 
 def _read_variable(text: str) -> tuple[str, str]:

@@ -9,6 +9,8 @@ import asyncio
 from dray.wire.streams.frames import EXIT
 from dray.wire.streams.mux import Stream, Taker
 
+MOST_TOLD = 64
+
 
 class Early(Taker):
     """Keeps what comes, a window at most, for whoever takes the stream over."""
@@ -23,6 +25,8 @@ class Early(Taker):
 
     def told(self, kind: int, payload: bytes) -> None:
         self._told.append((kind, payload))
+        # No window counts these: the last ones have to do.
+        del self._told[:-MOST_TOLD]
 
     def eof(self) -> None:
         self._eof = True
