@@ -32,6 +32,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "tls_cert": "certificate with its chain; goes with `tls_key`",
         "tls_key": "key of the certificate",
         "hosts": "further names that clients may use for this hub (the `Host` header is checked)",
+        "proxy_domain": "hosts of services, `NAME.DOMAIN`; on loopback `localhost` by itself",
         "log_json": "log as JSON lines instead of text",
         "log_file": "file for the log and all that is printed; empty: standard error",
         "log_file_bytes": "size at which that file is put aside",

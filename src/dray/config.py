@@ -66,6 +66,7 @@ class HubConfig:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     hosts: tuple[str, ...] = ()
+    proxy_domain: str = ""
     log_json: bool = True
     log_file: Path | None = None
     log_file_bytes: int = 10 * MIB

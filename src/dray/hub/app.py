@@ -40,6 +40,7 @@ from dray.hub.access.certificates import (
     join_line,
 )
 from dray.hub.access.connections import streams_most
+from dray.hub.access.passes import Passes
 from dray.hub.access.request_budgets import Budgets
 from dray.hub.access.task_tokens import TaskTokens, ensure_secret
 from dray.hub.access.tokens import Tokens, ensure_first_token, rewrite_private, write_private
@@ -80,6 +81,8 @@ from dray.hub.notifications.alarms import Alarms
 from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
 from dray.hub.operations.operation import Desk, Values
+from dray.hub.proxy.addresses import choose_domain
+from dray.hub.proxy.doors import open_doors
 from dray.hub.rows import Rows
 from dray.hub.serving.answers import ServiceAnswers
 from dray.hub.standing import Standing
@@ -265,7 +268,7 @@ async def _go_on(
         await hub.server.start()
     hub.answers.checks.append(check_readiness)
     hub.answers.ready = True
-    ground.front.app = hub.api
+    ground.front.app = open_doors(hub.api, hub.passages, choose_domain(config.proxy_domain, config.host))
     return hub
 
 
@@ -297,6 +300,7 @@ def _wire(
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
+    passes, domain = Passes(secret, tokens), choose_domain(config.proxy_domain, config.host)
     behind = partial(report_behind, setbacks.reports)
     sessions = Sessions(the_engine, store, rows, outputs, questions, _limits(config), tokens, owners, behind)
     blobs = _make_blobs(config, store, writer, clock, metrics)
@@ -327,11 +331,11 @@ def _wire(
 
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     batches = Batches(answers, engine, rows)
-    values, services = Values(blobs, calls, access, batches), ServiceAnswers(answers, engine)
+    values, services = Values(blobs, calls, access, batches), ServiceAnswers(answers, engine, passes, domain)
     desk = Desk(answers, tokens, owners, values, notifier, services)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
-    passages = Passages(the_engine, sessions, tokens.hold, budgets)
+    passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
     routes = _make_routes(sessions, channels, passages)
     answers.shared_accounts = tokens.tell_shared
     api = _make_api(config, desk, routes, metrics, report, budgets)

@@ -84,6 +84,10 @@ class FakeServices:
     async def endpoints(self, caller: Caller, name: str) -> dict[str, Any]:
         return dict(whole(service_schemas.EndpointList, {"service": name, "id": "s", "endpoints": []}))
 
+    async def link(self, caller: Caller, name: str) -> dict[str, Any]:
+        found = {"service": name, "id": "s", "host": "", "path": "/", "expires_in_s": 300.0}
+        return dict(whole(service_schemas.ServiceLink, found))
+
     async def scale(self, caller: Caller, name: str, replicas: int) -> dict[str, Any]:
         return dict(whole(service_schemas.ServiceDocument, {**self.row, "replicas": replicas}))
 

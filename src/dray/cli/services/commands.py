@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import click
 
@@ -14,6 +14,7 @@ from dray.cli.asks.submission import SubmitCommand, prepare, send
 from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_session
 from dray.cli.base.outage import say
 from dray.cli.follow.commands import logs
+from dray.client.reach.discovery import find_target
 
 _HERE = "dray.cli.services.commands"
 
@@ -57,6 +58,7 @@ def serve(session: Session, words: tuple[str, ...], **flags: Any) -> None:
         "restart": (f"{_HERE}:service_restart", "Restart all replicas of a service, or one."),
         "stop": (f"{_HERE}:service_stop", "Stop services."),
         "logs": (f"{_HERE}:service_logs", "Print the output of a service, or of one replica."),
+        "open": (f"{_HERE}:service_open", "Print a link by which a browser gets in to a service."),
         "endpoints": (f"{_HERE}:service_endpoints", "List where the ready replicas of a service answer."),
     },
     elsewhere={"list": "ls", "rm": "stop", "delete": "stop"},
@@ -186,3 +188,22 @@ def service_endpoints(session: Session, name: str) -> None:
         from dray.cli.services.views import draw_endpoints
 
         print(draw_endpoints(document["endpoints"]))
+
+
+@click.command("open", cls=HubCommand)
+@click.argument("name")
+@pass_session
+def service_open(session: Session, name: str) -> None:
+    """Print a link by which a browser gets in to a service, through the hub. It is good once, for five minutes.
+
+    The browser then has a cookie for that service alone, for twelve hours.
+    """
+    document = session.hub.call("POST", service_path(name, "/link"))
+    parts = urlsplit(find_target(session.config).url)
+    port = f":{parts.port}" if parts.port else ""
+    host = f"{document['host']}{port}" if document["host"] else parts.netloc
+    url = f"{parts.scheme}://{host}{document['path']}"
+    if session.json:
+        session.print_json({**document, "url": url})
+    else:
+        print(url)

@@ -111,6 +111,11 @@ class Tokens:
         entry.last_used_ms = now_ms
         return entry.caller
 
+    def recall(self, token_id: str) -> Caller:
+        """The caller behind a stored token that was good before, if it still is."""
+        self.check_live(token_id)
+        return self._entries[token_id].caller
+
     def clock_ms(self) -> int:
         """Wall time, which expiry is measured by."""
         return self._clock_ms()

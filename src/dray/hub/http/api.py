@@ -91,18 +91,18 @@ class HttpApi:
         report: FileReport | None = None,
         budgets: Budgets | None = None,
     ) -> None:
-        self._budgets = budgets or Budgets()
-        self._report = report or (lambda name, error: "")
+        self.budgets = budgets or Budgets()
+        self.report = report or (lambda name, error: "")
         self.streams = Streams(desk.tokens.hold)
         self._desk = desk
         self._limits = limits or HttpLimits()
         self.knocks = Knocks()
         # What callers are told of turns, and give back; None where nobody keeps a store.
         self.words: TurnWords | None = None
-        self._tokens, self._gate = desk.tokens, Gate(desk.tokens, hosts, self.knocks)
+        self._tokens, self.gate = desk.tokens, Gate(desk.tokens, hosts, self.knocks)
         self._router = Router(ROUTES)
         self._sockets = {route.path.encode(): route for route in sockets}
-        self._count = count_request or (lambda name, status: None)
+        self.count = count_request or (lambda name, status: None)
 
     def close(self) -> None:
         """Let nobody wait any longer: the hub is about to stop."""
@@ -117,19 +117,19 @@ class HttpApi:
     async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = read_headers(scope["headers"])
-            self._gate.check_source(scope, headers)
+            self.gate.check_source(scope, headers)
             route = self._sockets.get(scope["raw_path"])
-            caller = self._gate.check_caller(scope, headers, route.scopes if route else SCOPES)
-            _vouch(scope, caller)
+            caller = self.gate.check_caller(scope, headers, route.scopes if route else SCOPES)
+            vouch(scope, caller)
             if route is None:
                 raise NotFound("this version of dray has no WebSocket at this path")
             self.check_ready()
             self.hear_turn(headers, caller)
         except DrayError as error:
-            self._count("websocket", status_of(error))
+            self.count("websocket", status_of(error))
             await deny_upgrade(send, error)
             return
-        self._count("websocket", 101)
+        self.count("websocket", 101)
         try:
             await route.handler(scope, receive, send, caller)
         except ClientDisconnected:
@@ -151,7 +151,7 @@ class HttpApi:
             raise NotReady("the hub is starting or stopping: ask again in a second")
 
 
-def _vouch(scope: Scope, caller: Caller) -> None:
+def vouch(scope: Scope, caller: Caller) -> None:
     """Tell the connection who is behind it: that of a stranger is the first to go."""
     admit = (scope.get("extensions") or {}).get(ADMIT)
     if admit is not None:
@@ -198,14 +198,14 @@ class _Exchange:
         except Exception as error:
             # The route and nothing of the request: a query or a header may hold what belongs in no log.
             log.exception("%s %s failed", self._scope["method"], self._name)
-            await self._refuse(internal_error(self._api._report(self._name, error)))
+            await self._refuse(internal_error(self._api.report(self._name, error)))
         finally:
             if self._answered:
-                self._api._count(self._name, self._answered)
+                self._api.count(self._name, self._answered)
 
     async def _serve(self, request: Request, route: Route) -> None:
         """Answer a request within its caller's budget; what nobody vouches for is small by nature."""
-        budgets, caller, query = self._api._budgets, request.caller, request.query
+        budgets, caller, query = self._api.budgets, request.caller, request.query
         if caller is None or query.get("wait_s"):
             await self._work(request, route)
         elif route.operation.streams:
@@ -254,17 +254,17 @@ class _Exchange:
         """Take the request through the gate; nothing is read of a body before the caller is known and has room."""
         api, scope = self._api, self._scope
         self._headers = headers = read_headers(scope["headers"])
-        api._gate.check_source(scope, headers)
+        api.gate.check_source(scope, headers)
         try:
             route, path = api._router.find(scope["method"], scope["raw_path"])
         except DrayError:
             # Strangers do not learn which paths are there.
-            api._gate.check_caller(scope, headers, SCOPES)
+            api.gate.check_caller(scope, headers, SCOPES)
             raise
         self._name = route.name
-        caller = api._gate.check_caller(scope, headers, route.scopes) if route.scopes else None
+        caller = api.gate.check_caller(scope, headers, route.scopes) if route.scopes else None
         if caller is not None:
-            _vouch(scope, caller)
+            vouch(scope, caller)
         if route.operation.needs_ready:
             api.check_ready()
         if caller is not None:

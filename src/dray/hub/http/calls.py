@@ -405,6 +405,7 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/services", "list_services"),
     _api("GET", "/services/{name}", "show_service"),
     _api("GET", "/services/{name}/endpoints", "list_endpoints"),
+    _api("POST", "/services/{name}/link", "link_service"),
     _api("POST", "/services/{name}/scale", "scale_service", body=service_shapes.ScaleRequest, read=_read_scale),
     _api("POST", "/services/{name}/restart", "restart_service", body=service_shapes.RestartRequest,
          body_optional=True, read=_read_restart),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from urllib.parse import quote
 
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
 from dray.errors import NotFound
 from dray.hub.access.caller import Caller
+from dray.hub.access.passes import LINK_FIELD, LINK_S, Passes
 from dray.hub.answers.answers import Answers
 from dray.hub.documents.records import Document
 from dray.hub.documents.services import endpoints_document, service_document
@@ -15,12 +18,15 @@ from dray.hub.engine.engine import Engine
 from dray.hub.serving import decisions
 from dray.hub.serving.finding import find_service, living_services
 
+# What a host may be called in every resolver and browser.
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
 
 class ServiceAnswers:
     """One hub's."""
 
-    def __init__(self, answers: Answers, engine: Engine) -> None:
-        self._answers, self._engine = answers, engine
+    def __init__(self, answers: Answers, engine: Engine, passes: Passes, domain: str) -> None:
+        self._answers, self._engine, self._passes, self._domain = answers, engine, passes, domain
 
     async def list(self, caller: Caller) -> Document:
         def look(state: State) -> Document:
@@ -38,6 +44,20 @@ class ServiceAnswers:
 
     async def _look(self, caller: Caller, name: str, draw: Callable[[State, Job], Document]) -> Document:
         return await self._engine.ask(lambda state: draw(state, find_service(state, caller, name)))
+
+    async def link(self, caller: Caller, name: str) -> Document:
+        """A way in for a browser, good once: at a host of the service's own, where there is a domain for them."""
+        job = await self._find(caller, name)
+        word = self._passes.make_link(caller, job.id)
+        label = job.name if job.name and _LABEL.fullmatch(job.name) and name != job.id else job.id
+        path = "/" if self._domain else f"/proxy/{quote(label)}/"
+        return {
+            "service": job.name or job.id,
+            "id": job.id,
+            "host": f"{label}.{self._domain}" if self._domain else "",
+            "path": f"{path}?{LINK_FIELD}={word}",
+            "expires_in_s": LINK_S,
+        }
 
     async def scale(self, caller: Caller, name: str, replicas: int) -> Document:
         def finish(state: State, job: Job, note: str) -> Document:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from dray.hub.access.caller import Caller
 from dray.hub.access.entrance import Receive, Scope, Send
+from dray.hub.access.passes import Passes
 from dray.hub.access.request_budgets import Budgets
 from dray.hub.access.token_leases import Hold
 from dray.hub.engine.engine import Engine
@@ -23,8 +24,14 @@ class Passages:
     """One hub's. `sockets` says which WebSockets they are, for which scopes."""
 
     def __init__(
-        self, engine: Callable[[], Engine], sessions: Sessions, hold: Hold, budgets: Budgets
+        self,
+        engine: Callable[[], Engine],
+        sessions: Sessions,
+        hold: Hold,
+        budgets: Budgets,
+        passes: Passes,
     ) -> None:
+        self.hold, self.passes = hold, passes
         self.tunnels = Tunnels(engine, sessions, hold)
         self.reacher = Reacher(engine, self.tunnels)
         ways: Ways = {ServiceTarget: self.reacher.forward, TaskTarget: Execs(engine, self.reacher).begin}

@@ -79,6 +79,16 @@ class EndpointList(msgspec.Struct):
     endpoints: list[Endpoint]
 
 
+class ServiceLink(msgspec.Struct):
+    """A way in for a browser, good once."""
+
+    service: str
+    id: str
+    host: Annotated[str, Meta(description="of the service's own; empty where it is under the hub's")]
+    path: Annotated[str, Meta(description="to be asked for there; it holds the word that lets in")]
+    expires_in_s: float
+
+
 class StoppedService(msgspec.Struct):
     """A service that was stopped: its processes get the grace that it has, or was given."""
 
