@@ -14,6 +14,7 @@ CATALOGUE = (
     "command_batches",
     "command_latency",
     "exec_latency",
+    "service_access",
     "durable_submits",
     "large_array",
     "hub_memory",

@@ -17,7 +17,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Opcode
 
 from dray.wire.reach.dialling import Line, Way, open_line
-from dray.wire.reach.websocket import GUID, Address, HandshakeRefused, WebSocket, dial, mask
+from dray.wire.reach.websocket import BULK_BYTES, GUID, Address, HandshakeRefused, WebSocket, dial, mask
 
 PROTOCOL = Subprotocol("echo")
 LIMIT_S = 60.0
@@ -117,8 +117,8 @@ async def test_a_close_of_our_own_is_heard() -> None:
 
 
 def test_masking_twice_changes_nothing() -> None:
-    for size in range(20):
-        data = bytes(range(size))
+    for size in (*range(20), BULK_BYTES - 1, BULK_BYTES, BULK_BYTES + 3):
+        data = bytes(number % 251 for number in range(size))
         assert mask(mask(data, b"\x01\x02\x03\xff"), b"\x01\x02\x03\xff") == data
     assert mask(b"abc", b"\0\0\0\0") == b"abc"
 

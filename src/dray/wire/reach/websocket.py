@@ -12,7 +12,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -23,6 +23,8 @@ CONTINUATION, BINARY, CLOSE, PING, PONG = 0, 2, 8, 9, 10
 KEEPALIVE_S = 20.0
 HEAD_BYTES = 64 << 10
 REASON_BYTES = 120
+# From so many bytes on a payload is worth a library.
+BULK_BYTES = 16 << 10
 ABNORMAL, PROTOCOL_ERROR, NORMAL, TOO_LARGE = 1006, 1002, 1000, 1009
 
 
@@ -263,8 +265,20 @@ def mask(payload: bytes, key: bytes) -> bytes:
     size = len(payload)
     if not size:
         return b""
+    if size >= BULK_BYTES and (quick := _find_mask()) is not None:
+        return quick(payload, key)
     pad = key * (size // 4 + 1)
     return (int.from_bytes(payload, "little") ^ int.from_bytes(pad[:size], "little")).to_bytes(size, "little")
+
+
+@cache
+def _find_mask() -> Callable[[bytes, bytes], bytes] | None:
+    """A compiled one, where it is installed; loaded when there is much to mask, since few ever have."""
+    try:
+        from websockets.speedups import apply_mask
+    except ImportError:
+        return None
+    return apply_mask
 
 
 async def dial(
