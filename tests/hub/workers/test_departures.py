@@ -70,3 +70,19 @@ def test_whoever_waits_is_served_first() -> None:
         flush()
     assert served == ["awaited", "heard"]
     assert list(departures.release()) == []
+
+
+async def test_a_socket_that_takes_nothing_more_may_still_have_been_read_from() -> None:
+    """What a worker said before its goodbye counts, also where an answer finds its socket closed meanwhile."""
+
+    async def gone(event: object) -> None:
+        raise OSError("the peer has gone")
+
+    caller, limits = Caller("t", "ana", ("worker",)), Limits(1 << 20, 8 << 20, 4, 1 << 20)
+    session = Session(1, caller, worker_codec(False), gone, limits, Departures())
+    session.push(message("ack"))
+    await session.pump()
+    assert session.closing is None, "frames of a session that is being closed are dropped"
+    for _ in range(9):
+        session.push(message("ack"))
+    assert session.closing is None, "nobody is called slow who has gone"

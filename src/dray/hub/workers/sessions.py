@@ -85,7 +85,7 @@ class Frames(Protocol):
 class Session:
     """One socket. `worker` is empty until it has registered; `reading`: a frame is being taken step by step.
 
-    `prints`: it has sent output.
+    `prints`: it has sent output. `deaf`: nothing can be written to it any more, which does not undo what it said before.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Session:
         # Whether frames of this peer may hold lists: in msgpack always, in JSON once it has named them.
         self.may_list = codec.binary
         self.bad_in_a_row = 0
-        self.reading = self.prints = False
+        self.reading = self.prints = self.deaf = False
         self.closing: tuple[int, str] | None = None
         self._send, self._limits, self._departures = send, limits, departures
         # Text frames are rare enough for the long way.
@@ -120,7 +120,7 @@ class Session:
 
     def push(self, envelope: dict[str, Any]) -> None:
         """Queue one message; too many unread ones end the session."""
-        if self.closing is not None:
+        if self.closing is not None or self.deaf:
             return
         # Calls are left out of the count: what a lane may have outstanding bounds them.
         calls = envelope["type"] == CALLS
@@ -163,12 +163,16 @@ class Session:
         self.close(TOKEN_GONE, why)
 
     async def pump(self) -> None:
-        """Send what is queued until the session ends; a socket that broke is the reader's to notice."""
+        """Send what is queued until the session ends; a socket that broke is the reader's to notice.
+
+        The reader comes to it when it has read what arrived before: a worker may say how a task ended and then goodbye,
+        and be gone before an earlier message of its is answered.
+        """
         try:
             await self._send_all()
         except (OSError, RuntimeError):
             # A runtime error is the server's word for a socket that it has closed itself, over text that is not UTF-8.
-            self.close(1006, "")
+            self._outbox, self._plain, self.deaf = [], 0, True
 
     async def _send_all(self) -> None:
         """Send in lists where the peer takes them."""
