@@ -85,7 +85,7 @@ class Frames(Protocol):
 class Session:
     """One socket. `worker` is empty until it has registered; `reading`: a frame is being taken step by step.
 
-    `prints`: it has sent output. `deaf`: nothing can be written to it any more, which does not undo what it said before.
+    `prints`: it has sent output. `deaf`: nothing can be written to it any more; what it said before still counts.
     """
 
     def __init__(
