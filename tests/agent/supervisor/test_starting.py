@@ -47,8 +47,8 @@ BEFORE_THE_PID_IS_WRITTEN = "server.Server.process_started = die"
 async def start_doomed(rig, place: str) -> asyncio.subprocess.Process:
     await rig.stop()
     program = DOOMED.format(source=SOURCE, home=str(rig.home), place=place)
-    doomed = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
     (rig.home / "supervisor.json").unlink()
+    doomed = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
     await rig.wait_until((rig.home / "supervisor.json").exists, "it serves")
     await rig.open()
     assert rig.pid == doomed.pid
