@@ -136,7 +136,11 @@ def test_a_home_that_became_read_only_refuses_before_the_start(cluster: Cluster,
     os.kill(supervisor, signal.SIGKILL)
     wait_dead([supervisor])
     subprocess.run(["umount", "-l", str(failing_disk)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(cluster.folder / "image"), str(failing_disk)], check=True)
+    image = str(cluster.folder / "image")
+    # While anything that the agent had started still stands on the old mount, that one would be mounted again.
+    users = ["losetup", "-j", image]
+    wait_for(lambda: not subprocess.run(users, capture_output=True, check=True).stdout, "it is let go")
+    subprocess.run(["mount", "-o", "loop", image, str(failing_disk)], check=True)
     cluster.start_agent("bad", env=QUICK)
     wait_for(lambda: cluster.call("GET", "/workers/bad").json["state_detail"] == "", "it is ready again")
 
