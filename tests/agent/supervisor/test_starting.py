@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dray.agent.supervisor.__main__ import detach
 from dray.agent.supervisor.client import SupervisorClient
 from dray.agent.supervisor.processes.identity import now_ticks, snapshot_processes
 from dray.agent.supervisor.processes.marks import VARIABLE, find_marked, make_mark, make_token
@@ -306,3 +309,13 @@ async def test_a_child_before_its_exec_keeps_the_home_locked(tmp_path, make_rig)
         home.claim()
         os.close(home.lock_fd)
     os.kill(child, signal.SIGKILL)
+
+
+def test_where_no_process_is_to_be_had_one_line_says_so(tmp_path, monkeypatch, capfd):
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    assert detach(argparse.Namespace(home=str(tmp_path))) == 1
+    told = f"the supervisor of {tmp_path} cannot start: [Errno {errno.EAGAIN}] Resource temporarily unavailable\n"
+    assert capfd.readouterr().err == told

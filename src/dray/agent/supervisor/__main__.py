@@ -65,7 +65,13 @@ def _tell(ready_fd: int, code: int, text: str) -> int:
 
 def detach(options: argparse.Namespace) -> int:
     read_fd, write_fd = os.pipe()
-    if os.fork() == 0:
+    try:
+        child = os.fork()
+    except OSError as error:
+        os.close(read_fd)
+        os.close(write_fd)
+        return _tell(-1, 1, f"the supervisor of {options.home} cannot start: {error}")
+    if child == 0:
         os.close(read_fd)
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
