@@ -31,7 +31,8 @@ def measure(quick: bool) -> dict[str, Figure]:
             began = time.perf_counter()
             answer = cluster.request("POST", "/jobs:act", {"action": action, "all": True})
             took_s = time.perf_counter() - began
-            seen = fleet.ask("report")
+            while not (seen := fleet.ask("report"))["beats"]:
+                time.sleep(beat_s)  # a quick change may be over between two heartbeats
             if answer["count"] != jobs:
                 raise RuntimeError(
                     f"{action} of {jobs} jobs changed {answer['count']}: {answer['unchanged']}"
