@@ -145,8 +145,8 @@ class Runs:
 
     def begin(self, execution: Execution) -> None:
         """Note a start down; two current attempts never share more of a card than it has."""
-        # A call that waited in its runner while the hub was put back is as unheard of as one that ran.
-        if self._restored and execution.call[0] >= 0:
+        # What waited in a runner or for a supervisor while the hub was put back is as unheard of as what ran.
+        if self._restored:
             execution.stranger = self._is_unheard(execution)
         self.all.append(execution)
         self.of_task.setdefault(execution.task_id, []).append(execution)
