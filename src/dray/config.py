@@ -29,6 +29,8 @@ MIB, GIB = 1 << 20, 1 << 30
 DAY_S = 86400.0
 _TIMERS = Rules()
 DEFAULT_PORT = 7373
+# Of a worker that is started together with its hub.
+PAIR_SERVICE_SLOTS = 8
 MAX_NAMED = 64
 MAX_USERS = 4096
 # Where a hub is and how it is asked: a hub and an agent that are started together find each other by their home.

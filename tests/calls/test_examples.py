@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.test_builtin_templates import path_with
+from tests.e2e.test_two_machines import need_namespaces
 
 from dray.client.faces.private_hub import PrivateHub
 
@@ -27,6 +29,18 @@ SHOWN = {
         "in 2 attempts: preempted, succeeded",
         "receipt: priority",
     ],
+    "jupyter_session": [
+        "opened http://notebook-",
+        "a page of JupyterLab came",
+        "cell: computed on the worker: 5050",
+        "cell: 42",
+        "ended: killed",
+    ],
+    "closed_worker": [
+        "web      far     10.213.78.2  http=2",
+        "by the forward: hello from far",
+        "web: stopped",
+    ],
 }
 
 
@@ -39,6 +53,10 @@ def test_every_example_is_run() -> None:
 @pytest.mark.parametrize("name", SHOWN)
 def test_an_example(name: str, cluster: PrivateHub) -> None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("DRAY_")}
+    if name == "jupyter_session":
+        env["PATH"] = path_with("jupyter-lab", "jupyterlab")
+    elif name == "closed_worker":
+        need_namespaces()
     ran = subprocess.run(
         [sys.executable, str(ROOT / "examples" / f"{name}.py")],
         env={**env, "DRAY_HOME": str(cluster.home)},
@@ -51,3 +69,5 @@ def test_an_example(name: str, cluster: PrivateHub) -> None:
     lines = ran.stdout.splitlines()
     for begins in SHOWN[name]:
         assert any(line.startswith(begins) for line in lines), ran.stdout
+    if name == "closed_worker":
+        assert "from the hub's machine: no connection" in ran.stdout, "nobody dials that machine"

@@ -22,7 +22,10 @@ hub = dray.connect()
 again = dray.connect()
 assert again.config.home == hub.config.home
 print(hub.config.home, hub.submit(lambda x: x + 1, 1).result(60), flush=True)
+service = hub.serve(["sleep", "600"], cpus=0)
 long = hub.submit(time.sleep, 600)
+while not hub.endpoints(service):
+    time.sleep(0.02)
 while long.state != "running":
     time.sleep(0.02)
 ending = sys.argv[1]

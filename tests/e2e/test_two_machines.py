@@ -29,17 +29,25 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-@pytest.fixture(scope="module")
-def wire() -> Iterator[Wire]:
+def need_namespaces() -> None:
+    """Skip where this machine makes no network namespaces."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need root and iproute2")
+    trial = f"drt{os.getpid():x}"
+    try:
+        ip("netns", "add", trial)
+        ip("netns", "del", trial)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this host makes no network namespaces: {error.stderr.decode().strip()}")
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[Wire]:
+    need_namespaces()
     mark = f"{os.getpid():x}"
     names = Wire(f"drh{mark}", f"dra{mark}")
     try:
         ip("netns", "add", names.hub)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"this host makes no network namespaces: {error.stderr.decode().strip()}")
-    try:
         ip("netns", "add", names.agent)
         ip(
             "link",

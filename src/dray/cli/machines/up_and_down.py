@@ -33,7 +33,7 @@ from dray.cli.machines.daemons import (
 )
 from dray.cli.machines.views import tell_cards
 from dray.client.reach.discovery import read_hub_file
-from dray.config import ClientConfig, default_worker_name, load_agent, load_hub
+from dray.config import PAIR_SERVICE_SLOTS, ClientConfig, default_worker_name, load_agent, load_hub
 from dray.errors import DrayError, InvalidInput
 from dray.presence import Holder, find_holder
 
@@ -245,7 +245,11 @@ def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
 )
 @click.option("--slots", type=click.IntRange(0), help="Tasks at once.  [default: the usable cores]")
 @click.option(
-    "--service-slots", type=click.IntRange(0), default=8, show_default=True, help="Services at once."
+    "--service-slots",
+    type=click.IntRange(0),
+    default=PAIR_SERVICE_SLOTS,
+    show_default=True,
+    help="Services at once.",
 )
 @click.option("--name", metavar="ID", help="Name of the worker.  [default: the host's name]")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of the worker; may be repeated.")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dray.client.faces import guardian
 from dray.client.reach.discovery import read_hub_file
-from dray.config import environment_of_pair
+from dray.config import PAIR_SERVICE_SLOTS, environment_of_pair
 from dray.errors import HubUnavailable
 
 READY_S = 30.0
@@ -32,7 +32,7 @@ class PrivateHub:
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="dray-private-"))
-        env = environment_of_pair()
+        env = {"DRAY_WORKER_SERVICE_SLOTS": str(PAIR_SERVICE_SLOTS), **environment_of_pair()}
         self._owner = os.getpid()
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", guardian.__file__, str(self.home), sys.executable],
