@@ -114,6 +114,7 @@ def test_only_its_owner_and_admins_get_in(site: Cluster, task: str) -> None:
     other = site.dray("exec", task, "--", "true", env={"DRAY_TOKEN": made["other"]})
     assert other.code == 125
     assert f"no task {task!r} of yours runs" in other.err
+    assert "(not_found)" in other.err
     reader = site.dray("exec", task, "--", "true", env={"DRAY_TOKEN": made["reader"]})
     assert reader.code == 125
     assert "needs the scope submit" in reader.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import re
 import signal
 import socket
@@ -177,9 +178,26 @@ def test_another_users_service_is_not_there(site: Cluster) -> None:
     # Who asks the hub itself hears no more than that.
     assert "no service 'private' runs, or it is not yours" in asyncio.run(ask(site, made))
     assert asyncio.run(ask(site, site.token)) == ""
-    reader = make_token(site, "ada", "read")
+    reader = make_token(site, getpass.getuser(), "read")
     with pytest.raises(Forbidden, match="submit"):
         asyncio.run(ask(site, reader))
+    # Nor is a port opened here that would lead nowhere.
+    early = site.dray("forward", "private", env={"DRAY_TOKEN": reader})
+    assert early.code == 1
+    assert "needs the scope submit" in early.err
+    assert "leads to" not in early.out
+
+
+def test_of_a_replica_that_is_dead_it_is_said_what_to_do(site: Cluster) -> None:
+    serve(site, "deaf", code="import time; time.sleep(1000)")
+    with forwarding(site, "deaf") as (port, said):
+        with pytest.raises(ConnectionResetError):
+            exchange(port, b"x")
+        wait_for(lambda: "dray service logs deaf" in said.read_text(), "it was told")
+    with forwarding(site, "deaf/7") as (port, said):
+        with pytest.raises(ConnectionResetError):
+            exchange(port, b"x")
+        wait_for(lambda: "`dray service show deaf` tells why" in said.read_text(), "it was told")
 
 
 def make_token(site: Cluster, user: str, *scopes: str) -> str:

@@ -138,6 +138,7 @@ def ask(
     try:
         connection.request(method, path, body, {k: v for k, v in sent.items() if v}, **options)
         answer = connection.getresponse()
+        assert len(answer.headers.get_all("date", ())) == 1
         return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
     finally:
         connection.close()

@@ -18,7 +18,7 @@ from dray.cli.follow.remote import Left, run_remote
 from dray.cli.follow.terminal import RawTerminal, read_size
 from dray.cli.jobs.jobs import find_task
 from dray.client.reach.discovery import find_target
-from dray.errors import HubUnavailable, Unreachable
+from dray.errors import HubUnavailable, NotFound, Overloaded, Unreachable
 from dray.wire.streams.frames import TaskTarget
 from dray.wire.streams.parcels import Ended
 
@@ -56,7 +56,7 @@ def attend(session: Session, outage: Outage, job_id: str, index: int) -> int:
         except HubUnavailable as fault:
             say(f"the connection was cut ({fault.message}): {task} goes on, `dray attach {task}` comes back")
             return CUT_OFF
-        except Unreachable as fault:
+        except (Unreachable, NotFound, Overloaded) as fault:
             document = look_again(NEWS_S)
             if not told and not has_ended(document):
                 told = True

@@ -17,9 +17,9 @@ from typing import Any
 
 from dray.cli.follow.terminal import Escapes, RawTerminal, read_size
 from dray.client.reach.discovery import Target
-from dray.client.reach.forwarding import open_streams
+from dray.client.reach.forwarding import open_streams, read_refused
 from dray.client.reach.sockets import dial_hub
-from dray.errors import HubUnavailable, InvalidInput, Unreachable
+from dray.errors import HubUnavailable, InvalidInput
 from dray.wire.streams import parcels
 from dray.wire.streams.frames import (
     EXIT,
@@ -195,8 +195,8 @@ class RemoteProcess(Taker):
 async def run_remote(
     target: Target, asked: Any, stdin: int | None, raw: RawTerminal | None, terminal: bool
 ) -> parcels.Ended:
-    """Have a process started elsewhere and show it here until it ends. Raises `Unreachable` where it is refused, `Left`
-    where the command was told to leave, `HubUnavailable` where the connection was cut.
+    """Have a process started elsewhere and show it here until it ends. Raises what it is refused with, `Left` where the
+    command was told to leave, `HubUnavailable` where the connection was cut.
     """
     payload = write_target(asked)
     if len(payload) > PIECE_BYTES:
@@ -208,7 +208,7 @@ async def run_remote(
         opening = Opening()
         stream = open_streams(hub).open(payload, opening)
         if fault := await opening.answer:
-            raise Unreachable(fault)
+            raise read_refused(fault)
         process = RemoteProcess(stream, raw)
         with contextlib.ExitStack() as stack:
             if raw is not None:

@@ -40,6 +40,7 @@ def forward(session: Session, name: str, port: str) -> int:
     chosen = _read_local(local)
     _look_up(session, name)
     opened = Forward(lambda: find_target(session.config), name, wanted, say)
+    asyncio.run(opened.knock())
     _bind(opened, chosen, int(wanted) if wanted.isdecimal() and not local else 0)
     if session.json:
         session.print_json({"address": HERE, "port": opened.port, "to": name, "name": wanted})

@@ -14,13 +14,15 @@ from collections.abc import Callable
 
 from dray.client.reach.discovery import Target
 from dray.client.reach.sockets import dial_hub
-from dray.errors import DrayError, Unreachable
+from dray.errors import DrayError
+from dray.wire.reach.refusals import read_error
 from dray.wire.reach.websocket import WebSocket
 from dray.wire.streams.frames import (
     FORWARD_PATH,
     SUBPROTOCOL_STREAMS,
     ServiceTarget,
     read_reached,
+    split_refusal,
     write_target,
 )
 from dray.wire.streams.joints import Opening
@@ -37,6 +39,12 @@ def open_streams(hub: WebSocket) -> Mux:
     hub.on_message, hub.on_writable = mux.take, mux.flush
     hub.closed.add_done_callback(lambda end: mux.close(_tell_end(*end.result())))
     return mux
+
+
+def read_refused(reason: str) -> DrayError:
+    """What the hub has against a stream, as it would answer a request."""
+    code, words = split_refusal(reason)
+    return read_error({"code": code, "message": words})
 
 
 def _tell_end(code: int, reason: str) -> str:
@@ -65,6 +73,13 @@ class Forward:
         self._listener.listen(BACKLOG)
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
+
+    async def knock(self) -> None:
+        """Ask the hub to be let in, and leave it at that; raises where connections would be refused, whatever they are
+        for.
+        """
+        hub = await dial_hub(self._find(), FORWARD_PATH, SUBPROTOCOL_STREAMS)
+        await hub.close()
 
     async def serve(self) -> None:
         """Carry connections until this is cancelled."""
@@ -98,7 +113,7 @@ class Forward:
             opening = Opening()
             stream = open_streams(hub).open(write_target(self._target), opening)
             if fault := await opening.answer:
-                raise Unreachable(fault)
+                raise read_refused(fault)
             for note in read_reached(opening.words).notes:
                 self._say(note)
             end = SocketEnd(stream, told=self._tell_broken)

@@ -30,8 +30,11 @@ _FORWARDED = frozenset(
         b"x-real-ip",
     )
 )
+# The hub's server says when it answers; two dates would be one too many.
+_OF_THE_SERVER = frozenset((b"date",))
 # What would speak for the whole host, which is the hub's or that of other services.
 _OF_THE_HOST = frozenset((b"strict-transport-security", b"public-key-pins", b"alt-svc"))
+_NOT_GIVEN_BACK = _HOP | _OF_THE_HOST | _OF_THE_SERVER
 _OF_THE_ORIGIN = frozenset(
     (b"clear-site-data", b"service-worker-allowed", b"origin-agent-cluster", b"nel", b"report-to")
 )
@@ -90,7 +93,7 @@ def give_back(headers: Sequence[tuple[bytes, bytes]], asked: Asked, chunked: boo
     """What the caller gets of an answer's headers."""
     named, given = _named(headers), Headers()
     for name, value in headers:
-        if name in _HOP or name in named or name in _OF_THE_HOST or (chunked and name == b"content-length"):
+        if name in _NOT_GIVEN_BACK or name in named or (chunked and name == b"content-length"):
             continue
         if name == b"set-cookie":
             value = _fence_cookie(value, asked)

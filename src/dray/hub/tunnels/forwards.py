@@ -18,7 +18,7 @@ from dray.hub.access.request_budgets import Budgets
 from dray.hub.access.token_leases import Hold
 from dray.hub.tunnels.reaching import Reacher, Standing
 from dray.hub.tunnels.sockets import DONE, StreamSocket
-from dray.wire.streams.frames import Reached, read_target, write_reached
+from dray.wire.streams.frames import Reached, read_target, write_reached, write_refusal
 from dray.wire.streams.joints import Early, join
 from dray.wire.streams.mux import Stream
 
@@ -70,7 +70,7 @@ class Forwards:
             finally:
                 self._budgets.close_stream(caller.token_id)
         except DrayError as fault:
-            stream.refuse(fault.message)
+            stream.refuse(write_refusal(fault))
         # The client closes its socket when it has read all; it may be slow.
         await asyncio.sleep(LINGER_S)
         socket.end(DONE, "")

@@ -43,7 +43,7 @@ def find_places(state: State, caller: Caller, name: str, port: str) -> Places:
         attempts = [attempt for attempt in attempts if attempt.index == index]
     if not attempts:
         raise Unreachable(
-            f"no replica of {name} is ready: `dray service show {name}` tells why"
+            f"no replica of {name} is ready: `dray service show {job.name or job.id}` tells why"
             if job.service
             else f"{name} does not run now: `dray show {name}` tells how it stands"
         )

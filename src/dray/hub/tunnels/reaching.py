@@ -74,7 +74,7 @@ class Reacher:
                 return standing._replace(notes=notes)
             except (Unreachable, Overloaded) as fault:
                 notes.append(f"{place.task} on {place.worker} does not answer: {fault.message}")
-        raise Unreachable("; ".join(notes))
+        raise Unreachable(f"{'; '.join(notes)}. {_advise(found.job)}")
 
     @contextlib.contextmanager
     def use(self, place: Place) -> Iterator[None]:
@@ -122,3 +122,14 @@ class Reacher:
             return Decision(audit=(record,))
 
         await engine.change(decide)
+
+
+def _advise(job: Job) -> str:
+    """What to look at where whoever should answer does not."""
+    if not job.service:
+        return f"`dray logs {job.id}` shows what it printed: does it listen on $DRAY_PORT?"
+    name = job.name or job.id
+    return (
+        f"`dray service logs {name}` shows what it printed, `dray service restart {name}` starts it anew; with a "
+        "health_check nobody is sent to a replica that does not answer"
+    )

@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from dray.core.model.bounds import IdText, Line, Port
-from dray.errors import InvalidInput
+from dray.errors import DrayError, InvalidInput, Unreachable
 
 SUBPROTOCOL_STREAMS = "dray.v2.streams"
 # By which a worker says which of the hub's requests a tunnel answers.
@@ -115,6 +115,17 @@ def write_reached(reached: Reached) -> bytes:
 def read_reached(payload: bytes) -> Reached:
     """Read who answers."""
     return _read(_reached, payload, "no word of who answers")
+
+
+def write_refusal(fault: DrayError) -> str:
+    """Spell why a client's stream is refused: the kind of fault, then its words."""
+    return f"{fault.code}\n{fault.message}"
+
+
+def split_refusal(reason: str) -> tuple[str, str]:
+    """The kind of fault behind a refusal, and its words; what has no kind cannot be reached."""
+    code, mark, words = reason.partition("\n")
+    return (code, words) if mark else (Unreachable.code, reason)
 
 
 def _read(decoder: msgspec.json.Decoder[T], payload: bytes, what: str) -> T:
