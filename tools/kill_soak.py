@@ -8,12 +8,7 @@ so a finding is printed with the timeline of kills around it.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import os
 import random
-import shutil
 import sys
 import time
 from collections import Counter
@@ -26,40 +21,25 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from tests.e2e.cluster import Cluster  # noqa: E402 - only found after the lines above
-from tools.kill_soak_account import Account, Anomaly  # noqa: E402 - only found after the lines above
+from tools.kill_soak_account import Account  # noqa: E402 - only found after the lines above
 from tools.kill_soak_kills import AGENTS, TIMERS, Killer  # noqa: E402 - only found after the lines above
 from tools.kill_soak_load import Ledger, Load  # noqa: E402 - only found after the lines above
+from tools.soak_aftermath import Anomaly  # noqa: E402 - only found after the lines above
 from tools.soak_faults import Machine  # noqa: E402 - only found after the lines above
+from tools.soak_rounds import keep, list_moments, read_words, run_rounds, save  # noqa: E402 - as above
 
 RESULTS = ROOT / "benchmarks" / "results" / "kill_soak.json"
 # Of each kind so many for each round.
 SHARES = {"hub": 1.0, "agent": 0.5, "supervisor": 0.25, "task": 1.0, "full": 0.3, "frozen": 0.5, "pids": 0.2}
-KINDS = tuple(SHARES)
-END_S = 120.0
+COMMAND = "./dev soak --kill"
+SUMMED = ("rounds", "jobs", "acknowledged", "tasks", "attempts", "requeues", "losses", "outputs_compared")
 AROUND_S = 6.0
-KEPT_RUNS = 40
-
-
-def read_words(argv: list[str]) -> argparse.Namespace:
-    """Read the words of the command."""
-    parser = argparse.ArgumentParser(prog="./dev soak --kill", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="how many rounds (default 20)")
-    words = "how many: kills of hub, agents, supervisors and tasks; full disks; processes that stand still; no pids"
-    for kind, share in SHARES.items():
-        parser.add_argument(f"--{kind}", type=int, metavar="N", help=f"{words} (default {share:g} a round)")
-    parser.add_argument("--round-s", default="1.0-3.0", help="seconds of a round, LOW-HIGH")
-    parser.add_argument("--limit-s", type=float, default=0.0, help="stop killing after so long (0: no limit)")
-    parser.add_argument("--end-s", type=float, default=END_S, help="what clients, then all work, get to end")
-    parser.add_argument("--seed", type=int, default=0, help="0 draws one")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file that the run is added to")
-    parser.add_argument("--keep", type=Path, help="folder to copy the cluster's files to after a finding")
-    return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> int:
     """Run rounds, settle the account, report. 0 only where nothing was found."""
-    options = read_words(argv)
-    seed = options.seed or random.SystemRandom().randrange(1, 10**6)
+    options = read_words(argv, COMMAND, __doc__, SHARES, RESULTS)
+    seed = options.seed
     began = time.monotonic()
     cluster = Cluster({**TIMERS})
     machine = Machine(cluster, AGENTS)
@@ -71,40 +51,17 @@ def main(argv: list[str]) -> int:
         killer.start_all()
         load = Load(cluster, ledger, seed)
         load.start()
-        rounds = run_rounds(killer, ledger, options, random.Random(seed + 1))
+        rounds = run_rounds(killer, options, SHARES, random.Random(seed + 1), ledger.tell)
         account = finish(cluster, ledger, killer, load, options.end_s)
         report = make_report(seed, rounds, time.monotonic() - began, ledger, killer, account)
         print_report(report, killer, account)
-        save(options.out, report)
+        save(options.out, COMMAND, report, SUMMED, tuple(SHARES))
         if account.anomalies and options.keep:
             keep(cluster.folder, options.keep)
         return 1 if account.anomalies else 0
     finally:
         machine.close()
         cluster.close()
-
-
-def run_rounds(killer: Killer, ledger: Ledger, options: argparse.Namespace, rng: random.Random) -> int:
-    """Spread the kills over rounds at random; every round has at least one while there are enough."""
-    plan: list[list[str]] = [[] for _ in range(options.rounds)]
-    for kind, share in SHARES.items():
-        given = getattr(options, kind)
-        for number in range(round(share * options.rounds) if given is None else given):
-            if kind != "pids" or (killer.machine is not None and killer.machine.has_pids):
-                plan[rng.randrange(options.rounds) if number >= options.rounds else number].append(kind)
-        rng.shuffle(plan)
-    rounds: int = options.rounds
-    low, high = (float(part) for part in options.round_s.split("-"))
-    began = time.monotonic()
-    for number, kinds in enumerate(plan, 1):
-        killer.run_round(rng.uniform(low, high), kinds)
-        if number % 10 == 0 or number == rounds:
-            kills = " ".join(f"{kind} {killer.kills[kind]}" for kind in KINDS)
-            seen = f"{len(ledger.ids)} jobs answered, {ledger.backlog} open"
-            print(f"[{time.monotonic() - began:6.1f} s] round {number}/{rounds}: {kills}; {seen}", flush=True)
-        if options.limit_s and time.monotonic() - began > options.limit_s:
-            return number
-    return rounds
 
 
 def finish(cluster: Cluster, ledger: Ledger, killer: Killer, load: Load, end_s: float) -> Account:
@@ -115,15 +72,6 @@ def finish(cluster: Cluster, ledger: Ledger, killer: Killer, load: Load, end_s: 
     account.wait_for_end(end_s)
     account.settle()
     return account
-
-
-def keep(folder: Path, target: Path) -> None:
-    """Copy the cluster's files; its sockets cannot be copied."""
-
-    def sockets(inside: str, names: list[str]) -> list[str]:
-        return [name for name in names if Path(inside, name).is_socket()]
-
-    shutil.copytree(folder, target, ignore=sockets, dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
 def make_report(
@@ -137,7 +85,7 @@ def make_report(
         "seed": seed,
         "seconds": round(seconds, 1),
         "rounds": rounds,
-        "kills": {kind: killer.kills[kind] for kind in KINDS},
+        "kills": {kind: killer.kills[kind] for kind in SHARES},
         "jobs": len(account.jobs),
         "acknowledged": len(ledger.keys),
         "tasks": len(account.tasks),
@@ -186,32 +134,11 @@ def explain(anomaly: Anomaly, killer: Killer, account: Account) -> list[str]:
     ]
     first = _seconds(task.attempts[0]["assigned_at"]) - AROUND_S / 3
     last = _seconds(task.record["ended_at"] or task.attempts[-1]["ended_at"]) + AROUND_S
-    return lines + [
-        f"{datetime.fromtimestamp(moment.at_s, UTC):%H:%M:%S.%f} {moment.what}"
-        for moment in killer.timeline
-        if first <= moment.at_s <= last
-    ]
+    return lines + list_moments(killer, first, last)
 
 
 def _seconds(text: str | None) -> float:
     return datetime.fromisoformat(text).timestamp() if text else time.time()
-
-
-def save(path: Path, report: dict[str, Any]) -> None:
-    """Add the run to the file and sum up all runs in it."""
-    runs: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        runs = json.loads(path.read_text())["runs"]
-    runs = [*runs, report][-KEPT_RUNS:]
-    summed = ("rounds", "jobs", "acknowledged", "tasks", "attempts", "requeues", "losses", "outputs_compared")
-    totals: dict[str, Any] = {name: sum(run[name] for run in runs) for name in summed}
-    totals["kills"] = {kind: sum(run["kills"].get(kind, 0) for run in runs) for kind in KINDS}
-    totals["anomalies"] = sum(len(run["anomalies"]) for run in runs)
-    document = {"name": "kill_soak", "command": "./dev soak --kill", "totals": totals, "runs": runs}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(document, indent=2) + "\n")
-    os.replace(fresh, path)
 
 
 if __name__ == "__main__":

@@ -7,43 +7,20 @@ where it was lost, taken back or cancelled; a recorded end needs the lines of ex
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter, defaultdict
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.e2e.cluster import ENDED, Cluster, is_alive
-from tools.kill_soak_kills import AGENTS, Killer, supervisor_of
+from tests.e2e.cluster import ENDED, Cluster
+from tools.kill_soak_kills import Killer
 from tools.kill_soak_load import BY_NAME, Kind, Ledger
+from tools.soak_aftermath import POLL_S, Aftermath
 
 OPEN_PHASES = ("assigned", "accepted", "running", "stopping", "unknown")
 DEFAULT_LOSSES = 3
-POLL_S = 0.1
 CANNOT_FORK = 2  # what `sh` ends with then
 ROUND_S = 0.5  # a supervisor that met a full disk tries again after as long
-
-
-def is_below(pid: int, hub_pid: int) -> bool:
-    """Whether a process was started by the hub that lives now, or by one of those."""
-    while hub_pid and pid > 1:
-        try:
-            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return False
-        pid = int(words[1])
-        if pid == hub_pid:
-            return True
-    return False
-
-
-class Anomaly(NamedTuple):
-    """Something that must not be; `task` names what to look at, where there is one."""
-
-    kind: str
-    text: str
-    task: str = ""
 
 
 class Task(NamedTuple):
@@ -61,13 +38,12 @@ class Task(NamedTuple):
         return listed
 
 
-class Account:
+class Account(Aftermath):
     """All that was found; `anomalies` is empty where everything held."""
 
     def __init__(self, cluster: Cluster, ledger: Ledger, killer: Killer, patience_s: float = 10.0) -> None:
-        self._cluster, self._ledger, self._killer = cluster, ledger, killer
-        self._patience_s = patience_s
-        self.anomalies: list[Anomaly] = []
+        super().__init__(cluster, killer, patience_s)
+        self._ledger = ledger
         self.tasks: dict[str, Task] = {}
         self.jobs: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()
@@ -106,23 +82,11 @@ class Account:
             self._check_task(task)
             self._check_attempts(task)
         self._check_outputs()
-        self._check_doctor()
-        self._check_processes()
-        self._check_logs()
+        self.look_around()
         for text in self._ledger.contradictions:
             self._find("contradiction", text)
-        for text in self._killer.surprises:
-            self._find("surprise", text)
 
     # --- reading ------------------------------------------------------------------------------------------------------
-
-    def _find(self, kind: str, text: str, task: str = "") -> None:
-        self.anomalies.append(Anomaly(kind, text, task))
-
-    def _call(self, path: str, **query: Any) -> Any:
-        answer = self._cluster.call("GET", path, **query)
-        assert answer.status == 200, f"GET {path}: {answer}"
-        return answer.json
 
     def _workers(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = self._call("/workers")["workers"]
@@ -309,43 +273,3 @@ class Account:
     def _output(self, task: Task, no: int) -> list[str]:
         where = {"task": task.record["index"]} if task.id != task.job_id else {}
         return self._cluster.logs(task.job_id, attempt=no, **where).decode().splitlines()
-
-    def _check_doctor(self) -> None:
-        done = self._cluster.dray("doctor")
-        if done.code:
-            self._find("doctor", f"`dray doctor` ended with {done.code}: {done.out} {done.err}")
-
-    def _check_processes(self) -> None:
-        """Hub, agents and one supervisor each: nothing else is left."""
-        deadline = time.monotonic() + self._patience_s
-        while (left := self._strangers()) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        for pid, words in left.items():
-            self._find("left over", f"process {pid}: {words}")
-
-    def _strangers(self) -> dict[int, str]:
-        agents = [self._cluster.agents[name] for name in AGENTS]
-        known = {self._cluster.hub.pid if self._cluster.hub else 0, *(agent.pid for agent in agents)}
-        known |= {supervisor_of(agent) or 0 for agent in agents}
-        left = {}
-        for pid in self._cluster.members():
-            # What the living hub has started itself (the run into the future) is its own and ends with it.
-            if (
-                pid not in known
-                and is_alive(pid)
-                and not is_below(pid, self._cluster.hub.pid if self._cluster.hub else 0)
-            ):
-                with contextlib.suppress(OSError):
-                    words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-                    left[pid] = words.decode(errors="replace")[:200]
-        return left
-
-    def _check_logs(self) -> None:
-        """No process wrote a traceback."""
-        found = [*self._cluster.folder.glob("*.log"), *self._cluster.folder.glob("*/worker/*.log")]
-        for path in found:
-            text = path.read_text(errors="replace")
-            at = text.find("Traceback")
-            if at >= 0:
-                times = text.count("Traceback")
-                self._find("traceback", f"{path.name}, {times} times: {text[max(0, at - 300) : at + 2500]}")

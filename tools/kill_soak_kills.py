@@ -84,8 +84,12 @@ class Killer:
         """Bring everything up for the first time."""
         self.cluster.start_hub()
         for name in AGENTS:
-            self._adopt(name, self.cluster.start_agent(name, SLOTS))
+            self._adopt(name, self.cluster.start_agent(name, SLOTS, "", *self.flags_of(name)))
         self._note("all up")
+
+    def flags_of(self, name: str) -> tuple[str, ...]:
+        """What an agent is started with beside what all have."""
+        return ()
 
     def _adopt(self, name: str, agent: Agent) -> None:
         if self.machine is not None:

@@ -110,6 +110,10 @@ class Ledger:
         if first != job_id:
             self.contradict(f"key {key} was answered with {first}, then with {job_id}")
 
+    def tell(self) -> str:
+        """How it goes, in a few words."""
+        return f"{len(self.ids)} jobs answered, {self.backlog} open"
+
     def contradict(self, text: str) -> None:
         with self.lock:
             self.contradictions.append(text)

@@ -40,14 +40,19 @@ SCENARIOS = ROOT / "tests" / "scenarios"
 PROGRESS_S = 10.0
 # A bug that as many worlds in a row do not show is shy: a seed that does is kept.
 SHY_SEEDS = 8
-OTHERS = {"--kill": "tools.kill_soak", "--calls": "tools.call_soak", "--fuzz": "tools.fuzz"}
+OTHERS = {
+    "--kill": "tools.kill_soak",
+    "--services": "tools.service_soak",
+    "--calls": "tools.call_soak",
+    "--fuzz": "tools.fuzz",
+}
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev soak",
         description="Run the fault simulation over many seeds.",
-        epilog="Real processes and broken input instead: --kill, --calls or --fuzz, each with its own --help.",
+        epilog="Real processes and broken input: --kill, --services, --calls or --fuzz, each with its own --help.",
     )
     parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many seeds (default 200)")
     parser.add_argument("--first", type=int, metavar="S", help="the first seed (default: drawn; of bugs 0)")
