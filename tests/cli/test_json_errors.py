@@ -31,6 +31,7 @@ MORE = {
     "set": ["job", "priority=1"],
     "template add": ["template.yaml"],
     "service scale": ["web", "2"],
+    "service share": ["web", "ben"],
 }
 
 

@@ -224,6 +224,7 @@ SPEC = JobSpec(
     replicas=3,
     restart="never",
     interactive=True,
+    share=["ben"],
 )
 JOB = Job(
     id="job",

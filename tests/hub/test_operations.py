@@ -44,9 +44,10 @@ ASKS = {
     "plan_job": Ask(make_spec("planned"), {"spec": make_spec("planned")}),
     "list_preemptions": Ask(payload={"user": "ana"}, query="?user=ana"),
     "scale_service": Ask({"replicas": 2}, {"replicas": 2}),
+    "share_service": Ask({"add": ["ben"]}, {"add": ["ben"]}),
 }
 # A service is meant by its name, or by its id.
-NAMED = ("list_endpoints", "scale_service")
+NAMED = ("list_endpoints", "scale_service", "share_service")
 # Where neither end says which job is meant.
 UNNAMED = (
     "list_jobs",
@@ -97,7 +98,7 @@ def test_every_operation_is_served_and_nothing_else_is() -> None:
     assert {*BY_HTTP, *BY_CHANNEL} - OPERATIONS.keys() == {"tell_alive", "tell_ready", "show_openapi"}
     assert OPERATIONS.keys() <= {*BY_HTTP, *BY_CHANNEL}
     assert set(MESSAGES) == set(CLIENT_PAYLOADS.values())
-    assert len(BOTH) == 18
+    assert len(BOTH) == 19
 
 
 @pytest.mark.parametrize("name", list(OPERATIONS))

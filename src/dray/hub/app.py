@@ -336,9 +336,9 @@ def _wire(
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
-    routes = _make_routes(sessions, channels, passages)
+    answers.listeners.append(passages.reacher.hear)
     answers.shared_accounts = tokens.tell_shared
-    api = _make_api(config, desk, routes, metrics, report, budgets)
+    api = _make_api(config, desk, _make_routes(sessions, channels, passages), metrics, report, budgets)
     api.words = words
     answers.checks.append(api.knocks.examine)
     server = server or _make_server(config, ground, tls)

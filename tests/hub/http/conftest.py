@@ -91,6 +91,11 @@ class FakeServices:
     async def scale(self, caller: Caller, name: str, replicas: int) -> dict[str, Any]:
         return dict(whole(service_schemas.ServiceDocument, {**self.row, "replicas": replicas}))
 
+    async def share(
+        self, caller: Caller, name: str, add: Sequence[str], remove: Sequence[str]
+    ) -> dict[str, Any]:
+        return dict(whole(service_schemas.ServiceDocument, {**self.row, "share": list(add)}))
+
     async def restart(self, caller: Caller, name: str, replica: int | None) -> dict[str, Any]:
         return dict(whole(service_schemas.ServiceDocument, self.row))
 

@@ -118,6 +118,12 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         type=click.Choice(["always", "never"]),
         help="Of a service: whether a replica that ends starts again.  [default: always]",
     ),
+    click.option(
+        "--share",
+        multiple=True,
+        metavar="USER",
+        help="Of a service: who else may reach it; `everybody` for all.  [default: nobody]",
+    ),
     click.option("--user", metavar="NAME", help="Submit for another user (needs admin)."),
 ]
 

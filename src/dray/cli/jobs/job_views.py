@@ -22,6 +22,7 @@ from dray.cli.base.render import (
     terminal_width,
 )
 from dray.cli.jobs.preemption_views import tell_note
+from dray.core.model.ids import EVERYBODY
 from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S, format_bytes, format_seconds, format_vram
 
 Document = Mapping[str, Any]
@@ -140,6 +141,11 @@ def tell_detail(job: Document) -> str:
         asked = "cancel requested" if job.get("cancel_requested") else str(job.get("reason") or "")
         return asked or (phase if phase not in ("", "running") else tell_progress(job) or _tell_failures(job))
     return describe_end(job) or _tell_failures(job)
+
+
+def tell_share(users: Sequence[str]) -> str:
+    """Who else may reach a service, in words."""
+    return ", ".join("everybody" if user == EVERYBODY else user for user in users)
 
 
 def tell_ready(service: Document) -> str:

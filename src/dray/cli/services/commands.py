@@ -1,4 +1,4 @@
-"""The commands `serve` and `service ls|show|scale|restart|stop|logs`. A service goes by its name, or by its id."""
+"""The commands `serve` and `service ls|show|scale|share|restart|stop|logs`. A service goes by its name or its id."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_sessio
 from dray.cli.base.outage import say
 from dray.cli.follow.commands import logs
 from dray.client.reach.discovery import find_target
+from dray.core.model.specs.asks import spell_users
 
 _HERE = "dray.cli.services.commands"
 
@@ -56,6 +57,8 @@ def serve(session: Session, words: tuple[str, ...], **flags: Any) -> None:
         "show": (f"{_HERE}:service_show", "Show a service and each of its replicas."),
         "scale": (f"{_HERE}:service_scale", "Give a service another number of replicas."),
         "restart": (f"{_HERE}:service_restart", "Restart all replicas of a service, or one."),
+        "share": (f"{_HERE}:service_share", "Let other users reach a service."),
+        "unshare": (f"{_HERE}:service_unshare", "Let users reach a service no longer."),
         "stop": (f"{_HERE}:service_stop", "Stop services."),
         "logs": (f"{_HERE}:service_logs", "Print the output of a service, or of one replica."),
         "open": (f"{_HERE}:service_open", "Print a link by which a browser gets in to a service."),
@@ -136,6 +139,35 @@ def service_restart(session: Session, name: str) -> None:
     service_name, index = split_replica(name)
     document = session.hub.call("POST", service_path(service_name, "/restart"), body={"replica": index})
     _told(session, document, "restarting")
+
+
+@click.command("share", cls=HubCommand)
+@click.argument("name")
+@click.argument("users", nargs=-1, required=True, metavar="USER...|everybody")
+@pass_session
+def service_share(session: Session, name: str, users: tuple[str, ...]) -> None:
+    """Let other users reach a service: forward to it, open it, send it requests. They can change nothing about it.
+
+    They find it as NAME@OWNER, or by its id.
+    """
+    _change_share(session, name, {"add": spell_users(users)})
+
+
+@click.command("unshare", cls=HubCommand)
+@click.argument("name")
+@click.argument("users", nargs=-1, metavar="[USER...|everybody]")
+@pass_session
+def service_unshare(session: Session, name: str, users: tuple[str, ...]) -> None:
+    """Let users reach a service no longer, or nobody else where none is named. Their connections to it end."""
+    removed = spell_users(users) or session.hub.get(service_path(name))["share"]
+    _change_share(session, name, {"remove": removed})
+
+
+def _change_share(session: Session, name: str, change: Mapping[str, Any]) -> None:
+    document = session.hub.call("POST", service_path(name, "/share"), body=change)
+    from dray.cli.jobs.job_views import tell_share
+
+    _told(session, document, f"shared with {tell_share(document['share']) or 'nobody'}")
 
 
 @click.command("stop", cls=HubCommand)

@@ -15,7 +15,7 @@ from dray.cli.base.render import (
     span_between,
     terminal_width,
 )
-from dray.cli.jobs.job_views import tell_ready
+from dray.cli.jobs.job_views import tell_ready, tell_share
 
 Document = Mapping[str, Any]
 SERVICE_COLUMNS = (
@@ -70,6 +70,8 @@ def draw_service(document: Document) -> str:
         ("command", clean(shlex.join(document["command"]))),
         ("replicas", tell_ready(document)),
     ]
+    if document.get("share"):
+        pairs.append(("shared", tell_share(document["share"])))
     rows = [
         [
             str(one["id"]),

@@ -27,6 +27,7 @@ from dray.config import ClientConfig
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import JobState
 from dray.core.model.specs.again import again_spec
+from dray.core.model.specs.asks import spell_users
 from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput, NotFound
 from dray.functions.opening import choose_opener
@@ -261,6 +262,18 @@ class AsyncHub:
         answer: dict[str, Any] = await self._channel.ask(
             "scale", {"name": id_of(service), "replicas": replicas}
         )
+        return answer
+
+    async def share(self, service: AnyJob, *users: str) -> dict[str, Any]:
+        """Let users reach a service, by its job or its name; "everybody" is a word for all."""
+        payload = {"name": id_of(service), "add": spell_users(users)}
+        answer: dict[str, Any] = await self._channel.ask("share", payload)
+        return answer
+
+    async def unshare(self, service: AnyJob, *users: str) -> dict[str, Any]:
+        """Let users reach a service no longer."""
+        payload = {"name": id_of(service), "remove": spell_users(users)}
+        answer: dict[str, Any] = await self._channel.ask("share", payload)
         return answer
 
     async def endpoints(self, service: AnyJob) -> list[dict[str, Any]]:

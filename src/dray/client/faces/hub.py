@@ -263,6 +263,16 @@ class Hub(Shown):
         answer: dict[str, Any] = self._call("scale", _id_of(service), replicas)
         return answer
 
+    def share(self, service: AnyJob, *users: str) -> dict[str, Any]:
+        """Let users reach a service, by its job or its name; "everybody" is a word for all. They can change nothing."""
+        answer: dict[str, Any] = self._call("share", _id_of(service), *users)
+        return answer
+
+    def unshare(self, service: AnyJob, *users: str) -> dict[str, Any]:
+        """Let users reach a service no longer; what they have open to it ends."""
+        answer: dict[str, Any] = self._call("unshare", _id_of(service), *users)
+        return answer
+
     def endpoints(self, service: AnyJob) -> list[dict[str, Any]]:
         """Where the ready replicas of a service answer: worker, address and ports of each."""
         found: list[dict[str, Any]] = self._call("endpoints", _id_of(service))

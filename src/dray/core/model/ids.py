@@ -11,9 +11,14 @@ from functools import lru_cache
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 ID_RULE = "1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
+# In place of a user's name: all of them.
+EVERYBODY = "*"
 # The mark of a worker whose machine is made up: part of its name, so that nothing that names a worker leaves it out.
 FAKE_PREFIX = "fake-"
-_ID = re.compile(ID_PATTERN)
+# What its owner calls something, which others call NAME@OWNER.
+NAME_PATTERN = f"{ID_PATTERN}(?:@{ID_PATTERN})?"
+NAME_RULE = f"{ID_RULE}; of somebody else's NAME@OWNER"
+_ID, _NAME = re.compile(ID_PATTERN), re.compile(NAME_PATTERN)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _MAX_EPOCH, LAST_ATTEMPT = (1 << 23) - 1, (1 << 40) - 1
 
@@ -21,6 +26,11 @@ _MAX_EPOCH, LAST_ATTEMPT = (1 << 23) - 1, (1 << 40) - 1
 def is_id(text: str) -> bool:
     """Tell whether `text` may name a job, a worker or a user."""
     return _ID.fullmatch(text) is not None
+
+
+def is_name(text: str) -> bool:
+    """Tell whether `text` may name something that has an owner: an id, or NAME@OWNER."""
+    return _NAME.fullmatch(text) is not None
 
 
 def is_fake(worker_id: str) -> bool:

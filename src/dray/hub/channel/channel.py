@@ -566,6 +566,7 @@ MESSAGES: dict[type[msgspec.Struct], Message] = {
     wire.Release: Message(OPERATIONS["release_job"]),
     wire.Requeue: Message(OPERATIONS["requeue_job"]),
     wire.Scale: Message(OPERATIONS["scale_service"]),
+    wire.Share: Message(OPERATIONS["share_service"]),
     wire.Endpoints: Message(OPERATIONS["list_endpoints"]),
     wire.Act: Message(OPERATIONS["act_on_jobs"]),
     wire.Edit: Message(OPERATIONS["edit_job"]),

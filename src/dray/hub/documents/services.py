@@ -37,11 +37,20 @@ def service_document(state: State, job: Job, whole: bool = True) -> Document:
         "queue": job.queue,
         "state": job.state.value,
         "command": unpack_spec(job.spec).command,
+        "share": unpack_spec(job.spec).share,
         "submitted_at": moment(job.submitted_at_ms),
         "summary": tell_service(state, job),
         **_count(job, found),
     }
     return document | {"replica_list": [_replica_document(state, job, one) for one in found] if whole else []}
+
+
+def shared_document(document: Document) -> Document:
+    """A service as those see it whom it is shared with: that it runs, and not how it was started or what it printed."""
+    own = {"message": "", "last_error": "", "last_exit_code": None}
+    summary = document["summary"].partition(";")[0]
+    replicas = [one | own for one in document["replica_list"]]
+    return document | {"command": [], "share": [], "summary": summary, "replica_list": replicas}
 
 
 def _replica_document(state: State, job: Job, one: Standing) -> Document:
@@ -64,8 +73,11 @@ def _replica_document(state: State, job: Job, one: Standing) -> Document:
     }
 
 
-def endpoints_document(state: State, job: Job) -> Document:
-    """Where a service may be asked now: its ready replicas, and nobody who starts, stops or is silent."""
+def endpoints_document(state: State, job: Job, own: bool = True) -> Document:
+    """Where a service may be asked now: its ready replicas, and nobody who starts, stops or is silent.
+
+    The uid of an attempt is for whoever may act on it (`own`).
+    """
     return {
         "service": job.name or job.id,
         "id": job.id,
@@ -74,7 +86,7 @@ def endpoints_document(state: State, job: Job) -> Document:
                 "id": state.spell(attempt),
                 "index": attempt.index,
                 "worker": attempt.worker,
-                "attempt": attempt.uid,
+                "attempt": attempt.uid if own else "",
                 "address": _address(state, attempt.worker, attempt.address),
                 "ports": name_ports(unpack_spec(job.spec).ports, attempt.ports),
             }

@@ -121,6 +121,11 @@ def _read_scale(request: Request) -> wire.Scale:
     return wire.Scale(request.path["name"], read_struct(service_shapes.ScaleRequest, request.body).replicas)
 
 
+def _read_share(request: Request) -> wire.Share:
+    asked = read_struct(service_shapes.ShareRequest, request.body)
+    return wire.Share(request.path["name"], asked.add, asked.remove)
+
+
 def _read_restart(request: Request) -> asks.RestartService:
     asked = read_struct(service_shapes.RestartRequest, request.body)
     return asks.RestartService(request.path["name"], asked.replica)
@@ -407,6 +412,7 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/services/{name}/endpoints", "list_endpoints"),
     _api("POST", "/services/{name}/link", "link_service"),
     _api("POST", "/services/{name}/scale", "scale_service", body=service_shapes.ScaleRequest, read=_read_scale),
+    _api("POST", "/services/{name}/share", "share_service", body=service_shapes.ShareRequest, read=_read_share),
     _api("POST", "/services/{name}/restart", "restart_service", body=service_shapes.RestartRequest,
          body_optional=True, read=_read_restart),
     _api("POST", "/services/{name}/stop", "stop_service", body=service_shapes.StopRequest, body_optional=True,

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dray import __version__
+from dray.core.model.ids import NAME_PATTERN
 from dray.core.model.policies.policy import ORDERS, PREEMPTION_RULES, STRATEGIES
 from dray.hub.http.calls import ROUTES
 from dray.hub.http.replies import STATUS
@@ -43,7 +44,10 @@ _WORDS = {
     ("PlacementPolicy", "strategy"): STRATEGIES,
     ("PreemptionPolicy", "strategy"): PREEMPTION_RULES,
 }
-_PATHS: dict[str, dict[str, Any]] = {"digest": {"type": "string", "pattern": DIGEST_PATTERN}}
+_PATHS: dict[str, dict[str, Any]] = {
+    "digest": {"type": "string", "pattern": DIGEST_PATTERN},
+    "name": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+}
 _HEADERS = {
     "Idempotency-Key": (
         "the same key again gives the same jobs, for 7 days",

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from dray.core.model.ids import ID_PATTERN, ID_RULE, is_id
+from dray.core.model.ids import ID_PATTERN, ID_RULE, NAME_RULE, is_id, is_name
 from dray.core.model.specs.check import suggest
 from dray.errors import DrayError, InvalidInput, NotFound, Problem
 from dray.hub.operations.operation import Operation
@@ -278,10 +278,10 @@ def _segments(raw_path: bytes) -> list[str]:
 
 def _check_ids(held: Mapping[str, str]) -> None:
     for name, value in held.items():
-        if not is_id(value):
+        if not (is_name(value) if name == "name" else is_id(value)):
+            what, rule = ("name", NAME_RULE) if name == "name" else ("id", ID_RULE)
             raise InvalidInput(
-                f"{value[:64]!r} in the path is no id: an id is {ID_RULE}",
-                [Problem(name, f"must be {ID_RULE}")],
+                f"{value[:64]!r} in the path is no {what}: one is {rule}", [Problem(name, f"must be {rule}")]
             )
 
 

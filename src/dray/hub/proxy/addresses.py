@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from dray.core.model.ids import is_id
+from dray.core.model.ids import is_id, is_name
 from dray.errors import InvalidInput, NotFound
 from dray.hub.access.certificates import is_loopback
 
@@ -54,7 +54,7 @@ def read_asked(host: bytes, raw_path: bytes, domain: str) -> Asked | None:
         return None
     text, slash, path = raw_path[len(ROOT) :].partition(b"/")
     name = unquote_to_bytes(text).decode("utf-8", "replace")
-    if not is_id(name):
+    if not is_name(name):
         raise NotFound(f"{name[:64]!r} is no name of a service: write /proxy/NAME/")
     return Asked(name, _check(slash + path), ROOT + text)
 

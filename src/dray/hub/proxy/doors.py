@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from uvicorn.protocols.utils import ClientDisconnected
 
 from dray.errors import DrayError, InvalidInput, Unauthenticated
+from dray.hub.access.caller import Caller
 from dray.hub.access.entrance import Headers, Receive, Scope, Send, read_headers
 from dray.hub.access.passes import LINK_FIELD, PASS_S
 from dray.hub.access.request_budgets import Budgets
@@ -101,17 +102,18 @@ class Doors:
         try:
             found = await way.reacher.find(admitted.caller, asked.name, "", "proxy")
             _check_pass(admitted, found)
-            await self._carry(asked, scope, receive, send, found, token_id)
+            await self._carry(asked, scope, receive, send, found, admitted.caller)
         finally:
             way.budgets.close_stream(token_id)
 
     async def _carry(
-        self, asked: Asked, scope: Scope, receive: Receive, send: Send, found: Places, token_id: str
+        self, asked: Asked, scope: Scope, receive: Receive, send: Send, found: Places, caller: Caller
     ) -> None:
         way = self._way
         standing = await way.reacher.reach(found)
         flow = Flow(standing.stream)
-        with way.reacher.use(standing.place), way.hold(token_id, flow.break_off):
+        place, end = standing.place, flow.break_off
+        with way.reacher.use(caller, place, end), way.hold(caller.token_id, end):
             try:
                 standing.take(flow)
                 if scope["type"] == "websocket":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from dray.core.lifecycle.state.state import State
@@ -13,10 +13,10 @@ from dray.hub.access.caller import Caller
 from dray.hub.access.passes import LINK_FIELD, LINK_S, Passes
 from dray.hub.answers.answers import Answers
 from dray.hub.documents.records import Document
-from dray.hub.documents.services import endpoints_document, service_document
+from dray.hub.documents.services import endpoints_document, service_document, shared_document
 from dray.hub.engine.engine import Engine
 from dray.hub.serving import decisions
-from dray.hub.serving.finding import find_service, living_services
+from dray.hub.serving.finding import find_reachable, find_service, living_services
 
 # What a host may be called in every resolver and browser.
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -30,26 +30,32 @@ class ServiceAnswers:
 
     async def list(self, caller: Caller) -> Document:
         def look(state: State) -> Document:
-            return {
-                "services": [service_document(state, job, False) for job in living_services(state, caller)]
-            }
+            found = living_services(state, caller)
+            return {"services": [self._draw(state, job, caller, False) for job in found]}
 
         return await self._engine.ask(look)
 
     async def show(self, caller: Caller, name: str) -> Document:
-        return await self._look(caller, name, service_document)
+        return await self._look(caller, name, lambda state, job: self._draw(state, job, caller))
+
+    def _draw(self, state: State, job: Job, caller: Caller, whole: bool = True) -> Document:
+        document = service_document(state, job, whole)
+        return document if caller.sees(job.user) else shared_document(document)
 
     async def endpoints(self, caller: Caller, name: str) -> Document:
-        return await self._look(caller, name, endpoints_document)
+        return await self._look(
+            caller, name, lambda state, job: endpoints_document(state, job, caller.sees(job.user))
+        )
 
     async def _look(self, caller: Caller, name: str, draw: Callable[[State, Job], Document]) -> Document:
-        return await self._engine.ask(lambda state: draw(state, find_service(state, caller, name)))
+        return await self._engine.ask(lambda state: draw(state, find_reachable(state, caller, name)))
 
     async def link(self, caller: Caller, name: str) -> Document:
         """A way in for a browser, good once: at a host of the service's own, where there is a domain for them."""
-        job = await self._find(caller, name)
+        job = await self._engine.ask(lambda state: find_reachable(state, caller, name))
         word = self._passes.make_link(caller, job.id)
-        label = job.name if job.name and _LABEL.fullmatch(job.name) and name != job.id else job.id
+        own = job.user == caller.user and name != job.id
+        label = job.name if own and job.name and _LABEL.fullmatch(job.name) else job.id
         path = "/" if self._domain else f"/proxy/{quote(label)}/"
         return {
             "service": job.name or job.id,
@@ -66,6 +72,17 @@ class ServiceAnswers:
         low_space = self._answers.sources.low_space
         decide = decisions.scale(caller, name, replicas, low_space, finish)
         answer: Document = await self._engine.change(decide, 1, caller.user, (name, replicas), "scale")
+        return answer
+
+    async def share(self, caller: Caller, name: str, add: Sequence[str], remove: Sequence[str]) -> Document:
+        """Let users reach a service, or no longer; what they have open to it ends."""
+
+        def finish(state: State, job_id: str, note: str) -> Document:
+            return service_document(state, state.jobs[job_id]) | {"note": note}
+
+        calls, low_space = self._answers.calls, self._answers.sources.low_space
+        decide = decisions.share(caller, name, add, remove, calls, low_space, finish)
+        answer: Document = await self._engine.change(decide, 1, caller.user, (name, add, remove), "share")
         return answer
 
     async def restart(self, caller: Caller, name: str, replica: int | None) -> Document:

@@ -54,7 +54,7 @@ class Execs:
             raise InvalidInput(
                 f"{name} is a call of a function: calls of many jobs share a process, which is no place for others"
             )
-        return job, Place(state.spell(attempt), attempt.worker, attempt.uid, 0)
+        return job, Place(state.spell(attempt), attempt.worker, attempt.uid, 0, job.id)
 
     async def _note(self, caller: Caller, job: Job, place: Place, command: list[str]) -> None:
         """Write down who runs what where, before it is run."""

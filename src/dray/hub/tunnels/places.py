@@ -1,6 +1,7 @@
 """Who answers for a name: ready replicas of a service, one of them (`NAME/INDEX`), or a task that runs and has ports.
 
-Reads the state and changes nothing. The owner is let through, and an admin; for everybody else there is no such name.
+Reads the state and changes nothing. The owner is let through, an admin, and to a service whoever it is shared with; for
+everybody else there is no such name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dray.core.model.specs.ports import name_ports
 from dray.core.model.specs.spec import unpack_spec
 from dray.errors import Conflict, InvalidInput, NotFound, Unreachable
 from dray.hub.access.caller import Caller
-from dray.hub.serving.finding import find_service
+from dray.hub.serving.finding import find_reachable
 
 
 class Place(NamedTuple):
@@ -26,6 +27,7 @@ class Place(NamedTuple):
     worker: str
     attempt: str
     port: int
+    job_id: str
 
 
 class Places(NamedTuple):
@@ -52,7 +54,7 @@ def find_places(state: State, caller: Caller, name: str, port: str) -> Places:
     names = unpack_spec(job.spec).ports
     found = [(attempt, _choose(names, attempt.ports, port)) for attempt in attempts]
     places = [
-        Place(state.spell(attempt), attempt.worker, attempt.uid, number)
+        Place(state.spell(attempt), attempt.worker, attempt.uid, number, job.id)
         for attempt, number in found
         if number
     ]
@@ -82,7 +84,7 @@ def _find(state: State, caller: Caller, name: str) -> tuple[Job, int | None]:
     service, slash, rest = name.rpartition("/")
     index = int(rest) if slash and rest.isdecimal() and len(rest) < 10 else None
     try:
-        return find_service(state, caller, service if index is not None else name), index
+        return find_reachable(state, caller, service if index is not None else name), index
     except NotFound as fault:
         job_id, task = split_task_id(name) or ("", -1)
         job = state.jobs.get(job_id)

@@ -1,7 +1,7 @@
 """Reaching a service: the least busy of those that are ready, another one where that does not answer.
 
-Owns how busy each is by what goes through this hub, and the record of who reached what. Surprising rule: another
-replica is tried only where the first has certainly got nothing, which is so until its stream stands.
+Owns how busy each is by what goes through this hub, who is connected to what, and the record of it. Surprising rule:
+another replica is tried only where the first has certainly got nothing, which is so until its stream stands.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from dray.core.lifecycle.state.effects import Note
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
 from dray.errors import Overloaded, Unreachable
 from dray.hub.access.caller import Caller
+from dray.hub.access.token_leases import End
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.turns import Decision
+from dray.hub.serving.finding import may_reach
 from dray.hub.store.base import AuditRecord
 from dray.hub.tunnels.lines import Tunnels
 from dray.hub.tunnels.places import Place, Places, find_places
@@ -53,6 +56,7 @@ class Reacher:
     def __init__(self, engine: Callable[[], Engine], tunnels: Tunnels) -> None:
         self._engine, self._tunnels = engine, tunnels
         self._busy: Counter[str] = Counter()
+        self._visits: dict[str, dict[object, tuple[Caller, End]]] = {}
         self._noted: dict[tuple[str, str, str], int] = {}
 
     async def forward(self, caller: Caller, asked: ServiceTarget) -> Standing:
@@ -77,15 +81,33 @@ class Reacher:
         raise Unreachable(f"{'; '.join(notes)}. {_advise(found.job)}")
 
     @contextlib.contextmanager
-    def use(self, place: Place) -> Iterator[None]:
-        """Count a place as busy meanwhile."""
+    def use(self, caller: Caller, place: Place, end: End) -> Iterator[None]:
+        """Count a place as busy meanwhile; `end` is called with the reason once the caller may reach it no longer."""
+        visits, key = self._visits.setdefault(place.job_id, {}), object()
+        visits[key] = caller, end
         self._busy[place.attempt] += 1
         try:
+            # What changed while the stream was opened counts as well.
+            self._look(place.job_id)
             yield
         finally:
+            del visits[key]
+            if not visits:
+                self._visits.pop(place.job_id, None)
             self._busy[place.attempt] -= 1
             if not self._busy[place.attempt]:
                 del self._busy[place.attempt]
+
+    def hear(self, note: Note) -> None:
+        """Hear of a committed note: whom a service is no longer shared with is cut off."""
+        if note.job_id in self._visits:
+            self._look(note.job_id)
+
+    def _look(self, job_id: str) -> None:
+        job = self._engine().state.jobs.get(job_id)
+        for caller, end in list(self._visits[job_id].values()):
+            if job is not None and not may_reach(caller, job):
+                end(f"{job.name or job.id} is no longer shared with {caller.user}")
 
     def _in_order(self, places: Sequence[Place]) -> list[Place]:
         return sorted(places, key=lambda place: (self._busy[place.attempt], random.random()))

@@ -30,6 +30,7 @@ _NOTHING = msgspec.Raw(b"\x80")
 _NULL = b"\xc0"
 Rows = Annotated[int, Meta(ge=1, le=MAX_ROWS)]
 Grace = Annotated[float, Meta(ge=0, le=86400)]
+Users = Annotated[list[IdText], Meta(max_length=MAX_ROWS)]
 Action = Literal["cancel", "hold", "release", "requeue"]
 
 
@@ -131,6 +132,14 @@ class Scale(msgspec.Struct, forbid_unknown_fields=True):
 
     name: Line
     replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)]
+
+
+class Share(msgspec.Struct, forbid_unknown_fields=True):
+    """Let users reach a service (`*`: everybody), and others no longer."""
+
+    name: Line
+    add: Users = []
+    remove: Users = []
 
 
 class Endpoints(msgspec.Struct, forbid_unknown_fields=True):
@@ -259,6 +268,7 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "release": Release,
     "requeue": Requeue,
     "scale": Scale,
+    "share": Share,
     "endpoints": Endpoints,
     "act": Act,
     "edit": Edit,

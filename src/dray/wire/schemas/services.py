@@ -7,8 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from dray.core.model.bounds import IdText
 from dray.core.model.specs.spec import MAX_REPLICAS
 from dray.wire.schemas.jobs import State, Time
+
+Users = Annotated[list[IdText], Meta(max_length=1000)]
 
 
 class ReplicaDocument(msgspec.Struct):
@@ -44,11 +47,14 @@ class ServiceDocument(msgspec.Struct):
     user: str
     queue: str
     state: State
-    command: list[str]
+    command: Annotated[list[str], Meta(description="empty where the service is shared with whoever asks")]
     replicas: int
     ready: int
     crash_looping: int
     summary: Annotated[str, Meta(description="one line: how many are ready, and why the others are not")]
+    share: Annotated[
+        list[str], Meta(description="users who may reach it beside its owner; `*`: everybody")
+    ] = []
     submitted_at: Time | None = None
     replica_list: Annotated[list[ReplicaDocument], Meta(description="empty in lists")] = []
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
@@ -102,6 +108,13 @@ class ScaleRequest(msgspec.Struct):
     """How many replicas there shall be."""
 
     replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)]
+
+
+class ShareRequest(msgspec.Struct):
+    """Who else may reach it from here on, and who no longer; `*` is everybody."""
+
+    add: Users = []
+    remove: Users = []
 
 
 class RestartRequest(msgspec.Struct):

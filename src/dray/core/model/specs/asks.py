@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dray.core.model.ids import EVERYBODY
 from dray.core.model.units import (
     parse_array,
     parse_bytes,
@@ -92,6 +93,19 @@ def listed(field: str) -> Reader:
 def texts(field: str) -> Reader:
     """One text, which may hold commas, or a list of them."""
     return lambda value: {field: [value] if isinstance(value, str) else _as_list(value)}
+
+
+def _share(value: Any) -> dict[str, Any]:
+    """Whom a service is shared with; `everybody` is a word for people."""
+    named_users = listed("share")(value)["share"]
+    if not isinstance(named_users, list):
+        return {"share": named_users}
+    return {"share": spell_users(named_users)}
+
+
+def spell_users(users: Sequence[Any]) -> list[Any]:
+    """Users as a spec names them."""
+    return [EVERYBODY if user == "everybody" else user for user in users]
 
 
 def _as_list(value: Any) -> Any:
@@ -181,6 +195,7 @@ READERS: dict[str, Reader] = {
     "port": listed("ports"),
     "ports": listed("ports"),
     "prefer": texts("prefer"),
+    "share": _share,
 }
 FIELD_OF = {
     "cpus": "cpu_milli",

@@ -16,8 +16,8 @@ import msgspec
 from dray.core.model.capability import BACKENDS
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
-from dray.core.model.specs.dependency import MAX_NEEDS, need_problem, read_need
-from dray.core.model.specs.health import complete_health, service_problems
+from dray.core.model.specs.dependency import needs_problem, read_need
+from dray.core.model.specs.health import complete_health, service_problems, share_problem
 from dray.core.model.specs.notifying import events_problem, targets_problem
 from dray.core.model.specs.ports import ports_problem
 from dray.core.model.specs.spec import (
@@ -40,7 +40,7 @@ from dray.core.model.specs.spec import (
     Rendered,
     Retries,
 )
-from dray.core.model.specs.values import has_more_than, plain_fault, quote, text_fault
+from dray.core.model.specs.values import MAX_ITEMS, has_more_than, plain_fault, quote, text_fault, texts_fault
 from dray.core.model.specs.variants import (
     VARIANT_FIELDS,
     complete_variants,
@@ -54,8 +54,7 @@ INT32 = 2**31 - 1
 LARGE = 2**53
 MIN_LEASE_S = 40
 MAX_CONDITIONS = 256
-# What a submit may fill the hub's memory with, beside command, env and function.
-MAX_ITEMS = 65_536
+# What a submit may fill the hub's memory with, beside command, env, function and the lists of `values`.
 MAX_LABELS, MAX_LABEL = 256, 1024
 MAX_METADATA_VALUES, MAX_METADATA_BYTES = 10_000, 256 * 1024
 # Beyond these nobody reads on, and a peer could make the hub search for near misses for minutes.
@@ -111,21 +110,8 @@ def _flag(value: Any) -> str:
     return "" if isinstance(value, bool) else f"must be true or false, got {quote(value)}"
 
 
-def _texts(value: Any) -> str:
-    if not isinstance(value, list):
-        return f"must be a list of texts, got {quote(value)}"
-    if len(value) > MAX_ITEMS:
-        return f"holds {len(value)} texts, the limit is {MAX_ITEMS}"
-    for position, item in enumerate(value):
-        if not isinstance(item, str):
-            return f"item {position} must be text, got {quote(item)}"
-        if fault := text_fault(item):
-            return f"item {position} {fault}"
-    return ""
-
-
 def _argv(value: Any) -> str:
-    fault = _texts(value)
+    fault = texts_fault(value)
     return fault or ("the program to run (item 0) is empty" if value and not value[0] else "")
 
 
@@ -199,7 +185,7 @@ def _metadata(value: Any) -> str:
 
 
 def _conditions(value: Any) -> str:
-    fault = _texts(value)
+    fault = texts_fault(value)
     if not fault and len(value) > MAX_CONDITIONS:
         return f"holds {len(value)} conditions, the limit is {MAX_CONDITIONS}"
     if not fault and (long := next((item for item in value if len(item) > MAX_LABEL + 300), "")):
@@ -228,21 +214,6 @@ def _moment(value: Any) -> str:
         parse_moment(value or "1970-01-01T00:00:00Z")
     except InvalidInput as error:
         return error.message
-    return ""
-
-
-def _needs(value: Any) -> str:
-    if fault := _texts(value):
-        return fault
-    if len(value) > MAX_NEEDS:
-        return f"names {len(value)} jobs, the limit is {MAX_NEEDS}"
-    if fault := next((problem for item in value if (problem := need_problem(item))), ""):
-        return fault
-    seen: dict[str, None] = {}
-    for need in map(read_need, value):
-        if need.what in seen:
-            return f"names {need.what} twice: give one condition for it"
-        seen[need.what] = None
     return ""
 
 
@@ -364,7 +335,7 @@ FIELDS: dict[str, Check] = {
     "checkpoint": _text(),
     "function": _blob,
     "variants": _objects,
-    "after": _needs,
+    "after": needs_problem,
     "hold": _flag,
     "mixed_backends": _flag,
     "notify": events_problem,
@@ -376,6 +347,7 @@ FIELDS: dict[str, Check] = {
     "replicas": _number(1, MAX_REPLICAS, whole=True),
     "restart": _one_of(RESTARTS),
     "interactive": _flag,
+    "share": share_problem,
 }
 _STRUCTS = (("array", ArraySpec), ("device", DeviceAsk), ("rendered", Rendered))
 _VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
@@ -571,6 +543,8 @@ def _complete(raw: Mapping[str, Any]) -> JobSpec:
     if given.get("type", "batch") != "service":
         # There is nothing that it could mean: equal specs must have equal bytes.
         given.pop("restart", None)
+    if "share" in given:
+        given["share"] = sorted(set(given["share"]))
     if "after" in given:
         given["after"] = [str(read_need(text)) for text in given["after"]]
     if given.get("at_most_once"):

@@ -6,10 +6,11 @@ succeeded when all of its tasks have. `ok:ID/7` speaks of one task of it, which 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dray.core.model.ids import ID_RULE, split_task_id, task_id
 from dray.core.model.records.records import JobState
+from dray.core.model.specs.values import texts_fault
 
 KINDS = ("ok", "any", "fail")
 MAX_NEEDS = 1024
@@ -52,6 +53,22 @@ def need_problem(text: str) -> str:
         return f"{text[:160]!r} must begin with ok:, any: or fail:, followed by the id of a job"
     name = job_id if colon else kind
     return "" if split_task_id(name) is not None else f"{text[:160]!r} names no job: an id is {ID_RULE}"
+
+
+def needs_problem(value: Any) -> str:
+    """Say what is wrong with a list of conditions; empty where it is sound."""
+    if fault := texts_fault(value):
+        return fault
+    if len(value) > MAX_NEEDS:
+        return f"names {len(value)} jobs, the limit is {MAX_NEEDS}"
+    if fault := next((problem for item in value if (problem := need_problem(item))), ""):
+        return fault
+    seen: dict[str, None] = {}
+    for need in map(read_need, value):
+        if need.what in seen:
+            return f"names {need.what} twice: give one condition for it"
+        seen[need.what] = None
+    return ""
 
 
 def is_met(need: Need, ended: JobState) -> bool:

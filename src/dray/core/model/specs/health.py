@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dray.core.model.ids import EVERYBODY, is_id
 from dray.core.model.specs.ports import read_port
 from dray.core.model.specs.spec import HealthCheck, HealthProbe
+from dray.core.model.specs.values import quote, texts_fault
 from dray.errors import Problem
 
 # No blank, nothing that ends a line: it becomes a part of a request.
@@ -22,6 +24,7 @@ PATH = re.compile(r"/[!-~]{0,2047}")
 _WAYS = ("http", "tcp", "command")
 # What a port is called that a check needs, and the job has not named.
 UNNAMED = "http"
+MAX_SHARED = 1000
 
 
 class Checkup(NamedTuple):
@@ -84,12 +87,24 @@ def service_problems(raw: Mapping[str, Any]) -> list[Problem]:
     return [*([Problem("health_check", fault)] if fault else []), *_replica_problems(raw)]
 
 
+def share_problem(value: Any) -> str:
+    """Why a list of those whom a service is shared with cannot be accepted; empty where it can."""
+    if fault := texts_fault(value):
+        return fault
+    if len(value) > MAX_SHARED:
+        return f"names {len(value)} users, the limit is {MAX_SHARED}: share it with everybody ({EVERYBODY!r})"
+    bad = next((item for item in value if item != EVERYBODY and not is_id(item)), None)
+    return (
+        "" if bad is None else f"names users, or everybody ({EVERYBODY!r}): {quote(bad)} is no name of a user"
+    )
+
+
 def _replica_problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Replicas are a service's alone, and one that starts again whenever it ends cannot start once only."""
     several, always = (raw.get("replicas") or 1) > 1, (raw.get("restart") or "always") == "always"
     if (raw.get("type") or "batch") != "service":
         what = "is for a service (type: service): a batch job has an array, and retries"
-        asked = {"replicas": several, "restart": raw.get("restart") == "always"}
+        asked = {"replicas": several, "restart": raw.get("restart") == "always", "share": raw.get("share")}
         return [Problem(field, what) for field, given in asked.items() if given]
     if (raw.get("node_count") or 1) > 1 or raw.get("array"):
         what = "goes neither with several nodes nor with an array: drop one of them"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dray.core.model.ids import EVERYBODY
 from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S, spread_indices
 
 
@@ -225,6 +226,11 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     replicas: int = 1
     restart: str = "always"
     interactive: bool = False
+    share: list[str] = []
+
+    def is_shared_with(self, user: str) -> bool:
+        """Whether a user whose service it is not may reach it."""
+        return user in self.share or EVERYBODY in self.share
 
     @property
     def goes_on(self) -> bool:
@@ -309,7 +315,7 @@ def told_spec(spec: JobSpec) -> dict[str, Any]:
     business. Whom the hub tells of a job may be as good as a password.
     """
     document = spec_document(spec)
-    for field in ("notify_to", "template", "params", "rendered"):
+    for field in ("notify_to", "template", "params", "rendered", "share"):
         document.pop(field, None)
     if "retries" in document:
         document["retries"] = spec.rules.code

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 MAX_DEPTH = 32
+MAX_ITEMS = 65_536
 
 
 def quote(value: Any) -> str:
@@ -28,6 +29,20 @@ def text_fault(value: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         return "holds a lone surrogate, which is not valid UTF-8"
+    return ""
+
+
+def texts_fault(value: Any) -> str:
+    """What is wrong with a list of texts; empty where it is one."""
+    if not isinstance(value, list):
+        return f"must be a list of texts, got {quote(value)}"
+    if len(value) > MAX_ITEMS:
+        return f"holds {len(value)} texts, the limit is {MAX_ITEMS}"
+    for position, item in enumerate(value):
+        if not isinstance(item, str):
+            return f"item {position} must be text, got {quote(item)}"
+        if fault := text_fault(item):
+            return f"item {position} {fault}"
     return ""
 
 
