@@ -71,6 +71,30 @@ def test_output_of_an_attempt_that_a_report_could_not_name_is_shipped() -> None:
     assert kinds(effects) == ["Ship", "job_result", "ready_for_work"]
 
 
+def test_output_of_what_a_new_supervisor_says_has_ended_is_shipped_before_its_result() -> None:
+    """The one before died with the word of its end, or of its start too: nobody else says that there is output."""
+    machine = make_machine()
+    assign(machine, "1-1")
+    assign(machine, "1-2")
+    machine.supervised({"ev": "started", "items": [{"uid": "1-1", "pid": 7, "started_at": 1.0}]}, 0)
+    machine.greeting(())
+    ended = [{"uid": uid, "task_id": f"t{uid}", "phase": "exited", **EXIT} for uid in ("1-1", "1-2")]
+    machine.attached({**STATE, "attempts": ended}, 0)
+    effects = machine.report(0)
+    assert kinds(effects) == ["Ship", "job_result", "Ship", "job_result"]
+    assert effects[::2] == [Ship(uid, f"t{uid}", ended=True) for uid in ("1-1", "1-2")]
+
+
+def test_output_that_the_hub_refuses_is_not_shipped_by_a_new_supervisor_either() -> None:
+    machine = make_machine()
+    assign(machine, "1-1")
+    machine.disconnected()
+    machine.acked(Ack(re="register", epoch=1), 0)
+    machine.greeting(())
+    machine.attached({**STATE, "attempts": [{"uid": "1-1", "task_id": "t1-1", "phase": "exited", **EXIT}]}, 0)
+    assert kinds(machine.report(0)) == ["job_result"]
+
+
 def test_output_of_a_superseded_result_is_shipped_where_the_hub_has_it_on_record() -> None:
     for offsets, shipped in (({"1-1": dict[str, int]()}, [Ship("1-1", "t1-1", ended=True)]), ({}, [])):
         machine = make_machine()

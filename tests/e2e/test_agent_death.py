@@ -6,9 +6,13 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.e2e.cluster import NERVOUS, Agent, Cluster, is_alive, wait_dead, wait_for
+
+from dray.agent.supervisor.attempts.attempt import make_result
+from dray.agent.supervisor.records.journal import encode_record
 
 FAMILY = "sh -c 'echo $$; exec sleep 300' & echo $$; wait"
 
@@ -70,6 +74,32 @@ def test_a_killed_supervisor_takes_its_tasks_with_it(cluster: Cluster) -> None:
     assert [attempt["phase"] for attempt in again["attempts"]] == ["lost", "running"]
     assert is_alive(agent.pid)
     cluster.check()
+
+
+def test_the_output_of_what_ended_with_its_supervisor_follows(cluster: Cluster) -> None:
+    """Its end is on record and its supervisor died before it could tell of it, nor of its start: as it is left then."""
+    agent = cluster.start_agent("w1")
+    supervisor = agent.supervisor_pid
+    job_id = cluster.submit("sh", "-c", "echo $$ > pid; kill -STOP $PPID; exec sleep 300")
+    stat = Path(f"/proc/{supervisor}/stat")
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the supervisor stands still")
+    (starting,) = agent.records("starting")
+    os.kill(int((cluster.folder / "pid").read_text()), signal.SIGKILL)
+    folder = agent.home / "worker" / "attempts" / starting["uid"]
+    folder.mkdir(parents=True)
+    (folder / "stdout.0").write_bytes(b"last words\n")
+    used = {"usage": {"wall_s": 0.1, "cpu_s": 0.0, "max_rss_bytes": 0}, "out": {"stdout": 11, "stderr": 0}}
+    exit_ = make_result("succeeded", 0, 0, "ok", "") | used
+    with (agent.home / "worker" / "journal").open("ab") as file:
+        file.write(encode_record({"k": "exit", "uid": starting["uid"], "exit": exit_}))
+    kill_supervisor(agent)
+    job = cluster.wait_state(job_id, "succeeded")
+    assert (job["attempt_count"], job["losses"]) == (1, 0)
+    wait_for(lambda: cluster.logs(job_id) == b"last words\n", "its output follows")
+    wait_for(
+        lambda: any(starting["uid"] in record["uids"] for record in agent.records("acked")),
+        "its supervisor may forget it",
+    )
 
 
 def test_agent_and_supervisor_both_killed(cluster: Cluster) -> None:

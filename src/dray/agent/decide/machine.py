@@ -112,7 +112,8 @@ class Machine(TaskTalk):
             if item["phase"] == "accepted" and (behind := meta.get("behind")):
                 attempt.phase, attempt.behind = "assigned", behind
             attempt.read_meta(meta)
-            attempt.said = known.said if known else attempt.said
+            if known is not None:
+                attempt.said, attempt.known = known.said, known.known
             if (stop := item.get("stop")) is not None:
                 attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
             if item["phase"] == "exited":
@@ -577,9 +578,16 @@ class Machine(TaskTalk):
         return self.calls.tick(now_ms)
 
     def report(self, now_ms: int) -> list[Effect]:
-        """Send every unacked result at once: a new supervisor has just told what became of the old one's tasks."""
-        ended = [attempt for attempt in self.running.values() if attempt.result is not None]
-        return [effect for attempt in ended for effect in self._send_result(attempt, now_ms)]
+        """Send every unacked result at once: a new supervisor has just told what became of the old one's tasks.
+
+        And what they printed: the old one may have died with the word of an end, and even of a start, on its lips.
+        """
+        effects: list[Effect] = []
+        for attempt in self.running.values():
+            if attempt.result is not None:
+                effects += [Ship(attempt.uid, attempt.task_id, ended=True)] if attempt.known else []
+                effects += self._send_result(attempt, now_ms)
+        return effects
 
     def _patience_ms(self, attempt: Running) -> int:
         return self._resend_ms[min(max(attempt.sends - 1, 0), len(self._resend_ms) - 1)]

@@ -22,6 +22,7 @@ from dray.sim.faults.troubles import (
     DISABILITIES,
     FAULTS,
     HUB_ENDS,
+    LAST_WORDS,
     RESTARTS,
     STEERING,
     WEIGHTS,
@@ -31,7 +32,7 @@ from dray.sim.faults.world.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
-STEERED_SHARE, BROKEN_SHARE = 0.15, 0.2
+STEERED_SHARE, BROKEN_SHARE, UNTOLD_SHARE = 0.15, 0.2, 0.1
 # Which worlds is of no account: these leave those alone that are kept because they show rare bugs.
 PATIENT_WORLDS = (0.06, 0.2)
 
@@ -101,6 +102,7 @@ class History:
         self._plan_restart(skipped, kinds)
         self._plan_steering(skipped)
         self._plan_breakdowns(skipped)
+        self._plan_last_words(skipped)
 
     def _plan_steering(self, skipped: frozenset[int]) -> None:
         # By this number none of the worlds is drawn that are kept because they showed a bug: they stay as they were.
@@ -108,6 +110,10 @@ class History:
 
     def _plan_breakdowns(self, skipped: frozenset[int]) -> None:
         self._plan_some(skipped, 4, "breakdowns", BROKEN_SHARE, list(BREAKDOWNS))
+
+    def _plan_last_words(self, skipped: frozenset[int]) -> None:
+        # The number as above.
+        self._plan_some(skipped, 5, "last words 45227", UNTOLD_SHARE, list(LAST_WORDS))
 
     def _plan_disabilities(self, skipped: frozenset[int]) -> None:
         self._plan_some(skipped, 1, "disabilities", DISABLED_SHARE, list(DISABILITIES))

@@ -157,6 +157,10 @@ DISABILITIES: dict[str, Fault] = {
 BREAKDOWNS: dict[str, Fault] = {
     "machine fails everything": lambda history, node, draw: _disable(history, node, "broken", draw, 180_000)
 }
+# A supervisor that dies as a task ends, before it has told anybody. Drawn apart too.
+LAST_WORDS: dict[str, Fault] = {
+    "supervisor killed with an end untold": lambda history, node, draw: node.supervisor_dies(untold=True)
+}
 # One of these in some worlds whose hub hardly ever ends otherwise: elsewhere none lives for long enough.
 RESTARTS: dict[str, Fault] = {"hub restarted without a worker": _lose_touch}
 # What operators do to machines, in some worlds; drawn apart too.
@@ -164,7 +168,7 @@ STEERING: dict[str, Fault] = {
     "worker drained until": lambda history, node, draw: _drain_until(history, node, _span(draw)),
     "worker removed": lambda history, node, draw: _remove(history, node),
 }
-BY_NAME = FAULTS | DISABILITIES | BREAKDOWNS | RESTARTS | STEERING
+BY_NAME = FAULTS | DISABILITIES | BREAKDOWNS | LAST_WORDS | RESTARTS | STEERING
 # The rare ones end much of what goes on: as common as the rest they would leave nothing to go wrong.
 WEIGHTS = {"hub restored from a backup": 0.35, "hub cut off from all": 0.3, "twin under one name": 0.5}
 HUB_ENDS = (

@@ -60,6 +60,11 @@ STARTS = (
         ),
     ),
     Mutant(
+        "output-forgotten-with-its-supervisor",
+        "What ended as its supervisor died is told of, and what it printed is not sent.",
+        (Edit(_MACHINE + "report", "if attempt.known else []", "if False else []"),),
+    ),
+    Mutant(
         "never-ready-again",
         "A worker that could start nothing once never tries again.",
         (Edit(_READINESS + "tries", "if self._probed_ms or not due:", "if True:"),),

@@ -109,7 +109,7 @@ class ForeignNode:
             self._sent.append(0)  # this, too, gets an answer
             self._say("job_result", claim)
 
-    def supervisor_dies(self) -> None:
+    def supervisor_dies(self, untold: bool = False) -> None:
         """There is only one process."""
         self.die()
 

@@ -82,6 +82,8 @@ class Supervisor:
         self.life = 1
         self.alive = True
         self.tell: Callable[[dict[str, Any]], None] = lambda event: None
+        # Kills it when it has put the next end on record, before it can tell anybody.
+        self.falls: Callable[[], None] | None = None
         self.runners = RunnerHost(world, name, machine, runs, callers)
         self.runners.exited = self._runner_exited
         self.hear: Callable[[str, dict[str, Any]], None] = lambda uid, words: None
@@ -406,6 +408,9 @@ class Supervisor:
         record.phase, record.exit = "exited", exit_
         self.processes.pop(record.uid, None)
         self._waiting.pop(record.uid, None)
+        if self.falls is not None:
+            self.falls()
+            return
         if after := self.followers.leave(record.uid):
             self._world.counts["took a place over"] += 1
             self._take_over(self.records[after], self._waiting.pop(after))
@@ -431,12 +436,14 @@ class Supervisor:
         """kill -9: processes go on for a moment, nobody watches them; what has not begun never will."""
         self.alive = False
         self.life += 1
+        self.falls = None
         self._unread.clear()
 
     def come_back(self, rebooted: bool = False) -> None:
         """Read the journal: what ran, or was about to, is stopped and lost; the rest never ran."""
         self.alive = True
         self.life += 1
+        self.falls = None
         # A host that went down took along what nobody had read.
         self._unread.clear()
         if rebooted:

@@ -22,6 +22,7 @@ from dray.agent.decide.effects import (
     Probe,
     Recall,
     Refuse,
+    Ship,
     StartRunner,
     Supervise,
     Tell,
@@ -42,6 +43,8 @@ RESEND_MS = (1000, 2000, 4000, 8000, 16000, 30000)
 HEARTBEAT_MS = 10_000
 SILENCE_MS = 30_000
 NEVER_SAVED = 1 << 40
+# How long a supervisor that is to die with an end untold is let live until there is one.
+DOOMED_MS = 5000
 FEW_PORTS = range(20_000, 20_005)
 
 
@@ -84,6 +87,8 @@ class WorkerNode:
         self._ready_runners = self.slots if callers.on else 0
         self._young: dict[str, list[Tell]] = {}
         self._looked_ms: dict[str, int] = {}
+        # Of which attempts the agent that lives now sends on what they printed.
+        self._shipped: set[str] = set()
 
     # --- the agent's life -------------------------------------------------------------------------------------------
 
@@ -100,6 +105,7 @@ class WorkerNode:
             self.name, incarnation, self.slots, self.service_slots, RESEND_MS, {}, self._ready_runners
         )
         self._young.clear()
+        self._shipped.clear()
         self._hub_of.clear()
         self.machine.capability = capability_with(self.cards, self.card_gb)
         self.machine.resources = {"licence": self.licences}
@@ -235,10 +241,20 @@ class WorkerNode:
     def stalled(self, stalled: bool) -> None:
         self.supervisor.stalled = stalled
 
-    def supervisor_dies(self) -> None:
-        """The agent notices and starts another, which reports what became of the tasks."""
+    def supervisor_dies(self, untold: bool = False) -> None:
+        """The agent notices and starts another, which reports what became of the tasks. `untold`: not before one of
+        them has ended and that is on record, and nobody has heard it.
+        """
+        if untold and self.supervisor.alive and self.supervisor.falls is None:
+            self.supervisor.falls = self.supervisor_dies
+            self.world.at(DOOMED_MS, self._let_fall, self.supervisor.life)
+            return
         self.supervisor.die()
         self.world.at(self.world.rng.randint(10, 2000), self._supervisor_back)
+
+    def _let_fall(self, life: int) -> None:
+        if self.supervisor.falls is not None and life == self.supervisor.life:
+            self.supervisor_dies()
 
     def _supervisor_back(self) -> None:
         if self.supervisor.alive:
@@ -297,7 +313,14 @@ class WorkerNode:
         body = msgspec.convert(message.get("payload", {}), HUB_PAYLOADS[kind])
         if kind == "ack":
             self._note_epoch(connection, body.epoch)
+            # An answer that comes twice may make it believe that the hub refuses what was begun since.
+            ended = [
+                uid
+                for uid, attempt in self.machine.running.items()
+                if attempt.phase == "exited" and (attempt.known or body.re == "register")
+            ]
             self._carry_out(self.machine.acked(body, self.world.now_ms))
+            self._judge_output({uid: body.results[uid] for uid in ended if uid in body.results})
         elif kind == "job_assign":
             if body.behind:
                 self._runs.fed_behind.add(body.attempt.uid)
@@ -320,6 +343,14 @@ class WorkerNode:
         known = self._hub_of.setdefault(epoch, connection.hub)
         if known != connection.hub:
             self.world.fail(f"hubs {known} and {connection.hub} both have epoch {epoch} for {self.name}")
+
+    def _judge_output(self, verdicts: dict[str, str]) -> None:
+        """What ran is forgotten here when the hub has taken its end: what it printed is on its way by then or lost."""
+        for uid, verdict in verdicts.items():
+            record = self.supervisor.records.get(uid)
+            if record is None or not record.began or verdict == "superseded" or uid in self._shipped:
+                continue
+            self.world.fail(f"{self.machine_name} forgets {uid} ({verdict}) and sends nothing of its output")
 
     def _stop(self, machine: Machine, asked: JobCancel) -> list[Effect]:
         """Who is asked to stop what it does not have says so: until then its hub keeps the place for nothing."""
@@ -380,6 +411,8 @@ class WorkerNode:
                 self._supervise(effect.request)
             elif isinstance(effect, Warn):
                 self.supervisor.warn(effect.uid)
+            elif isinstance(effect, Ship):
+                self._shipped.add(effect.uid)
             elif isinstance(effect, Refuse) and self.connection is not None:
                 self.connection.break_off(4400)
             else:
