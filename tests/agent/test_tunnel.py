@@ -21,9 +21,9 @@ class Tunnel:
     def __init__(self, *attempts: Running) -> None:
         ports = Ports(lambda: {attempt.uid: attempt for attempt in attempts})
         tunnels = Tunnels(lambda: None, {PortTarget: ports.open})
-        self.hub = Mux(lambda frame: self._carry(self.agent, frame), lambda: True, pytest.fail)
+        self.hub = Mux(lambda head, rest: self._carry(self.agent, head + rest), lambda: True, pytest.fail)
         self.agent = Mux(
-            lambda frame: self._carry(self.hub, frame), lambda: True, pytest.fail, tunnels._accept
+            lambda head, rest: self._carry(self.hub, head + rest), lambda: True, pytest.fail, tunnels._accept
         )
 
     def _carry(self, to: Mux, frame: bytes) -> None:

@@ -58,7 +58,10 @@ class End:
         self.sent: dict[int, bytearray] = {}
         self.written = 0
         self.mux = Mux(
-            self.way.append, lambda: self.room, self.cuts.append, self.welcome if accepts else None
+            lambda head, rest: self.way.append(head + rest),
+            lambda: self.room,
+            self.cuts.append,
+            self.welcome if accepts else None,
         )
 
     def welcome(self, stream: Stream, target: bytes) -> None:

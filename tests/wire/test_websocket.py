@@ -12,11 +12,14 @@ from typing import Self
 
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 from websockets import Subprotocol
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import Opcode
 
 from dray.wire.reach.dialling import Line, Way, open_line
+from dray.wire.reach.read_memory import ReadMemory
 from dray.wire.reach.websocket import BULK_BYTES, GUID, Address, HandshakeRefused, WebSocket, dial, mask
 
 PROTOCOL = Subprotocol("echo")
@@ -192,3 +195,33 @@ async def test_what_a_peer_says_together_with_its_answer_to_the_handshake_is_hea
         assert got == [b"hello"]
         socket.abort()
         server.close()
+
+
+@pytest.mark.parametrize("head", [b"", b"h", b"five!", b"1234567"])
+@pytest.mark.parametrize("size", [0, 5, BULK_BYTES - 1, BULK_BYTES, BULK_BYTES + 3, 1_000_003])
+async def test_a_message_of_two_parts_is_one(head: bytes, size: int) -> None:
+    async with asyncio.timeout(LIMIT_S), Served() as served:
+        rest = os.urandom(size)
+        served.socket.send_parts(head, memoryview(rest))
+        assert await served.got.get() == head + rest
+
+
+@given(st.lists(st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)), max_size=30))
+def test_read_memory_gives_back_what_was_read(steps: list[tuple[int, int]]) -> None:
+    """Read and take as it comes, also while somebody still holds the memory of the last read."""
+    memory, source, read, taken = ReadMemory(), bytes(range(251)) * 20_000, 0, 0
+    held: list[memoryview] = []
+    for most, take in steps:
+        room = memory.room()
+        held.append(room)
+        assert len(room) > 0
+        count = min(most, len(room), len(source) - read)
+        room[:count] = source[read : read + count]
+        memory.end += count
+        read += count
+        memory.want(take)
+        count = min(take, len(memory))
+        assert memory.copy(memory.begin, memory.begin + count) == source[taken : taken + count]
+        memory.begin += count
+        taken += count
+    assert len(memory) == read - taken

@@ -23,6 +23,7 @@ from dray.wire.streams.frames import (
     SUBPROTOCOL_STREAMS,
     TICKET_HEADER,
     TUNNEL_PATH,
+    WINDOW_BYTES,
     read_target,
 )
 from dray.wire.streams.mux import Mux, Stream
@@ -74,7 +75,8 @@ class Tunnels:
             logger.error("the hub is cut off: %s", reason)
             socket.abort()
 
-        mux = Mux(socket.send, lambda: socket.writable, cut, self._accept)
+        socket.widen(WINDOW_BYTES)
+        mux = Mux(socket.send_parts, lambda: socket.writable, cut, self._accept)
         socket.on_message, socket.on_writable = mux.take, mux.flush
         try:
             code, reason = await asyncio.shield(socket.closed)

@@ -20,6 +20,7 @@ from dray.wire.reach.websocket import WebSocket
 from dray.wire.streams.frames import (
     FORWARD_PATH,
     SUBPROTOCOL_STREAMS,
+    WINDOW_BYTES,
     ServiceTarget,
     read_reached,
     split_refusal,
@@ -35,7 +36,8 @@ BACKLOG = 128
 
 def open_streams(hub: WebSocket) -> Mux:
     """The multiplexer of a socket on which this end opens; every stream ends with the socket."""
-    mux = Mux(hub.send, lambda: hub.writable, lambda why: hub.abort())
+    hub.widen(WINDOW_BYTES)
+    mux = Mux(hub.send_parts, lambda: hub.writable, lambda why: hub.abort())
     hub.on_message, hub.on_writable = mux.take, mux.flush
     hub.closed.add_done_callback(lambda end: mux.close(_tell_end(*end.result())))
     return mux

@@ -13,7 +13,7 @@ from dray.hub.access.caller import Caller
 from dray.hub.access.entrance import Receive, Scope, Send
 from dray.hub.access.token_leases import Hold
 from dray.hub.workers.frames import EXTENSION, FrameSocket
-from dray.wire.streams.frames import SUBPROTOCOL_STREAMS
+from dray.wire.streams.frames import SUBPROTOCOL_STREAMS, WINDOW_BYTES, Bytes
 from dray.wire.streams.mux import Mux, Stream
 
 BAD_INPUT, TOKEN_GONE, GOING_AWAY, DONE = 4400, 4401, 1001, 1000
@@ -49,6 +49,8 @@ class StreamSocket:
         """Serve it until either side ends it; `begun` is called once it stands."""
         await self._receive()
         await self._send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL_STREAMS})
+        # Several frames may leave at once.
+        self._frames.transport.set_write_buffer_limits(WINDOW_BYTES)
         self._frames.take_frames(self._take)
         self._frames.tell_room(self.mux.flush)
         reading = asyncio.ensure_future(self._read())
@@ -66,8 +68,8 @@ class StreamSocket:
             words = reason.encode()[:REASON_BYTES].decode(errors="ignore")
             await self._send({"type": "websocket.close", "code": code, "reason": words})
 
-    def _write(self, frame: bytes) -> None:
-        self._frames.write_frame(frame)
+    def _write(self, head: bytes, payload: Bytes) -> None:
+        self._frames.write_parts(head, payload)
 
     def _take(self, frame: bytes) -> bool:
         if not self._ending.is_set():

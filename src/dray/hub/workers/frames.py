@@ -32,6 +32,8 @@ _BINARY = 0x82
 _CONTROL = (0x88, 0x89, 0x8A)
 _MASKED = 0x80
 _MASK_BYTES = 4
+# From so many bytes on a copy costs more than a second buffer.
+_BULK_BYTES = 16 << 10
 _SHORT, _TWO_BYTES, _EIGHT_BYTES = 125, 126, 127
 Take = Callable[[bytes], bool]
 
@@ -125,6 +127,14 @@ class FrameSocket(WebSocketsSansIOProtocol):
             return False
         self.transport.write(_head(len(frame)) + frame)
         return True
+
+    def write_parts(self, head: bytes, rest: bytes | memoryview) -> None:
+        """Write one binary frame of two parts, of which a large second one is not copied. There must be room."""
+        start = _head(len(head) + len(rest)) + head
+        if len(rest) < _BULK_BYTES:
+            self.transport.write(start + rest)
+        else:
+            self.transport.writelines((start, rest))
 
     def abort_in(self, delay_s: float) -> None:
         """Break the connection off unless it has ended by then: a peer that does not read hears no goodbye."""

@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from dray.wire.reach.dialling import Line
+from dray.wire.reach.read_memory import ReadMemory
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 CONTINUATION, BINARY, CLOSE, PING, PONG = 0, 2, 8, 9, 10
@@ -54,7 +55,7 @@ class HandshakeRefused(Exception):
         self.status, self.body = status, body
 
 
-class WebSocket(asyncio.Protocol):
+class WebSocket(asyncio.BufferedProtocol):
     """One connection. `closed` gives the code and reason of its end; `on_message` gets each binary message.
 
     With `keepalive_s` 0 its owner looks for silence. A frame above `most_bytes` ends it; 0 is no limit.
@@ -64,7 +65,7 @@ class WebSocket(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._address, self._keepalive_s, self._most_bytes = address, keepalive_s, most_bytes
         self._key = base64.b64encode(os.urandom(16))
-        self._data = bytearray()
+        self._read = ReadMemory()
         self._parts: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -96,6 +97,21 @@ class WebSocket(asyncio.Protocol):
     def send(self, message: bytes) -> None:
         """Write one binary message."""
         self._write(BINARY, message)
+
+    def send_parts(self, head: bytes, rest: bytes | memoryview) -> None:
+        """Write one binary message of two parts; a large second one is copied once, masked."""
+        if len(rest) < BULK_BYTES:
+            self._write(BINARY, head + rest)
+        elif self._transport is not None and not self._transport.is_closing():
+            key = os.urandom(4)
+            turn = len(head) % 4
+            start = _head(BINARY, len(head) + len(rest)) + key + mask(head, key)
+            self._transport.writelines((start, mask(rest, key[turn:] + key[:turn])))
+
+    def widen(self, most_bytes: int) -> None:
+        """Let so much wait here before `writable` is false."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(most_bytes)
 
     async def close(self, code: int = NORMAL, reason: str = "", wait_s: float = 2.0) -> None:
         """Say goodbye and wait for the peer's, not for ever."""
@@ -132,9 +148,12 @@ class WebSocket(asyncio.Protocol):
         ]
         self._transport.write("\r\n".join([*lines, "", ""]).encode())
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._heard = True
-        self._data += data
+        self._read.end += nbytes
         if self._opened.done() or self._read_handshake():
             self._read_frames()
 
@@ -156,19 +175,20 @@ class WebSocket(asyncio.Protocol):
     # --- the handshake ------------------------------------------------------------------------------------------------
 
     def _read_handshake(self) -> bool:
-        end = self._data.find(b"\r\n\r\n")
+        data = self._read.copy(self._read.begin, self._read.end)
+        end = data.find(b"\r\n\r\n")
         if end < 0:
-            if len(self._data) > HEAD_BYTES:
+            if len(data) > HEAD_BYTES:
                 self._refuse(0, b"")
             return False
-        head = bytes(self._data[:end]).split(b"\r\n")
+        head = data[:end].split(b"\r\n")
         pairs = (line.partition(b":") for line in head[1:])
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         words = head[0].split(None, 2)
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
         if status != 101:
             size = int(headers.get(b"content-length", b"0") or 0)
-            body = bytes(self._data[end + 4 :])
+            body = data[end + 4 :]
             if len(body) >= min(size, HEAD_BYTES):
                 self._refuse(status, body)
             return False
@@ -176,7 +196,7 @@ class WebSocket(asyncio.Protocol):
         if headers.get(b"sec-websocket-accept") != wanted:
             self._refuse(status, b"")
             return False
-        del self._data[: end + 4]
+        self._read.begin += end + 4
         self._opened.set_result(None)
         if self._keepalive_s:
             self._keepalive = self._loop.call_later(self._keepalive_s, self._look_for_life)
@@ -191,25 +211,25 @@ class WebSocket(asyncio.Protocol):
     # --- frames -------------------------------------------------------------------------------------------------------
 
     def _read_frames(self) -> None:
-        data, at = self._data, 0
-        while len(data) - at >= 2:
+        read = self._read
+        while len(read) >= 2:
+            data, at = read.data, read.begin
             first, size, start = data[at], data[at + 1] & 0x7F, at + 2
             if size >= 126:
                 wide = 2 if size == 126 else 8
-                if len(data) < start + wide:
+                if read.end < start + wide:
                     break
                 size = int.from_bytes(data[start : start + wide], "big")
                 start += wide
                 if 0 < self._most_bytes < size:
                     self._break(TOO_LARGE, f"a frame of {size} bytes is over the limit of {self._most_bytes}")
                     return
-            if len(data) < start + size:
+            if read.end < start + size:
+                read.want(start + size - at)
                 break
-            payload = bytes(memoryview(data)[start : start + size])
-            at = start + size
+            payload = read.copy(start, start + size)
+            read.begin = start + size
             self._take(first & 0x0F, bool(first & 0x80), payload)
-        if at:
-            del data[:at]
 
     def _take(self, opcode: int, final: bool, payload: bytes) -> None:
         if opcode == BINARY and final:
@@ -242,14 +262,8 @@ class WebSocket(asyncio.Protocol):
     def _write(self, opcode: int, payload: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        size, key = len(payload), os.urandom(4)
-        if size < 126:
-            head = bytes((0x80 | opcode, 0x80 | size))
-        elif size < 1 << 16:
-            head = bytes((0x80 | opcode, 0xFE)) + size.to_bytes(2, "big")
-        else:
-            head = bytes((0x80 | opcode, 0xFF)) + size.to_bytes(8, "big")
-        self._transport.write(head + key + mask(payload, key))
+        key = os.urandom(4)
+        self._transport.write(_head(opcode, len(payload)) + key + mask(payload, key))
 
     def _look_for_life(self) -> None:
         if not self._heard:
@@ -260,7 +274,15 @@ class WebSocket(asyncio.Protocol):
         self._keepalive = self._loop.call_later(self._keepalive_s, self._look_for_life)
 
 
-def mask(payload: bytes, key: bytes) -> bytes:
+def _head(opcode: int, size: int) -> bytes:
+    if size < 126:
+        return bytes((0x80 | opcode, 0x80 | size))
+    if size < 1 << 16:
+        return bytes((0x80 | opcode, 0xFE)) + size.to_bytes(2, "big")
+    return bytes((0x80 | opcode, 0xFF)) + size.to_bytes(8, "big")
+
+
+def mask(payload: bytes | memoryview, key: bytes) -> bytes:
     """Mask a client's payload: one addition of long numbers is the fastest that plain Python can do."""
     size = len(payload)
     if not size:
@@ -272,7 +294,7 @@ def mask(payload: bytes, key: bytes) -> bytes:
 
 
 @cache
-def _find_mask() -> Callable[[bytes, bytes], bytes] | None:
+def _find_mask() -> Callable[[bytes | memoryview, bytes], bytes] | None:
     """A compiled one, where it is installed; loaded when there is much to mask, since few ever have."""
     try:
         from websockets.speedups import apply_mask

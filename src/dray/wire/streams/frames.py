@@ -22,6 +22,7 @@ FORWARD_PATH = "/ws/forward"
 OPEN, OPENED, REFUSED, DATA, WINDOW, EOF, RESET, RESIZE, SIGNAL, EXIT = range(10)
 # Those that say something beside the bytes, and mean nothing to the multiplexer.
 ASIDE = (RESIZE, SIGNAL, EXIT)
+Bytes = bytes | memoryview
 HEAD = struct.Struct("!IB")
 AMOUNT = struct.Struct("!I")
 PIECE_BYTES = 64 << 10

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dray.wire.streams.frames import EXIT
+from dray.wire.streams.frames import EXIT, Bytes
 from dray.wire.streams.mux import Stream, Taker
 
 MOST_TOLD = 64
@@ -78,6 +78,12 @@ class Joint(Taker):
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data(self, data: bytes) -> None:
+        self._pass_on(data)
+
+    def view(self, view: memoryview) -> None:
+        self._pass_on(view)
+
+    def _pass_on(self, data: Bytes) -> None:
         self._other.write(data)
         if self._other.is_full:
             self._unsent += len(data)

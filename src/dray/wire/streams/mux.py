@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 from dray.errors import Overloaded
 from dray.wire.streams import frames
-from dray.wire.streams.frames import AMOUNT, HEAD, PIECE_BYTES, WINDOW_BYTES
+from dray.wire.streams.frames import AMOUNT, HEAD, PIECE_BYTES, WINDOW_BYTES, Bytes
 
 MAX_STREAMS = 1024
 MAX_HELD = 8192
 # What has been read is told the peer in amounts of this size: it never stands still for want of them.
-CREDIT_BYTES = WINDOW_BYTES // 4
+CREDIT_BYTES = WINDOW_BYTES // 2
 LAST_STREAM = (1 << 32) - 1
 
 
@@ -34,6 +34,10 @@ class Taker:
 
     def data(self, data: bytes) -> None:
         """Bytes of the other end; what has been dealt with is to be given back by `Stream.credit`."""
+
+    def view(self, view: memoryview) -> None:
+        """The same as they came in their frame: whoever only hands them on spares a copy."""
+        self.data(bytes(view))
 
     def eof(self) -> None:
         """The other end sends no more; it may read on."""
@@ -73,7 +77,7 @@ class Stream:
         self._mux, self.number, self.taker = mux, number, taker
         self._window = self._allowed = WINDOW_BYTES
         self._owed = self._queued = 0
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[Bytes] = deque()
         self._finishing = self._eof_sent = self._eof_came = False
         self._exit: bytes | None = None
         self.opened = self.refused = self.ended = False
@@ -92,14 +96,14 @@ class Stream:
             self._mux._say(self.number, frames.REFUSED, _cut(reason))
             self._drop()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Bytes) -> None:
         """Send bytes now or when there is room. Whoever has much looks at `is_full` first."""
         if self.ended or self._finishing or not data:
             return
         mux = self._mux
         if not self._queue and len(data) <= self._window and len(data) <= PIECE_BYTES and mux._free():
             self._window -= len(data)
-            mux._write(HEAD.pack(self.number, frames.DATA) + data)
+            mux._write(HEAD.pack(self.number, frames.DATA), data)
             return
         self._queue.append(data)
         self._queued += len(data)
@@ -166,30 +170,33 @@ class Stream:
             piece = self._queue.popleft()
             size = min(len(piece), self._window, PIECE_BYTES)
             if size < len(piece):
-                self._queue.appendleft(piece[size:])
-                piece = piece[:size]
+                view = memoryview(piece)
+                self._queue.appendleft(view[size:])
+                piece = view[:size]
             self._window -= size
             self._queued -= size
-            self._mux._write(HEAD.pack(self.number, frames.DATA) + piece)
+            self._mux._write(HEAD.pack(self.number, frames.DATA), piece)
             if was_full and not self.is_full and not self._finishing:
                 self.taker.room()
             return
         if self._exit is not None:
-            self._mux._write(HEAD.pack(self.number, frames.EXIT) + self._exit)
-        self._mux._write(HEAD.pack(self.number, frames.EOF))
+            self._mux._write(HEAD.pack(self.number, frames.EXIT), self._exit)
+        self._mux._write(HEAD.pack(self.number, frames.EOF), b"")
         self._eof_sent = True
         if self._eof_came:
             self._end("")
 
+    def _take_data(self, frame: bytes) -> None:
+        size = len(frame) - HEAD.size
+        if self._eof_came or not size or not self._may_speak:
+            raise Breach("bytes where none may come")
+        self._allowed -= size
+        if self._allowed < 0:
+            raise Breach("more than the window lets through")
+        self.taker.view(memoryview(frame)[HEAD.size :])
+
     def _take(self, kind: int, payload: bytes) -> None:
-        if kind == frames.DATA:
-            if self._eof_came or not payload or not self._may_speak:
-                raise Breach("bytes where none may come")
-            self._allowed -= len(payload)
-            if self._allowed < 0:
-                raise Breach("more than the window lets through")
-            self.taker.data(payload)
-        elif kind == frames.WINDOW:
+        if kind == frames.WINDOW:
             self._widen(payload)
         elif kind == frames.EOF:
             if self._eof_came or not self._may_speak:
@@ -233,14 +240,14 @@ class Stream:
 
 
 class Mux:
-    """All streams of one socket. `write` takes a frame, `has_room` says whether it should; whoever owns the socket
-    calls `flush` when it has room again. `cut` is to end the socket, because of what the peer did; `close` is called
-    when it has ended. `accept`: called with each stream that the peer opens; None where only this end opens.
+    """All streams of one socket. `write` takes a frame in two parts, `has_room` says whether it should; whoever owns
+    the socket calls `flush` when it has room again. `cut` is to end the socket, because of what the peer did; `close`
+    is called when it has ended. `accept`: called with each stream that the peer opens; None where only this end opens.
     """
 
     def __init__(
         self,
-        write: Callable[[bytes], None],
+        write: Callable[[bytes, Bytes], None],
         has_room: Callable[[], bool],
         cut: Callable[[str], None],
         accept: Callable[[Stream, bytes], None] | None = None,
@@ -248,7 +255,7 @@ class Mux:
         self._write, self._has_room, self._cut, self._accept = write, has_room, cut, accept
         self._streams: dict[int, Stream] = {}
         self._pressing: dict[Stream, None] = {}
-        self._held: deque[bytes] = deque()
+        self._held: deque[tuple[bytes, bytes]] = deque()
         self._last = 0
         self._flushing = self._broken = False
         self.closed = ""
@@ -296,7 +303,9 @@ class Mux:
             raise Breach(f"a frame of {len(frame)} bytes")
         number, kind = HEAD.unpack_from(frame)
         stream = self._streams.get(number)
-        if stream is not None and kind != frames.OPEN:
+        if stream is not None and kind == frames.DATA:
+            stream._take_data(frame)
+        elif stream is not None and kind != frames.OPEN:
             stream._take(kind, frame[HEAD.size :])
         elif kind == frames.OPEN and self._accept is not None and number > self._last:
             self._last = number
@@ -311,7 +320,7 @@ class Mux:
         self._flushing = True
         try:
             while self._held and self._has_room():
-                self._write(self._held.popleft())
+                self._write(*self._held.popleft())
             while self._pressing and self._has_room():
                 stream = next(iter(self._pressing))
                 del self._pressing[stream]
@@ -348,11 +357,11 @@ class Mux:
         """Send a frame that no window counts, in its order."""
         if self.closed:
             return
-        frame = HEAD.pack(number, kind) + payload
+        head = HEAD.pack(number, kind)
         if not self._held and self._has_room():
-            self._write(frame)
+            self._write(head, payload)
         elif len(self._held) < MAX_HELD:
-            self._held.append(frame)
+            self._held.append((head, payload))
         else:
             self._break("this peer does not read what it is told")
 

@@ -12,14 +12,16 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
-from dray.wire.streams.frames import CLOSED_WORDS, PIECE_BYTES
+from dray.wire.streams.frames import CLOSED_WORDS, PIECE_BYTES, Bytes
 from dray.wire.streams.mux import Stream, Taker
 
+# Enough for most of what people say; bulk gets more.
+FIRST_BYTES = 4 << 10
 # To be closed by a reset.
 RESETS = struct.pack("ii", 1, 0)
 
 
-class SocketEnd(asyncio.Protocol, Taker):
+class SocketEnd(asyncio.BufferedProtocol, Taker):
     """One connection, `over` when it is closed. What comes before it stands is kept, a window at most. `told` hears
     why it was broken off. `accepts`: the peer is told when it does.
     """
@@ -29,7 +31,9 @@ class SocketEnd(asyncio.Protocol, Taker):
     ) -> None:
         self._stream, self._accepts, self._told_end = stream, accepts, told
         self._transport: asyncio.Transport | None = None
-        self._early: list[bytes] = []
+        # One for all reads: fresh memory for each costs more than the read itself.
+        self._read = memoryview(bytearray(FIRST_BYTES))
+        self._early: list[Bytes] = []
         self._early_eof = self._paused = False
         self._unwritten = 0
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -46,12 +50,17 @@ class SocketEnd(asyncio.Protocol, Taker):
             self._stream.accept()
         early, self._early = self._early, []
         for data in early:
-            self.data(data)
+            self._pass_on(data)
         if self._early_eof:
             self._write_eof(self._transport)
 
-    def data_received(self, data: bytes) -> None:
-        self._stream.write(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._stream.write(bytes(self._read[:nbytes]))
+        if nbytes == len(self._read) < PIECE_BYTES:
+            self._read = memoryview(bytearray(PIECE_BYTES))
         if self._stream.is_full and self._transport is not None:
             self._transport.pause_reading()
 
@@ -76,6 +85,12 @@ class SocketEnd(asyncio.Protocol, Taker):
     # --- the stream's calls -------------------------------------------------------------------------------------------
 
     def data(self, data: bytes) -> None:
+        self._pass_on(data)
+
+    def view(self, view: memoryview) -> None:
+        self._pass_on(view)
+
+    def _pass_on(self, data: Bytes) -> None:
         if self._transport is None:
             self._early.append(data)
             return
