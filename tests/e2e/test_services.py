@@ -89,6 +89,36 @@ def test_scaling_starts_and_ends_processes(cluster: Cluster) -> None:
     wait_dead([first])
 
 
+def test_the_output_of_all_replicas_is_shown_also_of_what_began_as_one_and_came_back(
+    cluster: Cluster,
+) -> None:
+    job_id = cluster.submit("sh", "-c", SHOW_PID, type="service", name="web")
+    first = pid_of(cluster, job_id, 0)
+    cluster.call("POST", "/services/web/scale", {"replicas": 2})
+    second = pid_of(cluster, job_id, 1)
+    shown = cluster.dray("service", "logs", "web")
+    assert (shown.out, shown.err) == (f"0 | {first}\n1 | {second}\n", "")
+    following, said = cluster.begin("service", "logs", "-f", "web")
+    wait_for(lambda: len(said.read_text().splitlines()) == 2, "both are followed")
+    os.kill(second, signal.SIGKILL)
+    third = pid_of(cluster, job_id, 1, (second,))
+    wait_for(lambda: f"1 | {third}\n" in said.read_text(), "its next life is followed too")
+    cluster.call("POST", "/services/web/stop", {"grace_s": 0})
+    assert following.wait(60) == 0
+    told = [line for line in said.read_text().splitlines() if "[dray: attempt 2" not in line]
+    assert sorted(told) == sorted([f"0 | {first}", f"1 | {second}", f"1 | {third}"]), "each line once"
+
+
+def test_what_a_replica_printed_is_there_while_it_rests(cluster: Cluster) -> None:
+    cluster.submit("sh", "-c", "echo no such model; exit 3", type="service", name="bad", replicas=2)
+    resting = lambda: [one["next_try_in_s"] or 0 for one in show(cluster, "bad")["replica_list"]]  # noqa: E731
+    wait_for(lambda: min(resting()) > 3, "both rest for a while")
+    assert {*cluster.dray("service", "logs", "bad").out.splitlines()} == {
+        "0 | no such model",
+        "1 | no such model",
+    }
+
+
 def test_a_crash_loop_is_told_and_keeps_nobody_else_from_running(cluster: Cluster) -> None:
     cluster.submit("sh", "-c", "echo no such model >&2; exit 3", type="service", name="bad")
 

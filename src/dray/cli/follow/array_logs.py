@@ -53,10 +53,16 @@ def under_numbers(total: int, write: Callable[[bytes], None]) -> Print:
 
 
 class ArrayLogs:
-    """One job's tasks. `failed`: only those that ended without success."""
+    """One job's tasks. `failed`: only those that ended without success. `again`: what ended may begin once more, as
+    replicas of services do.
+    """
 
-    def __init__(self, hub: Hub, job_id: str, query: Mapping[str, Any], give: Print, failed: bool) -> None:
+    def __init__(
+        self, hub: Hub, job_id: str, query: Mapping[str, Any], give: Print, failed: bool, again: bool = False
+    ) -> None:
         self._hub, self._job_id, self._query = hub, job_id, query
+        # Of a service one that waits may have run before.
+        self._living = ["running", "pending"] if again else ["running"]
         self._give, self._states = give, list(UNSUCCESSFUL if failed else ENDED)
         self._failed = failed
         self._seen: set[int] = set()
@@ -64,9 +70,10 @@ class ArrayLogs:
 
     def copy(self) -> None:
         """What there is now, task by task."""
-        states = self._states if self._failed else [*self._states, "running"]
+        states = self._states if self._failed else [*self._states, *self._living]
         for task in page_tasks(self._hub, self._job_id, states, EVERY).items:
-            self._copy_one(int(task["index"]))
+            if task["attempts"]:
+                self._copy_one(_number(task))
 
     def follow(self, outage: Outage) -> None:
         """Until the job has ended: what runs as it comes, what ended in between when it is found."""
@@ -85,8 +92,8 @@ class ArrayLogs:
 
     def _copy_ended(self) -> None:
         for task in page_tasks(self._hub, self._job_id, self._states, EVERY).items:
-            if int(task["index"]) not in self._seen:
-                self._copy_one(int(task["index"]))
+            if _number(task) not in self._seen:
+                self._copy_one(_number(task))
 
     def _copy_one(self, index: int) -> None:
         lines = Lines(index, self._give)
@@ -95,8 +102,8 @@ class ArrayLogs:
         self._seen.add(index)
 
     def _follow_running(self) -> None:
-        running = page_tasks(self._hub, self._job_id, ["running"], FOLLOWED).items
-        still = {int(task["index"]) for task in running}
+        running = page_tasks(self._hub, self._job_id, self._living, FOLLOWED).items
+        still = {_number(task) for task in running if task["attempts"]}
         for index in [index for index in self._threads if index not in still]:
             self._finish(index)
         for index in sorted(still - self._seen)[: FOLLOWED - len(self._threads)]:
@@ -110,3 +117,8 @@ class ArrayLogs:
         thread, lines = self._threads.pop(index)
         thread.finish(REST_S)
         lines.close()
+
+
+def _number(task: Mapping[str, Any]) -> int:
+    """The first task of a job that began with one goes by the job's own id, and has no number in it."""
+    return max(0, int(task["index"]))

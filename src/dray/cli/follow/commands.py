@@ -314,7 +314,7 @@ def _print_array(
         )
     job_id, total = str(job["id"]), int(job["tasks"]["total"])
     give = _print_json_task(job_id) if session.json else under_numbers(total, _print_bytes)
-    output = ArrayLogs(session.hub, job_id, query, give, failed)
+    output = ArrayLogs(session.hub, job_id, query, give, failed, again=bool(job.get("service")))
     if outage is None:
         output.copy()
     else:
