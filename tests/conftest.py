@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -40,6 +41,10 @@ EXTRA_WORKERS = 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell has what it starts in the background (`./dev test &`) ignore Ctrl-C, and so would all that is started
+        # from here: what a test interrupts would go on.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput") and os.path.isdir("/proc/self"):
         config.pluginmanager.register(Leftovers(), "leftovers")
 
