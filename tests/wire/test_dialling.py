@@ -10,7 +10,9 @@ import socket
 import ssl
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.conftest import LIMIT_S
@@ -18,7 +20,16 @@ from tests.e2e.stranger import NAME, Listener
 
 from dray.errors import InvalidConfig
 from dray.wire.reach.dialling import Opening, Stranger, Way, _check_listener, open_line
-from dray.wire.reach.listeners import ESTABLISHED, LISTEN, _place, ask_kernel, find_owners, read_tables
+from dray.wire.reach.listeners import (
+    ESTABLISHED,
+    LISTEN,
+    Place,
+    _place,
+    _Row,
+    ask_kernel,
+    find_owners,
+    read_tables,
+)
 
 
 def no_trust() -> None:
@@ -42,18 +53,24 @@ def test_a_listener_of_ones_own(family: socket.AddressFamily, host: str, wide: b
             line.sock.close()
 
 
-def test_both_of_the_kernels_answers_agree() -> None:
+def test_both_of_the_kernels_answers_agree(wait_until: Callable[..., object]) -> None:
     with socket.socket(socket.AF_INET6) as wide, socket.socket() as narrow:
         for listener, host in ((wide, "::"), (narrow, "127.0.0.1")):
             listener.bind((host, 0))
             listener.listen()
             with socket.create_connection(("127.0.0.1", listener.getsockname()[1])) as sock:
                 theirs, ours = _place(sock.getpeername()), _place(sock.getsockname())
-                asked, read = ask_kernel(theirs, ours), read_tables(theirs[1])
-                assert asked is not None
-                assert read is not None
-                assert sorted(asked) == sorted(read)
-                assert sorted(row.state for row in asked) == [ESTABLISHED, LISTEN]
+
+                def agreed(theirs: Place = theirs, ours: Place = ours) -> list[_Row]:
+                    """Asked one after the other, while the far end of the connection may still come into being."""
+                    asked, read = ask_kernel(theirs, ours), read_tables(theirs[1])
+                    assert asked is not None
+                    assert read is not None
+                    both = sorted(asked) == sorted(read)
+                    return asked if both and ESTABLISHED in (row.state for row in asked) else []
+
+                rows = cast("list[_Row]", wait_until(agreed, what="one answer of the kernel's both ways"))
+                assert sorted(row.state for row in rows) == [ESTABLISHED, LISTEN]
                 assert find_owners(sock) == ([os.geteuid()], [0])
 
 

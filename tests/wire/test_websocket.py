@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import os
 import socket
@@ -100,14 +101,17 @@ async def test_a_peer_that_is_no_websocket() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nbody")
-        writer.close()
+        await _hang_up(writer)
+        left.set()
 
+    left = asyncio.Event()
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1], "/", PROTOCOL, "token")
     with pytest.raises(HandshakeRefused) as caught:
         await reach(address)
     assert (caught.value.status, caught.value.body) == (401, b"body")
     server.close()
+    await asyncio.wait_for(left.wait(), LIMIT_S)
     with pytest.raises(OSError, match=r"refused|failed"):
         await reach(address)
 
@@ -185,8 +189,10 @@ async def test_what_a_peer_says_together_with_its_answer_to_the_handshake_is_hea
         protocol = b"Sec-WebSocket-Protocol: %b\r\n" % PROTOCOL.encode()
         writer.write(answer + b"Sec-WebSocket-Accept: %b\r\n" % accept + protocol + b"\r\n\x82\x05hello")
         await reader.read()
-        writer.close()
+        await _hang_up(writer)
+        left.set()
 
+    left = asyncio.Event()
     async with asyncio.timeout(LIMIT_S):
         server = await asyncio.start_server(hasty, "127.0.0.1", 0)
         socket = await reach(Address("127.0.0.1", server.sockets[0].getsockname()[1], "/", PROTOCOL, "token"))
@@ -195,6 +201,14 @@ async def test_what_a_peer_says_together_with_its_answer_to_the_handshake_is_hea
         assert got == [b"hello"]
         socket.abort()
         server.close()
+        await left.wait()
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close the far end whole: a loop that ends before leaves its socket open."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("head", [b"", b"h", b"five!", b"1234567"])

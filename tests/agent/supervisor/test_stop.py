@@ -75,6 +75,16 @@ async def test_a_second_cancel_shortens_the_grace_and_never_lengthens_it(rig):
         assert (result["state"], result["signal"]) == ("killed", signal.SIGKILL)
 
 
+async def test_a_reason_of_a_newer_agent_stops_too_and_is_told_again(rig):
+    for uid, reason in (("a-1", "moonlight"), ("a-2", "x" * 1000)):
+        rig.run(rig.task(uid, "sh", "-c", STUBBORN))
+        await rig.await_output(uid, b"ready")
+        rig.cancel(uid, reason, 0)
+        result = await rig.exit_of(uid)
+        assert (result["state"], result["exit_class"]) == ("killed", "cancelled")
+        assert result["error"] == f"cancelled ({reason[:64]})"
+
+
 async def test_cancel_of_what_has_not_started_never_starts_it(rig, tmp_path):
     mark = tmp_path / "ran"
     run = {"op": "run", "tasks": [rig.task("a-1", "touch", str(mark))]}

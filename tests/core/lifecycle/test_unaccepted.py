@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.core.harness import Cluster, assigned, cancels, only
 
 from dray.core.lifecycle.happenings.workers import MOST_UNKNOWN, stop_over
@@ -180,5 +181,18 @@ def test_what_was_given_up_is_asked_to_stop_again_when_its_worker_names_it(clust
     # A lost one may still be adopted: nobody else has begun it. What memory does not hold is looked for in the rows.
     assert again == [Cancel("w1", "revoked", revoked, "superseded", 0), StopIfOver("w1", "7-7")]
     assert list(stop_over(cluster.state, "w2", [revoked])) == [], "it is another's"
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_heartbeats_that_name_many_strangers_are_gone_through_a_few_at_a_time(
+    cluster: Cluster, numbered: bool
+) -> None:
+    cluster.join("w1", credit=1)
     many = [f"7-{number}" for number in range(1000)]
-    assert len(list(stop_over(cluster.state, "w1", many))) == MOST_UNKNOWN
+    looked: set[str] = set()
+    for beat in range(5_000_000, 5_000_000 + 1000 // MOST_UNKNOWN + 1):
+        cluster.advance(1)
+        found = list(stop_over(cluster.state, "w1", many, beat if numbered else 0))
+        assert len(found) == MOST_UNKNOWN
+        looked |= {effect.uid for effect in found if isinstance(effect, StopIfOver)}
+    assert looked == {*many}

@@ -12,7 +12,14 @@ import time
 from typing import TYPE_CHECKING
 
 from dray.agent.supervisor.attempts.attempt import LATE
-from dray.agent.supervisor.attempts.spec import REASONS, TaskSpec, ports_of, read_env, read_seconds, read_uid
+from dray.agent.supervisor.attempts.spec import (
+    MOST_REASON,
+    TaskSpec,
+    ports_of,
+    read_env,
+    read_seconds,
+    read_uid,
+)
 from dray.agent.supervisor.records.ledger import Entry
 
 if TYPE_CHECKING:
@@ -192,8 +199,9 @@ class Requests:
     def _cancel(self, message: Record) -> None:
         uid = read_uid(message)
         reason = message.get("reason", "user")
-        if reason not in REASONS:
-            raise ValueError(f"unknown reason {reason!r}: known are {', '.join(REASONS)}")
+        if not isinstance(reason, str) or not reason:
+            raise ValueError(f"reason is {reason!r}: give a word")
+        reason = reason[:MOST_REASON]
         grace_s = read_seconds(message, "grace_s")
         if self._server.prepared.cancel(uid, reason):
             return

@@ -266,7 +266,7 @@ def _said_by_beat(state: State, worker: str, body: Heartbeat) -> Iterator[Event 
     if body.active is not None:
         for uid in missing(state, worker, body.active):
             yield ResendDue(uid)
-        yield from stop_over(state, worker, body.active)
+        yield from stop_over(state, worker, body.active, body.beat)
 
 
 def _ready(state: State, worker: str, body: ReadyForWork) -> Iterator[Event | Effect]:

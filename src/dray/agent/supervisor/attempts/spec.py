@@ -16,18 +16,8 @@ if TYPE_CHECKING:
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_GRACE_S = 30.0
 EPILOG_LIMIT_S = 60.0
-REASONS = (
-    "user",
-    "preempted",
-    "revoked",
-    "time_limit",
-    "superseded",
-    "gang",
-    "lease",
-    "requeued",
-    "port",
-    "unhealthy",
-)
+# A word of the hub's, told again with the end: an older supervisor need not know it.
+MOST_REASON = 64
 
 
 class TaskSpec:

@@ -306,22 +306,26 @@ def slots_seen(state: State, event: SlotsSeen, clock: Clock) -> list[Effect]:
     return []
 
 
-def stop_over(state: State, worker: str, active: Iterable[str]) -> Iterator[Effect]:
+def stop_over(state: State, worker: str, active: Iterable[str], beat: int = 0) -> Iterator[Effect]:
     """Ask a worker again to stop what it says it runs and the hub has given up: it was asked once, when that was
     decided, and nobody answers for what is over.
 
     It may not have heard that, and a task that waits for the hub would wait for ever. What it speaks of that this
-    hub never heard of is left alone, as it is when it registers.
+    hub never heard of is left alone, as it is when it registers; of many such the heartbeats, by their number `beat`,
+    go through a few each, or what is over behind them would run for as long as they do.
     """
-    unknown = 0
+    unknown: list[str] = []
     for uid in active:
         attempt = state.attempts.get(uid)
         if attempt is None:
-            unknown += 1
-            if unknown <= MOST_UNKNOWN:
-                yield StopIfOver(worker, uid)
+            unknown.append(uid)
         elif attempt.worker == worker and not attempt.phase.live and not adoptable(state, attempt):
             yield Cancel(worker, state.spell(attempt), uid, "superseded", 0)
+    if len(unknown) > MOST_UNKNOWN:
+        first = (beat or state.now_ms // 1000) * MOST_UNKNOWN % len(unknown)
+        unknown = (unknown[first:] + unknown[:first])[:MOST_UNKNOWN]
+    for uid in unknown:
+        yield StopIfOver(worker, uid)
 
 
 def credit_set(state: State, event: CreditSet, clock: Clock) -> list[Effect]:

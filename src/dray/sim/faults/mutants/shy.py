@@ -55,7 +55,7 @@ SHY = (
         "given-up-goes-on",
         "What was taken back is asked to stop once, whether or not its worker hears it.",
         "dray.hub.workers.inbound:_said_by_beat",
-        "yield from stop_over(state, worker, body.active)",
+        "yield from stop_over(state, worker, body.active, body.beat)",
         "pass",
     ),
     _one(

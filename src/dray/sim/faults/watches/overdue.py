@@ -73,9 +73,9 @@ def find_unstopped(life: HubLife, over_ms: Mapping[tuple[str, str], int]) -> Ite
         presence = life.state.presence.get(worker)
         if presence is None or presence.session != session:
             continue
-        # Of more than these the next heartbeat reminds the hub, once those before them have ended.
-        over = [uid for uid in uids if over_ms.get((worker, uid), heard_ms) < heard_ms][:MOST_UNKNOWN]
-        for uid in over:
+        over = [uid for uid in uids if over_ms.get((worker, uid), heard_ms) < heard_ms]
+        # Of more than these one heartbeat has some looked at, and the next ones the others.
+        for uid in over if len(uids) <= MOST_UNKNOWN else ():
             if life.stop_asked_ms.get(uid, -1) < heard_ms:
                 yield f"{worker} said at {heard_ms} that it runs {uid}, over by then, and was not asked to stop"
 
