@@ -15,6 +15,8 @@ CATALOGUE = (
     "command_latency",
     "exec_latency",
     "service_access",
+    "service_start",
+    "service_checks",
     "durable_submits",
     "large_array",
     "hub_memory",

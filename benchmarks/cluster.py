@@ -81,12 +81,12 @@ class Cluster:
     def kill_hub(self) -> None:
         self.stop_hub(signal.SIGKILL)
 
-    def start_agent(self, slots: int, name: str = "bench") -> int:
+    def start_agent(self, slots: int, name: str = "bench", *flags: str) -> int:
         """Start an agent with its supervisor and wait until the hub knows it; gives its process id."""
         words = ("worker", "start", "--home", str(self.home), "--name", name, "--slots", str(slots))
         with (self.home / f"{name}.err").open("a") as errors:
             agent = subprocess.Popen(
-                dray_command(*words), stdout=errors, stderr=errors, env=clean_environment({})
+                dray_command(*words, *flags), stdout=errors, stderr=errors, env=clean_environment({})
             )
         self._agents.append(agent)
         wait_until(lambda: self._is_ready(name), START_S, f"the worker {name}")
@@ -113,6 +113,10 @@ class Cluster:
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path} was answered {answer.status}: {document}")
         return document
+
+    def services_in_use(self, name: str) -> int:
+        """How many of a worker's slots for services are taken."""
+        return int(self.request("GET", f"/workers/{name}")["slots"]["service_in_use"])
 
     def close(self) -> None:
         for agent in self._agents:

@@ -19,8 +19,8 @@ from dray.core.model.specs.health import Checkup, checkups, port_names
 from dray.core.model.specs.spec import HealthProbe
 
 # While it has not passed yet: from here on ever more rarely, up to its interval.
-FIRST_MS = 25
-SLOWER = 1.5
+FIRST_MS = 4
+SLOWER = 1.2
 MOST_AT_ONCE = 64
 MAX_MESSAGE = 1000
 

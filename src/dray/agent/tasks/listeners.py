@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dray.agent.supervisor.processes.identity import find_members, snapshot_processes
 from dray.agent.supervisor.processes.marks import VARIABLE
 from dray.agent.tasks.addresses import is_free
-
-_LISTENS = "0A"
+from dray.wire.reach.listeners import find_listening
 
 
 def find_thief(port: int, leader: int, uid: str) -> str:
     """Who listens on a port of an attempt without being of it; empty where nobody does, or it cannot be told."""
-    sockets = _find_sockets(port)
-    if not sockets:
+    sockets = {f"socket:[{inode}]" for inode in find_listening(port)}
+    # Nearly always it is the leader itself, and nobody else need be looked at.
+    if not sockets or _has_one(leader, sockets):
         return ""
     table = snapshot_processes()
     own = [info.pid for info in find_members(leader, table)]
@@ -34,22 +34,6 @@ def find_thief(port: int, leader: int, uid: str) -> str:
 def find_taken(ports: Sequence[int]) -> int:
     """One of the ports of a task that is gone on which somebody listens all the same; 0 where there is none."""
     return next((port for port in ports if not is_free(port)), 0)
-
-
-def _find_sockets(port: int) -> set[str]:
-    found: set[str] = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table, encoding="ascii") as file:
-                rows = [line.split() for line in file.readlines()[1:]]
-        except OSError:
-            continue
-        found |= {
-            f"socket:[{row[9]}]"
-            for row in rows
-            if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port
-        }
-    return found
 
 
 def _has_one(pid: int, sockets: set[str]) -> bool:

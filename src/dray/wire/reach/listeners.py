@@ -23,6 +23,7 @@ _ANY = (bytes(16), _MAPPED + bytes(4))
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _DUMP = 4, 20, 0x1, 0x300
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
+_UID_AND_INODE = struct.Struct("=II")
 _UID_AT = 4 + 48 + 12
 _ANSWER_BYTES = 1 << 16
 Place = tuple[bytes, int]
@@ -40,6 +41,7 @@ class _Row(NamedTuple):
     remote: Place
     state: int
     uid: int
+    inode: int
 
 
 def find_owners(sock: socket.socket) -> Owners | None:
@@ -55,8 +57,18 @@ def find_owners(sock: socket.socket) -> Owners | None:
     return Owners(listeners, ends)
 
 
-def ask_kernel(theirs: Place, ours: Place) -> list[_Row] | None:
-    """Rows of the listeners on a port and of one connection to it; None where there is no netlink for that."""
+def find_listening(port: int) -> set[int]:
+    """The inodes of all sockets of this machine that listen on a port; none where this system does not tell."""
+    rows = ask_kernel((bytes(16), port), None)
+    if rows is None:
+        rows = read_tables(port) or []
+    return {row.inode for row in rows if row.state == LISTEN}
+
+
+def ask_kernel(theirs: Place, ours: Place | None) -> list[_Row] | None:
+    """Rows of the listeners on a port and of one connection to it, if one is named; None where there is no netlink for
+    that.
+    """
     if not hasattr(socket, "AF_NETLINK"):
         return None
     try:
@@ -66,10 +78,11 @@ def ask_kernel(theirs: Place, ours: Place) -> list[_Row] | None:
             nowhere = (bytes(16), 0)
             for family in (socket.AF_INET, socket.AF_INET6):
                 rows += _ask(line, family, LISTEN, (bytes(16), theirs[1]), nowhere, _REQUEST | _DUMP)
-            mapped = theirs[0].startswith(_MAPPED)
-            rows += _ask(
-                line, socket.AF_INET if mapped else socket.AF_INET6, ESTABLISHED, theirs, ours, _REQUEST
-            )
+            if ours is not None:
+                mapped = theirs[0].startswith(_MAPPED)
+                rows += _ask(
+                    line, socket.AF_INET if mapped else socket.AF_INET6, ESTABLISHED, theirs, ours, _REQUEST
+                )
     except OSError:
         return None
     return [row for row in rows if row.local[1] == theirs[1]]
@@ -106,10 +119,10 @@ def _ask(
 def _read_row(body: bytes) -> _Row:
     """What linux/inet_diag.h calls inet_diag_msg."""
     near, far = struct.unpack_from("!HH", body, 4)
-    (uid,) = struct.unpack_from("=I", body, _UID_AT)
+    uid, inode = _UID_AND_INODE.unpack_from(body, _UID_AT)
     is_wide = body[0] == socket.AF_INET6
     source, target = (body[at : at + 16] if is_wide else _MAPPED + body[at : at + 4] for at in (8, 24))
-    return _Row((source, near), (target, far), body[1], uid)
+    return _Row((source, near), (target, far), body[1], uid, inode)
 
 
 def read_tables(port: int) -> list[_Row] | None:
@@ -120,8 +133,9 @@ def read_tables(port: int) -> list[_Row] | None:
             seen = True
             for line in lines:
                 if wanted in line:
-                    _, local, remote, state, _, _, _, uid, *_ = line.split()
-                    rows.append(_Row(_parse(local), _parse(remote), int(state, 16), int(uid)))
+                    _, local, remote, state, _, _, _, uid, _, inode, *_ = line.split()
+                    row = _Row(_parse(local), _parse(remote), int(state, 16), int(uid), int(inode))
+                    rows.append(row)
     return [row for row in rows if row.local[1] == port] if seen else None
 
 
