@@ -49,7 +49,7 @@ from dray.core.lifecycle.state.events import (
     WorkerReturned,
     WorkerSilent,
 )
-from dray.core.lifecycle.state.service_events import HealthChanged, ReplicaRested, ServiceScaled
+from dray.core.lifecycle.state.service_events import HealthChanged, ReplicaRested, ServiceScaled, UseChanged
 from dray.core.lifecycle.state.state import Counters
 from dray.core.model.records.ledger import (
     AlarmRecord,
@@ -118,6 +118,7 @@ FACTS: list[Fact] = [
     ServiceScaled("job", 3, "ann"),
     ReplicaRested("job", 3),
     HealthChanged("worker-1", "job", 3, "2-5", True, False, "no answer"),
+    UseChanged("ann", ("model", "web@ben"), False, "service model was stopped"),
     WorkerSilent("worker-1"),
     WorkerReturned("worker-1"),
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
@@ -225,6 +226,7 @@ SPEC = JobSpec(
     restart="never",
     interactive=True,
     share=["ben"],
+    uses=["model"],
 )
 JOB = Job(
     id="job",
@@ -284,6 +286,8 @@ JOB = Job(
     template="train",
     service=True,
     resting=1,
+    uses=("model",),
+    unserved=True,
 )
 TASK = Task(
     job_id="job",

@@ -208,6 +208,9 @@ class World(Cluster):
             self.submitted += 1
             extras = {"queue": QUEUES[user % 3], "labels": {"team": "x"} if user % 4 == 3 else {}}
             spec = SPECS[kind % len(SPECS)] | extras
+            if user % 7 == 5:
+                # Of a service that may be one, or not: an older job, or nobody at all.
+                spec["uses"] = [f"j{max(1, self.submitted - kind % 5)}"]
             self.submit(f"j{self.submitted}", user=("ann", "bob")[user % 2], **spec)
 
     def change_policy(self, number: int, often: int) -> None:

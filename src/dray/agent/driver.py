@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,12 +185,12 @@ class Driver:
         """Whether anything below a folder is still on its way to the hub."""
         return self._shipper.ships_from(folder)
 
-    def own_variables(self, lane: str, token: str, account: Account) -> dict[str, str]:
+    def own_variables(self, lane: str, token: str, account: Account, uses: Sequence[str]) -> dict[str, str]:
         """What calls of a lane find in their environment beside the job's: their session, and how to reach the hub."""
         variables = {"DRAY_IN_CALL": "1", "DRAY_ATTEMPT_UID": lane, "DRAY_TOKEN": token}
         if self._sessions is not None:
             variables |= self._sessions.variables(lane, account)
-        return variables | self.link.variables()
+        return variables | self.link.variables() | self.link.name_services(uses, token)
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
@@ -505,7 +505,9 @@ class Driver:
             return
         own = self._own | account.variables()
         environment = build_environment(launch, self._machine.name, own, self._machine.devices)
-        environment |= variables_of(launch, lease.ports)
+        environment |= variables_of(launch, lease.ports) | self.link.name_services(
+            launch.spec.uses, launch.token
+        )
         if self._sessions is not None:
             environment |= self._sessions.variables(launch.uid, account)
         task = build_task(launch, environment, account.work_folder(self._work), account.name)

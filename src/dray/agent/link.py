@@ -11,7 +11,7 @@ import logging
 import random
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from dray.agent.decide.effects import Tell
@@ -19,6 +19,7 @@ from dray.agent.own_token import OwnToken, TokenRefused, refusal_text
 from dray.agent.runners.blobs import HubAccess
 from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
+from dray.core.model.specs.dependency import service_variable
 from dray.errors import HubUnavailable, InvalidInput
 from dray.presence import read_hub_note
 from dray.wire.messages.codec import Envelope, message
@@ -111,6 +112,17 @@ class Link:
         if config.cafile is not None:
             variables["DRAY_CAFILE"] = str(config.cafile)
         return variables
+
+    def name_services(self, uses: Sequence[str], token: str) -> dict[str, str]:
+        """Where a task finds the services that it uses: through the hub, wherever they run and whatever port they have
+        after the next restart.
+        """
+        if not uses or self.hub is None or not token:
+            return {}
+        url = self.hub.way.url.rstrip("/")
+        return {service_variable(name): f"{url}/proxy/{name}" for name in uses} | {
+            "DRAY_SERVICE_TOKEN": token
+        }
 
     async def run_session(self, hello: Callable[[], dict[str, Any]]) -> None:
         """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers,

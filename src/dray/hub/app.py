@@ -314,9 +314,9 @@ def _wire(
         LaneFeed(state, args, tasks.make),
         _publish_to(call_feed, blobs),
         partial(_report_effect, setbacks.reports),
+        tasks.make_use,
     )
     engine = Engine(rows, writer, clock, runner, metrics, Projector(writer, seq), seq, setbacks)
-
     words = _make_words(secret, store, engine, behind)
     is_low = SpaceWatch(partial(store.low_space, config.min_free_bytes))
     limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms

@@ -17,6 +17,7 @@ class Launch(NamedTuple):
     From `start_by_ms` on, by the clock that both share, the supervisor must not start it any more. `behind`: it takes
     the place of this attempt when that has ended, and is given back where that is not within `behind_s`. `heard_ms`:
     when the last was sent that the hub has answered: from then on the hub counts, and so the lease runs from then on.
+    `token`: by which it reaches the services that it uses.
     """
 
     uid: str
@@ -31,6 +32,7 @@ class Launch(NamedTuple):
     behind: str = ""
     behind_s: float = 0
     heard_ms: int = 0
+    token: str = ""
 
 
 class Probe(NamedTuple):

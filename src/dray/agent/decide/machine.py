@@ -470,7 +470,8 @@ class Machine(TaskTalk):
         devices, number = tuple(message.devices), message.attempt.no
         launch = Launch(uid, spec, limit_s, grace_s, devices, number, lease_s, message.gang, start_by_ms)
         heard_ms = self._contact.heard_ms if lease_s is not None else 0
-        return [launch._replace(behind=message.behind, behind_s=message.behind_s, heard_ms=heard_ms)]
+        launch = launch._replace(behind=message.behind, behind_s=message.behind_s, heard_ms=heard_ms)
+        return [launch._replace(token=message.token)]
 
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
         if attempt.phase == "exited":

@@ -70,7 +70,9 @@ class Carrier(Protocol):
     def carry_out(self, effects: list[Effect]) -> None: ...
     def follow_call(self, lane: str, index: int, task_id: str, place: Place, ended: bool) -> None: ...
     def ships_from(self, folder: str) -> bool: ...
-    def own_variables(self, lane: str, token: str, account: Account) -> dict[str, str]: ...
+    def own_variables(
+        self, lane: str, token: str, account: Account, uses: Sequence[str]
+    ) -> dict[str, str]: ...
 
 
 class Runners:
@@ -156,7 +158,7 @@ class Runners:
             "numbered": spec.numbered,
             "function": digest,
             "env": build_environment(launch, machine.name, self._own | account.variables(), machine.devices),
-            "own": self._carrier.own_variables(effect.lane, effect.token, account),
+            "own": self._carrier.own_variables(effect.lane, effect.token, account, spec.uses),
             "workdir": spec.workdir or account.work_folder(self._work),
             "careful": is_careful(spec),
             "number": self._notes[effect.uid].bind(effect.lane, effect.job),

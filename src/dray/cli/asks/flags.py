@@ -74,6 +74,12 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         "succeeded); several with commas.",
     ),
     click.option(
+        "--uses",
+        multiple=True,
+        metavar="SERVICE",
+        help="Start only while this service is ready; the task finds it at DRAY_SERVICE_NAME_URL.",
+    ),
+    click.option(
         "--deadline", metavar="WHEN", help="When it should be done: +2h from now, or 2030-01-31T18:00:00Z."
     ),
     click.option(

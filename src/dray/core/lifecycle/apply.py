@@ -26,7 +26,7 @@ from dray.core.lifecycle.state import events, pass_events, service_events
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import calls, health, jobs, replicas, results
+from dray.core.lifecycle.tasks import calls, health, jobs, replicas, results, uses
 
 
 def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effect]:
@@ -46,6 +46,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     service_events.ServiceScaled: edits.scaled,
     service_events.ReplicaRested: replicas.rested,
     service_events.HealthChanged: health.health_changed,
+    service_events.UseChanged: uses.use_changed,
     events.PlanDecided: preemptions.planned,
     events.CancelRequested: cancels.cancelled,
     events.WaitTimedOut: jobs.timed_out,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dray.core.lifecycle.holding.lanes import lane_at
 from dray.core.lifecycle.state.lines import RANGE
 from dray.core.lifecycle.state.parties import Gate, Holding, QuotaGate, cost_of
-from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.state import State, Using
 from dray.core.lifecycle.tasks import gangs
 from dray.core.model.records.ledger import Receipt
 from dray.core.model.records.records import Attempt, Job, JobState, Task
@@ -23,7 +23,7 @@ def problems(state: State) -> list[str]:
     """Every invariant that does not hold, in words; empty when all is well."""
     checks = (
         *(_tasks, _jobs, _attempts, _followers, _columns, _capacity),
-        *(_backlog, _parties, _gates, _receipts, _resuming),
+        *(_backlog, _parties, _gates, _receipts, _resuming, _using),
     )
     return [problem for check in checks for problem in check(state)]
 
@@ -230,6 +230,20 @@ def _dependents(state: State, job: Job) -> Iterator[str]:
             yield f"job {job.id} waits for task {need.task} of {need.job_id} and would not hear of its end"
         if other is not None and need.task >= 0 and _has_ended(state, other, need.task):
             yield f"job {job.id} waits for task {need.task} of {need.job_id}, which has ended"
+
+
+def _using(state: State) -> Iterator[str]:
+    groups: dict[Using, dict[str, None]] = {}
+    for job in state.jobs.values():
+        if job.uses:
+            groups.setdefault((job.user, job.uses), {})[job.id] = None
+        elif job.unserved:
+            yield f"job {job.id} waits for a service and uses none"
+    if groups != state.using:
+        yield f"who uses which services is {state.using}, by the jobs it is {groups}"
+    for group, members in groups.items():
+        if len({state.jobs[job_id].unserved for job_id in members}) > 1:
+            yield f"jobs that use {group} do not agree on whether they are served"
 
 
 def _has_ended(state: State, job: Job, index: int) -> bool:

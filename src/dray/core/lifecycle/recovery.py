@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray.core.lifecycle.happenings.workers import watch_drain
-from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts
+from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts, using
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.tasks import calls, gangs, jobs, replicas
@@ -78,6 +78,7 @@ def load(
             state.services[job.id] = None
         state.join_party(job)
         dependencies.register(state, job)
+        using.recall(state, job)
         if job.untouched:
             state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from dray.errors import Forbidden
 
+# Of a task that reaches the services that its job uses.
+USE_ONLY = ("use",)
+
 
 class Caller(NamedTuple):
     """Who asks: the token behind a request. `admin` includes every scope. `local`: by the socket of the hub's home."""
@@ -20,8 +23,8 @@ class Caller(NamedTuple):
         return scope in self.scopes or "admin" in self.scopes
 
     def sees(self, user: str) -> bool:
-        """Whether something of `user` may be shown to this caller at all."""
-        return user == self.user or "admin" in self.scopes
+        """Whether something of `user` may be shown to this caller at all; to one that may only use services nothing."""
+        return (user == self.user and self.scopes != USE_ONLY) or "admin" in self.scopes
 
     def check(self, scopes: Iterable[str]) -> None:
         """Refuse what takes one of these scopes to a token that has none of them."""

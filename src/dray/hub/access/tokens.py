@@ -28,7 +28,7 @@ from dray.core.model.specs.check import suggest
 from dray.errors import Conflict, InvalidInput, NotFound, Problem, Unauthenticated
 from dray.hub.access.caller import Caller
 from dray.hub.access.task_accounts import TaskAccounts
-from dray.hub.access.task_tokens import TaskTokens, is_task_id, is_task_token, task_token_id
+from dray.hub.access.task_tokens import TaskTokens, is_task_id, is_task_token, token_ids
 from dray.hub.access.token_leases import End, Leases
 from dray.hub.store.base import AuditRecord, TokenRow
 
@@ -156,7 +156,8 @@ class Tokens:
     def hear(self, note: Note) -> None:
         """Hear of a committed note: what a task's token holds open ends with its job."""
         if note.type == "job_ended":
-            self._leases.look(task_token_id(note.job_id))
+            for token_id in token_ids(note.job_id):
+                self._leases.look(token_id)
 
     def _left_s(self, token_id: str) -> float | None:
         entry = self._entries.get(token_id)

@@ -35,7 +35,7 @@ FIXED = ("id", "type", "user_id", "node_count", "function", "template", "params"
 # What may change while some of a job's tasks run or have run: none of it is part of the shape.
 ANY_TIME = frozenset(
     "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array notify"
-    " notify_to share".split()
+    " notify_to share uses".split()
 )
 Finish = Callable[[State, str, str], Any]
 

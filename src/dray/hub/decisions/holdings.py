@@ -95,12 +95,12 @@ def known_names(state: State, held: Holdings) -> dict[str, set[str]]:
 
 
 def find_oldest(state: State, queues: Iterable[str]) -> dict[str, Job]:
-    """For each queue in which somebody waits the job that was submitted first; held ones wait for a person."""
+    """For each queue in which somebody waits the job that was submitted first, but for barred ones."""
     wanted = {queue for queue in queues if state.backlog.depth.get(queue)}
     found: dict[str, Job] = {}
     # Jobs stand in the order of their submits: the first of each queue is all that is looked for.
     for job in state.jobs.values() if wanted else ():
-        if job.queue in wanted and job.waiting and not job.held and not job.after:
+        if job.queue in wanted and job.waiting and not job.barred:
             found[job.queue] = job
             wanted.discard(job.queue)
             if not wanted:

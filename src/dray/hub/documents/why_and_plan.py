@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dray.core.lifecycle.state.events import Clock, NewJob
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.jobs import draft_job
+from dray.core.lifecycle.tasks.uses import is_served
 from dray.core.model.ids import is_fake
 from dray.core.model.records.ledger import Victim
 from dray.core.model.records.records import Job
@@ -60,7 +61,9 @@ def _why_document(state: State, job: Job, reason: Reason, sees: Sees) -> Documen
 def make_guest(state: State, spec: JobSpec, clock: Clock) -> Job:
     """The job that a spec would become."""
     new = NewJob(GUEST, spec.user_id, pack_spec(spec), after=tuple(spec.after))
-    return draft_job(state, new, clock)
+    job = draft_job(state, new, clock)
+    job.unserved = not is_served(state, job.user, job.uses)
+    return job
 
 
 def plan_steps(state: State, spec: JobSpec, clock: Clock, sees: Sees) -> Iterator[Document]:

@@ -27,6 +27,8 @@ from dray.hub.workers.owners import Owners
 # their own.
 READ = ("read", "submit")
 SUBMIT = ("submit",)
+# And a task that uses a service may find it.
+REACH = (*READ, "use")
 ADMIN = ("admin",)
 ANY = ("read", "submit", "worker")
 

@@ -6,7 +6,7 @@ from dray.errors import Conflict, NoSpace
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
 from dray.hub.operations import asks
-from dray.hub.operations.operation import READ, SUBMIT, Desk, Operation, Services
+from dray.hub.operations.operation import REACH, READ, SUBMIT, Desk, Operation, Services
 from dray.wire.messages import client as wire
 from dray.wire.schemas import services as shapes
 
@@ -25,7 +25,7 @@ SERVICES = (
               lambda desk, caller, ask: _of(desk).list(caller), weight=2),
     Operation("show_service", "Show a service and its replicas", READ, asks.NamedService, shapes.ServiceDocument,
               lambda desk, caller, ask: _of(desk).show(caller, ask.name)),
-    Operation("list_endpoints", "List where the ready replicas of a service answer", READ, wire.Endpoints,
+    Operation("list_endpoints", "List where the ready replicas of a service answer", REACH, wire.Endpoints,
               shapes.EndpointList, lambda desk, caller, ask: _of(desk).endpoints(caller, ask.name), errors=(Conflict,)),
     Operation("link_service", "Make a link by which a browser gets in to a service, once", SUBMIT, asks.NamedService,
               shapes.ServiceLink, lambda desk, caller, ask: _of(desk).link(caller, ask.name), repeat="anew",

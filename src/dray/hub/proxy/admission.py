@@ -15,7 +15,7 @@ from dray.hub.access.passes import Passes
 from dray.hub.proxy.addresses import Asked
 from dray.hub.proxy.headers import PASS_COOKIE, TOKEN_START, read_cookie
 
-SCOPES = ("submit",)
+SCOPES = ("submit", "use")
 SAFE = ("GET", "HEAD", "OPTIONS")
 _WEB = {"ws": b"http", "wss": b"https", "http": b"http", "https": b"https"}
 

@@ -10,27 +10,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.uses import find_used
 from dray.core.model.records.records import Job
 from dray.core.model.specs.spec import unpack_spec
 from dray.errors import Conflict, Forbidden, NotFound
 from dray.hub.access.caller import Caller
+from dray.hub.access.task_tokens import used_by
 
 
-def may_reach(caller: Caller, job: Job) -> bool:
+def may_reach(state: State, caller: Caller, job: Job) -> bool:
     """Whether a caller may send requests to what runs of a job."""
+    if using := used_by(caller.token_id):
+        return any(one.id == job.id for one in _used(state, using))
     return caller.sees(job.user) or (job.service and unpack_spec(job.spec).is_shared_with(caller.user))
+
+
+def _used(state: State, job_id: str) -> list[Job]:
+    """The services that a job uses, each under the one name that it has there."""
+    job = state.jobs.get(job_id)
+    found = [find_used(state, job.user, name) for name in job.uses] if job is not None else []
+    return [services[0] for services in found if len(services) == 1]
 
 
 def living_services(state: State, caller: Caller) -> list[Job]:
     """The services that the caller may reach and that have not been stopped, the oldest first."""
+    if using := used_by(caller.token_id):
+        return _used(state, using)
     found = (state.jobs[job_id] for job_id in state.services)
-    seen = [job for job in found if not job.state.final and may_reach(caller, job)]
+    seen = [job for job in found if not job.state.final and may_reach(state, caller, job)]
     return sorted(seen, key=lambda job: job.seq)
 
 
 def find_reachable(state: State, caller: Caller, name: str) -> Job:
     """The one service that is meant, of those that the caller may reach; one's own goes before others'."""
     services = living_services(state, caller)
+    if used_by(caller.token_id):
+        # As its job names them, so that a task gets where the job waited for.
+        meant = {job.id for job in find_used(state, caller.user, name)}
+        services = [job for job in services if job.id in meant]
+        name = services[0].id if services else name
     named = [job for job in services if job.id == name] or [
         job for job in services if _is_called(job, name, caller)
     ]

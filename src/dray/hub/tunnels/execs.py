@@ -22,6 +22,7 @@ from dray.hub.tunnels.reaching import Reacher, Standing
 from dray.wire.streams.frames import AttachTarget, ExecTarget, Target, TaskTarget
 
 MOST_WRITTEN = 1000
+EXEC_SCOPES = ("submit",)
 
 
 class Execs:
@@ -32,6 +33,8 @@ class Execs:
 
     async def begin(self, caller: Caller, asked: TaskTarget) -> Standing:
         """Start a process beside a task; without a command, go to the terminal of the task itself."""
+        # The way here is open to who may only reach services, too.
+        caller.check(EXEC_SCOPES)
         job, place = self._find(caller, asked.name)
         target: Target = AttachTarget(place.attempt, asked.rows, asked.columns)
         if asked.command:

@@ -24,7 +24,7 @@ from dray.wire.streams.mux import Stream
 
 # What leads to each kind of thing that a client may name.
 Ways = Mapping[type[Any], Callable[[Caller, Any], Awaitable[Standing]]]
-FORWARD_SCOPES = ("submit",)
+FORWARD_SCOPES = ("submit", "use")
 LINGER_S = 60.0
 
 

@@ -99,15 +99,17 @@ class Reacher:
                 del self._busy[place.attempt]
 
     def hear(self, note: Note) -> None:
-        """Hear of a committed note: whom a service is no longer shared with is cut off."""
-        if note.job_id in self._visits:
-            self._look(note.job_id)
+        """Hear of a committed note: whom a service is no longer shared with, or who uses it no longer, is cut off."""
+        if note.type == "job_edited":
+            for job_id in list(self._visits):
+                self._look(job_id)
 
     def _look(self, job_id: str) -> None:
-        job = self._engine().state.jobs.get(job_id)
+        state = self._engine().state
+        job = state.jobs.get(job_id)
         for caller, end in list(self._visits[job_id].values()):
-            if job is not None and not may_reach(caller, job):
-                end(f"{job.name or job.id} is no longer shared with {caller.user}")
+            if job is not None and not may_reach(state, caller, job):
+                end(f"{job.name or job.id} is no longer for {caller.user} to reach")
 
     def _in_order(self, places: Sequence[Place]) -> list[Place]:
         return sorted(places, key=lambda place: (self._busy[place.attempt], random.random()))

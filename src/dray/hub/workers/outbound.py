@@ -29,7 +29,7 @@ from dray.core.lifecycle.state.effects import (
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.tasks.gangs import members, waits_for_go
 from dray.core.model.ids import task_id
-from dray.core.model.records.records import Attempt, Phase
+from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.model.specs.spec import FOREVER_NS, told_spec, unpack_spec, with_variant
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.results import AckCalls, Recorded
@@ -63,7 +63,9 @@ class Runner:
         lanes: LaneFeed,
         publish: Publish | None = None,
         failed: Callable[[str, BaseException], None] | None = None,
+        use_token: Callable[[Job], str] = lambda job: "",
     ) -> None:
+        self._use_token = use_token
         self._failed = failed or _raise
         self._seq = 0
         self._state, self._rows, self._sessions, self._feed = rows.state, rows, sessions, feed
@@ -166,6 +168,8 @@ class Runner:
             payload["lease_s"] = attempt.lost_after_ms / 1000
         if job.gang:
             payload["gang"] = {"generation": attempt.generation, "rank": attempt.index, "size": job.total}
+        if job.uses:
+            payload["token"] = self._use_token(job)
         if attempt.behind:
             payload |= {"behind": attempt.behind, "behind_s": self._state.rules.behind_ms / 1000}
         session.push(message("job_assign", payload))

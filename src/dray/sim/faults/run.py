@@ -234,6 +234,7 @@ class History:
 
     def _over(self) -> bool:
         answered = not (self.clients.unanswered or self.callers.unanswered or self.keepers.unanswered)
+        answered = answered and not self.keepers.users.unanswered
         return self.hub.up and not self.hub.busy and answered and self.checker.all_ended()
 
     def _calm(self) -> None:

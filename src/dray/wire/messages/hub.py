@@ -69,7 +69,9 @@ class GangPlace(msgspec.Struct):
 
 
 class JobAssign(msgspec.Struct):
-    """A task to run; `spec.id` is the task id. `behind`: once this attempt has ended, if that is within `behind_s`."""
+    """A task to run; `spec.id` is the task id. `behind`: once this attempt has ended, if that is within `behind_s`.
+    `token`: by which it reaches the services that its spec names in `uses`.
+    """
 
     spec: JobSpec
     remaining_time: Nanoseconds
@@ -79,6 +81,7 @@ class JobAssign(msgspec.Struct):
     gang: GangPlace | None = None
     behind: Line = ""
     behind_s: Seconds = 0
+    token: Line = ""
 
 
 class Peer(msgspec.Struct):

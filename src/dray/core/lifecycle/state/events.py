@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.pass_events import PassSignal
-from dray.core.lifecycle.state.service_events import HealthChanged, ReplicaRested, ServiceScaled
+from dray.core.lifecycle.state.service_events import HealthChanged, ReplicaRested, ServiceScaled, UseChanged
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.records.worker import Use
 
@@ -412,6 +412,7 @@ Fact = (
     | ServiceScaled
     | ReplicaRested
     | HealthChanged
+    | UseChanged
 )
 
 

@@ -32,3 +32,12 @@ class HealthChanged(msgspec.Struct, frozen=True, array_like=True, tag=35):
     healthy: bool
     live: bool = True
     note: str = ""
+
+
+class UseChanged(msgspec.Struct, frozen=True, array_like=True, tag=44):
+    """All services that jobs of a user use are ready now, or one of them is no longer: `note` says which, and why."""
+
+    user: str
+    uses: tuple[str, ...]
+    served: bool
+    note: str = ""

@@ -3,11 +3,11 @@
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
 signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how
 many attempts of tasks ended in which phase), learnt in passing (experience, suspicions) or a cache that can be derived
-(columns, backlog, parties, services, held, live_of, requeued_of, dependents, task_waiters, newest, timers,
+(columns, backlog, parties, services, held, live_of, requeued_of, dependents, task_waiters, using, newest, timers,
 reservations, first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose
 call takes longer than was thought, lingering: until when some without calls are kept, spent_on: on which session each
 was opened; followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a
-place goes from one attempt to the next).
+place goes from one attempt to the next; use_notes: why jobs that use services wait).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -32,6 +32,8 @@ from dray.core.model.records.worker import Presence, Progress, Use, Worker
 from dray.core.model.specs.resources import Ask, Asks
 
 TaskKey = tuple[str, int]
+# A user and the services that jobs of his use: such jobs wait and start alike.
+Using = tuple[str, tuple[str, ...]]
 NEVER = 1 << 60
 
 
@@ -107,6 +109,8 @@ class State:
         self.followers: dict[str, str] = {}
         self.requeued_of: dict[str, dict[int, None]] = {}
         self.dependents: dict[str, dict[str, None]] = {}
+        self.using: dict[Using, dict[str, None]] = {}
+        self.use_notes: dict[Using, str] = {}
         self.newest: dict[tuple[str, str, int], str] = {}
         self.shapes = Shapes()
         self.columns = Columns()
@@ -178,8 +182,8 @@ class State:
         job.party = self.parties.take(self.policy, job, self.ledger)
 
     def queue_up(self, job: Job, position: int = RANGE) -> None:
-        """Put a job's range, or one task again, into its line; a job that is held or waits for others is in none."""
-        if job.held or job.after:
+        """Put a job's range, or one task again, into its line; a job that is barred is in none."""
+        if job.barred:
             return
         ahead, rank = self.place_of(job, position)
         self.backlog.add(self.line_of(job), Entry(ahead, rank, job.seq, position, job.id))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dray.core.lifecycle.holding import attempts, dependencies, lanes, lessons, receipts
+from dray.core.lifecycle.holding import attempts, dependencies, lanes, lessons, receipts, using
 from dray.core.lifecycle.holding.attempts import ADOPT, STOP
 from dray.core.lifecycle.state.effects import Assign, Cancel, Effect, FeedCalls, Note
 from dray.core.lifecycle.state.events import (
@@ -49,6 +49,7 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         job = make_job(state, new, clock)
         state.join_party(job)
         state.jobs[job.id] = job
+        using.register(state, job, job.uses)
         if job.service:
             state.services[job.id] = None
         state.touched.jobs[job.id] = None
@@ -118,6 +119,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         outgrown_bytes=0 if lesson is None else lesson.vram_bytes,
         outgrown_by="" if lesson is None else lesson.job_id,
         service=spec.goes_on,
+        uses=tuple(spec.uses),
     )
 
 
@@ -493,6 +495,7 @@ def _derive(state: State, job: Job, clock: Clock) -> bool:
         job.state = JobState.KILLED
     job.ended_at_ms = clock.at_ms
     dependencies.withdraw(state, job)
+    using.withdraw(state, job)
     return True
 
 

@@ -8,7 +8,7 @@ holds.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import attempts, dependencies, lessons, receipts
+from dray.core.lifecycle.holding import attempts, dependencies, lessons, receipts, using
 from dray.core.lifecycle.state.effects import Effect
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
@@ -43,6 +43,9 @@ def revise(state: State, job: Job, packed: bytes, after: tuple[str, ...], clock:
         _give_up_promise(state, job, clock)
     job.lost_after_ms = round(spec.lost_after_s * 1000) or jobs.default_lost_after_ms(state, spec)
     state.backlog.count(job.queue, job.waiting)
+    if job.uses != tuple(spec.uses):
+        using.withdraw(state, job)
+        using.register(state, job, tuple(spec.uses))
     if job.after != after:
         dependencies.withdraw(state, job)
         job.after = after

@@ -73,7 +73,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     of a function and go through lanes; a call has a record of its own only once it had trouble, and [0, cursor) was
     fed into lanes at least once. `outgrown_bytes`: cards with no more memory than that have proved too small for it, as
     the job `outgrown_by` found out, and `spec` asks for more. `service`: its tasks are replicas, which start again
-    whenever they end; `resting` of them pause before that. It is `open` until it is stopped.
+    whenever they end; `resting` of them pause before that. It is `open` until it is stopped. `uses`: the services that
+    have to be ready when it starts; `unserved`: one of them is not.
     """
 
     id: str
@@ -133,11 +134,13 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     template: str = ""
     service: bool = False
     resting: int = 0
+    uses: tuple[str, ...] = ()
+    unserved: bool = False
 
     @property
     def barred(self) -> bool:
-        """Whether it stands in no line: held, or waiting for other jobs."""
-        return self.held or bool(self.after)
+        """Whether it stands in no line: held, or waiting for other jobs or for a service."""
+        return self.held or bool(self.after) or self.unserved
 
     def spelled(self, index: int) -> int:
         """A task's index as its id spells it; -1 where it goes by the job's own, as the first of an unnumbered job."""

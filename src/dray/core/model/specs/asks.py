@@ -196,6 +196,7 @@ READERS: dict[str, Reader] = {
     "ports": listed("ports"),
     "prefer": texts("prefer"),
     "share": _share,
+    "uses": listed("uses"),
 }
 FIELD_OF = {
     "cpus": "cpu_milli",

@@ -16,7 +16,7 @@ import msgspec
 from dray.core.model.capability import BACKENDS
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
-from dray.core.model.specs.dependency import needs_problem, read_need
+from dray.core.model.specs.dependency import needs_problem, read_need, uses_problem
 from dray.core.model.specs.health import complete_health, service_problems, share_problem
 from dray.core.model.specs.notifying import events_problem, targets_problem
 from dray.core.model.specs.ports import ports_problem
@@ -348,6 +348,7 @@ FIELDS: dict[str, Check] = {
     "restart": _one_of(RESTARTS),
     "interactive": _flag,
     "share": share_problem,
+    "uses": uses_problem,
 }
 _STRUCTS = (("array", ArraySpec), ("device", DeviceAsk), ("rendered", Rendered))
 _VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
@@ -466,6 +467,8 @@ def _joint_problems(raw: Mapping[str, Any]) -> list[Problem]:
         problems.append(Problem("device.kind", f"is cpu, but gpu_count asks for {raw['gpu_count']}"))
     if raw.get("id") and raw["id"] in [read_need(text).job_id for text in raw.get("after") or ()]:
         problems.append(Problem("after", f"job {raw['id']} would wait for itself"))
+    if raw.get("name") and raw["name"] in (raw.get("uses") or ()) and raw.get("type") == "service":
+        problems.append(Problem("uses", f"service {raw['name']} would wait for itself"))
     if raw.get("notify_to") and not raw.get("notify"):
         problems.append(Problem("notify", "is empty, and notify_to names somebody: say of what to tell them"))
     if raw.get("overlap") == "fenced" and 0 < (raw.get("lost_after_s") or 0) < MIN_LEASE_S:

@@ -1,4 +1,5 @@
-"""What a job may wait for: another job's success, its end, or its failure, written `ok:ID`, `any:ID` or `fail:ID`.
+"""What a job may wait for: another job's success, its end, or its failure, written `ok:ID`, `any:ID` or `fail:ID`; and
+services that it uses, by their names.
 
 Speaks of jobs by their ids and states alone. A bare id means `ok:ID`; an array or a gang counts as one job, which has
 succeeded when all of its tasks have. `ok:ID/7` speaks of one task of it, which may end long before its job does.
@@ -6,14 +7,16 @@ succeeded when all of its tasks have. `ok:ID/7` speaks of one task of it, which 
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
-from dray.core.model.ids import ID_RULE, split_task_id, task_id
+from dray.core.model.ids import ID_RULE, NAME_RULE, is_name, split_task_id, task_id
 from dray.core.model.records.records import JobState
 from dray.core.model.specs.values import texts_fault
 
 KINDS = ("ok", "any", "fail")
 MAX_NEEDS = 1024
+MAX_USES = 64
 _WORDS = {"ok": "to succeed", "any": "to end", "fail": "to fail"}
 
 
@@ -69,6 +72,26 @@ def needs_problem(value: Any) -> str:
             return f"names {need.what} twice: give one condition for it"
         seen[need.what] = None
     return ""
+
+
+def uses_problem(value: Any) -> str:
+    """Say what is wrong with a list of services; empty where it is sound."""
+    if fault := texts_fault(value):
+        return fault
+    if len(value) > MAX_USES:
+        return f"names {len(value)} services, the limit is {MAX_USES}"
+    if bad := next((item for item in value if not is_name(item)), None):
+        return f"{bad[:160]!r} names no service that can be used: a name is {NAME_RULE}"
+    told: dict[str, str] = {}
+    for item in value:
+        if (other := told.setdefault(service_variable(item), item)) != item or value.count(item) > 1:
+            return f"names {other} and {item}, which both would be {service_variable(item)}: use one of them by its id"
+    return ""
+
+
+def service_variable(name: str) -> str:
+    """Under which name a task finds where a service is; whose it is does not matter there."""
+    return f"DRAY_SERVICE_{re.sub('[^A-Z0-9]', '_', name.partition('@')[0].upper())}_URL"
 
 
 def is_met(need: Need, ended: JobState) -> bool:

@@ -227,6 +227,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     restart: str = "always"
     interactive: bool = False
     share: list[str] = []
+    uses: list[str] = []
 
     def is_shared_with(self, user: str) -> bool:
         """Whether a user whose service it is not may reach it."""

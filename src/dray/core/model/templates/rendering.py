@@ -24,7 +24,7 @@ from dray.errors import InvalidSpec, Problem
 # What a job has of its own, beside any template; of maps the names that the template does not have.
 BESIDE = frozenset(
     "id user_id name labels env metadata queue priority after hold deadline workdir require prefer notify notify_to"
-    " scheduling_timeout_s expected_runtime_s params replicas restart share".split()
+    " scheduling_timeout_s expected_runtime_s params replicas restart share uses".split()
 )
 _MERGED = ("labels", "env", "metadata")
 _ADDED = ("require", "prefer")

@@ -31,7 +31,7 @@ from dray.core.scheduling.explain.reason import (
     tell_underway,
     word_blocker,
 )
-from dray.core.scheduling.explain.services import replica_blockers, tell_service
+from dray.core.scheduling.explain.services import replica_blockers, tell_service, use_blockers
 from dray.core.scheduling.explain.withheld import find_withheld
 from dray.core.scheduling.explain.worker_classes import sort_by_class
 from dray.core.scheduling.passes.overlay import Overlay, look_through
@@ -118,7 +118,7 @@ def explain(state: State, job: Job, view: View | None = None) -> Reason:
         words = "; ".join(blocker.message for blocker in moved) or settled
         return Reason(state=job.state.value, summary=words, blockers=[*moved, *replica_blockers(state, job)])
     view = view or View(state)
-    barriers = [*_barred(job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
+    barriers = [*_barred(state, job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
     if len(moved) >= job.waiting:
         barriers += moved  # nothing else of it waits
     reason = Reason(state=job.state.value, summary="", known=len(state.workers))
@@ -163,7 +163,7 @@ def headline(state: State, job: Job, view: View) -> str:
     settled = _settled(state, job)
     if settled:
         return settled
-    barriers = [*_barred(job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
+    barriers = [*_barred(state, job), *_own_cap(job), *gate_blockers(state, job, view.overlay.gates)]
     if _stopping(barriers):
         return _summary(barriers, "", None)
     if not state.workers:
@@ -292,7 +292,7 @@ def _tell_asked(state: State, asked: Sequence[Attempt]) -> str:
     )
 
 
-def _barred(job: Job) -> list[Blocker]:
+def _barred(state: State, job: Job) -> list[Blocker]:
     """A job in no line."""
     blockers = []
     if job.held:
@@ -303,6 +303,8 @@ def _barred(job: Job) -> list[Blocker]:
         more = f" and {len(needs) - 3} more" if len(needs) > 3 else ""
         text = f"waits for {', '.join(need.words for need in needs[:3])}{more}"
         blockers.append(Blocker("dependency", ", ".join(job.after[:3]), "not ended", message=text))
+    if job.unserved:
+        blockers += use_blockers(state, job)
     return blockers
 
 
@@ -334,7 +336,9 @@ def _release(job: Job) -> str:
     """What a person does about a job that stands in no line."""
     if job.held:
         return f"release it: dray release {job.id}"
-    return f"wait for them, or drop the condition: dray set {job.id} after=" if job.after else ""
+    if job.after:
+        return f"wait for them, or drop the condition: dray set {job.id} after="
+    return f"see to the service, or do without it: dray set {job.id} uses=" if job.unserved else ""
 
 
 def _fix(job: Job, verdict: Verdict, barriers: Sequence[Blocker]) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.replicas import READY, SILENT, STOPPING, UNHEALTHY, health_of, wanted
+from dray.core.lifecycle.tasks.uses import missing
 from dray.core.model.records.records import Attempt, Job, Task
 from dray.core.scheduling.explain.reason import Blocker, span
 
@@ -86,3 +87,29 @@ def replica_blockers(state: State, job: Job) -> list[Blocker]:
         for one in (replicas_of(state, job) if job.service else ())
         if one.health not in (READY, QUEUED)
     ]
+
+
+def use_blockers(state: State, job: Job) -> list[Blocker]:
+    """The services that a job uses and that are not ready, each with how it stands."""
+    return [
+        Blocker("service", name, *_tell_use(state, job, name, found))
+        for name, found in missing(state, job.user, job.uses)
+    ]
+
+
+def _tell_use(state: State, job: Job, name: str, found: list[Job]) -> tuple[str, int, bool, str]:
+    """What there is in place of a ready service, in few words and as a sentence."""
+    if len(found) > 1:
+        ids = ", ".join(one.id for one in found)
+        return (
+            "several",
+            0,
+            False,
+            f"uses service {name}, and several are named so: name one by its id ({ids})",
+        )
+    if found:
+        return "not ready", 0, False, f"waits for service {name}: {tell_service(state, found[0])}"
+    if state.use_notes.get((job.user, job.uses), "") == f"service {name} was stopped":
+        return "stopped", 0, False, f"waits for service {name}, which was stopped: dray serve starts it again"
+    whose = f"that is shared with {job.user}" if "@" in name else f"of {job.user}"
+    return "none", 0, False, f"waits for service {name}: none {whose} runs, dray serve starts one"

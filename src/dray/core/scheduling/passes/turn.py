@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from dray.core.lifecycle.state.events import Clock, Event, PlanDecided
 from dray.core.lifecycle.state.pass_events import PollsAnswered
 from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.uses import find_changes
 from dray.core.lifecycle.timers import Reasons, due
 from dray.core.scheduling.claims.reservations import find_stale
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
@@ -32,6 +33,8 @@ class Passed(NamedTuple):
 
 def take_pass(state: State, fold: Fold) -> Passed | None:
     """Decide who starts where, fold it in and remember what the next pass needs; None where nothing was to be done."""
+    for change in find_changes(state) if state.using else ():
+        fold(change)
     # An owner that was cancelled or held gains nobody room by itself: what was kept for it is given back first.
     if (stale := find_stale(state)) is not None:
         fold(stale)

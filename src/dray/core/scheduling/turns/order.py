@@ -209,7 +209,7 @@ def stands(state: State, line: BucketKey, entry: Entry) -> bool:
     # What most often is over is asked first.
     if job.untouched <= 0 if position == RANGE else position not in state.requeued_of.get(job.id, ()):
         return False
-    if job.held or job.after or (job.party, job.priority, job.shape) != line:
+    if job.barred or (job.party, job.priority, job.shape) != line:
         return False
     # Its place in the line may have changed since: then another entry stands for it, and this one is what is left.
     return state.place_of(job, position) == (entry.ahead, entry.order)

@@ -1,4 +1,6 @@
-"""Deliberate bugs around services: replicas that do not go on, rest wrongly, or are taken for well."""
+"""Deliberate bugs around services: replicas that do not go on, rest wrongly, or are taken for well; and jobs that use
+them, started without or never again.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from dray.sim.faults.mutants.mutants import Edit, Mutant
 
 _REPLICAS = "dray.core.lifecycle.tasks.replicas:"
 _HEALTH = "dray.core.lifecycle.tasks.health:"
+_USES = "dray.core.lifecycle.tasks.uses:"
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
@@ -117,5 +120,64 @@ SERVICES = (
         "dray.core.lifecycle.happenings.cancels:cancelled",
         "if job.gang or job.service else live",
         "if job.gang else live",
+    ),
+)
+
+USES = (
+    _one(
+        "use-never-opens",
+        "Whoever waits for a service is not told when it becomes ready.",
+        _USES + "find_changes",
+        "yield UseChanged(user, uses, True)",
+        "continue",
+    ),
+    _one(
+        "use-never-closes",
+        "Jobs go on starting when a service that they use is gone.",
+        _USES + "find_changes",
+        "if not unserved or note != before:",
+        "if unserved and note != before:",
+    ),
+    _one(
+        "unready-service-counts",
+        "A service counts as ready as soon as it is there.",
+        _USES + "missing",
+        "not ready_replicas(state, found[0])",
+        "found[0].state.final",
+    ),
+    _one(
+        "one-of-two-services",
+        "Of several services that a job uses the first is enough.",
+        _USES + "missing",
+        "for name in uses:",
+        "for name in tuple(uses)[:1]:",
+    ),
+    _one(
+        "unshared-service-used",
+        "A job may use a service that is not shared with its user.",
+        _USES + "_may_use",
+        "return shared and not job.state.final",
+        "return not job.state.final",
+    ),
+    _one(
+        "unserved-in-line",
+        "A job whose service is not ready stands in line.",
+        "dray.core.model.records.records:Job.barred",
+        " or self.unserved",
+        "",
+    ),
+    _one(
+        "use-forgotten-at-restart",
+        "A hub that was started anew does not know who waits for a service.",
+        "dray.core.lifecycle.holding.using:recall",
+        "if job.uses:",
+        "if job.uses and not job.unserved:",
+    ),
+    _one(
+        "late-user-unserved",
+        "Whoever comes when others use a service already waits for its next change.",
+        "dray.core.lifecycle.holding.using:register",
+        "state.jobs[next(iter(group))].unserved if group else True",
+        "True",
     ),
 )

@@ -10,7 +10,7 @@ from dray.sim.faults.mutants.mutants import Edit, Mutant
 from dray.sim.faults.mutants.policy import POLICIES
 from dray.sim.faults.mutants.ports import PORTS
 from dray.sim.faults.mutants.saves import SAVES
-from dray.sim.faults.mutants.services import SERVICES
+from dray.sim.faults.mutants.services import SERVICES, USES
 from dray.sim.faults.mutants.shy import SHY
 from dray.sim.faults.mutants.starts import STARTS
 
@@ -556,4 +556,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SHY,
     *STARTS,
     *SERVICES,
+    *USES,
 )

@@ -16,6 +16,7 @@ from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.runs import Execution, Runs
 from dray.sim.faults.nodes.worker import WorkerNode
 from dray.sim.faults.people.clients import PATIENCE_MS, Clients
+from dray.sim.faults.people.uses import ServiceUsers
 from dray.sim.faults.watches.checker import Checker
 from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
@@ -37,11 +38,14 @@ class Keepers:
         low, high = SERVICE_WORLDS
         self.unanswered = self._rng.choice([1, 1, 2]) if low < chance < high else 0
         self._answered: set[str] = set()
+        self._dressed: set[str] = set()
         self._calm_ms = -1
         if self.unanswered:
             for number in range(self.unanswered):
                 when = self._rng.randint(0, world.size.span_ms // 3)
                 world.at(when, self._submit, f"service-{number}", self._draw(number))
+        self.users = ServiceUsers(world, hub, checker, clients, self.unanswered)
+        if self.unanswered:
             world.at(CHECK_EVERY_MS, self._check)
             world.at(STOP_EVERY_MS, self._stop_all)
 
@@ -64,6 +68,9 @@ class Keepers:
     def _submit(self, key: str, spec: dict[str, Any]) -> None:
         if key in self._answered:
             return
+        if key not in self._dressed:
+            self._dressed.add(key)
+            self.users.dress(spec)
         self._clients.site.dress(key, spec)
         if self._hub.up:
             self._hub.now.submit(
@@ -81,6 +88,7 @@ class Keepers:
         (job_id,) = got[0]
         self._checker.account.acknowledged[job_id] = None
         self._world.counts["service"] += 1
+        self.users.started(job_id)
         rng = self._rng
         if rng.random() < 0.5:
             self._clients.steer(job_id, spec)
@@ -105,6 +113,7 @@ class Keepers:
                 if not self._hub.state.jobs[job_id].state.final:
                     self._checker.cancel_asked[job_id] = None
                     self._hub.now.cancel(job_id, None, Pending(lambda did, fault: None))
+            self.users.give_up()
         self._world.at(STOP_EVERY_MS, self._stop_all)
 
     # --- checks -------------------------------------------------------------------------------------------------------

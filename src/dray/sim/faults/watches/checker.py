@@ -39,7 +39,7 @@ from dray.sim.faults.watches.policy import PolicyWatch
 from dray.sim.faults.watches.quarantines import QuarantineWatch
 from dray.sim.faults.watches.room import RoomWatch
 from dray.sim.faults.watches.services import ServiceWatch
-from dray.sim.faults.watches.wake_ups import find_overlooked
+from dray.sim.faults.watches.wake_ups import UseWatch, find_overlooked
 from dray.sim.faults.world.network import Message
 from dray.sim.faults.world.world import World
 
@@ -120,6 +120,7 @@ class Checker:
         self._quarantines = QuarantineWatch(world)
         self._larger_cards = LargerCardWatch(world)
         self.services = ServiceWatch(world, runs)
+        self._uses = UseWatch(world)
         self.calls: CallFacts | None = None
         self._owners: dict[tuple[int, str], str] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
@@ -208,6 +209,7 @@ class Checker:
         self._quarantines.committed(life, touched, fresh)
         self._larger_cards.committed(life, touched, fresh, self.account.outgrown)
         self.services.committed(life, touched)
+        self._uses.committed(life, fresh)
         for attempt in touched:
             if not attempt.phase.live and attempt.phase is not Phase.LOST:
                 self._over_ms.setdefault((attempt.worker, attempt.uid), self._world.now_ms)
@@ -461,5 +463,6 @@ class Checker:
         self._runs.estrange()
         self.gangs.rewind()
         self.services.rewind()
+        self._uses.rewind()
         self._policy.rewind()
         self._rooms.rewind(self._hub.state)

@@ -1,13 +1,23 @@
-"""Whether anybody was overlooked: after a pass, fitting work and free credit never coexist.
+"""Whether anybody was overlooked: after a pass, fitting work and free credit never coexist; and of jobs that use
+services none starts without, and none waits once those are ready.
 
 Plans anew for all who wait, whether or not anybody would look at them, and throws the plan away: a look that mended
-what it found would hide it from those who wait.
+what it found would hide it from those who wait. Who is served is found out here by looks of its own at every service. A
+pass may itself stop a replica, which is seen before the next one: so what does not fit the services of now counts where
+it fitted those of the last commit as little.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dray.core.lifecycle.state.state import State
+from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.passes.planning import plan
 from dray.sim.faults.nodes.hub_life import HubLife
+from dray.sim.faults.world.world import World
 
 
 def find_overlooked(life: HubLife) -> list[str]:
@@ -19,3 +29,82 @@ def find_overlooked(life: HubLife) -> list[str]:
         f"lost wake-up: {placement.job_id}/{placement.index} fits {placement.worker} and was left waiting"
         for placement in decided.placements
     ]
+
+
+class Sign(NamedTuple):
+    """A service as others see it."""
+
+    id: str
+    names: tuple[str, str]
+    user: str
+    share: tuple[str, ...]
+    ready: bool
+
+    def is_for(self, user: str) -> bool:
+        return user == self.user or user in self.share or "*" in self.share
+
+
+class UseWatch:
+    """Watches the jobs of one site through all its hubs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._before: tuple[int, list[Sign]] = (-1, [])
+
+    def rewind(self) -> None:
+        """The hub was restored: what was seen is of another history."""
+        self._before = (-1, [])
+
+    def committed(self, life: HubLife, fresh: Sequence[Attempt]) -> None:
+        """Looks at what a turn has placed, and at who waits after it."""
+        state, (number, before) = life.state, self._before
+        now = [
+            _look(state, state.jobs[job_id])
+            for job_id in state.services
+            if not state.jobs[job_id].state.final
+        ]
+        self._before = life.number, now
+        if number != life.number:
+            return
+        for attempt in fresh:
+            job = state.jobs[attempt.job_id]
+            uses = unpack_spec(job.spec).uses
+            if uses and not _is_served(now, job.user, uses) and not _is_served(before, job.user, uses):
+                self._world.fail(f"{attempt} was placed, and job {job.id} uses {uses}, which are not ready")
+        for job in state.jobs.values():
+            uses = unpack_spec(job.spec).uses
+            if not uses or job.state.final:
+                continue
+            served, was = _is_served(now, job.user, uses), _is_served(before, job.user, uses)
+            if served and was and job.unserved:
+                self._world.fail(
+                    f"lost wake-up: job {job.id} uses {uses}, which are ready, and waits for them"
+                )
+            if not served and not was and not job.unserved and job.waiting:
+                self._world.fail(f"job {job.id} uses {uses}, which are not ready, and stands in line")
+
+
+def _look(state: State, job: Job) -> Sign:
+    spec = unpack_spec(job.spec)
+    unsaid = "" if spec.health_check is not None else "ready"
+    live = [state.attempts[uid] for uid in state.live_of.get(job.id, ())]
+    ready = any(
+        one.started
+        and one.phase in (Phase.ACCEPTED, Phase.RUNNING)
+        and not one.cancel
+        and state.tasks[job.id, one.index].current == one.uid
+        and (one.health or unsaid) == "ready"
+        for one in live
+    )
+    return Sign(job.id, (job.name, f"{job.name}@{job.user}"), job.user, tuple(spec.share), ready)
+
+
+def _is_served(signs: Iterable[Sign], user: str, uses: Iterable[str]) -> bool:
+    return all(_is_ready([sign for sign in signs if sign.is_for(user)], user, name) for name in uses)
+
+
+def _is_ready(signs: Sequence[Sign], user: str, name: str) -> bool:
+    named = [sign for sign in signs if sign.id == name] or [
+        sign for sign in signs if name == sign.names[1] or (name == sign.names[0] and sign.user == user)
+    ]
+    return len(named) == 1 and named[0].ready
