@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dray import errors as errors
     from dray.client.faces.async_hub import AsyncHub as AsyncHub
     from dray.client.faces.async_hub import AsyncJob as AsyncJob
+    from dray.client.faces.endpoint import Endpoint as Endpoint
+    from dray.client.faces.endpoint import endpoint as endpoint
     from dray.client.faces.executor import Executor as Executor
     from dray.client.faces.hub import Hub as Hub
     from dray.client.faces.hub import connect as connect
@@ -35,6 +37,7 @@ _HOMES = {
     "AsyncJob": "dray.client.faces.async_hub",
     "CallFailed": "dray.functions.failures",
     "DrayError": "dray.errors",
+    "Endpoint": "dray.client.faces.endpoint",
     "Executor": "dray.client.faces.executor",
     "Future": "dray.client.futures.futures",
     "Hub": "dray.client.faces.hub",
@@ -44,6 +47,7 @@ _HOMES = {
     "Status": "dray.client.futures.status",
     "as_completed": "dray.client.futures.gathering",
     "connect": "dray.client.faces.hub",
+    "endpoint": "dray.client.faces.endpoint",
     "gather": "dray.client.futures.gathering",
     # For `%load_ext dray`.
     "load_ipython_extension": "dray.notebook",
@@ -57,6 +61,7 @@ __all__ = [
     "AsyncJob",
     "CallFailed",
     "DrayError",
+    "Endpoint",
     "Executor",
     "Future",
     "Hub",
@@ -67,6 +72,7 @@ __all__ = [
     "__version__",
     "as_completed",
     "connect",
+    "endpoint",
     "errors",
     "gather",
     "session",

@@ -120,9 +120,13 @@ class Link:
         if not uses or self.hub is None or not token:
             return {}
         url = self.hub.way.url.rstrip("/")
-        return {service_variable(name): f"{url}/proxy/{name}" for name in uses} | {
-            "DRAY_SERVICE_TOKEN": token
-        }
+        found = {service_variable(name): f"{url}/proxy/{name}" for name in uses}
+        found["DRAY_SERVICE_TOKEN"] = token
+        if self.fingerprint:
+            found["DRAY_SERVICE_FINGERPRINT"] = self.fingerprint
+        if self._config.cafile is not None:
+            found["DRAY_SERVICE_CAFILE"] = str(self._config.cafile)
+        return found
 
     async def run_session(self, hello: Callable[[], dict[str, Any]]) -> None:
         """Dial, register, and serve until the session ends. Raises `HubUnavailable` where no hub answers,

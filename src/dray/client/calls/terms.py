@@ -16,6 +16,7 @@ from dray.core.model.specs.asks import Asks, Reader, as_text, named, read_array
 from dray.core.model.specs.check import FIELDS, suggest
 from dray.core.model.units import parse_minutes, parse_seconds
 from dray.errors import InvalidInput, InvalidSpec, Problem
+from dray.functions.serving import pack_service
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
 # The keys that mean the cards of the whole job.
@@ -53,6 +54,20 @@ def build_spec(command: Sequence[str] | Mapping[str, Any] | None, terms: Mapping
         if not {"cpu_milli", "min_cpu_cores", "template"} & set(spec):
             spec["cpu_milli"] = 1000
     return spec
+
+
+def build_service(work: Any, terms: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of a service by a command, a function or a template."""
+    given = {name: value for name, value in terms.items() if value is not None}
+    if callable(work):
+        work, own = pack_service(work, given.get("env") or {})
+        given["env"] = {**(given.get("env") or {}), **own}
+        given.setdefault("name", work[-1].rpartition(".")[2].strip("<>"))
+        if not {"ports", "port"} & set(given):
+            given["ports"] = ["http"]
+    if not given.get("template"):
+        given["type"] = "service"
+    return build_spec(work, given)
 
 
 def build_changes(terms: Mapping[str, Any], nodes: int = 1) -> dict[str, Any]:

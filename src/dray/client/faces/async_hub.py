@@ -17,14 +17,15 @@ from dray.client.calls.functions import Functions, bare_function
 from dray.client.calls.large_values import Blobs
 from dray.client.calls.recipes import split_keywords
 from dray.client.calls.recorded import Recorded, read_page, read_recorded
-from dray.client.calls.terms import build_changes, build_spec
+from dray.client.calls.terms import build_changes, build_service, build_spec
+from dray.client.faces.endpoint import Endpoint, reach_through
 from dray.client.futures.futures import CallFuture
 from dray.client.futures.pausing import pause_until
 from dray.client.futures.status import Status
 from dray.client.reach.channel import Channel
 from dray.client.reach.discovery import find_target
 from dray.config import ClientConfig
-from dray.core.model.ids import split_task_id
+from dray.core.model.ids import is_name, split_task_id
 from dray.core.model.records.records import JobState
 from dray.core.model.specs.again import again_spec
 from dray.core.model.specs.asks import spell_users
@@ -257,6 +258,21 @@ class AsyncHub:
         payload: dict[str, Any] = {"id": job_id, **({"task": index} if index >= 0 else {})}
         return Status(await self._channel.ask("requeue", payload))
 
+    async def serve(
+        self,
+        work: Command | Callable[..., Any] | None = None,
+        /,
+        *,
+        replicas: int | None = None,
+        **terms: Any,
+    ) -> AsyncJob:
+        """Start a service: a command that goes on, or a function that is given its port, or a template."""
+        if callable(work):
+            work, own = bare_function(work)
+            terms = {**own, **terms}
+        key = terms.pop("key", None)
+        return (await self.submit_specs([build_service(work, {**terms, "replicas": replicas})], key))[0]
+
     async def scale(self, service: AnyJob, replicas: int) -> dict[str, Any]:
         """Give a service, by its job or its name, another number of replicas."""
         answer: dict[str, Any] = await self._channel.ask(
@@ -282,6 +298,12 @@ class AsyncHub:
             "endpoints"
         ]
         return found
+
+    async def endpoint(self, service: AnyJob) -> Endpoint:
+        """Where a service is reached through the hub, by its job or its name."""
+        name = id_of(service)
+        found = await self._channel.ask("endpoints", {"name": name})
+        return reach_through(find_target(self.config), name if is_name(name) else found["id"])
 
     async def requeue_failed(self, job: AnyJob) -> AsyncJob | None:
         """Run those tasks of a job again that did not succeed, as a new job; None where there are none."""

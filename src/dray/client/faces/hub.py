@@ -20,6 +20,7 @@ from dray.client.display.html import draw_hub
 from dray.client.display.live import Picture, Shown
 from dray.client.faces.async_hub import AsyncHub, AsyncJob, Command
 from dray.client.faces.default_hub import default_hub
+from dray.client.faces.endpoint import Endpoint
 from dray.client.faces.job import Job, is_array, is_functions
 from dray.client.faces.leases import Lease
 from dray.client.futures.futures import CallFuture
@@ -251,12 +252,21 @@ class Hub(Shown):
         status: Status = self._call("requeue", _id_of(job))
         return status
 
-    def serve(self, command: Command, /, *, replicas: int = 1, **given: Any) -> Job:
+    def serve(
+        self,
+        work: Command | Callable[..., Any] | None = None,
+        /,
+        *,
+        replicas: int | None = None,
+        **given: Any,
+    ) -> Job:
         """Start a service: a command that goes on, and is started again whenever it ends, until it is cancelled.
 
-        Keywords are those of `submit`; by `name` it is found again.
+        Or a function, which is given its port where it takes an argument, and finds it in DRAY_PORT: it serves there
+        until it returns. Or `template="tensorboard", params={…}`. Keywords are those of `submit`; by `name` it is found
+        again.
         """
-        return self._job(self._call("submit", command, type="service", replicas=replicas, **given))
+        return self._job(self._call("serve", work, replicas=replicas, **given))
 
     def scale(self, service: AnyJob, replicas: int) -> dict[str, Any]:
         """Give a service, by its job or its name, another number of replicas; gives how it stands then."""
@@ -276,6 +286,11 @@ class Hub(Shown):
     def endpoints(self, service: AnyJob) -> list[dict[str, Any]]:
         """Where the ready replicas of a service answer: worker, address and ports of each."""
         found: list[dict[str, Any]] = self._call("endpoints", _id_of(service))
+        return found
+
+    def endpoint(self, service: AnyJob) -> Endpoint:
+        """Where a service is reached through the hub: its `url`, and the `headers` that let a request in."""
+        found: Endpoint = self._call("endpoint", _id_of(service))
         return found
 
     def requeue_failed(self, job: AnyJob) -> Job | None:
