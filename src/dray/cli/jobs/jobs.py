@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -17,6 +18,7 @@ from dray.core.model.ids import split_task_id
 from dray.errors import DrayError
 
 ETA_S = 20.0
+NOT_FOUND = 404
 
 
 def split_id(text: str) -> tuple[str, int]:
@@ -125,18 +127,35 @@ def _tell_cancel(job: Mapping[str, Any]) -> str:
     return str(job.get("state")) if has_ended(job) else "cancel requested"
 
 
+def _ask_why(session: Session, job: str, query: dict[str, Any], extra_s: float) -> tuple[str, Any]:
+    """The id that was meant, and the answer; what is no job may be the name of a service."""
+    job_id, _ = split_id(job)
+    try:
+        return job_id, session.hub.get(job_path(job_id, "/why"), query, extra_s=extra_s)
+    except HubRefusal as refusal:
+        if refusal.status != NOT_FOUND:
+            raise
+        try:
+            found = session.hub.get(f"/services/{quote(job_id, safe='')}")["id"]
+        except HubRefusal:
+            raise refusal from None
+    return found, session.hub.get(job_path(found, "/why"), query, extra_s=extra_s)
+
+
 @click.command("why", cls=HubCommand)
 @click.argument("job", shell_complete=complete_job)
 @click.option("--fast", is_flag=True, help="Do not look for the smallest change that would start it.")
 @click.option("--eta", is_flag=True, help="Wait for an estimate of its start, some seconds at most.")
 @pass_session
 def why(session: Session, job: str, fast: bool, eta: bool) -> None:
-    """Say why a job does not run: every blocker at once, per worker, and the smallest change that would start it."""
-    job_id, _ = split_id(job)
+    """Say why a job does not run: every blocker at once, per worker, and the smallest change that would start it.
+
+    JOB is an id, or the name of a service: of that it is said which replicas wait, keep ending or are not well.
+    """
     query: dict[str, Any] = {"fix": "false"} if fast else {}
     if eta:
         query["eta_s"] = ETA_S
-    answer = session.hub.get(job_path(job_id, "/why"), query, extra_s=ETA_S if eta else 0)
+    job_id, answer = _ask_why(session, job, query, ETA_S if eta else 0)
     if session.json:
         session.print_json(answer)
         return

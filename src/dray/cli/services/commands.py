@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import click
 
-from dray.cli.asks.flags import job_options
+from dray.cli.asks.flags import job_options, template_options
 from dray.cli.asks.submission import SubmitCommand, prepare, send
 from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_session
 from dray.cli.base.outage import say
@@ -22,6 +22,7 @@ _HERE = "dray.cli.services.commands"
 
 @click.command("serve", cls=SubmitCommand)
 @job_options
+@template_options
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
 )
@@ -31,6 +32,7 @@ def serve(session: Session, words: tuple[str, ...], **flags: Any) -> None:
 
     \b
       dray serve -J web --replicas 2 -- python -m http.server 8000
+      dray serve --template tensorboard -p logdir=runs
       dray service show web
       dray service stop web
 
@@ -39,6 +41,11 @@ def serve(session: Session, words: tuple[str, ...], **flags: Any) -> None:
     if flags.get("type") == "batch":
         raise click.UsageError("serve starts services: `dray submit` takes batch jobs")
     submission = prepare(click.get_current_context(), words, {**flags, "type": "service"})
+    for spec in submission.specs:
+        if spec.get("template"):
+            _check_template(session, str(spec["template"]))
+            # It says itself what it makes.
+            del spec["type"]
     jobs = send(session.hub, submission, exists="refuse")
     if session.json:
         session.print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
@@ -47,6 +54,17 @@ def serve(session: Session, words: tuple[str, ...], **flags: Any) -> None:
         print(job.get("id", ""))
         if job.get("reason"):
             say(f"it waits: {job['reason']}")
+
+
+def _check_template(session: Session, template: str) -> None:
+    """Refuse a template that makes something else than a service."""
+    name, _, version = template.partition("@")
+    query = {"version": version} if version else {}
+    found = session.hub.get(f"/templates/{quote(name, safe='')}", query)
+    if found["kind"] != "service":
+        raise click.UsageError(
+            f"template {template} makes a {found['kind']}: `dray submit --template` takes it"
+        )
 
 
 @click.group(
