@@ -69,7 +69,7 @@ def test_why_names_a_worker_that_is_paused_and_one_that_is_not_ready(cluster: Cl
     cluster.join("bad", credit=1 << 20)
     cluster.submit("job")
     refuse(cluster, cluster.current("job"))
-    assert "not ready: did not start what it was given" in cluster.summary("job")
+    assert f"not ready: did not start what it was given the last time ({FULL})" in cluster.summary("job")
     effects = cluster.turn(CreditSet("bad", 0, Slots(4, 0, 1, 0), FULL))
     assert [effect.text for effect in effects if isinstance(effect, Alarm)] == [
         f"worker bad is not ready: {FULL}"

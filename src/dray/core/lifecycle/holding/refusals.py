@@ -15,6 +15,7 @@ from dray.core.model.records.records import Attempt
 
 # Given to a worker and never begun there, by that worker's word.
 NEVER_BEGAN = "lost_unstarted"
+MOST_CHARS = 200
 
 
 def refused(state: State, attempt: Attempt, clock: Clock) -> None:
@@ -29,6 +30,7 @@ def refused(state: State, attempt: Attempt, clock: Clock) -> None:
         return
     pause_ms = min(rules.pause_ms << min(presence.refusals, 30), rules.longest_pause_ms)
     presence.refusals += 1
+    presence.refused_for = attempt.error[:MOST_CHARS]
     presence.paused, presence.paused_until_ms = True, clock.now_ms + pause_ms
     state.set_timer(presence.paused_until_ms, "pause", attempt.worker)
     state.touch_worker(attempt.worker)

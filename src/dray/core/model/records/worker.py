@@ -94,6 +94,7 @@ class Presence(msgspec.Struct, kw_only=True):
     resuming: int = 0
     not_ready: str = ""
     refusals: int = 0
+    refused_for: str = ""
     paused: bool = False
     paused_until_ms: int = 0
 
@@ -114,7 +115,8 @@ def why_not_ready(presence: Presence, now_ms: int) -> str:
         return presence.not_ready
     left = format_seconds(max(1, -(-(presence.paused_until_ms - now_ms) // 1000)))
     times = f"{presence.refusals} times in a row" if presence.refusals > 1 else "the last time"
-    return f"did not start what it was given {times}, gets work again in {left}"
+    why = f" ({presence.refused_for})" if presence.refused_for else ""
+    return f"did not start what it was given {times}{why}, gets work again in {left}"
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
