@@ -7,6 +7,7 @@ endpoint may be out of date for as long as the hub needs to notice; it is a find
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ LOOK_S = 0.2
 # Until a worker is given up, its replica placed elsewhere and checked, on a machine that does much else.
 SILENT_S = 20.0
 LONG_REST_S = 4.0
+STEADY_S = 3.0
 
 
 class Endpoint(NamedTuple):
@@ -105,12 +107,16 @@ class Watch(Aftermath):
     # --- when the kills are over --------------------------------------------------------------------------------------
 
     def wait_ready(self, people: People, limit_s: float) -> bool:
-        """Every service has as many ready replicas as were asked for. One that rests for long is restarted."""
+        """Every service has as many ready replicas as were asked for, for a while: what was killed last may not be
+        noticed yet. One that rests for long is restarted.
+        """
         deadline = time.monotonic() + limit_s
+        whole_since = math.inf
         while True:
             self._killer.look()
-            left = {name: document for name, document in self._standing() if not _is_whole(document)}
-            if not left:
+            left = {name: document for name, document in self._standing() if not self._is_well(document)}
+            whole_since = math.inf if left else min(whole_since, time.monotonic())
+            if time.monotonic() - whole_since > STEADY_S:
                 return True
             for document in left.values():
                 for replica in document["replica_list"]:
@@ -124,6 +130,10 @@ class Watch(Aftermath):
         for name, document in left.items():
             self._find("not ready", f"{name} after {limit_s:g} s: {document}", document["id"])
         return False
+
+    def _is_well(self, document: dict[str, Any]) -> bool:
+        points = [*self._endpoints("", document["id"])]
+        return _is_whole(document) and self._count_answers(points) == len(points) == document["replicas"]
 
     def _standing(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, known in self._book.wanted.items():
@@ -183,10 +193,9 @@ class Watch(Aftermath):
         deadline = time.monotonic() + limit_s
         while True:
             points = [*self._endpoints("", job)]
-            if (ready := sum(ask_who(point.port) == point.attempt for point in points)) < least:
+            if (ready := self._count_answers(points)) < least:
                 # One of them may have been let go between the two looks, which is all right where another stands.
-                again = [*self._endpoints("", job)]
-                ready = max(ready, sum(ask_who(point.port) == point.attempt for point in again))
+                ready = max(ready, self._count_answers([*self._endpoints("", job)]))
             if ready < least:
                 self._find("unavailable", f"{job}: {ready} of {least} answer, and nobody was killed", job)
             document = self._show(job)
@@ -196,6 +205,10 @@ class Watch(Aftermath):
                 self._find("unfinished", f"{job} after {limit_s:g} s: {document}", job)
                 return
             time.sleep(POLL_S)
+
+    @staticmethod
+    def _count_answers(points: list[Endpoint]) -> int:
+        return sum(ask_who(point.port) == point.attempt for point in points)
 
     def check_lines(self) -> None:
         """What the services themselves said: each attempt began once, and its port was nobody else's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import encodings.idna  # noqa: F401 - looked up by a child that may no longer read where Python is
 import os
 import pwd
 import signal
