@@ -16,9 +16,12 @@ import hypothesis
 import pytest
 from tests import warm
 from tests.leftovers import Leftovers
+from tests.postgres import database, servers, shared_postgres
 
 from dray.testing.hub_process import RunningHub
 
+# Fixtures of every part that asks for a database.
+__all__ = ["database", "servers", "shared_postgres"]
 POLL_S = 0.01
 # Only a failure waits this long; a machine under load may be ten times slower than this one.
 LIMIT_S = 60.0

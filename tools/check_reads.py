@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What a store does beside reading rows: it writes, or says what it knows without looking.
 OTHER = frozenset(
     "verify position begin_epoch raise_epoch commit project save_clock save_token save_blobs sweep_blobs sweep"
-    " size_bytes low_space close".split()
+    " size_bytes free_bytes low_space close".split()
 )
 START = "while the hub starts: there are no turns yet"
 THREAD = "on a thread"
@@ -32,7 +32,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("dray.hub.answers.pages", "count_ended"): THREAD,
     ("dray.hub.answers.site", "sum_uses"): THREAD,
     ("dray.hub.app", "recent_runs"): START,
-    ("dray.hub.app", "tokens"): START,
+    ("dray.hub.assembly", "tokens"): START,
     ("dray.hub.calls.arguments", "find_args"): AFTER,
     ("dray.hub.calls.blob_access", "fresh_refs"): BEFORE,
     ("dray.hub.calls.blob_access", "is_referred"): BEFORE,

@@ -31,6 +31,8 @@ SETTINGS: dict[str, dict[str, str]] = {
         "port": "port to listen on; 0 takes any free one",
         "tls_cert": "certificate with its chain; goes with `tls_key`",
         "tls_key": "key of the certificate",
+        "store": "database that keeps the store, `postgres://USER:PASSWORD@HOST:PORT/NAME`; empty: a file in the home",
+        "store_lease_s": "how long a hub on a database may be silent before one that stands by takes over",
         "hosts": "further names that clients may use for this hub (the `Host` header is checked)",
         "proxy_domain": "hosts of services, `NAME.DOMAIN`; on loopback `localhost` by itself",
         "log_json": "log as JSON lines instead of text",
@@ -224,7 +226,7 @@ def write_config() -> str:
     parts.append(
         "`fingerprint`, `cafile` and `hub_user` of both `[worker]` and `[client]`, `DRAY_HUB_SOCKET` sets"
     )
-    parts.append("`hub_socket` of `[client]`.\n")
+    parts.append("`hub_socket` of `[client]`, `DRAY_STORE` sets `store` of `[hub]`.\n")
     return "\n".join(parts)
 
 

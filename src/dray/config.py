@@ -46,9 +46,17 @@ _TARGETS = (
 )
 
 
-def environment_of_pair() -> dict[str, str]:
-    """This program's environment for a hub and its agent, wherever the caller's shell would point them."""
-    return {name: value for name, value in os.environ.items() if name not in _TARGETS}
+# A hub's alone: tasks and their agent have no business with its database.
+_STORES = ("DRAY_STORE", "DRAY_HUB_STORE")
+
+
+def environment_of_pair(role: str = "") -> dict[str, str]:
+    """This program's environment for a hub or its agent, wherever the caller's shell would point them.
+
+    Only a hub by its `role` finds the database of the site in it: one for a while, in a home of its own, has none.
+    """
+    kept_out = _TARGETS if role == "hub" else (*_TARGETS, *_STORES)
+    return {name: value for name, value in os.environ.items() if name not in kept_out}
 
 
 def default_worker_name(hostname: str | None = None) -> str:
@@ -67,6 +75,8 @@ class HubConfig:
     port: int = DEFAULT_PORT
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    store: str = field(default="", repr=False)
+    store_lease_s: float = 3.0
     hosts: tuple[str, ...] = ()
     proxy_domain: str = ""
     log_json: bool = True
@@ -205,6 +215,7 @@ _SHARED_VARIABLES = {
     "cafile": "DRAY_CAFILE",
     "hub_user": "DRAY_HUB_USER",
     "hub_socket": "DRAY_HUB_SOCKET",
+    "store": "DRAY_STORE",
 }
 _CHOICES = {"backend": ("", "cpu", "nvidia", "metal", "vulkan"), "safe_results": ("", "json")}
 _HOME_KEYS = ("home", "origins")
@@ -231,6 +242,12 @@ def load_hub(home: Path, flags: Mapping[str, Any], env: Mapping[str, str] = os.e
     config = _load(HubConfig, "hub", home, flags, env)
     if (config.tls_cert is None) != (config.tls_key is None):
         raise InvalidConfig("tls_cert and tls_key go together: give both or neither")
+    if config.store and config.store.partition("://")[0] not in ("postgres", "postgresql"):
+        # Not shown: it may hold a password all the same.
+        raise InvalidConfig(
+            f"{tell_origin(config, 'store')}: the store is a database, postgres://USER@HOST:PORT/NAME; left out, it is "
+            "a file in the home"
+        )
     return config
 
 

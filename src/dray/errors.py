@@ -134,6 +134,12 @@ class StoreError(DrayError):
     code = "store_error"
 
 
+class StoreAway(StoreError):
+    """The server that keeps the store does not answer: it is asked again."""
+
+    code = "store_away"
+
+
 class EpochLost(StoreError):
     """Another hub has taken the store over: this one must stop at once."""
 

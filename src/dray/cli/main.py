@@ -76,6 +76,7 @@ COMMANDS = {
     ),
     "config": (f"{_SITE}:config", "Show what holds and where it came from; apply a policy."),
     "sim": ("dray.cli.site.sim:sim", "Replay a trace or this hub's history under other policies."),
+    "store": ("dray.cli.site.store:store", "Carry the store to a database, or back."),
     "template": ("dray.cli.site.templates:template", "List, show, render, add and remove templates."),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),

@@ -1,6 +1,6 @@
-"""The hub put together: store, engine, sessions, HTTP; started, kept clean, stopped.
+"""The hub as a process: started, kept clean, reloaded, stopped. What it is made of, `hub.assembly` puts together.
 
-The only module of the hub that wires things. A turn that cannot be decided, or a commit that fails, ends the engine and
+A turn that cannot be decided, or a commit that fails, ends the engine and
 its memory: the hub reloads from disk in the same process, behind the same socket, and everybody connects anew.
 """
 
@@ -14,95 +14,50 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import fields
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from dray.config import HubConfig
 from dray.core.lifecycle.recovery import wake_up
-from dray.core.lifecycle.state.effects import CallsDone
 from dray.core.lifecycle.state.events import EpochStarted
-from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
-from dray.descriptors import file_limit, raise_file_limit
-from dray.errors import DrayError, EpochLost, NoSpace, StoreGone
+from dray.descriptors import raise_file_limit
+from dray.errors import DrayError, EpochLost, NoSpace, StoreAway, StoreGone
 from dray.hub.access.caller import Caller
 from dray.hub.access.certificate_watch import CertificateWatch
 from dray.hub.access.certificates import (
-    TlsFiles,
     check_bind,
-    ensure_certificate,
     fingerprint,
     is_loopback,
-    join_line,
 )
-from dray.hub.access.connections import streams_most
-from dray.hub.access.passes import Passes
-from dray.hub.access.request_budgets import Budgets
-from dray.hub.access.task_tokens import TaskTokens, ensure_secret
-from dray.hub.access.tokens import Tokens, ensure_first_token, rewrite_private, write_private
-from dray.hub.answers.answers import Answers, Parts, find_owner
-from dray.hub.answers.calls import CallAnswers
-from dray.hub.answers.estimates import Forecasts
-from dray.hub.answers.metrics import Metrics
-from dray.hub.answers.site import SiteAnswers, SiteParts
-from dray.hub.calls.arguments import ArgsMemory
-from dray.hub.calls.assignments import LaneFeed
-from dray.hub.calls.blob_access import BlobAccess
-from dray.hub.calls.blobs import Blobs
-from dray.hub.calls.results import Recorded
-from dray.hub.calls.subscriptions import CallFeed
-from dray.hub.channel.channel import SCOPES, ChannelLimits, ClientChannels, Surroundings
-from dray.hub.decisions.calls import CallSources
-from dray.hub.decisions.pacing import SubmitPacing
+from dray.hub.access.tokens import ensure_first_token, rewrite_private
+from dray.hub.assembly import Ground, Hub, make_server, tls_files, wire_hub
 from dray.hub.decisions.policy import settle_at_start
 from dray.hub.decisions.policy_file import PolicyFile, find_policy_file
-from dray.hub.documents.public_feed import Feed
-from dray.hub.documents.queue_rates import QueueStatistics
 from dray.hub.documents.records import check_readiness
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.engine.garbage import leave_out_what_is_there, take_over_collector
-from dray.hub.engine.projection import Projector
 from dray.hub.engine.recovery import recover
-from dray.hub.engine.told_turns import Behind, TurnWords, report_behind, tell_lost
+from dray.hub.engine.told_turns import tell_lost
 from dray.hub.engine.turns import Decision, TurnFailed
 from dray.hub.housekeeping import keep_house, tell_set_aside, watch_store
-from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.front import Front
-from dray.hub.http.server import Bound, HttpServer, bind, bind_local
+from dray.hub.http.server import HttpServer, bind, bind_local
+from dray.hub.leadership import ToldToEnd, open_store
 from dray.hub.logs import set_up_logging
-from dray.hub.notifications.alarms import Alarms
-from dray.hub.notifications.notifier import Notifier
-from dray.hub.operations.batches import Batches
-from dray.hub.operations.operation import Desk, Values
 from dray.hub.proxy.addresses import choose_domain
 from dray.hub.proxy.doors import open_doors
-from dray.hub.rows import Rows
-from dray.hub.serving.answers import ServiceAnswers
-from dray.hub.standing import Standing
-from dray.hub.store.base import AuditRecord, Position, TokenRow
-from dray.hub.store.space import SpaceWatch
+from dray.hub.store.base import Store
 from dray.hub.store.sqlite.errors import tell_unusable
-from dray.hub.store.sqlite.opening import Check
-from dray.hub.store.sqlite.store import SqliteStore
-from dray.hub.store.writer import StoreWriter
-from dray.hub.templates.answers import TemplateAnswers
-from dray.hub.tunnels.passages import Passages
-from dray.hub.workers.outbound import Publish, Runner
-from dray.hub.workers.outputs import Outputs
-from dray.hub.workers.owners import Owners
-from dray.hub.workers.questions import Questions
-from dray.hub.workers.sessions import GOING_AWAY, Limits, Sessions
+from dray.hub.workers.sessions import GOING_AWAY
 from dray.logfile import make_handler
 from dray.presence import describe_self, hold, keep_private
 from dray.settings_file import list_ignored
-from dray.wire.messages.client import CLIENT_PATH
 from dray.wire.reach.dialling import SOCKET_NAME
 
 RECALLED_RUNS = 2_000
@@ -110,40 +65,6 @@ RECALLED_RUNS = 2_000
 RELOADING = 1012
 NO_SPACE_S = 1.0
 logger = logging.getLogger("dray.hub")
-
-
-class Hub(NamedTuple):
-    """A running hub."""
-
-    config: HubConfig
-    store: SqliteStore
-    writer: StoreWriter
-    engine: Engine
-    answers: Answers
-    sessions: Sessions
-    passages: Passages
-    channels: ClientChannels
-    feed: Feed
-    outputs: Outputs
-    blobs: Blobs
-    tokens: Tokens
-    owners: Owners
-    notifier: Notifier
-    alarms: Alarms
-    api: HttpApi
-    server: HttpServer
-    url: str
-    ground: Ground
-
-
-class Ground(NamedTuple):
-    """What outlives an engine: the sockets, the application behind it, and what went wrong so far."""
-
-    bound: Bound
-    local: socket.socket | None
-    front: Front
-    setbacks: Setbacks
-    certificate: CertificateWatch | None = None
 
 
 def run_hub(config: HubConfig) -> int:
@@ -176,14 +97,19 @@ def run_hub(config: HubConfig) -> int:
         return 1
 
 
-async def start_hub(config: HubConfig) -> Hub:
+async def start_hub(config: HubConfig, told: asyncio.Event | None = None) -> Hub:
     """Open the store, recover, listen. Everything that can go wrong does so before the first answer."""
-    tls = _tls_files(config)
+    tls = tls_files(config)
     check_bind(config.host, tls is not None)
     bound = bind(config.host, config.port)
     setbacks = Setbacks(Reports(config.home / "reports"))
     certificate = CertificateWatch(tls) if tls is not None else None
-    return await _begin(config, Ground(bound, bind_local(config.home), Front(), setbacks, certificate))
+    ground = Ground(bound, bind_local(config.home), Front(), setbacks, certificate)
+    server = make_server(config, ground, tls)
+    if config.store:
+        # Until this hub leads, which may take long, it says who does.
+        await server.start()
+    return await _begin(config, ground, server, told or asyncio.Event())
 
 
 async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
@@ -202,11 +128,11 @@ async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
     hub.store.close(clean=False)
     while True:
         try:
-            return await _begin(hub.config, hub.ground, hub.server)
-        except NoSpace as full:
-            # Whoever frees space need not start the hub as well.
-            hub.ground.front.withdraw(f"the hub waits: {full.message}")
-            logger.error("the hub cannot reload yet: %s", full.message)
+            return await _begin(hub.config, hub.ground, hub.server, told, again=True)
+        except (NoSpace, StoreAway) as fault:
+            # Whoever frees space, or starts the database, need not start the hub as well.
+            hub.ground.front.withdraw(f"the hub waits: {fault.message}")
+            logger.error("the hub cannot reload yet: %s", fault.message)
             if await _is_told(told, NO_SPACE_S):
                 raise
 
@@ -217,14 +143,13 @@ async def _is_told(told: asyncio.Event, within_s: float) -> bool:
     return told.is_set()
 
 
-async def _begin(config: HubConfig, ground: Ground, server: HttpServer | None = None) -> Hub:
+async def _begin(
+    config: HubConfig, ground: Ground, server: HttpServer, told: asyncio.Event, again: bool = False
+) -> Hub:
     policy_file = find_policy_file(config.home)
-    tls = _tls_files(config)
-    # A file that this very process has written to until now need not be read through.
-    check: Check = "unclean" if server is None else "never"
-    store = SqliteStore.open(config.home / "hub.sqlite", reserve_bytes=config.reserve_bytes, check=check)
+    store = await open_store(config, ground, server.url, told, again)
     try:
-        return await _go_on(config, ground, server, store, policy_file, tls)
+        return await _go_on(config, ground, server, store, policy_file, again)
     except BaseException:
         store.close(clean=False)
         raise
@@ -233,12 +158,14 @@ async def _begin(config: HubConfig, ground: Ground, server: HttpServer | None = 
 async def _go_on(
     config: HubConfig,
     ground: Ground,
-    server: HttpServer | None,
-    store: SqliteStore,
+    server: HttpServer,
+    store: Store,
     policy_file: PolicyFile | None,
-    tls: TlsFiles | None,
+    again: bool,
 ) -> Hub:
     reports = ground.setbacks.reports
+    # Before anything is read: what another hub still commits under an older epoch must be in what is read, or nowhere.
+    epoch = store.begin_epoch()
     recovered = recover(store, _rules(config))
     if store.lost is not None:
         reports.file("lost turns", tell_lost(store.lost))
@@ -249,14 +176,13 @@ async def _go_on(
     state, seq = recovered.state, max(recovered.seq, store.position().seq)
     policy_change = settle_at_start(state, policy_file)
     clock = HubClock(recovered.now_ms, recovered.clock_base)
-    epoch = store.begin_epoch()
     now = clock.read()
     store.save_clock(now.now_ms, now.at_ms, clock.base)
     # With a new key: a hub that was put back to an earlier time counts again what it counted then, for other work.
     wake_up(state, now, secrets.token_bytes(32), store.recent_runs(RECALLED_RUNS))
-    leave_out_what_is_there(again=server is not None)
+    leave_out_what_is_there(again=again)
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
-    hub = _wire(config, store, state, seq, clock, ground, server, tls)
+    hub = wire_hub(config, store, state, seq, clock, ground, server)
     tell_set_aside(store, reports)
     hub.writer.start()
     hub.outputs.start()
@@ -264,8 +190,8 @@ async def _go_on(
     _fold_epoch(hub.engine, epoch)
     if policy_change is not None:
         hub.engine.post(policy_change)
-    if server is None:
-        await hub.server.start()
+    if not server.started:
+        await server.start()
     hub.answers.checks.append(check_readiness)
     hub.answers.ready = True
     ground.front.app = open_doors(hub.api, hub.passages, choose_domain(config.proxy_domain, config.host))
@@ -274,199 +200,6 @@ async def _go_on(
 
 def _fold_epoch(engine: Engine, epoch: int) -> None:
     engine.post(lambda state, clock: Decision([EpochStarted(epoch)]))
-
-
-def _wire(
-    config: HubConfig,
-    store: SqliteStore,
-    state: State,
-    seq: int,
-    clock: HubClock,
-    ground: Ground,
-    server: HttpServer | None,
-    tls: TlsFiles | None,
-) -> Hub:
-    setbacks, writer = ground.setbacks, StoreWriter(store)
-    feed, rows = Feed(store), Rows(state, store)
-    engine: Engine | None = None
-
-    def the_engine() -> Engine:
-        assert engine is not None  # set below, before anything can call
-        return engine
-
-    outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(rows))
-    standing = Standing(state, setbacks.reports, ground.certificate, config.home)
-    metrics = Metrics(lambda: standing.read(the_engine(), sessions))
-    questions = Questions(the_engine, metrics.snapshot)
-    tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
-    tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
-    passes, domain = Passes(secret, tokens), choose_domain(config.proxy_domain, config.host)
-    behind = partial(report_behind, setbacks.reports)
-    sessions = Sessions(the_engine, store, rows, outputs, questions, _limits(config), tokens, owners, behind)
-    blobs = _make_blobs(config, store, writer, clock, metrics)
-    args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
-    runner = Runner(
-        rows,
-        sessions,
-        feed,
-        lambda note: answers.notice(note),  # noqa: PLW0108 - `answers` is made further down
-        config.heartbeat_s,
-        LaneFeed(state, args, tasks.make),
-        _publish_to(call_feed, blobs),
-        partial(_report_effect, setbacks.reports),
-        tasks.make_use,
-    )
-    engine = Engine(rows, writer, clock, runner, metrics, Projector(writer, seq), seq, setbacks)
-    words = _make_words(secret, store, engine, behind)
-    is_low = SpaceWatch(partial(store.low_space, config.min_free_bytes))
-    limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
-    more, templates = _make_more(config, engine, clock, rows, store), TemplateAnswers(engine)
-    given = (engine, store, rows, feed, outputs, metrics, is_low)
-    answers = Answers(Parts(*given, *limits, now_at, *more, templates, setbacks))
-    notifier, alarms = _make_tellers(config, engine, store, rows, answers)
-    answers.listeners += [call_feed.hear, args.hear, tokens.hear]
-    answers.checks += [owners.examine, *([ground.certificate.check] if ground.certificate else [])]
-    access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
-    calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
-
-    report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
-    batches = Batches(answers, engine, rows)
-    values, services = Values(blobs, calls, access, batches), ServiceAnswers(answers, engine, passes, domain)
-    desk = Desk(answers, tokens, owners, values, notifier, services)
-    around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
-    channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
-    passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
-    answers.listeners.append(passages.reacher.hear)
-    answers.shared_accounts = tokens.tell_shared
-    api = _make_api(config, desk, _make_routes(sessions, channels, passages), metrics, report, budgets)
-    api.words = words
-    answers.checks.append(api.knocks.examine)
-    server = server or _make_server(config, ground, tls)
-    owners.tell_join = _join_words(config, server.url, tls)
-    sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
-    return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground)
-
-
-def _make_routes(sessions: Sessions, channels: ClientChannels, passages: Passages) -> list[SocketRoute]:
-    return [
-        SocketRoute("/ws", ("worker", "read"), sessions.handle),
-        SocketRoute(CLIENT_PATH, SCOPES, channels.handle),
-        *(SocketRoute(*socket) for socket in passages.sockets),
-    ]
-
-
-def _make_tellers(
-    config: HubConfig, engine: Engine, store: SqliteStore, rows: Rows, answers: Answers
-) -> tuple[Notifier, Alarms]:
-    notifier = Notifier(config.home, engine, store, rows, answers.documents, config.notify_retry_s)
-    alarms = Alarms(engine, config.home, config.alarm_every_s)
-    answers.listeners += [notifier.hear, alarms.hear]
-    return notifier, alarms
-
-
-def _make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
-    cert, key = (tls.cert, tls.key) if tls else (None, None)
-    frame_bytes = config.frame_msgpack_bytes + (1 << 20)
-    server = HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
-    if ground.certificate is not None:
-        ground.certificate.reload = server.reload_certificate
-    return server
-
-
-def _make_words(secret: bytes, store: SqliteStore, engine: Engine, behind: Behind) -> TurnWords:
-    def now() -> Position:
-        return Position(store.epoch, engine.told)
-
-    return TurnWords(secret, store.position(), now, behind, engine.raise_epoch)
-
-
-def _report_question(reports: Reports, kind: str, error: BaseException) -> str:
-    return reports.file(kind, f"a question of the kind {kind} failed", error=error).id
-
-
-def _report_effect(reports: Reports, effect: str, error: BaseException) -> None:
-    reports.file(
-        "effect", f"an effect of the kind {effect} could not be carried out; the others were", error=error
-    )
-
-
-def _make_tokens(
-    store: SqliteStore, writer: StoreWriter, clock: HubClock, engine: Callable[[], Engine], tasks: TaskTokens
-) -> tuple[Tokens, Owners]:
-    async def audit(record: AuditRecord) -> None:
-        await engine().change(lambda state, clock: Decision(audit=(record,)))
-
-    async def save(row: TokenRow, record: AuditRecord) -> None:
-        await writer.run(lambda target: target.save_token(row))
-        await audit(record)
-
-    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save, tasks)
-    return tokens, Owners(tokens, lambda: engine().state, audit)
-
-
-def _limits(config: HubConfig) -> Limits:
-    return Limits(
-        config.frame_text_bytes,
-        config.frame_msgpack_bytes,
-        config.queue_messages,
-        config.queue_bytes,
-        config.max_workers,
-        config.max_epoch_jump,
-    )
-
-
-def _make_more(
-    config: HubConfig, engine: Engine, clock: HubClock, rows: Rows, store: SqliteStore
-) -> tuple[SiteAnswers, Forecasts]:
-    statistics = QueueStatistics(clock.read().now_ms)
-    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, rows, store))
-    return site, Forecasts(engine, clock, config.estimate_every_s)
-
-
-def _make_api(
-    config: HubConfig,
-    desk: Desk,
-    routes: list[SocketRoute],
-    metrics: Metrics,
-    report: FileReport,
-    budgets: Budgets,
-) -> HttpApi:
-    limits = HttpLimits(config.body_bytes, config.json_depth)
-    hosts = (*config.hosts, config.host, socket.gethostname())
-    desk.tokens.accounts.own_allowed = config.share_own_account
-    return HttpApi(desk, hosts, limits, routes, metrics.count_request, report, budgets)
-
-
-def _make_blobs(
-    config: HubConfig, store: SqliteStore, writer: StoreWriter, clock: HubClock, metrics: Metrics
-) -> Blobs:
-    def has_space(size: int) -> bool:
-        return store.free_bytes() - size >= config.min_free_bytes
-
-    def clock_ms() -> int:
-        return clock.read().at_ms
-
-    folder = config.home / "blobs"
-    blobs = Blobs(folder, store, writer, config.max_blob_bytes, has_space, clock_ms, metrics.count_blob)
-    try:
-        blobs.folder.offer(config.max_blob_bytes, config.min_free_bytes)
-    except OSError as fault:
-        # Then values come by HTTP, as from other machines, until the disk has room again.
-        logger.warning("%s cannot be offered to this machine's programs: %s", folder, fault.strerror)
-    return blobs
-
-
-def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:
-    def publish(seq: int, ended: list[Recorded | CallsDone]) -> None:
-        # Whose worker put the file there itself is heard of here first.
-        for one in ended:
-            if isinstance(one, Recorded):
-                for value in one.columns.value:
-                    if type(value) is tuple:
-                        blobs.note(*value)
-        call_feed.publish(seq, ended)
-
-    return publish
 
 
 async def stop_hub(hub: Hub) -> None:
@@ -482,16 +215,19 @@ async def stop_hub(hub: Hub) -> None:
 
 
 async def _serve(config: HubConfig) -> int:
-    hub = await start_hub(config)
-    loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+    if config.store:
+        # One that stands by ends when it is told to, like one that leads; others start so soon that they just die.
+        _listen(told)
     try:
+        hub = await start_hub(config, told)
+        _listen(told)
         failure = await _live(hub, told, _announce)
-        while failure is not None and _may_go_on(hub, failure):
+        while failure is not None and _may_go_on(hub, failure) and not (config.store and told.is_set()):
             hub = await reload_hub(hub, told)
             failure = await _live(hub, told, _note_address)
+    except ToldToEnd:
+        return 0
     finally:
         for name in ("hub.json", SOCKET_NAME):
             (config.home / name).unlink(missing_ok=True)
@@ -506,6 +242,11 @@ async def _serve(config: HubConfig) -> int:
     await hub.writer.close()
     hub.store.close(clean=False)
     return 1
+
+
+def _listen(told: asyncio.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
 
 
 async def _live(
@@ -528,6 +269,8 @@ async def _live(
     for side in (*sides, waiting):
         side.cancel()
     if not engine.done():
+        if hub.store.remote is not None:
+            hub.store.remote.hurry()
         await stop_hub(hub)
     with contextlib.suppress(Exception):
         await engine
@@ -539,7 +282,13 @@ async def _live(
 
 
 def _may_go_on(hub: Hub, failure: BaseException) -> bool:
-    """Whether a reload may help: not where the store is another's or gone, and not again and again."""
+    """Whether a reload may help: not where the store is another's or gone, and not again and again.
+
+    On a server a hub that was taken over goes on by standing by.
+    """
+    if isinstance(failure, EpochLost) and hub.store.remote is not None:
+        logger.warning("this hub steps down: %s", failure.message)
+        return True
     if isinstance(failure, StoreGone | EpochLost):
         return False
     if not isinstance(failure, TurnFailed):
@@ -550,7 +299,7 @@ def _may_go_on(hub: Hub, failure: BaseException) -> bool:
 async def _note_address(hub: Hub) -> None:
     """Say where the hub is, to programs on this machine."""
     document: dict[str, Any] = {"url": hub.url, **describe_self(hub.config.home), "epoch": hub.store.epoch}
-    tls = _tls_files(hub.config)
+    tls = tls_files(hub.config)
     if tls is not None:
         document["fingerprint"] = fingerprint(tls.cert)
     if hub.ground.local is not None:
@@ -570,22 +319,6 @@ async def _announce(hub: Hub) -> None:
         return
     made = await hub.tokens.create(Caller("", getpass.getuser(), ("admin",)), getpass.getuser(), ("join",))
     print(f"join with (until {made['expires_at']}): {hub.owners.tell_join(made['token'])}", flush=True)
-
-
-def _join_words(config: HubConfig, url: str, tls: TlsFiles | None) -> Callable[[str], str]:
-    if config.host in ("0.0.0.0", "::"):
-        port = url.rpartition(":")[2]
-        url = f"https://{socket.gethostname()}:{port}"
-    # Read each time: a certificate is renewed under a running hub.
-    return lambda token: join_line(url, fingerprint(tls.cert) if tls else "", token)
-
-
-def _tls_files(config: HubConfig) -> TlsFiles | None:
-    if config.tls_cert is not None and config.tls_key is not None:
-        return TlsFiles(config.tls_cert, config.tls_key)
-    if is_loopback(config.host):
-        return None
-    return ensure_certificate(config.home, (config.host, socket.gethostname(), "localhost", "127.0.0.1"))
 
 
 def _rules(config: HubConfig) -> Rules:

@@ -19,23 +19,23 @@ from dray.core.model.units import format_bytes
 from dray.errors import DrayError
 from dray.hub.engine.fault_reports import read_reports
 from dray.hub.store.base import Position
+from dray.hub.store.space import free_bytes
 from dray.hub.store.sqlite.errors import tell_unusable
 from dray.hub.store.sqlite.opening import inspect
-from dray.hub.store.sqlite.reserve import free_bytes
-from dray.hub.store.sqlite.witness import read_witness
+from dray.hub.store.witness import read_witness, witness_place
 
 STORE = "hub.sqlite"
 LITTLE_BYTES = 1 << 20
 _COUNTS = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
 
 
-def examine_home(home: Path) -> dict[str, Any]:
-    """Give checks and facts in the shape of the hub's own doctor."""
+def examine_home(home: Path, store: str = "") -> dict[str, Any]:
+    """Give checks and facts in the shape of the hub's own doctor; `store` is the database of this home, if any."""
     checks = [*_look_at_folder(home)]
     facts: dict[str, Any] = {}
     reports: list[Any] = []
     if checks[0]["ok"] or home.is_dir():
-        checks += _look_at_store(home / STORE, facts)
+        checks += _look_at_database(home, store, facts) if store else _look_at_store(home / STORE, facts)
         found = read_reports(home / "reports")
         told = f"{len(found)} in {home / 'reports'}: remove a report once it is dealt with" if found else ""
         checks.append(_check("reports", not found, told))
@@ -82,6 +82,31 @@ def _look_at_store(path: Path, facts: dict[str, Any]) -> Iterator[dict[str, Any]
     if known is not None:
         yield _compare(found, known)
     yield from _count_jobs(path, facts)
+
+
+def _look_at_database(home: Path, store: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Who leads, how far it is, and how far this home knows it to have been. Writes nothing."""
+    try:
+        from dray.hub.store.postgres.examination import examine_database
+    except ImportError as missing:
+        told = f"{missing.name} is not installed here: pip install 'dray[postgres]'"
+        yield _check("store", ok=False, detail=told)
+        return
+    try:
+        found = examine_database(store)
+    except DrayError as fault:
+        yield _check("store", ok=False, detail=fault.message)
+        return
+    if found is None:
+        yield _check("store", ok=True, detail="the tables are made at the first start")
+        return
+    leads = f"{found.holder} led last" if found.holder else "nobody leads"
+    told = f"epoch {found.position.epoch}, turn {found.position.seq}, {leads}"
+    yield _check("store", ok=True, detail=f"{found.shown}: {told}")
+    known = read_witness(witness_place(home, found.store_id))
+    if known is not None:
+        yield _compare(found.position, known)
+    facts |= {f"jobs {state}": count for state, count in found.counts.items()} or {"jobs": 0}
 
 
 def _compare(found: Position, known: Position) -> dict[str, Any]:

@@ -56,13 +56,13 @@ def tell_set_aside(store: Store, reports: Reports) -> None:
 
 
 async def watch_store(engine: Engine, store: Store, reports: Reports) -> None:
-    """Notice within a second, also while nobody asks anything, that the store was taken away."""
+    """Notice within a second, also while nobody asks anything, that the store was taken away or over."""
     while True:
         await asyncio.sleep(WATCH_S)
         tell_set_aside(store, reports)
         try:
             store.verify()
-        except StoreGone as gone:
+        except (StoreGone, EpochLost) as gone:
             engine.fail(gone)
             return
 

@@ -171,9 +171,12 @@ class Rows:
         self._fetched = {key: getattr(store, key.find)(*key.args) for key in keys}
 
     async def fetch(self, wanted: Iterable[RowKey]) -> None:
-        """Read rows for the next turn: few of them here, many on a thread."""
+        """Read rows for the next turn: few of them here, many on a thread; those of a server all at once."""
         keys = self.missing(wanted)
-        if sum(_SPANS[key.find](key.args) if key.find in _SPANS else 1 for key in keys) > FEW_ROWS:
+        if (remote := self._store.remote) is not None:
+            found = await asyncio.wrap_future(remote.find_soon(keys)) if keys else []
+            self._fetched = dict(zip(keys, found, strict=True))
+        elif sum(_SPANS[key.find](key.args) if key.find in _SPANS else 1 for key in keys) > FEW_ROWS:
             await asyncio.to_thread(self.read, keys)
         else:
             self.read(keys)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dray.config import load_hub
-from dray.hub.app import Hub, start_hub, stop_hub
+from dray.hub.app import start_hub, stop_hub
+from dray.hub.assembly import Hub
 from dray.hub.engine.engine import Engine
 from dray.testing.async_worker import AsyncMockWorker
 

@@ -11,6 +11,8 @@ import pytest
 from dray.core.model.records.records import Attempt, Job, Task
 from dray.hub.store.base import AttemptRow, JobRow, Projection, Store, Turn
 from dray.hub.store.memory import MemoryFile, MemoryStore
+from dray.hub.store.postgres.address import Address
+from dray.hub.store.postgres.store import PgStore
 from dray.hub.store.sqlite.store import SqliteStore
 
 
@@ -74,11 +76,28 @@ def open_sqlite(tmp_path: Path) -> Iterator[Callable[..., SqliteStore]]:
         store.close(clean=False)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture
+def open_postgres(database: str, tmp_path: Path) -> Iterator[Callable[..., PgStore]]:
+    """Opens stores in one database, with a lease that no test outlasts; each has a home of its own."""
+    opened: list[PgStore] = []
+
+    def open_(url: str = database, **settings: Any) -> PgStore:
+        home = tmp_path / f"home{len(opened)}"
+        home.mkdir()
+        store = PgStore.open(Address(url), settings.pop("home", home), **{"lease_s": 60.0, **settings})
+        opened.append(store)
+        return store
+
+    yield open_
+    for store in opened:
+        store.close(clean=False)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def open_store(request: pytest.FixtureRequest) -> Callable[[], Store]:
-    """Opens another store on the same file at each call."""
+    """Opens another store on the same file, or database, at each call."""
     if request.param == "memory":
         file = MemoryFile()
         return lambda: MemoryStore(file)
-    opener: Callable[[], Store] = request.getfixturevalue("open_sqlite")
+    opener: Callable[[], Store] = request.getfixturevalue(f"open_{request.param}")
     return opener

@@ -283,10 +283,11 @@ def doctor(session: Session, eta: bool) -> int:
     except HubUnavailable as away:
         if session.config.hub:
             raise
+        from dray.config import load_hub
         from dray.hub.examination import examine_home
 
         local = [{"name": "hub", "ok": False, "detail": away.message}]
-        answer = examine_home(session.home)
+        answer = examine_home(session.home, load_hub(session.home, {}).store)
     answer = {**answer, "ok": bool(answer.get("ok")) and all(check["ok"] for check in local)}
     answer["checks"] = [*local, *(answer.get("checks") or [])]
     if session.json:

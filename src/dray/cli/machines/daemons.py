@@ -35,7 +35,7 @@ def start_daemon(home: Path, role: str, arguments: Sequence[str], to_file: bool)
     if to_file:
         # What it says before it has taken its log over goes there as well.
         arguments = ["--log-file", str(log_path(home, role)), *arguments]
-    env = environment_of_pair()
+    env = environment_of_pair(role)
     output: IO[bytes] | None = _open_log(home, role) if to_file else None
     try:
         return subprocess.Popen(

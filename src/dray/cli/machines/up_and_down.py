@@ -43,6 +43,25 @@ _POLL_S = 0.02
 Process = subprocess.Popen[bytes]
 
 
+STORE_HELP = (
+    "Database that keeps the store, postgres://USER@HOST/NAME; its password belongs in DRAY_STORE, in config.toml or "
+    "in the file that PGPASSFILE names.  [default: a file in the home]"
+)
+
+
+def refuse_password(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Every user of the machine can read the words of a command."""
+    if value:
+        from dray.hub.store.postgres.address import Address
+
+        if Address(value).has_password:
+            raise InvalidInput(
+                "--store: a password in a command is seen by every user of the machine. Set DRAY_STORE to the whole "
+                "address, or `store` under [hub] in config.toml, or leave it to the file that PGPASSFILE names"
+            )
+    return value
+
+
 @click.command("hub", cls=HomeCommand)
 @click.option(
     "--host",
@@ -57,6 +76,7 @@ Process = subprocess.Popen[bytes]
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="Further names clients may use for it."
 )
+@click.option("--store", metavar="URL", callback=refuse_password, help=STORE_HELP)
 @click.option("--log-json/--log-text", default=None, help="Form of the log.  [default: json]")
 @click.option(
     "--log-file",
@@ -226,6 +246,7 @@ def worker_detect(session: Session) -> None:
 
 def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
     hub_flags = [] if flags["port"] is None else ["--port", str(flags["port"])]
+    hub_flags += ["--store", flags["store"]] if flags["store"] else []
     agent_flags = [] if flags["slots"] is None else ["--slots", str(flags["slots"])]
     agent_flags += ["--service-slots", str(flags["service_slots"])]
     for name in ("name", "backend"):
@@ -254,11 +275,12 @@ def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
 @click.option("--name", metavar="ID", help="Name of the worker.  [default: the host's name]")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of the worker; may be repeated.")
 @click.option("--backend", metavar="NAME", help="Offer this backend only: nvidia, metal, vulkan or cpu.")
+@click.option("--store", metavar="URL", callback=refuse_password, help=STORE_HELP)
 @pass_session
 def up(session: Session, detach: bool, **flags: Any) -> int:
     """Start a hub and a worker on this machine; in the foreground with a live view, Ctrl-C stops both."""
     home = session.home
-    load_hub(home, {})
+    load_hub(home, {"store": flags["store"]})
     read_labels(flags["labels"])
     hub_flags, agent_flags = _up_arguments(flags)
     running = find_holder(home, "hub")

@@ -47,6 +47,7 @@ from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
 from dray.hub.rows import Rows
 from dray.hub.store.base import Store, UseQuery
+from dray.hub.store.postgres.address import Address
 from dray.wire.messages.client import Usage as ShowUsage
 
 
@@ -124,6 +125,9 @@ class SiteAnswers:
             {"name": name, "value": _plain(getattr(config, name)), "origin": tell_origin(config, name)}
             for name in names
         ]
+        for value in values:
+            if value["name"] == "store" and config.store:
+                value["value"] = Address(config.store).shown
         return {"values": values}
 
     # --- queues -------------------------------------------------------------------------------------------------------

@@ -313,7 +313,7 @@ class Engine:
                 self._observer.observe_commit(time.perf_counter() - decided)
             elif isinstance(step, Deliver):
                 # Nothing leaves that a restart would not show: neither what was committed, nor what was only read.
-                self._writer.verify()
+                await self._writer.verify()
                 self.told = self.seq
                 self._runner.run(step.effects, self.seq, clock)
             else:

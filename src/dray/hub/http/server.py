@@ -127,6 +127,11 @@ class HttpServer:
         self._server = _QuietServer(config, local)
         self._running: asyncio.Task[None] | None = None
 
+    @property
+    def started(self) -> bool:
+        """Whether it answers."""
+        return self._running is not None
+
     def reload_certificate(self) -> None:
         """Take certificate and key up from their files, for connections from here on; raises OSError."""
         config = self._server.config

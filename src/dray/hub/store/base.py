@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -273,6 +274,22 @@ class ReadGuard:
             )
 
 
+class Remote(Protocol):
+    """What a store on a server does without anybody waiting for it; from any thread."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether no other hub can lead yet; raises `EpochLost` where one is known to."""
+
+    def commit_soon(self, turn: Turn) -> Future[None]: ...
+    def project_soon(self, projection: Projection) -> Future[None]: ...
+    def find_soon(self, keys: Sequence[tuple[str, tuple[Any, ...]]]) -> Future[list[Any]]: ...
+    def trust_soon(self) -> Future[None]: ...
+    def hurry(self) -> None: ...
+    def describe(self) -> tuple[bool, str]:
+        """Whether it answers, and who leads where: for people."""
+
+
 class Store(Protocol):
     """Written by one thread; read by any, and by the loop where a read is short and no turn is decided (`guard`)."""
 
@@ -286,6 +303,8 @@ class Store(Protocol):
     were given out before."""
     set_aside: list[str]
     """Words for rows that could not be read or written and were left out; whoever tells of them empties it."""
+    remote: Remote | None
+    """How to ask a store on a server, where every question is a journey; None where it is a look at a disk."""
 
     def verify(self) -> None:
         """Raise `StoreGone` unless a restart would open the very store that this one writes to; every turn asks."""
@@ -327,5 +346,6 @@ class Store(Protocol):
     def sweep_blobs(self, before_ms: int, limit: int) -> list[str]: ...
     def sweep(self, retention: Retention) -> list[str]: ...
     def size_bytes(self) -> int: ...
+    def free_bytes(self) -> int: ...
     def low_space(self, min_free_bytes: int) -> bool: ...
     def close(self, clean: bool) -> None: ...

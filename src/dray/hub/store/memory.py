@@ -31,6 +31,7 @@ from dray.hub.store.base import (
     Position,
     Projection,
     ReadGuard,
+    Remote,
     ResultsChunk,
     Retention,
     Snapshot,
@@ -95,6 +96,7 @@ class MemoryStore:
         self.sweep_pending = False
         self.lost: Lost | None = None
         self.set_aside: list[str] = []
+        self.remote: Remote | None = None
 
     def verify(self) -> None:
         """Nobody can take a dict away."""
@@ -431,6 +433,10 @@ class MemoryStore:
     def size_bytes(self) -> int:
         """Give the bytes of the log, the only part whose size is known."""
         return sum(len(entry.facts) + len(entry.notes) for entry in self.file.log.values())
+
+    def free_bytes(self) -> int:
+        """Give a number that nobody fills."""
+        return 1 << 62
 
     def low_space(self, min_free_bytes: int) -> bool:
         """There is no disk that could be full."""

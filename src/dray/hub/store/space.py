@@ -1,11 +1,19 @@
-"""How often the disk is asked for its room: a look at every submit costs more than what it is there to keep safe."""
+"""The room on a disk, and how often it is asked for: a look at every submit costs more than it keeps safe."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 LOOK_S = 0.2
+
+
+def free_bytes(folder: Path) -> int:
+    """Give the space that this user may still write to the disk under `folder`."""
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
 
 
 class SpaceWatch:

@@ -1,4 +1,4 @@
-"""What attempts asked for, held and used since a moment, summed up by whose they were: the question and both answers.
+"""What attempts asked for, held and used since a moment, summed up by whose they were: the question and its answers.
 
 One sum per principal and shape, so that a million attempts come back as a few rows; how many cards a shape means is
 told by its name. What still runs comes back one by one: the newest of its use is in memory. Surprising rule: of an
@@ -42,6 +42,24 @@ _SUMS = """SELECT key, shape, count(*), sum(asked), sum(held), sum(cpu_s * held 
     ORDER BY instr(' ' || shape, ' gpus=') > 0 DESC, sum(held) DESC LIMIT :most"""
 
 
+# $1 user, $2 since, $3 until, $4 the longest wall time that is believed, $5 most rows.
+_PG_SPANS = """SELECT number, {key} AS key, shape, cpu_s, gpu_s, gpu_seen_s, started_at_ms AS began,
+    CASE WHEN ended_at_ms = 0 THEN greatest(0, $3::bigint - started_at_ms)
+         WHEN wall_s > 0 AND wall_s < $4::double precision THEN trunc(wall_s * 1000)::bigint
+         ELSE greatest(0, ended_at_ms - started_at_ms) END AS span,
+    CASE WHEN idx < 0 THEN 0 ELSE limit_ms END AS allowed, ended_at_ms AS ended
+    FROM dray.attempts WHERE started_at_ms > 0 AND (ended_at_ms >= $2::bigint OR ended_at_ms = 0)
+    AND ($1::text = '' OR usr = $1::text)"""
+_PG_CLIPPED = """SELECT *, greatest(0, began + span - greatest(began, $2::bigint)) AS held,
+    greatest(0, began + greatest(span, allowed) - greatest(began, $2::bigint)) AS asked FROM (SPANS) AS spans"""
+_PG_SUMS = """SELECT key, shape, count(*), sum(asked)::double precision, sum(held)::double precision,
+    sum(cpu_s * held / greatest(span, 1)), sum(gpu_s * held / greatest(span, 1)),
+    sum(gpu_seen_s * held / greatest(span, 1)), live, max(held::double precision / greatest(span, 1))
+    FROM (SELECT *, CASE WHEN ended = 0 THEN number ELSE 0 END AS live FROM (CLIPPED) AS clipped) AS told
+    WHERE held > 0 OR asked > 0 GROUP BY key, shape, live
+    ORDER BY position(' gpus=' IN ' ' || shape) > 0 DESC, sum(held) DESC LIMIT $5"""
+
+
 def spell_query(by: str) -> str:
     """The question as SQL. Rows of before there was a column for the queue ask the job for it."""
     key = BY[by]
@@ -54,6 +72,12 @@ def spell_values(asked: UseQuery) -> dict[str, object]:
     """What stands for its names."""
     named = {"user": asked.user, "since": asked.since_ms, "until": asked.until_ms}
     return {**named, "longest": LONGEST_S, "most": MOST_ROWS}
+
+
+def spell_postgres(by: str) -> str:
+    """The question as PostgreSQL wants it: `user` has another name there, and no row is older than its columns."""
+    key = "usr" if by == "user" else BY[by]
+    return _PG_SUMS.replace("CLIPPED", _PG_CLIPPED.replace("SPANS", _PG_SPANS.replace("{key}", key)))
 
 
 def sum_up(rows: Iterable[AttemptRow], asked: UseQuery) -> list[UseRow]:

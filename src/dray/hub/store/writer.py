@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dray.hub.disk_thread import DiskThread
-from dray.hub.store.base import Projection, Store, Turn
+from dray.hub.store.base import Projection, Remote, Store, Turn
 
 Answer = TypeVar("Answer")
 SWITCH_INTERVAL_S = 0.0005
@@ -48,7 +48,7 @@ class StoreWriter:
         """Queue anything else that writes, such as a sweep or a token."""
         return self._thread.put(work, self._store)
 
-    def verify(self) -> None:
+    async def verify(self) -> None:
         """Raise where what was written would not be found by a restart."""
         self._store.verify()
 
@@ -58,3 +58,29 @@ class StoreWriter:
             return
         await self._thread.close()
         sys.setswitchinterval(self._old_interval_s)
+
+
+class RemoteWriter(StoreWriter):
+    """The same for a store on a server: turns and rows travel beside each other, and the loop waits for nothing."""
+
+    def __init__(self, store: Store, remote: Remote) -> None:
+        super().__init__(store)
+        self._remote = remote
+
+    def commit(self, turn: Turn) -> asyncio.Future[None]:
+        """Send a turn; the future is done when the server has it for good."""
+        return asyncio.wrap_future(self._remote.commit_soon(turn))
+
+    def project(self, projection: Projection) -> asyncio.Future[None]:
+        """Send rows; the future is done when they can be read."""
+        return asyncio.wrap_future(self._remote.project_soon(projection))
+
+    async def verify(self) -> None:
+        """Raise where another hub leads, and wait while one may: what leaves without a commit is true as well."""
+        while not self._remote.is_trusted:
+            await asyncio.wrap_future(self._remote.trust_soon())
+
+
+def make_writer(store: Store) -> StoreWriter:
+    """The writer that suits a store."""
+    return StoreWriter(store) if store.remote is None else RemoteWriter(store, store.remote)

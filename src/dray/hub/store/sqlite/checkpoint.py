@@ -8,15 +8,18 @@ it is current. Opening that file is safe, since SQLite's locks sit on the other 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
+from dray.hub.store.base import Position
 from dray.hub.store.sqlite.opening import connect
 
 _log = logging.getLogger(__name__)
@@ -157,3 +160,21 @@ class Checkpointer:
         self.fault = ""
         self._copied()
         return max(0, int(row[1]))
+
+
+def keep_aside(path: Path, known: Position) -> Path | None:
+    """Copy the log of a store that has lost turns before anything is written over it: what SQLite cannot read any more
+    may still be in there.
+    """
+    log = wal_path(path)
+    kept = log.with_name(f"{log.name}.lost-{known.seq}")
+    try:
+        if not kept.exists() and log.exists():
+            shutil.copyfile(log, kept)
+            kept.chmod(0o600)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            kept.unlink()
+        _log.warning("%s cannot be kept aside: %s", log, error.strerror)
+        return None
+    return kept

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ import msgspec
 
 from dray.core.model.ids import attempt_number
 from dray.core.model.records.records import Attempt, Job, JobState, Task
-from dray.core.model.records.worker import Worker
 from dray.hub.store.base import (
     ArgsChunk,
     AuditRecord,
@@ -33,6 +32,7 @@ from dray.hub.store.base import (
     UseQuery,
     UseRow,
 )
+from dray.hub.store.records import ATTEMPT, IDS, JOB, TASK, TOKEN, WORKER, Records
 from dray.hub.store.sqlite.chunks import (
     FIND_ARGS,
     FIND_RESULTS,
@@ -49,17 +49,10 @@ from dray.hub.store.sqlite.schema import FINAL_JOB, LIVE_JOB, ODD_TASK, RUNNING_
 from dray.hub.store.uses import spell_query, spell_values
 
 Record = TypeVar("Record")
-_JOB = msgspec.msgpack.Decoder(Job)
-_TASK = msgspec.msgpack.Decoder(Task)
-_ATTEMPT = msgspec.msgpack.Decoder(Attempt)
-_WORKER = msgspec.msgpack.Decoder(Worker)
-_TOKEN = msgspec.msgpack.Decoder(TokenRow)
-_IDS = msgspec.msgpack.Decoder(tuple[str, ...])
 # The condition of the index that has the jobs of a state.
 _LIVE_INDEX = {"pending": LIVE_JOB, "running": RUNNING_JOB}
 _COMMON_TASK_STATES = frozenset({"pending", "running", "succeeded"})
 _END = 1 << 62
-MOST_SET_ASIDE = 100
 
 # A job that has ended may still have an attempt that is stopping: it holds its worker's resources until it is gone.
 _STOPPING = """SELECT DISTINCT job_id FROM attempts INDEXED BY attempts_live
@@ -92,24 +85,7 @@ class Reader:
         self._path = path
         # Lists may be asked for from several threads, and not every build of SQLite lets two share a connection.
         self._lock = threading.Lock()
-        self._set_aside = [] if set_aside is None else set_aside
-
-    def _read(self, table: str, decoder: msgspec.msgpack.Decoder[Record], record: bytes) -> Record | None:
-        """Decode one row; one that is none is set aside with a word, and stops nobody."""
-        try:
-            return decoder.decode(record)
-        except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError, TypeError) as error:
-            if len(self._set_aside) < MOST_SET_ASIDE:
-                self._set_aside.append(
-                    f"a row of {table} cannot be read ({type(error).__name__}): it was left out"
-                )
-            return None
-
-    def _read_all(
-        self, table: str, decoder: msgspec.msgpack.Decoder[Record], records: Iterable[bytes]
-    ) -> list[Record]:
-        found = (self._read(table, decoder, record) for record in records)
-        return [record for record in found if record is not None]
+        self._records = Records([] if set_aside is None else set_aside)
 
     def close(self) -> None:
         """Let the file go."""
@@ -143,10 +119,10 @@ class Reader:
             at_ms=at_ms,
             clock_base=clock_base,
             counters=counters,
-            jobs=self._stream("jobs", _LIVE_JOBS, _JOB),
-            tasks=self._stream("tasks", _LIVE_TASKS, _TASK),
-            attempts=self._stream("attempts", _LIVE_ATTEMPTS, _ATTEMPT),
-            workers=self._stream("workers", "SELECT record FROM workers ORDER BY id", _WORKER),
+            jobs=self._stream("jobs", _LIVE_JOBS, JOB),
+            tasks=self._stream("tasks", _LIVE_TASKS, TASK),
+            attempts=self._stream("attempts", _LIVE_ATTEMPTS, ATTEMPT),
+            workers=self._stream("workers", "SELECT record FROM workers ORDER BY id", WORKER),
             ledger=self._ledger(),
         )
 
@@ -158,7 +134,7 @@ class Reader:
     def _stream(self, table: str, query: str, decoder: msgspec.msgpack.Decoder[Record]) -> Iterator[Record]:
         with translated(self._path, "load"):
             for (packed,) in self._connection.execute(query):
-                record = self._read(table, decoder, packed)
+                record = self._records.read(table, decoder, packed)
                 if record is not None:
                     yield record
 
@@ -176,7 +152,7 @@ class Reader:
     def find_job(self, job_id: str) -> Job | None:
         """Find a job by its id."""
         row = self._one("find a job", "SELECT record FROM jobs WHERE id = ?", (job_id,))
-        return self._read("jobs", _JOB, row[0]) if row else None
+        return self._records.read("jobs", JOB, row[0]) if row else None
 
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """List jobs newest first. Each state is asked for by itself, in order, and the answers are merged."""
@@ -185,7 +161,7 @@ class Reader:
         for state in wanted.states or (tuple(JobState) if wanted.user else ("",)):
             found.extend(self._jobs_of_state(wanted, str(state)))
         found.sort(reverse=True)
-        return self._read_all("jobs", _JOB, (record for _seq, record in found[: wanted.limit]))
+        return self._records.read_all("jobs", JOB, (record for _seq, record in found[: wanted.limit]))
 
     def _jobs_of_state(self, wanted: JobFilter, state: str) -> list[tuple[Any, ...]]:
         terms: list[str] = ["seq < ?"]
@@ -237,14 +213,14 @@ class Reader:
             )
             found.extend(self._all("find tasks", query, (*values, limit)))
         found.sort()
-        return self._read_all("tasks", _TASK, (record for _index, record in found[:limit]))
+        return self._records.read_all("tasks", TASK, (record for _index, record in found[:limit]))
 
     def find_task(self, job_id: str, index: int) -> Task | None:
         """Find one task."""
         row = self._one(
             "find a task", "SELECT record FROM tasks WHERE job_id = ? AND idx = ?", (job_id, index)
         )
-        return self._read("tasks", _TASK, row[0]) if row else None
+        return self._records.read("tasks", TASK, row[0]) if row else None
 
     def find_attempts(self, job_id: str, index: int | None, limit: int) -> list[Attempt]:
         """Give the attempts of one task, or of a whole job, in order of task and age."""
@@ -254,14 +230,16 @@ class Reader:
             query = "SELECT record FROM attempts WHERE job_id = ? AND idx = ? ORDER BY number LIMIT ?"
             values = (job_id, index, limit)
         rows = self._all("find attempts", query, values)
-        return self._read_all("attempts", _ATTEMPT, (record for (record,) in rows))
+        return self._records.read_all("attempts", ATTEMPT, (record for (record,) in rows))
 
     def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
         """Name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
         query = "SELECT name, phase, record FROM attempts ORDER BY number DESC LIMIT ?"
         found = []
         for name, phase, record in self._all("recent runs", query, (limit,)):
-            attempt = self._read("attempts", _ATTEMPT, record) if phase in ("succeeded", "failed") else None
+            attempt = (
+                self._records.read("attempts", ATTEMPT, record) if phase in ("succeeded", "failed") else None
+            )
             if attempt is not None and attempt.started and name:
                 found.append((name, max(1, attempt.span_ms), attempt.limit_ms))
         return found[::-1]
@@ -279,7 +257,7 @@ class Reader:
         """Find an attempt by its uid."""
         number = attempt_number(uid)
         row = self._one("find an attempt", "SELECT record FROM attempts WHERE number = ?", (number,))
-        attempt = self._read("attempts", _ATTEMPT, row[0]) if row else None
+        attempt = self._records.read("attempts", ATTEMPT, row[0]) if row else None
         # The number is the part of a uid that can be guessed.
         return attempt if attempt is not None and attempt.uid == uid else None
 
@@ -288,13 +266,13 @@ class Reader:
         query = """SELECT record FROM attempts WHERE job_id = ? AND idx = ? AND worker = ?
             ORDER BY number DESC LIMIT 1"""
         row = self._one("find an attempt", query, (job_id, index, worker))
-        return self._read("attempts", _ATTEMPT, row[0]) if row else None
+        return self._records.read("attempts", ATTEMPT, row[0]) if row else None
 
     def find_key(self, user: str, key: str) -> KeyRow | None:
         """Find what the first request under a key made."""
         query = "SELECT at_ms, job_ids FROM keys WHERE user = ? AND key = ?"
         row = self._one("find a key", query, (user, key))
-        return KeyRow(user, key, row[0], _IDS.decode(row[1])) if row else None
+        return KeyRow(user, key, row[0], IDS.decode(row[1])) if row else None
 
     def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
         """Find the chunk that holds a call's arguments."""
@@ -344,7 +322,7 @@ class Reader:
     def tokens(self) -> list[TokenRow]:
         """Give all tokens, revoked ones too."""
         rows = self._all("read tokens", "SELECT record FROM tokens ORDER BY id", ())
-        return self._read_all("tokens", _TOKEN, (record for (record,) in rows))
+        return self._records.read_all("tokens", TOKEN, (record for (record,) in rows))
 
     def audit(self, limit: int, before_ms: int) -> list[AuditRecord]:
         """Give audit records, newest first."""

@@ -12,12 +12,6 @@ from pathlib import Path
 _CHUNK = bytes(1 << 20)
 
 
-def free_bytes(folder: Path) -> int:
-    """Give the space that this user may still write to the disk under `folder`."""
-    stat = os.statvfs(folder)
-    return stat.f_bavail * stat.f_frsize
-
-
 class Reserve:
     """`size_bytes` of disk beside the store, held from the start."""
 

@@ -30,6 +30,7 @@ from dray.hub.store.base import (
     Position,
     Projection,
     ReadGuard,
+    Remote,
     ResultsChunk,
     Retention,
     Snapshot,
@@ -38,18 +39,20 @@ from dray.hub.store.base import (
     UseQuery,
     UseRow,
 )
+from dray.hub.store.columns import ODD_VALUES, mend_rows
+from dray.hub.store.space import free_bytes
 from dray.hub.store.sqlite import chunks
-from dray.hub.store.sqlite.checkpoint import Checkpointer, grow_wal, wal_path
+from dray.hub.store.sqlite.checkpoint import Checkpointer, grow_wal, keep_aside, wal_path
 from dray.hub.store.sqlite.chunks import write_chunks
 from dray.hub.store.sqlite.errors import is_full, translate, translated
 from dray.hub.store.sqlite.file_guard import FileGuard
 from dray.hub.store.sqlite.opening import Check, connect_writer, create_file, inspect
 from dray.hub.store.sqlite.queries import Reader
-from dray.hub.store.sqlite.reserve import Reserve, free_bytes
+from dray.hub.store.sqlite.reserve import Reserve
 from dray.hub.store.sqlite.retention import Swept, sweep_step
 from dray.hub.store.sqlite.schema import migrate
-from dray.hub.store.sqlite.upserts import ODD_VALUES, mend_rows, write_rows
-from dray.hub.store.sqlite.witness import Witness, keep_aside, read_witness
+from dray.hub.store.sqlite.upserts import write_rows
+from dray.hub.store.witness import Witness, read_witness
 
 Answer = TypeVar("Answer")
 _log = logging.getLogger(__name__)
@@ -80,6 +83,7 @@ class SqliteStore:
         self.sweep_pending = False
         self.lost = lost
         self.set_aside: list[str] = []
+        self.remote: Remote | None = None
         self._closed = False
         with contextlib.ExitStack() as stack:
             self._writer = connect_writer(path)

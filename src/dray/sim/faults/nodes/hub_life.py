@@ -124,12 +124,13 @@ class HubLife:
         self.up = True
         self.began_ms = self.world.now_ms
         self.store = MemoryStore(site.file)
+        # In the order of the product: what an older hub may still commit is in what is read, or nowhere.
+        epoch = self.store.begin_epoch()
         recovered = recover(self.store, site.rules)
         for _, error in recovered.faults:
             # The product sets aside what it cannot fold; here it is a bug to be found.
             raise error
         site.shift_ms = max(site.shift_ms, recovered.now_ms + 1 - self.world.now_ms)
-        epoch = self.store.begin_epoch()
         self.state: State = recovered.state
         wake_up(self.state, self.clock(), f"hub {number}".encode())
         self.rows = Rows(self.state, self.store)

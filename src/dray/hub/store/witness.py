@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from dray.hub.store.base import Position
-from dray.hub.store.sqlite.checkpoint import wal_path
 
 _log = logging.getLogger(__name__)
 _WORD = struct.Struct("<8sQQ")
@@ -29,6 +27,11 @@ _MARK = b"draywit1"
 def witness_path(path: Path) -> Path:
     """Name the witness of a store file."""
     return path.with_name(path.name + ".witness")
+
+
+def witness_place(home: Path, store_id: str) -> Path:
+    """Name what a home keeps a witness of, where the store is a database."""
+    return home / f"postgres-{store_id[:12]}"
 
 
 def read_witness(path: Path) -> Position | None:
@@ -42,24 +45,6 @@ def read_witness(path: Path) -> Position | None:
         return None
     mark, epoch, seq = _WORD.unpack(word)
     return Position(epoch, seq) if mark == _MARK else None
-
-
-def keep_aside(path: Path, known: Position) -> Path | None:
-    """Copy the log of a store that has lost turns before anything is written over it: what SQLite cannot read any more
-    may still be in there.
-    """
-    log = wal_path(path)
-    kept = log.with_name(f"{log.name}.lost-{known.seq}")
-    try:
-        if not kept.exists() and log.exists():
-            shutil.copyfile(log, kept)
-            kept.chmod(0o600)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            kept.unlink()
-        _log.warning("%s cannot be kept aside: %s", log, error.strerror)
-        return None
-    return kept
 
 
 class Witness:

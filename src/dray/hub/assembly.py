@@ -1,0 +1,330 @@
+"""One hub wired: its parts made and handed to each other. Starts nothing and stops nothing; `hub.app` does."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from dray.config import HubConfig
+from dray.core.lifecycle.state.effects import CallsDone
+from dray.core.lifecycle.state.state import State
+from dray.descriptors import file_limit
+from dray.hub.access.certificate_watch import CertificateWatch
+from dray.hub.access.certificates import (
+    TlsFiles,
+    ensure_certificate,
+    fingerprint,
+    is_loopback,
+    join_line,
+)
+from dray.hub.access.connections import streams_most
+from dray.hub.access.passes import Passes
+from dray.hub.access.request_budgets import Budgets
+from dray.hub.access.task_tokens import TaskTokens, ensure_secret
+from dray.hub.access.tokens import Tokens, write_private
+from dray.hub.answers.answers import Answers, Parts, find_owner
+from dray.hub.answers.calls import CallAnswers
+from dray.hub.answers.estimates import Forecasts
+from dray.hub.answers.metrics import Metrics
+from dray.hub.answers.site import SiteAnswers, SiteParts
+from dray.hub.calls.arguments import ArgsMemory
+from dray.hub.calls.assignments import LaneFeed
+from dray.hub.calls.blob_access import BlobAccess
+from dray.hub.calls.blobs import Blobs
+from dray.hub.calls.results import Recorded
+from dray.hub.calls.subscriptions import CallFeed
+from dray.hub.channel.channel import SCOPES, ChannelLimits, ClientChannels, Surroundings
+from dray.hub.decisions.calls import CallSources
+from dray.hub.decisions.pacing import SubmitPacing
+from dray.hub.documents.public_feed import Feed
+from dray.hub.documents.queue_rates import QueueStatistics
+from dray.hub.engine.clock import HubClock
+from dray.hub.engine.engine import Engine
+from dray.hub.engine.failed_turns import Setbacks
+from dray.hub.engine.fault_reports import Reports
+from dray.hub.engine.projection import Projector
+from dray.hub.engine.told_turns import Behind, TurnWords, report_behind
+from dray.hub.engine.turns import Decision
+from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
+from dray.hub.http.front import Front
+from dray.hub.http.server import Bound, HttpServer
+from dray.hub.notifications.alarms import Alarms
+from dray.hub.notifications.notifier import Notifier
+from dray.hub.operations.batches import Batches
+from dray.hub.operations.operation import Desk, Values
+from dray.hub.proxy.addresses import choose_domain
+from dray.hub.rows import Rows
+from dray.hub.serving.answers import ServiceAnswers
+from dray.hub.standing import Standing
+from dray.hub.store.base import AuditRecord, Position, Store, TokenRow
+from dray.hub.store.space import SpaceWatch
+from dray.hub.store.writer import StoreWriter, make_writer
+from dray.hub.templates.answers import TemplateAnswers
+from dray.hub.tunnels.passages import Passages
+from dray.hub.workers.outbound import Publish, Runner
+from dray.hub.workers.outputs import Outputs
+from dray.hub.workers.owners import Owners
+from dray.hub.workers.questions import Questions
+from dray.hub.workers.sessions import Limits, Sessions
+from dray.wire.messages.client import CLIENT_PATH
+
+logger = logging.getLogger("dray.hub")
+
+
+class Hub(NamedTuple):
+    """A running hub."""
+
+    config: HubConfig
+    store: Store
+    writer: StoreWriter
+    engine: Engine
+    answers: Answers
+    sessions: Sessions
+    passages: Passages
+    channels: ClientChannels
+    feed: Feed
+    outputs: Outputs
+    blobs: Blobs
+    tokens: Tokens
+    owners: Owners
+    notifier: Notifier
+    alarms: Alarms
+    api: HttpApi
+    server: HttpServer
+    url: str
+    ground: Ground
+
+
+class Ground(NamedTuple):
+    """What outlives an engine: the sockets, the application behind it, and what went wrong so far."""
+
+    bound: Bound
+    local: socket.socket | None
+    front: Front
+    setbacks: Setbacks
+    certificate: CertificateWatch | None = None
+
+
+def wire_hub(
+    config: HubConfig,
+    store: Store,
+    state: State,
+    seq: int,
+    clock: HubClock,
+    ground: Ground,
+    server: HttpServer,
+) -> Hub:
+    """Make all parts of a hub that leads, and hand them to each other."""
+    setbacks, writer = ground.setbacks, make_writer(store)
+    feed, rows = Feed(store), Rows(state, store)
+    engine: Engine | None = None
+
+    def the_engine() -> Engine:
+        assert engine is not None  # set below, before anything can call
+        return engine
+
+    outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(rows))
+    standing = Standing(state, setbacks.reports, ground.certificate, config.home)
+    metrics = Metrics(lambda: standing.read(the_engine(), sessions))
+    questions = Questions(the_engine, metrics.snapshot)
+    tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
+    tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
+    passes, domain = Passes(secret, tokens), choose_domain(config.proxy_domain, config.host)
+    behind = partial(report_behind, setbacks.reports)
+    sessions = Sessions(the_engine, store, rows, outputs, questions, _limits(config), tokens, owners, behind)
+    blobs = _make_blobs(config, store, writer, clock, metrics)
+    args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
+    runner = Runner(
+        rows,
+        sessions,
+        feed,
+        lambda note: answers.notice(note),  # noqa: PLW0108 - `answers` is made further down
+        config.heartbeat_s,
+        LaneFeed(state, args, tasks.make),
+        _publish_to(call_feed, blobs),
+        partial(_report_effect, setbacks.reports),
+        tasks.make_use,
+    )
+    engine = Engine(rows, writer, clock, runner, metrics, Projector(writer, seq), seq, setbacks)
+    words = _make_words(secret, store, engine, behind)
+    is_low = SpaceWatch(partial(store.low_space, config.min_free_bytes))
+    limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
+    more, templates = _make_more(config, engine, clock, rows, store), TemplateAnswers(engine)
+    given = (engine, store, rows, feed, outputs, metrics, is_low)
+    answers = Answers(Parts(*given, *limits, now_at, *more, templates, setbacks))
+    notifier, alarms = _make_tellers(config, engine, store, rows, answers)
+    answers.listeners += [call_feed.hear, args.hear, tokens.hear]
+    answers.checks += [owners.examine, *_checks_of(store, ground)]
+    access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
+    calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
+
+    report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
+    batches = Batches(answers, engine, rows)
+    values, services = Values(blobs, calls, access, batches), ServiceAnswers(answers, engine, passes, domain)
+    desk = Desk(answers, tokens, owners, values, notifier, services)
+    around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
+    channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
+    passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
+    answers.listeners.append(passages.reacher.hear)
+    answers.shared_accounts = tokens.tell_shared
+    api = _make_api(config, desk, _make_routes(sessions, channels, passages), metrics, report, budgets)
+    api.words = words
+    answers.checks.append(api.knocks.examine)
+    owners.tell_join = _join_words(config, server.url, tls_files(config))
+    sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
+    return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground)
+
+
+def _checks_of(store: Store, ground: Ground) -> list[Callable[[State], dict[str, Any]]]:
+    """For the doctor: how certificate and store are, where the hub has the one, or the other is on a server."""
+    checks: list[Callable[[State], dict[str, Any]]] = []
+    if ground.certificate is not None:
+        checks.append(ground.certificate.check)
+    if (remote := store.remote) is not None:
+        checks.append(
+            lambda state: dict(zip(("name", "ok", "detail"), ("store", *remote.describe()), strict=True))
+        )
+    return checks
+
+
+def _make_routes(sessions: Sessions, channels: ClientChannels, passages: Passages) -> list[SocketRoute]:
+    return [
+        SocketRoute("/ws", ("worker", "read"), sessions.handle),
+        SocketRoute(CLIENT_PATH, SCOPES, channels.handle),
+        *(SocketRoute(*socket) for socket in passages.sockets),
+    ]
+
+
+def _make_tellers(
+    config: HubConfig, engine: Engine, store: Store, rows: Rows, answers: Answers
+) -> tuple[Notifier, Alarms]:
+    notifier = Notifier(config.home, engine, store, rows, answers.documents, config.notify_retry_s)
+    alarms = Alarms(engine, config.home, config.alarm_every_s)
+    answers.listeners += [notifier.hear, alarms.hear]
+    return notifier, alarms
+
+
+def make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
+    """The server around the application, for as long as the process lives."""
+    cert, key = (tls.cert, tls.key) if tls else (None, None)
+    frame_bytes = config.frame_msgpack_bytes + (1 << 20)
+    server = HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
+    if ground.certificate is not None:
+        ground.certificate.reload = server.reload_certificate
+    return server
+
+
+def _make_words(secret: bytes, store: Store, engine: Engine, behind: Behind) -> TurnWords:
+    def now() -> Position:
+        return Position(store.epoch, engine.told)
+
+    return TurnWords(secret, store.position(), now, behind, engine.raise_epoch)
+
+
+def _report_question(reports: Reports, kind: str, error: BaseException) -> str:
+    return reports.file(kind, f"a question of the kind {kind} failed", error=error).id
+
+
+def _report_effect(reports: Reports, effect: str, error: BaseException) -> None:
+    reports.file(
+        "effect", f"an effect of the kind {effect} could not be carried out; the others were", error=error
+    )
+
+
+def _make_tokens(
+    store: Store, writer: StoreWriter, clock: HubClock, engine: Callable[[], Engine], tasks: TaskTokens
+) -> tuple[Tokens, Owners]:
+    async def audit(record: AuditRecord) -> None:
+        await engine().change(lambda state, clock: Decision(audit=(record,)))
+
+    async def save(row: TokenRow, record: AuditRecord) -> None:
+        await writer.run(lambda target: target.save_token(row))
+        await audit(record)
+
+    tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save, tasks)
+    return tokens, Owners(tokens, lambda: engine().state, audit)
+
+
+def _limits(config: HubConfig) -> Limits:
+    return Limits(
+        config.frame_text_bytes,
+        config.frame_msgpack_bytes,
+        config.queue_messages,
+        config.queue_bytes,
+        config.max_workers,
+        config.max_epoch_jump,
+    )
+
+
+def _make_more(
+    config: HubConfig, engine: Engine, clock: HubClock, rows: Rows, store: Store
+) -> tuple[SiteAnswers, Forecasts]:
+    statistics = QueueStatistics(clock.read().now_ms)
+    site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, rows, store))
+    return site, Forecasts(engine, clock, config.estimate_every_s)
+
+
+def _make_api(
+    config: HubConfig,
+    desk: Desk,
+    routes: list[SocketRoute],
+    metrics: Metrics,
+    report: FileReport,
+    budgets: Budgets,
+) -> HttpApi:
+    limits = HttpLimits(config.body_bytes, config.json_depth)
+    hosts = (*config.hosts, config.host, socket.gethostname())
+    desk.tokens.accounts.own_allowed = config.share_own_account
+    return HttpApi(desk, hosts, limits, routes, metrics.count_request, report, budgets)
+
+
+def _make_blobs(
+    config: HubConfig, store: Store, writer: StoreWriter, clock: HubClock, metrics: Metrics
+) -> Blobs:
+    def has_space(size: int) -> bool:
+        return store.free_bytes() - size >= config.min_free_bytes
+
+    def clock_ms() -> int:
+        return clock.read().at_ms
+
+    folder = config.home / "blobs"
+    blobs = Blobs(folder, store, writer, config.max_blob_bytes, has_space, clock_ms, metrics.count_blob)
+    try:
+        blobs.folder.offer(config.max_blob_bytes, config.min_free_bytes)
+    except OSError as fault:
+        # Then values come by HTTP, as from other machines, until the disk has room again.
+        logger.warning("%s cannot be offered to this machine's programs: %s", folder, fault.strerror)
+    return blobs
+
+
+def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:
+    def publish(seq: int, ended: list[Recorded | CallsDone]) -> None:
+        # Whose worker put the file there itself is heard of here first.
+        for one in ended:
+            if isinstance(one, Recorded):
+                for value in one.columns.value:
+                    if type(value) is tuple:
+                        blobs.note(*value)
+        call_feed.publish(seq, ended)
+
+    return publish
+
+
+def _join_words(config: HubConfig, url: str, tls: TlsFiles | None) -> Callable[[str], str]:
+    if config.host in ("0.0.0.0", "::"):
+        port = url.rpartition(":")[2]
+        url = f"https://{socket.gethostname()}:{port}"
+    # Read each time: a certificate is renewed under a running hub.
+    return lambda token: join_line(url, fingerprint(tls.cert) if tls else "", token)
+
+
+def tls_files(config: HubConfig) -> TlsFiles | None:
+    """Certificate and key of a hub; its own where it needs some and was given none."""
+    if config.tls_cert is not None and config.tls_key is not None:
+        return TlsFiles(config.tls_cert, config.tls_key)
+    if is_loopback(config.host):
+        return None
+    return ensure_certificate(config.home, (config.host, socket.gethostname(), "localhost", "127.0.0.1"))

@@ -1,0 +1,1 @@
+"""The store in a PostgreSQL database: one hub leads, others on the same database stand by."""

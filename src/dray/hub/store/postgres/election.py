@@ -1,0 +1,237 @@
+"""Who leads: one row, a beat, and a share of the row inside every write.
+
+No clock of the database is read. A hub that stands by takes the row once it has not changed for the lease by its own
+clock, and only while its looks succeed: an outage of the database makes nobody take over. Whoever is wrong about who
+leads is stopped by the row itself: a write holds a share of it (`FOR SHARE`; a mere `WHERE epoch =` lets commits slip
+by a take-over) and finds its own epoch there, or writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any, NamedTuple
+
+from dray.errors import EpochLost
+from dray.hub.store.postgres.connection import Connection, Target
+from dray.hub.store.postgres.errors import Unanswered
+
+_log = logging.getLogger("dray.hub.store")
+OWN = "WITH own AS (SELECT 1 FROM dray.leader WHERE id = 1 AND epoch = $1 FOR SHARE)"
+"""What every write begins with: its first value is the epoch."""
+
+_WATCH = "SELECT epoch, beat, holder, url, now_ms FROM dray.leader WHERE id = 1"
+_TAKE = """UPDATE dray.leader SET epoch = greatest(epoch + 1, $1), beat = 0, holder = $2, url = $3
+    WHERE id = 1 AND epoch = $4 AND beat = $5 RETURNING epoch"""
+_RENEW = """UPDATE dray.leader SET beat = beat + 1, now_ms = greatest(now_ms, $2)
+    WHERE id = 1 AND epoch = $1 RETURNING beat"""
+_RESIGN = "UPDATE dray.leader SET holder = '', beat = beat + 1 WHERE id = 1 AND epoch = $1 RETURNING epoch"
+# One's own only; asked again after no answer, it finds what it has done.
+_RAISE = (
+    "UPDATE dray.leader SET epoch = $2 WHERE id = 1 AND epoch IN ($1, $2) AND holder = $3 RETURNING epoch"
+)
+_TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE usename = current_user AND application_name = $1 AND pid <> pg_backend_pid()"""
+RETRY_S, MOST_RETRY_S = 0.1, 1.0
+
+
+class Seen(NamedTuple):
+    """The row of the leader, as it was found."""
+
+    epoch: int
+    beat: int
+    holder: str
+    url: str
+    now_ms: int
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """What changes with every beat."""
+        return self.epoch, self.beat
+
+
+class Candidate:
+    """One hub that leads, or would like to."""
+
+    def __init__(self, target: Target, holder: str) -> None:
+        self.holder, self._target, self._timings = holder, target, target.timings
+        self.epoch, self.url = 0, ""
+        self.lost: EpochLost | None = None
+        self._trusted_until = 0.0
+        self._trusted = asyncio.Event()
+        self._beats = Connection(target)
+        self._helper = Connection(target._replace(name=target.name + "+"))
+        # A raise between two renewals would make the second look for an epoch that is gone.
+        self._lock = asyncio.Lock()
+        self._hub_now = (0, 0.0)
+
+    # --- while another one leads ------------------------------------------------------------------------------------
+
+    async def look(self) -> Seen:
+        """Read the row."""
+        rows = await self._helper.ask("see who leads", _WATCH)
+        return Seen(*rows[0])
+
+    async def wait(self, told: Watched, at_once_from: str = "") -> Seen:
+        """Wait until nobody leads any more; gives the row as it stands. `at_once_from` names the start of holders that
+        are known to be gone.
+        """
+        last, since = None, 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                seen = await self.look()
+            except Unanswered as fault:
+                told.tell_away(fault)
+                last = None
+            else:
+                if not seen.holder or (at_once_from and seen.holder.startswith(at_once_from)):
+                    return seen
+                told.tell(seen)
+                if last != seen.mark:
+                    last, since = seen.mark, began
+                elif began - since >= self._timings.lease_s:
+                    return seen
+            await asyncio.sleep(self._timings.poll_s)
+
+    async def take(self, seen: Seen, at_least: int) -> bool:
+        """Take the row as it was seen; False where somebody was quicker, or it lives after all.
+
+        A commit of the last leader that hangs holds the row: its connections are ended.
+        """
+        asking = asyncio.ensure_future(self._take(seen, at_least))
+        try:
+            done, _ = await asyncio.wait({asking}, timeout=self._timings.blocked_s)
+            if not done:
+                _log.warning(
+                    "the last leader (%s) holds on to the store: its connections are ended", seen.holder
+                )
+                with contextlib.suppress(Unanswered):
+                    await self._helper.ask("end connections", _TERMINATE, f"dray:{seen.holder}")
+            return await asking
+        finally:
+            asking.cancel()
+
+    async def _take(self, seen: Seen, at_least: int) -> bool:
+        began = time.monotonic()
+        values = (max(at_least, 1), self.holder, self.url, seen.epoch, seen.beat)
+        try:
+            rows = await self._beats.ask("take the store over", _TAKE, *values)
+        except Unanswered:
+            # It may have been done all the same: nobody else signs with this name.
+            now = await self.look()
+            if now.holder != self.holder:
+                raise
+            rows = [{"epoch": now.epoch}]
+        if not rows:
+            return False
+        self.epoch = int(rows[0]["epoch"])
+        self.lost = None
+        self._trust(began)
+        return True
+
+    # --- while this one leads ---------------------------------------------------------------------------------------
+
+    def set_time(self, now_ms: int) -> None:
+        """What hub time is now: beats carry it, so that the next leader goes on from there."""
+        self._hub_now = (now_ms, time.monotonic())
+
+    async def beat(self) -> None:
+        """Renew for as long as this one leads."""
+        while self.lost is None:
+            await asyncio.sleep(self._timings.renew_s)
+            pause_s = RETRY_S
+            while True:
+                try:
+                    await self.renew()
+                    break
+                except EpochLost:
+                    return
+                except Unanswered:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(self._timings.renew_s, 2 * pause_s)
+
+    async def renew(self) -> None:
+        """Renew once. Answered, it also says that whatever was committed before under this epoch is durable."""
+        async with self._lock:
+            began = time.monotonic()
+            now_ms, at = self._hub_now
+            hub_now_ms = now_ms + round((began - at) * 1000) if now_ms else 0
+            if self.lost is not None:
+                raise self.lost
+            if not await self._beats.ask("renew the lease", _RENEW, self.epoch, hub_now_ms):
+                raise self.lose()
+            self._trust(began)
+
+    async def raise_epoch(self, wanted: int) -> None:
+        """Pass an epoch that somebody has seen; asked until it is answered."""
+        async with self._lock:
+            rows: list[Any] | None = None
+            while rows is None:
+                try:
+                    rows = await self._beats.ask("raise the epoch", _RAISE, self.epoch, wanted, self.holder)
+                except Unanswered:
+                    await asyncio.sleep(RETRY_S)
+            if not rows:
+                raise self.lose()
+            self.epoch = wanted
+
+    async def resign(self) -> None:
+        """Let go, so that nobody has to wait for the lease."""
+        if self.epoch and self.lost is None:
+            with contextlib.suppress(Unanswered):
+                await self._beats.ask("resign", _RESIGN, self.epoch)
+
+    def lose(self) -> EpochLost:
+        """Note that another one leads."""
+        self.lost = EpochLost(
+            f"another hub has taken {self._target.address} over (this one held epoch {self.epoch})"
+        )
+        self._trusted.set()
+        return self.lost
+
+    def _trust(self, began: float) -> None:
+        self._trusted_until = began + self._timings.trust_s
+        self._trusted.set()
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether nobody else can lead yet: asked before anything leaves that needs no commit. From any thread."""
+        if self.lost is not None:
+            raise self.lost
+        return time.monotonic() < self._trusted_until
+
+    async def trusted(self) -> None:
+        """Wait until it is so again."""
+        while not self.is_trusted:
+            self._trusted.clear()
+            await self._trusted.wait()
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        await self._beats.close()
+        await self._helper.close()
+
+
+class Watched:
+    """What one that stands by sees, for people: who leads, or that the database does not answer. Told once each."""
+
+    def __init__(self) -> None:
+        self.words = ""
+
+    def tell(self, seen: Seen) -> None:
+        """Another hub leads."""
+        place = f" at {seen.url}" if seen.url else ""
+        self._say(f"{seen.holder} leads{place} (epoch {seen.epoch}): this hub stands by")
+
+    def tell_away(self, fault: Unanswered) -> None:
+        """Nobody can tell."""
+        self._say(f"this hub stands by: {fault.message}")
+
+    def _say(self, words: str) -> None:
+        if words != self.words:
+            self.words = words
+            if words:
+                _log.warning("%s", words)

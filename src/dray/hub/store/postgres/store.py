@@ -1,0 +1,547 @@
+"""The store in a PostgreSQL database: the same promises as that of a file, asked of a server.
+
+Connections live on a loop of their own. A turn is one statement; a statement that is not answered is never believed
+either way: the lease is renewed first, which says that whatever came before is settled, then the turn is looked for,
+and if it is not there the same bytes are committed again. So a server that restarts, or a network that stutters, holds
+the hub up and does not end it. Whoever finds another epoch in the leader's row steps down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from dray.core.model.records.records import Attempt, Job, Task
+from dray.errors import BrokenInvariant, EpochLost, StoreError
+from dray.hub.loop_thread import LoopThread
+from dray.hub.store.base import (
+    ArgsChunk,
+    AuditRecord,
+    BlobRow,
+    JobFilter,
+    KeyRow,
+    LogEntry,
+    Lost,
+    Position,
+    Projection,
+    ReadGuard,
+    Remote,
+    ResultsChunk,
+    Retention,
+    Snapshot,
+    TokenRow,
+    Turn,
+    UseQuery,
+    UseRow,
+)
+from dray.hub.store.columns import ODD_VALUES, mend_rows
+from dray.hub.store.postgres.address import Address
+from dray.hub.store.postgres.connection import Connection, Target, Timings, check_server, open_connection
+from dray.hub.store.postgres.election import OWN, RETRY_S, Candidate, Seen, Watched
+from dray.hub.store.postgres.errors import Unanswered, translate
+from dray.hub.store.postgres.loading import Loader
+from dray.hub.store.postgres.projections import PROJECT, spell_projection
+from dray.hub.store.postgres.queries import Reader
+from dray.hub.store.postgres.retention import SWEEP_BLOBS, Sweeper, Swept
+from dray.hub.store.postgres.schema import migrate
+from dray.hub.store.postgres.turns import spell_turn
+from dray.hub.store.records import Records
+from dray.hub.store.space import free_bytes
+from dray.hub.store.witness import Witness, read_witness, witness_place
+
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
+_log = logging.getLogger("dray.hub.store")
+_encode = msgspec.msgpack.Encoder().encode
+LEASE_S = 3.0
+MEASURE_S = 30.0
+MOST_PAUSE_S = 1.0
+STOP_S = 5.0
+_IN_DOUBT = """SELECT (SELECT epoch FROM dray.log WHERE seq = $1),
+    greatest(applied_seq, (SELECT max(seq) FROM dray.log)) FROM dray.meta WHERE id = 1"""
+_SAVE_CLOCK = f"""{OWN} UPDATE dray.meta SET now_ms = greatest(now_ms, $2), at_ms = $3, clock_base = $4
+    FROM own WHERE id = 1 RETURNING 1"""
+_SAVE_TOKEN = f"""{OWN} INSERT INTO dray.tokens (id, record) SELECT $2, $3 FROM own
+    ON CONFLICT (id) DO UPDATE SET record = excluded.record RETURNING 1"""
+_SAVE_BLOBS = f"""{OWN}, saved AS (INSERT INTO dray.blobs (digest, size, at_ms)
+    SELECT x.* FROM own, unnest($2::text[], $3::bigint[], $4::bigint[]) AS x
+    ON CONFLICT (digest) DO UPDATE SET at_ms = greatest(blobs.at_ms, excluded.at_ms)) SELECT 1 FROM own"""
+
+
+class PgStore:
+    """A database that is open. Nothing is written before `begin_epoch` has made this hub its leader."""
+
+    def __init__(self, target: Target, holder: str, home: Path, loop: LoopThread) -> None:
+        self.epoch, self.guard = 0, ReadGuard()
+        self.sweep_pending = False
+        self.lost: Lost | None = None
+        self.set_aside: list[str] = []
+        self.remote: Remote | None = self
+        self.watched = Watched()
+        self._target, self._home, self._loop = target, home, loop
+        self._turns, self._rows = Connection(target), Connection(target)
+        self._reader = Reader(target, self.set_aside)
+        self._candidate = Candidate(target, holder)
+        self._witness: Witness | None = None
+        self._known: Position | None = None
+        # The newest turn that was given out, and the newest that is in the database: after a loss they differ.
+        self._last_seq = self._stored_seq = self._applied_seq = 0
+        self._size_bytes = 0
+        self._away_since = 0.0
+        self._give_up_at = 0.0
+        self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def open(cls, address: Address, home: Path, *, lease_s: float = LEASE_S, name: str = "") -> PgStore:
+        """Connect to a database; an empty one is filled with tables. `name` begins what this hub signs with."""
+        holder = f"{name or 'hub'}.{_host_name()}.{os.getpid()}.{secrets.token_hex(4)}"
+        target = Target(address, f"dray:{holder}", Timings(lease_s))
+        loop = LoopThread("dray-postgres")
+        try:
+            store = loop.call(_make(cls, target, holder, home, loop))
+        except BaseException:
+            loop.close()
+            raise
+        return store
+
+    async def _prepare(self) -> None:
+        """Refuse what cannot be used, and see how far the database is."""
+        await check_server(self._target)
+        store_id = await self._migrate(if_empty=True)
+        self._known = read_witness(witness_place(self._home, store_id))
+        self._witness = Witness(witness_place(self._home, store_id))
+        self._applied_seq, self._stored_seq = await self._reader.positions()
+        self._last_seq = self._stored_seq
+        self._size_bytes = await self._reader.size()
+
+    async def _migrate(self, *, if_empty: bool) -> str:
+        connection = await open_connection(self._target)
+        try:
+            await migrate(connection, self._target.address, if_empty=if_empty)
+            return str(await connection.fetchval("SELECT store_id FROM dray.meta"))
+        except StoreError:
+            raise
+        except Exception as error:
+            raise translate(error, self._target.address, "prepare the store") from error
+        finally:
+            await connection.close(timeout=1)
+
+    # --- leading ----------------------------------------------------------------------------------------------------
+
+    def lead_soon(self, url: str, at_once_from: str = "") -> concurrent.futures.Future[None]:
+        """Stand by until nobody leads any more, then lead. `watched` says who leads meanwhile."""
+        return self._loop.submit(self._lead(url, at_once_from))
+
+    async def _lead(self, url: str, at_once_from: str) -> None:
+        self._candidate.url = url
+        while True:
+            seen = await self._candidate.wait(self.watched, at_once_from)
+            try:
+                if await self._take(seen):
+                    return
+            except Unanswered as fault:
+                self.watched.tell_away(fault)
+
+    def begin_epoch(self) -> int:
+        """Lead: from here on every other hub's writes fail. Takes the lead from whoever has it, unless `lead_soon` was
+        there before.
+        """
+        if not self.epoch:
+            self._loop.call(self._seize())
+        return self.epoch
+
+    async def _seize(self) -> None:
+        while not await self._take(await self._candidate.look()):
+            pass
+
+    async def _take(self, seen: Seen) -> bool:
+        known = self._known
+        if not await self._candidate.take(seen, known.epoch + 1 if known is not None else 1):
+            return False
+        await self._migrate(if_empty=False)
+        self._applied_seq, self._stored_seq = await self._reader.positions()
+        self._last_seq, found = self._stored_seq, Position(seen.epoch, self._stored_seq)
+        if known is not None and (found.epoch < known.epoch or found.seq < known.seq):
+            self.lost = Lost(found, known)
+            # Numbers that were given out once are not given out again: whoever reads on from one would miss the new.
+            self._last_seq = max(found.seq, known.seq)
+        self.epoch = self._candidate.epoch
+        self._note()
+        for work in (self._candidate.beat(), self._measure()):
+            task = asyncio.ensure_future(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _measure(self) -> None:
+        while True:
+            await asyncio.sleep(MEASURE_S)
+            try:
+                self._size_bytes = await self._reader.size()
+            except StoreError as fault:
+                _log.info("%s", fault.message)
+
+    def raise_epoch(self, at_least: int) -> int:
+        """Pass an epoch that somebody has seen; only the leader may."""
+        wanted = max(self.epoch + 1, at_least)
+        self._loop.call(self._candidate.raise_epoch(wanted))
+        self.epoch = wanted
+        self._note()
+        return wanted
+
+    def _note(self) -> None:
+        if self._witness is not None:
+            self._witness.note(self.epoch, self._last_seq)
+
+    def position(self) -> Position:
+        """Give epoch and newest turn, that of a witness where the database has lost some."""
+        return Position(self.epoch, self._last_seq)
+
+    def verify(self) -> None:
+        """Raise where another hub leads; whether one may by now is asked by `trust_soon`."""
+        if self._candidate.lost is not None:
+            raise self._candidate.lost
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether nobody else can lead yet."""
+        return self._candidate.is_trusted
+
+    def trust_soon(self) -> concurrent.futures.Future[None]:
+        """Wait until nobody else can."""
+        return self._loop.submit(self._insist(self._trusted))
+
+    async def _trusted(self) -> None:
+        try:
+            async with asyncio.timeout(self._target.timings.renew_s):
+                await self._candidate.trusted()
+        except TimeoutError:
+            raise Unanswered(f"the lease in {self._target.address} could not be renewed in time") from None
+
+    def describe(self) -> tuple[bool, str]:
+        """Whether the lease could be renewed lately, and who leads where: for people."""
+        sound = self._candidate.lost is None and self._candidate.is_trusted
+        lease = "the lease is renewed" if sound else "the lease could not be renewed: is the database there?"
+        return sound, f"{self._target.address}: {self._candidate.holder} leads; {lease}"
+
+    def hurry(self) -> None:
+        """The hub is to end: a server that is away is waited for only a little longer."""
+        self._give_up_at = time.monotonic() + STOP_S
+
+    # --- writes -----------------------------------------------------------------------------------------------------
+
+    async def _insist(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask until there is an answer, another hub leads, or this one is to end."""
+        pause_s = RETRY_S
+        while True:
+            try:
+                answer = await work()
+            except Unanswered as fault:
+                self.verify()
+                if self._closing or 0 < self._give_up_at < time.monotonic():
+                    raise
+                self._tell_away(fault)
+                await asyncio.sleep(pause_s)
+                pause_s = min(MOST_PAUSE_S, 2 * pause_s)
+            else:
+                self._tell_back()
+                return answer
+
+    def _tell_away(self, fault: Unanswered) -> None:
+        if not self._away_since:
+            self._away_since = time.monotonic()
+            _log.warning("%s; the hub waits for it, and answers nobody until then", fault.message)
+
+    def _tell_back(self) -> None:
+        if self._away_since:
+            _log.warning("the database answers again, after %.1f s", time.monotonic() - self._away_since)
+            self._away_since = 0.0
+
+    async def _own(self, connection: Connection, asked: str, query: str, *values: Any) -> list[Any]:
+        """Write something that begins with a share of the leader's row; no row came back where that was not ours."""
+        self._check_leads()
+        rows = await self._insist(lambda: connection.ask(asked, query, self.epoch, *values))
+        if not rows:
+            raise self._candidate.lose()
+        return rows
+
+    def _check_leads(self) -> None:
+        self.verify()
+        if not self.epoch:
+            raise EpochLost(f"another hub may lead in {self._target.address}: this one has not begun")
+
+    def commit(self, turn: Turn) -> None:
+        """Make one turn durable, with the keys, audit records and chunks that belong to it."""
+        self.commit_soon(turn).result()
+
+    def commit_soon(self, turn: Turn) -> concurrent.futures.Future[None]:
+        """The same, without waiting for it."""
+        return self._loop.submit(self._commit(turn))
+
+    async def _commit(self, turn: Turn) -> None:
+        self._check_leads()
+        if turn.seq <= self._last_seq:
+            raise BrokenInvariant(
+                f"turn {turn.seq} comes after turn {self._last_seq}: turns are committed in order"
+            )
+        query, values = spell_turn(turn, self.epoch)
+        try:
+            if not self._turns.is_open:
+                # Behind a new connection may be another server, or an older copy of this one.
+                await self._settle(turn, query, values)
+            elif not await self._turns.ask("commit a turn", query, *values):
+                raise self._candidate.lose()
+        except Unanswered as fault:
+            self._tell_away(fault)
+            await self._insist(lambda: self._settle(turn, query, values))
+        self._last_seq = self._stored_seq = turn.seq
+        self._note()
+
+    async def _settle(self, turn: Turn, query: str, values: list[Any]) -> None:
+        """Find out what became of a turn, and commit the very same again where nothing did.
+
+        The renewal comes first. It waits for whatever still holds a share of the row, so the outcome stands when it is
+        answered; and a row alone proves nothing where the server waits for standbys of its own: only an answer does.
+        """
+        await self._candidate.renew()
+        ((epoch, last),) = await self._turns.ask("look for a turn", _IN_DOUBT, turn.seq)
+        if epoch == self.epoch:
+            return
+        if last < self._stored_seq:
+            _log.error("%s has gone back to turn %s, from %s", self._target.address, last, self._stored_seq)
+            raise self._candidate.lose()
+        if not await self._turns.ask("commit a turn", query, *values):
+            raise self._candidate.lose()
+
+    def project(self, projection: Projection) -> None:
+        """Write rows as they stand after a turn, with that turn's number, in one statement."""
+        self.project_soon(projection).result()
+
+    def project_soon(self, projection: Projection) -> concurrent.futures.Future[None]:
+        """The same, without waiting for it."""
+        return self._loop.submit(self._project(projection))
+
+    async def _project(self, projection: Projection) -> None:
+        seq = projection.applied_seq
+        if seq > self._last_seq:
+            raise BrokenInvariant(
+                f"projection ahead of the log: rows of turn {seq}, last turn {self._last_seq}"
+            )
+        if seq < self._applied_seq:
+            raise BrokenInvariant(
+                f"projection behind the rows: rows of turn {seq} after those of {self._applied_seq}"
+            )
+        try:
+            await self._own(self._rows, "write rows", PROJECT, *spell_projection(projection))
+        except ODD_VALUES:
+            # One value that no row can hold must not keep all the others from theirs, now and at every start.
+            mended = mend_rows(projection, self.set_aside)
+            await self._own(self._rows, "write rows", PROJECT, *spell_projection(mended))
+        self._applied_seq = seq
+
+    def save_clock(self, now_ms: int, at_ms: int, clock_base: bytes) -> None:
+        """Keep the hub's time, so that it goes on from there after a restart; beats carry it on."""
+        self._candidate.set_time(now_ms)
+        self._write("save the clock", _SAVE_CLOCK, now_ms, at_ms, clock_base)
+
+    def save_token(self, token: TokenRow) -> None:
+        """Add a token, or change the one of that id."""
+        self._write("save a token", _SAVE_TOKEN, token.id, _encode(token))
+
+    def save_blobs(self, rows: Mapping[str, BlobRow]) -> None:
+        """List blobs whose files are there, or note that they are wanted."""
+        columns = list(rows), [row.size for row in rows.values()], [row.at_ms for row in rows.values()]
+        self._write("list blobs", _SAVE_BLOBS, *columns)
+
+    def _write(self, asked: str, query: str, *values: Any) -> list[Any]:
+        return self._loop.call(self._own(self._rows, asked, query, *values))
+
+    def sweep_blobs(self, before_ms: int, limit: int) -> list[str]:
+        """Strike at most `limit` blobs off that no job refers to; their files are the caller's to remove."""
+        ((gone, led),) = self._write("remove blobs", SWEEP_BLOBS, before_ms, limit)
+        if not led:
+            raise self._candidate.lose()
+        return list(gone)
+
+    def sweep(self, retention: Retention) -> list[str]:
+        """Remove one bounded portion of what may go; gives the jobs that are gone. `sweep_pending`: call again."""
+        swept = self._loop.call(self._sweep(retention))
+        self.sweep_pending = swept.more
+        return swept.job_ids
+
+    async def _sweep(self, retention: Retention) -> Swept:
+        self._check_leads()
+
+        async def ask(asked: str, query: str, *values: Any) -> list[Any]:
+            return await self._insist(lambda: self._rows.ask(asked, query, *values, timeout_s=60.0))
+
+        return await Sweeper(ask, self.epoch, self._candidate.lose).step(retention, self._applied_seq)
+
+    def close(self, clean: bool) -> None:
+        """Let go of the lead and of the database."""
+        if self._closing:
+            return
+        self._closing = True
+        self._loop.call(self._close())
+        self._loop.close()
+        if self._witness is not None:
+            self._witness.sync()
+            self._witness.close()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self.epoch:
+            await self._candidate.resign()
+        for part in (self._candidate, self._turns, self._rows, self._reader):
+            await part.close()
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def _read(
+        self,
+        find: Callable[Concatenate[Asked], Coroutine[Any, Any, Answer]],
+        *args: Asked.args,
+        **kwargs: Asked.kwargs,
+    ) -> Answer:
+        self.guard.check()
+        return self._loop.call(find(*args, **kwargs))
+
+    def find_soon(self, keys: Sequence[tuple[str, tuple[Any, ...]]]) -> concurrent.futures.Future[list[Any]]:
+        """Answer many questions at once, without waiting for it: the name of a read, and what it is asked with."""
+        return self._loop.submit(self._insist(lambda: self._reader.find_many(keys)))
+
+    def load(self) -> Snapshot:
+        """Give the rows of live work, streamed; read them to the end before the first projection."""
+        self.guard.check()
+        return Loader(self._loop, self._target, Records(self.set_aside)).load()
+
+    def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
+        """Give the turns after `after_seq`, oldest first."""
+        return self._read(self._reader.tail, after_seq, limit)
+
+    def find_job(self, job_id: str) -> Job | None:
+        """Find a job by its id."""
+        return self._read(self._reader.find_job, job_id)
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """List jobs newest first."""
+        return self._read(self._reader.list_jobs, wanted)
+
+    def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
+        """Count jobs in these states, of one user or of all; no further than to `most`."""
+        return self._read(self._reader.count_ended, user, states, most)
+
+    def find_tasks(
+        self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
+    ) -> list[Task]:
+        """Give a job's tasks after an index, in order."""
+        return self._read(self._reader.find_tasks, job_id, after_index, limit, states)
+
+    def find_task(self, job_id: str, index: int) -> Task | None:
+        """Find one task."""
+        return self._read(self._reader.find_task, job_id, index)
+
+    def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]:
+        """Give the attempts of a task, or of a whole job, in order of task and age."""
+        return self._read(self._reader.find_attempts, job_id, index, limit)
+
+    def sum_uses(self, asked: UseQuery) -> list[UseRow]:
+        """Sum up what attempts asked for, held and used."""
+        return self._read(self._reader.sum_uses, asked)
+
+    def find_attempt(self, uid: str) -> Attempt | None:
+        """Find an attempt by its uid."""
+        return self._read(self._reader.find_attempt, uid)
+
+    def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
+        """Find the last attempt of a task on one worker."""
+        return self._read(self._reader.newest_attempt, worker, job_id, index)
+
+    def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
+        """Give name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
+        return self._read(self._reader.recent_runs, limit)
+
+    def find_key(self, user: str, key: str) -> KeyRow | None:
+        """Find what the first request under a key made."""
+        return self._read(self._reader.find_key, user, key)
+
+    def tokens(self) -> list[TokenRow]:
+        """Give all tokens, revoked ones too."""
+        return self._read(self._reader.tokens)
+
+    def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]:
+        """Give audit records, newest first."""
+        return self._read(self._reader.audit, limit, before_ms)
+
+    def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
+        """Find the chunk that holds a call's arguments."""
+        return self._read(self._reader.find_args, job_id, index)
+
+    def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]:
+        """Give the chunks that may hold results of the calls `first` to `end - 1`, oldest first."""
+        return self._read(self._reader.find_results, job_id, first, end)
+
+    def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]:
+        """Give chunks of results from a turn on, in order of arrival."""
+        return self._read(self._reader.results_from, job_id, seq, limit)
+
+    def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]:
+        """Find those of the blobs that are filed."""
+        return self._read(self._reader.find_blobs, digests)
+
+    def is_referred(self, digest: str) -> bool:
+        """Whether any job uses a blob."""
+        return self._read(self._reader.is_referred, digest)
+
+    def count_user_blobs(self, user: str, digests: Sequence[str]) -> tuple[int, list[str]]:
+        """How many bytes of blobs the jobs of a user use, and which of these any job uses."""
+        return self._read(self._reader.count_user_blobs, user, digests)
+
+    def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
+        """Whether one of these jobs uses a blob."""
+        return self._read(self._reader.job_refers, digest, job_ids)
+
+    def user_refers(self, digest: str, user: str) -> bool:
+        """Whether a job of this user, of those that have a row, uses a blob."""
+        return self._read(self._reader.user_refers, digest, user)
+
+    def fresh_refs(self, digest: str) -> list[str]:
+        """Jobs that use a blob and have no row yet."""
+        return self._read(self._reader.fresh_refs, digest)
+
+    # --- room -------------------------------------------------------------------------------------------------------
+
+    def size_bytes(self) -> int:
+        """Give the size of the tables in the database, as it was measured last."""
+        return self._size_bytes
+
+    def free_bytes(self) -> int:
+        """Give the space left on the disk of the hub: output and values of calls are files there."""
+        return free_bytes(self._home)
+
+    def low_space(self, min_free_bytes: int) -> bool:
+        """Tell whether new work should be refused."""
+        return self.free_bytes() < min_free_bytes
+
+
+async def _make(kind: type[PgStore], target: Target, holder: str, home: Path, loop: LoopThread) -> PgStore:
+    """Made on its loop: connections and locks belong to it."""
+    store = kind(target, holder, home, loop)
+    await store._prepare()
+    return store
+
+
+def _host_name() -> str:
+    return "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in socket.gethostname())[:16]

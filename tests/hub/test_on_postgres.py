@@ -1,0 +1,213 @@
+"""Whole hubs on a PostgreSQL server that is killed, stopped and taken over under them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.hub.asking import ask, wait_until
+from tests.postgres import PASSWORD, Server
+
+from dray.errors import HubUnavailable
+from dray.hub.examination import examine_home
+from dray.testing.hub_process import RunningHub
+
+LEASE_S = 1.5
+
+
+class Standby(RunningHub):
+    """A hub that is started and not waited for: another one leads."""
+
+    def start(self) -> None:
+        self.waiting = threading.Thread(target=self._start)
+        self.waiting.start()
+        wait_until(lambda: "stands by" in self.said)
+
+    def _start(self) -> None:
+        # One that is ended while it stands by was never ready.
+        with contextlib.suppress(HubUnavailable):
+            super().start()
+
+    @property
+    def said(self) -> str:
+        """What it has logged."""
+        path = self.home / "hub.err"
+        return path.read_text() if path.exists() else ""
+
+    def wait(self) -> None:
+        """Wait until it leads."""
+        self.waiting.join(60)
+        assert self.url
+
+
+Hubs = Callable[..., RunningHub]
+
+
+@pytest.fixture
+def hubs(database: str, tmp_path: Path) -> Iterator[Hubs]:
+    """Starts hubs on one database, each in a home of its own that has the token of the first."""
+    made: list[RunningHub] = []
+
+    def start(kind: type[RunningHub] = RunningHub, url: str = database, **settings: Any) -> RunningHub:
+        home = tmp_path / f"home{len(made)}"
+        home.mkdir()
+        if made:
+            (home / "token").write_bytes((made[0].home / "token").read_bytes())
+        hub = kind(home, {"store": url, "store_lease_s": LEASE_S, **settings})
+        made.append(hub)
+        hub.start()
+        return hub
+
+    yield start
+    for hub in made:
+        hub.stop()
+
+
+def submit(hub: RunningHub, job_id: str) -> int:
+    return ask(hub, "POST", "/jobs", {"id": job_id, "command": ["true"]})[0]
+
+
+def known(hub: RunningHub, job_id: str) -> bool:
+    return ask(hub, "GET", f"/jobs/{job_id}")[0] == 200
+
+
+def test_jobs_outlive_the_hub_and_its_home(hubs: Hubs, tmp_path: Path) -> None:
+    hub = hubs()
+    with hub.worker("w1") as worker:
+        worker.register()
+        assert submit(hub, "a1") == 201
+        worker.run_one()
+        wait_until(lambda: ask(hub, "GET", "/jobs/a1")[1]["state"] == "succeeded")
+    assert submit(hub, "a2") == 201
+    hub.kill()
+    hub.start()
+    assert [ask(hub, "GET", f"/jobs/{job}")[1]["state"] for job in ("a1", "a2")] == ["succeeded", "pending"]
+    hub.stop()
+    assert not list(hub.home.glob("hub.sqlite*"))
+    other = hubs()
+    assert [ask(other, "GET", f"/jobs/{job}")[1]["state"] for job in ("a1", "a2")] == ["succeeded", "pending"]
+
+
+def test_no_acknowledged_job_is_lost_when_the_server_is_killed(
+    hubs: Hubs, servers: Callable[..., Server]
+) -> None:
+    server = servers()
+    hub = hubs(url=server.url("postgres"))
+    pid, over = hub.pid, threading.Event()
+    answered: list[list[str]] = [[], [], []]
+
+    def keep_on(mine: list[str], name: str) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            if submit(hub, f"{name}{number}") == 201:
+                mine.append(f"{name}{number}")
+
+    def more_than(count: int) -> Callable[[], bool]:
+        before = [len(mine) for mine in answered]
+        return lambda: all(len(mine) > had + count for mine, had in zip(answered, before, strict=True))
+
+    people = [threading.Thread(target=keep_on, args=(mine, f"p{n}-")) for n, mine in enumerate(answered)]
+    for person in people:
+        person.start()
+    try:
+        for _ in range(3):
+            wait_until(more_than(5))
+            server.kill()
+            server.start()
+        wait_until(more_than(0))
+    finally:
+        over.set()
+        for person in people:
+            person.join()
+    assert hub.pid == pid, "the hub waited for its database, and did not end"
+    assert psutil.pid_exists(pid)
+    hub.kill()
+    hub.start()
+    assert [job for mine in answered for job in mine if not known(hub, job)] == []
+
+
+def test_a_hub_that_stands_by_says_who_leads_and_takes_over_from_one_that_was_killed(hubs: Hubs) -> None:
+    first = hubs()
+    assert submit(first, "a1") == 201
+    second = hubs(Standby)
+    assert isinstance(second, Standby)
+    assert f"leads at {first.url}" in second.said
+    first.kill()
+    second.wait()
+    assert known(second, "a1")
+    assert submit(second, "a2") == 201
+
+
+def test_a_leader_that_slept_steps_down_and_comes_back_when_the_other_ends(hubs: Hubs) -> None:
+    first = hubs()
+    with first.worker("w1") as worker:
+        worker.register()
+        second = hubs(Standby)
+        assert isinstance(second, Standby)
+        process = psutil.Process(first.pid)
+        process.send_signal(signal.SIGSTOP)
+        second.wait()
+        assert submit(second, "a1") == 201
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: "stands by" in str(ask(first, "GET", "/jobs/a1")))
+    assert submit(first, "a2") == 503
+    assert first.pid == process.pid
+    second.stop()
+    wait_until(lambda: submit(first, "a3") in (200, 201))
+    assert known(first, "a1")
+    assert not known(first, "a2")
+
+
+def test_one_that_stands_by_ends_when_told(hubs: Hubs) -> None:
+    hubs()
+    second = hubs(Standby)
+    assert second._process is not None
+    second._process.send_signal(signal.SIGTERM)
+    assert second._process.wait(60) == 0
+
+
+def test_a_hub_ends_though_its_server_is_away(hubs: Hubs, servers: Callable[..., Server]) -> None:
+    server = servers()
+    hub = hubs(url=server.url("postgres"))
+    server.kill()
+    assert hub._process is not None
+    hub._process.send_signal(signal.SIGTERM)
+    hub._process.wait(60)
+
+
+def test_the_doctor_looks_at_the_database_with_a_hub_and_without(hubs: Hubs) -> None:
+    hub = hubs()
+    submit(hub, "a1")
+    (check,) = [one for one in ask(hub, "GET", "/doctor")[1]["checks"] if one["name"] == "store"]
+    assert check["ok"]
+    assert "leads; the lease is renewed" in check["detail"]
+    hub.stop()
+    url = str(hub._settings["store"])
+    found = examine_home(hub.home, url)
+    checks = {one["name"]: one for one in found["checks"]}
+    assert (found["ok"], checks["witness"]["ok"], found["facts"]) == (True, True, {"jobs pending": 1})
+    assert "nobody leads" in checks["store"]["detail"]
+    checks = {one["name"]: one for one in examine_home(hub.home, url.replace(PASSWORD, "wrong"))["checks"]}
+    assert not checks["store"]["ok"]
+    assert "does not let this user in" in checks["store"]["detail"]
+
+
+def test_the_password_is_nowhere(hubs: Hubs) -> None:
+    hub = hubs()
+    submit(hub, "a1")
+    hub.stop()
+    hub.start()
+    words = psutil.Process(hub.pid).cmdline()
+    told = [ask(hub, "GET", path)[1] for path in ("/config", "/doctor", "/hub")]
+    assert "postgres://dray@127.0.0.1" in str(told)
+    assert PASSWORD not in str(told)
+    hub.stop()
+    held = [file for file in hub.home.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()]
+    assert (held, PASSWORD in " ".join(words)) == ([], False)
