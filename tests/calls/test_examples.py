@@ -29,6 +29,11 @@ SHOWN = {
         "in 2 attempts: preempted, succeeded",
         "receipt: priority",
     ],
+    "update_under_load": [
+        "revision 2 serves",
+        "revision 2 serves again: revision 3 was rolled back: replica 4 ",
+        "0 of ",
+    ],
     "jupyter_session": [
         "opened http://notebook-",
         "a page of JupyterLab came",
@@ -69,5 +74,8 @@ def test_an_example(name: str, cluster: PrivateHub) -> None:
     lines = ran.stdout.splitlines()
     for begins in SHOWN[name]:
         assert any(line.startswith(begins) for line in lines), ran.stdout
+    if name == "update_under_load":
+        asked = next(int(line.split()[2]) for line in lines if line.startswith("0 of "))
+        assert asked >= 2000, ran.stdout
     if name == "closed_worker":
         assert "from the hub's machine: no connection" in ran.stdout, "nobody dials that machine"

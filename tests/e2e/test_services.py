@@ -133,5 +133,5 @@ def test_a_crash_loop_is_told_and_keeps_nobody_else_from_running(cluster: Cluste
     why = cluster.call("GET", f"/jobs/{document['id']}/why").json
     assert "no such model" in why["summary"]
     listed = cluster.job(document["id"])
-    assert listed["service"] == {"replicas": 1, "ready": 0, "crash_looping": 1}
+    assert listed["service"] == {"replicas": 1, "ready": 0, "crash_looping": 1, "update": ""}
     cluster.wait_state(cluster.submit("true"), "succeeded")

@@ -49,7 +49,15 @@ from dray.core.lifecycle.state.events import (
     WorkerReturned,
     WorkerSilent,
 )
-from dray.core.lifecycle.state.service_events import HealthChanged, ReplicaRested, ServiceScaled, UseChanged
+from dray.core.lifecycle.state.service_events import (
+    HealthChanged,
+    ReplicaRested,
+    RolloutStepped,
+    ServiceScaled,
+    ServiceUpdated,
+    UpdateAbandoned,
+    UseChanged,
+)
 from dray.core.lifecycle.state.state import Counters
 from dray.core.model.records.ledger import (
     AlarmRecord,
@@ -57,13 +65,23 @@ from dray.core.model.records.ledger import (
     Meter,
     PolicyRecord,
     Receipt,
+    Revision,
+    RevisionsRecord,
     TemplateRecord,
     TemplateVersion,
     Victim,
 )
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
-from dray.core.model.specs.spec import ArraySpec, DeviceAsk, HealthCheck, JobSpec, Rendered, Variant
+from dray.core.model.specs.spec import (
+    ArraySpec,
+    DeviceAsk,
+    HealthCheck,
+    JobSpec,
+    Rendered,
+    UpdateRules,
+    Variant,
+)
 
 OUTCOME = Outcome(
     job_id="job",
@@ -119,6 +137,9 @@ FACTS: list[Fact] = [
     ReplicaRested("job", 3),
     HealthChanged("worker-1", "job", 3, "2-5", True, False, "no answer"),
     UseChanged("ann", ("model", "web@ben"), False, "service model was stopped"),
+    ServiceUpdated("job", b"\x80", "ann", "rollback", 2, 3),
+    UpdateAbandoned("job", "replica 3 keeps ending", "ann"),
+    RolloutStepped("job"),
     WorkerSilent("worker-1"),
     WorkerReturned("worker-1"),
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
@@ -227,6 +248,7 @@ SPEC = JobSpec(
     interactive=True,
     share=["ben"],
     uses=["model"],
+    update=UpdateRules(2, 1, 60.0, 3.0, 4.0),
 )
 JOB = Job(
     id="job",
@@ -288,6 +310,11 @@ JOB = Job(
     resting=1,
     uses=("model",),
     unserved=True,
+    revision=3,
+    stable=2,
+    newest=4,
+    aim=5,
+    stepped_ms=6,
 )
 TASK = Task(
     job_id="job",
@@ -313,6 +340,8 @@ TASK = Task(
     restarts=6,
     ends_ms=(1, 2),
     looping=True,
+    revision=2,
+    leaving_ms=3,
 )
 ATTEMPT = Attempt(
     uid="2-5",
@@ -366,6 +395,7 @@ ATTEMPT = Attempt(
     health_ms=12,
     health_note="no answer",
     ills=1,
+    revision=2,
 )
 WORKER = Worker(
     id="worker-1",
@@ -425,6 +455,9 @@ RECORDS: dict[str, Any] = {
     "lesson": Lesson(16_000_000_000, "job", 1),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
     "template": TemplateRecord((TemplateVersion(2, "sha256:00", b"\x80", "ann", 1),), 3, "ben"),
+    "revisions": RevisionsRecord(
+        (Revision(2, b"\x80", "ann", 1, "rollback", "rolled_back", "it kept ending", 3),)
+    ),
     "meter": Meter(1, 2.5, 3, 4),
     "receipt": RECEIPT,
     "spec": SPEC,

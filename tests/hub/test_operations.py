@@ -45,9 +45,18 @@ ASKS = {
     "list_preemptions": Ask(payload={"user": "ana"}, query="?user=ana"),
     "scale_service": Ask({"replicas": 2}, {"replicas": 2}),
     "share_service": Ask({"add": ["ben"]}, {"add": ["ben"]}),
+    "update_service": Ask({"changes": {"env": {"A": "1"}}}, {"changes": {"env": {"A": "1"}}}),
+    "rollback_service": Ask({"to": 2}, {"to": 2}),
 }
 # A service is meant by its name, or by its id.
-NAMED = ("list_endpoints", "scale_service", "share_service")
+NAMED = (
+    "list_endpoints",
+    "show_service",
+    "scale_service",
+    "share_service",
+    "update_service",
+    "rollback_service",
+)
 # Where neither end says which job is meant.
 UNNAMED = (
     "list_jobs",
@@ -98,7 +107,7 @@ def test_every_operation_is_served_and_nothing_else_is() -> None:
     assert {*BY_HTTP, *BY_CHANNEL} - OPERATIONS.keys() == {"tell_alive", "tell_ready", "show_openapi"}
     assert OPERATIONS.keys() <= {*BY_HTTP, *BY_CHANNEL}
     assert set(MESSAGES) == set(CLIENT_PAYLOADS.values())
-    assert len(BOTH) == 19
+    assert len(BOTH) == 22
 
 
 @pytest.mark.parametrize("name", list(OPERATIONS))

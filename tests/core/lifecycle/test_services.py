@@ -129,9 +129,9 @@ def test_a_replica_is_ready_by_its_checks_or_once_it_runs(cluster: Cluster) -> N
     serve(cluster, 2, **CHECKED)
     first, second = uids(cluster, 2)
     job = cluster.job("web")
-    assert health_of(job, cluster.attempt(first)) == "starting"
+    assert health_of(cluster.state, job, cluster.attempt(first)) == "starting"
     cluster.run(first)
-    assert health_of(job, cluster.attempt(first)) == "starting"
+    assert health_of(cluster.state, job, cluster.attempt(first)) == "starting"
     say(cluster, first, healthy=True)
     cluster.run(second)
     assert [attempt.uid for attempt in ready_replicas(cluster.state, job)] == [first]

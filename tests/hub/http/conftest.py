@@ -96,7 +96,15 @@ class FakeServices:
     ) -> dict[str, Any]:
         return dict(whole(service_schemas.ServiceDocument, {**self.row, "share": list(add)}))
 
-    async def restart(self, caller: Caller, name: str, replica: int | None) -> dict[str, Any]:
+    async def update(
+        self, caller: Caller, name: str, changes: Mapping[str, Any], whole: bool
+    ) -> dict[str, Any]:
+        return await self.show(caller, name)
+
+    async def rollback(self, caller: Caller, name: str, to: int | None) -> dict[str, Any]:
+        return await self.show(caller, name)
+
+    async def restart(self, caller: Caller, name: str, replica: int | None, at_once: bool) -> dict[str, Any]:
         return dict(whole(service_schemas.ServiceDocument, self.row))
 
     async def stop(self, caller: Caller, name: str, grace_s: float | None) -> dict[str, Any]:

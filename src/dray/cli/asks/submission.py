@@ -142,6 +142,42 @@ def repeat(
     return Submission([spec], flags.get("key") or uuid.uuid4().hex, asks)
 
 
+def read_update(
+    context: click.Context,
+    hub: Hub,
+    path: str,
+    words: Sequence[str],
+    file: str | None,
+    flags: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What a service is to be made of: all of a job file, or what flags and a command change of it."""
+    given, problems = read_flags(flags)
+    if file is None and len(words) == 1 and _is_job_file(words[0]):
+        file, words = words[0], ()
+    if file is not None:
+        if words:
+            raise click.UsageError(
+                "a job file has a command of its own: give none, or drop the file", context
+            )
+        _refuse(context, [*problems, *read_asks(given).problems])
+        from dray.cli.asks.jobfile import load_jobs
+
+        specs = load_jobs(Path(file), given)
+        if len(specs) != 1:
+            raise click.UsageError(f"{file} holds {len(specs)} jobs: a service is updated by one", context)
+        return {"spec": specs[0]}
+    asks = read_changes({**given, "command": list(words)} if words else given, 1)
+    _refuse(context, [*problems, *asks.problems, *find_broken_text(asks.spec)])
+    if not asks.spec:
+        raise click.UsageError(
+            "nothing is to be changed: give flags, a command after `--`, or a job file", context
+        )
+    if "env" in asks.spec:
+        job = hub.get(job_path(hub.get(path)["id"]))
+        asks.spec["env"] = {**(job.get("spec") or {}).get("env", {}), **asks.spec["env"]}
+    return {"changes": asks.spec}
+
+
 def send(
     hub: Hub, submission: Submission, patience: Outage | None = None, exists: str = "refuse"
 ) -> list[dict[str, Any]]:

@@ -132,7 +132,12 @@ def tell_detail(job: Document) -> str:
     """The one thing worth knowing now: why it waits, what it is up to, or how it ended."""
     state, phase = job.get("state"), str(job.get("phase") or "")
     if job.get("service"):
-        return "; ".join(filter(None, (tell_ready(job["service"]), str(job.get("reason") or ""))))
+        told = (
+            tell_ready(job["service"]),
+            str(job["service"].get("update") or ""),
+            str(job.get("reason") or ""),
+        )
+        return "; ".join(filter(None, told))
     if state == "pending":
         reason = str(job.get("reason") or "")
         estimate = str((job.get("estimate") or {}).get("message") or "")

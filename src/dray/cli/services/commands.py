@@ -1,4 +1,6 @@
-"""The commands `serve` and `service ls|show|scale|share|restart|stop|logs`. A service goes by its name or its id."""
+"""The commands `serve` and those of `service`: ls, show, scale, update, share, restart, stop and more. A service goes
+by its name or its id.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from dray.cli.asks.flags import job_options, template_options
-from dray.cli.asks.submission import SubmitCommand, prepare, send
+from dray.cli.asks.submission import SubmitCommand, prepare, read_update, send
 from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_session
 from dray.cli.base.outage import say
 from dray.cli.follow.commands import logs
@@ -74,6 +76,12 @@ def _check_template(session: Session, template: str) -> None:
         "ls": (f"{_HERE}:service_ls", "List services."),
         "show": (f"{_HERE}:service_show", "Show a service and each of its replicas."),
         "scale": (f"{_HERE}:service_scale", "Give a service another number of replicas."),
+        "update": (
+            f"{_HERE}:service_update",
+            "Replace the replicas of a service by those of a new revision.",
+        ),
+        "rollback": (f"{_HERE}:service_rollback", "Go back to an earlier revision of a service."),
+        "history": (f"{_HERE}:service_history", "List the revisions of a service, and what came of each."),
         "restart": (f"{_HERE}:service_restart", "Restart all replicas of a service, or one."),
         "share": (f"{_HERE}:service_share", "Let other users reach a service."),
         "unshare": (f"{_HERE}:service_unshare", "Let users reach a service no longer."),
@@ -85,7 +93,7 @@ def _check_template(session: Session, template: str) -> None:
     elsewhere={"list": "ls", "rm": "stop", "delete": "stop"},
 )
 def service() -> None:
-    """List and show services; scale, restart and stop them. `dray serve` starts one."""
+    """List and show services; scale, update, restart and stop them. `dray serve` starts one."""
 
 
 def service_path(name: str, rest: str = "") -> str:
@@ -151,12 +159,71 @@ def service_scale(session: Session, name: str, replicas: int) -> None:
 
 @click.command("restart", cls=HubCommand)
 @click.argument("name", metavar="NAME[/INDEX]")
+@click.option("--at-once", is_flag=True, help="Stop all replicas, then start them again.")
 @pass_session
-def service_restart(session: Session, name: str) -> None:
-    """Stop the replicas of a service, or one (NAME/INDEX), and start them again, at once and free of charge."""
+def service_restart(session: Session, name: str, at_once: bool) -> None:
+    """Start the replicas of a service anew, each stopped once another is ready; or one (NAME/INDEX), at once."""
     service_name, index = split_replica(name)
-    document = session.hub.call("POST", service_path(service_name, "/restart"), body={"replica": index})
-    _told(session, document, "restarting")
+    asked = {"replica": index, "at_once": at_once}
+    document = session.hub.call("POST", service_path(service_name, "/restart"), body=asked)
+    rolling = index is None and not at_once
+    _told(session, document, "restarting, one replica after the other" if rolling else "restarting")
+
+
+@click.command("update", cls=HubCommand)
+@job_options
+@click.argument("service_name", metavar="NAME")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE.yaml | -- COMMAND [ARGS]...]")
+@click.option(
+    "-f", "--file", "file", type=click.Path(dir_okay=False), metavar="FILE", help="A job file: all of it."
+)
+@pass_session
+def service_update(
+    session: Session, service_name: str, words: tuple[str, ...], file: str | None, **flags: Any
+) -> None:
+    """Let a service run by a new revision of its spec. Replicas are replaced one by one, start then stop.
+
+    \b
+      dray service update web -- python server.py --model new
+      dray service update web --env LEVEL=2 --mem 8G
+      dray service update web web.yaml
+
+    Flags change what they name, variables one by one; a job file says all of it. A revision that does not get ready
+    is rolled back by itself. Another number of replicas alone is a change of size.
+    """
+    body = read_update(
+        click.get_current_context(), session.hub, service_path(service_name), words, file, flags
+    )
+    document = session.hub.call("POST", service_path(service_name, "/update"), body=body)
+    begun = any(one["current"] and not one["outcome"] for one in document["revisions"])
+    size = f"{document['replicas']} replicas, {document['ready']} ready now"
+    _told(session, document, f"updating to revision {document['revision']}" if begun else size)
+
+
+@click.command("rollback", cls=HubCommand)
+@click.argument("name")
+@click.option(
+    "--to", type=click.IntRange(1), metavar="N", help="Revision to go back to.  [default: the last whole one]"
+)
+@pass_session
+def service_rollback(session: Session, name: str, to: int | None) -> None:
+    """Give the update of a service up; or, where none is under way, go back to an earlier revision."""
+    document = session.hub.call("POST", service_path(name, "/rollback"), body={"to": to})
+    _told(session, document, "rolling back")
+
+
+@click.command("history", cls=HubCommand)
+@click.argument("name")
+@pass_session
+def service_history(session: Session, name: str) -> None:
+    """List the last ten revisions of a service: how each came, and what came of it."""
+    document = session.hub.get(service_path(name))
+    if session.json:
+        session.print_json({"revisions": document["revisions"]})
+        return
+    from dray.cli.services.views import draw_revisions
+
+    print(draw_revisions(document["revisions"]))
 
 
 @click.command("share", cls=HubCommand)

@@ -36,6 +36,15 @@ REPLICA_COLUMNS = (
     Column("RESTARTS", drop=3, right=True, dull="0"),
     Column("DETAIL", least=14, cosy=24),
 )
+REVISION_COLUMNS = (
+    Column("REVISION", right=True),
+    Column("KIND"),
+    Column("USER", least=5, drop=2, cosy=8),
+    Column("AGE", drop=1, right=True),
+    Column("OUTCOME"),
+    Column("COMMAND", least=10, drop=3, cosy=24),
+    Column("DETAIL", least=14, cosy=24),
+)
 ENDPOINT_COLUMNS = (Column("REPLICA"), Column("WORKER"), Column("ADDRESS"), Column("PORTS"))
 
 
@@ -69,6 +78,8 @@ def draw_service(document: Document) -> str:
         ("user", document["user"]),
         ("command", clean(shlex.join(document["command"]))),
         ("replicas", tell_ready(document)),
+        ("revision", str(document["revision"]) if document["revision"] > 1 or document["update"] else ""),
+        ("update", clean(str(document["update"]))),
     ]
     if document.get("share"):
         pairs.append(("shared", tell_share(document["share"])))
@@ -86,6 +97,28 @@ def draw_service(document: Document) -> str:
     ]
     table = draw_table(REPLICA_COLUMNS, rows, terminal_width(), has_colour()) if rows else ""
     return "\n".join(filter(None, (draw_pairs(pairs), table)))
+
+
+def draw_revisions(revisions: Sequence[Document]) -> str:
+    """The table of `service history`."""
+    rows = [
+        [
+            str(one["number"]),
+            str(one["kind"]),
+            str(one["user"]),
+            span_between(one.get("at"), None) or "-",
+            _outcome(one),
+            clean(shlex.join(one["command"])),
+            clean(str(one["why"])),
+        ]
+        for one in revisions
+    ]
+    return draw_table(REVISION_COLUMNS, rows, terminal_width(), has_colour())
+
+
+def _outcome(one: Document) -> str:
+    said = str(one["outcome"] or "under_way").replace("_", " ")
+    return "current" if one["current"] and said == "done" else said
 
 
 def draw_endpoints(endpoints: Sequence[Document]) -> str:

@@ -14,7 +14,7 @@ from dray.client.calls.maps import MapResults, size_of, zip_items
 from dray.client.calls.progress import make_progress
 from dray.client.calls.recipes import TERMS, Recipe, Recipes, needing
 from dray.client.futures.futures import CallFuture
-from dray.core.model.specs.check import suggest
+from dray.core.model.specs.values import suggest
 from dray.errors import InvalidInput
 from dray.functions.envelope import tell_name
 from dray.functions.values import pack_call

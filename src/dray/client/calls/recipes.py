@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dray.client.calls.terms import READERS, build_spec
-from dray.core.model.specs.check import FIELDS, check_spec, suggest
+from dray.core.model.specs.check import FIELDS, check_spec
+from dray.core.model.specs.values import suggest
 from dray.errors import InvalidInput
 from dray.functions.envelope import Sealed, seal
 from dray.functions.values import hidden_modules

@@ -13,7 +13,8 @@ from typing import Any
 
 from dray.core.model.specs import asks as shared
 from dray.core.model.specs.asks import Asks, Reader, as_text, named, read_array
-from dray.core.model.specs.check import FIELDS, suggest
+from dray.core.model.specs.check import FIELDS
+from dray.core.model.specs.values import suggest
 from dray.core.model.units import parse_minutes, parse_seconds
 from dray.errors import InvalidInput, InvalidSpec, Problem
 from dray.functions.serving import pack_service

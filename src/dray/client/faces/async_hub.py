@@ -292,6 +292,29 @@ class AsyncHub:
         answer: dict[str, Any] = await self._channel.ask("share", payload)
         return answer
 
+    async def show_service(self, service: AnyJob) -> dict[str, Any]:
+        """A service with its replicas and revisions, and how far an update of it has come."""
+        answer: dict[str, Any] = await self._channel.ask("show_service", {"name": id_of(service)})
+        return answer
+
+    async def update_service(
+        self, service: AnyJob, command: Command | None = None, **terms: Any
+    ) -> dict[str, Any]:
+        """Let a service run by another spec, with the keywords of `submit`; None takes one back to its default."""
+        changes = build_changes(terms, 1)
+        if command is not None:
+            changes["command"] = build_spec(command, {})["command"]
+        payload = {"name": id_of(service), "changes": changes}
+        answer: dict[str, Any] = await self._channel.ask("update_service", payload)
+        return answer
+
+    async def rollback_service(self, service: AnyJob, to: int | None = None) -> dict[str, Any]:
+        """Give an update up, or go back to an earlier revision: the last that was whole, or `to`."""
+        answer: dict[str, Any] = await self._channel.ask(
+            "rollback_service", {"name": id_of(service), "to": to}
+        )
+        return answer
+
     async def endpoints(self, service: AnyJob) -> list[dict[str, Any]]:
         """Where the ready replicas of a service answer: worker, address and ports of each."""
         found: list[dict[str, Any]] = (await self._channel.ask("endpoints", {"name": id_of(service)}))[

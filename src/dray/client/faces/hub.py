@@ -283,6 +283,26 @@ class Hub(Shown):
         answer: dict[str, Any] = self._call("unshare", _id_of(service), *users)
         return answer
 
+    def show_service(self, service: AnyJob) -> dict[str, Any]:
+        """A service with its replicas and revisions, and how far an update of it has come (`update`)."""
+        answer: dict[str, Any] = self._call("show_service", _id_of(service))
+        return answer
+
+    def update_service(
+        self, service: AnyJob, command: Command | None = None, /, **terms: Any
+    ) -> dict[str, Any]:
+        """Let a service run by another spec, with the keywords of `submit`; None takes one back to its default.
+
+        Its replicas are replaced one by one, start then stop; gives how it stands then.
+        """
+        answer: dict[str, Any] = self._call("update_service", _id_of(service), command, **terms)
+        return answer
+
+    def rollback_service(self, service: AnyJob, to: int | None = None) -> dict[str, Any]:
+        """Give an update up, or go back to an earlier revision: the last that was whole, or `to`."""
+        answer: dict[str, Any] = self._call("rollback_service", _id_of(service), to)
+        return answer
+
     def endpoints(self, service: AnyJob) -> list[dict[str, Any]]:
         """Where the ready replicas of a service answer: worker, address and ports of each."""
         found: list[dict[str, Any]] = self._call("endpoints", _id_of(service))

@@ -10,7 +10,7 @@ from dray.client.calls.maps import MapResults
 from dray.client.calls.recipes import TERMS
 from dray.client.faces.default_hub import default_hub
 from dray.client.futures.futures import CallFuture
-from dray.core.model.specs.check import suggest
+from dray.core.model.specs.values import suggest
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -22,6 +22,7 @@ from dray.core.lifecycle.happenings import (
     yields,
 )
 from dray.core.lifecycle.holding import refusals
+from dray.core.lifecycle.services import updates
 from dray.core.lifecycle.state import events, pass_events, service_events
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
@@ -43,7 +44,10 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.AlarmChanged: alarms.alarm_changed,
     events.IdleReached: idling.idle_reached,
     events.ArrayExtended: jobs.extended,
-    service_events.ServiceScaled: edits.scaled,
+    service_events.ServiceScaled: updates.scaled,
+    service_events.ServiceUpdated: updates.updated,
+    service_events.UpdateAbandoned: updates.abandoned,
+    service_events.RolloutStepped: updates.stepped,
     service_events.ReplicaRested: replicas.rested,
     service_events.HealthChanged: health.health_changed,
     service_events.UseChanged: uses.use_changed,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.core.lifecycle.holding.lanes import lane_at
+from dray.core.lifecycle.holding.rollouts import shape_of
 from dray.core.lifecycle.state.lines import RANGE
 from dray.core.lifecycle.state.parties import Gate, Holding, QuotaGate, cost_of
 from dray.core.lifecycle.state.state import State, Using
@@ -155,6 +156,9 @@ def _attempts(state: State) -> Iterator[str]:
                 yield f"lane {uid} is {attempt.phase} and still has calls {sorted(attempt.calls)}"
             continue
         task = state.tasks.get((attempt.job_id, attempt.index))
+        job = state.jobs[attempt.job_id]
+        if job.service and attempt.phase.live and attempt.shape != shape_of(state, job, attempt.revision):
+            yield f"attempt {uid} of revision {attempt.revision} holds shape {attempt.shape}, not that of its spec"
         if task is not None and task.current == uid:
             key = (attempt.job_id, attempt.index)
             if key in current:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray.core.lifecycle.happenings.workers import watch_drain
-from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts, using
+from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts, rollouts, using
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.tasks import calls, gangs, jobs, replicas
@@ -82,6 +82,7 @@ def load(
         if job.untouched:
             state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)
+    rollouts.recall(state)
     live = [attempt for attempt in attempt_rows if attempt.job_id in state.jobs]
     wanted = {(attempt.job_id, attempt.index) for attempt in live}
     for task in task_rows:
@@ -107,7 +108,7 @@ def recall(state: State, attempt: Attempt) -> None:
     """Take an attempt back into memory: a live one, or a lost one that may still be adopted."""
     if attempt.lane and not attempt.phase.live:
         return
-    attempt.shape = state.jobs[attempt.job_id].shape
+    attempt.shape = rollouts.shape_of(state, state.jobs[attempt.job_id], attempt.revision)
     state.attempts[attempt.uid] = attempt
     if not attempt.lane:
         state.newest[attempt.worker, attempt.job_id, attempt.index] = attempt.uid
@@ -139,8 +140,10 @@ def wake_up(
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
         jobs.arm_idle(state, job)
+    state.rollouts.clear()
     for job_id in state.services:
         replicas.arm_rests(state, state.jobs[job_id])
+        rollouts.watch(state, job_id, clock.now_ms)
     for attempt in state.attempts.values():
         if attempt.lane and attempt.phase.live:
             state.hungry[attempt.uid] = None
@@ -206,9 +209,8 @@ def _release_job(state: State, job: Job) -> None:
     del state.jobs[job.id]
     state.services.pop(job.id, None)
     state.experience.forget_job(job.id)
-    if state.shapes.release(job.shape):
-        for bucket in list(state.backlog.of_shape.get(job.shape, ())):
-            state.backlog.remove_bucket(bucket)
+    state.release_shape(job.shape)
+    rollouts.release(state, job)
 
 
 def _holes(state: State, job: Job) -> Iterable[tuple[str, int]]:

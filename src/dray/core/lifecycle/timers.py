@@ -2,8 +2,8 @@
 
 Of workers: silence, a pause after refusals, a drain that ends by itself, faults and a trial. Of attempts: acceptance,
 sending again, limits, a stop without an answer. Of jobs: the scheduling timeout, protection, an open array that idles,
-a replica that rests. Of lanes: slices and lingering. Of gates: when they open. The cost is in what is due, not in what
-exists.
+a replica that rests, a service of which replicas are replaced. Of lanes: slices and lingering. Of gates: when they
+open. The cost is in what is due, not in what exists.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import heapq
 from collections.abc import Callable
 
 from dray.core.lifecycle.happenings.workers import watch_drain
-from dray.core.lifecycle.holding import attempts, quarantines
+from dray.core.lifecycle.holding import attempts, quarantines, rollouts
+from dray.core.lifecycle.services import steps
 from dray.core.lifecycle.state.events import (
     ArrayExtended,
     AttemptRevoked,
@@ -35,8 +36,8 @@ from dray.core.lifecycle.state.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state.pass_events import Braked
-from dray.core.lifecycle.state.service_events import ReplicaRested
-from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.service_events import ReplicaRested, RolloutStepped, UpdateAbandoned
+from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.records.records import Attempt, Phase
 
@@ -313,6 +314,25 @@ def _replica(state: State, key: str, clock: Clock, reasons: Reasons) -> list[Eve
     return [ReplicaRested(job_id, int(index))] if rested else []
 
 
+def _rollout(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    job, due_ms = state.jobs.get(job_id), state.rollouts.get(job_id)
+    if due_ms is None or due_ms > clock.now_ms:
+        # An earlier look has stood for this one.
+        return []
+    del state.rollouts[job_id]
+    if job is None or not job.service:
+        return []
+    step = steps.decide(state, job, clock.now_ms)
+    if step.outcome == steps.FAILED:
+        waits = f" ({reasons(job_id)})" if job.waiting else ""
+        return [UpdateAbandoned(job_id, f"{step.why}{waits}")]
+    if step.due:
+        return [RolloutStepped(job_id)]
+    if step.next_ms < NEVER:
+        rollouts.watch(state, job_id, step.next_ms)
+    return []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -332,4 +352,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "faulty": _faulty,
     "trial": _trial,
     "replica": _replica,
+    "rollout": _rollout,
 }

@@ -24,7 +24,7 @@ import msgspec
 
 from dray.core.lifecycle.state.effects import Note
 from dray.core.model.ids import ID_RULE, is_id
-from dray.core.model.specs.check import suggest
+from dray.core.model.specs.values import suggest
 from dray.errors import Conflict, InvalidInput, NotFound, Problem, Unauthenticated
 from dray.hub.access.caller import Caller
 from dray.hub.access.task_accounts import TaskAccounts

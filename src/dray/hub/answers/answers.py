@@ -352,9 +352,13 @@ class Answers:
             if eta_s:
                 await self.forecasts.wait(job_id, eta_s)
             answer["estimate"] = self.forecasts.document(job_id)
-        failed = await self._engine.read(
-            lambda state: find(state).ended > find(state).succeeded, job_row(job_id)
-        )
+
+        def has_failed(state: State) -> bool:
+            # Replicas of a service that goes on have ended because they were replaced, or are too many.
+            job = find(state)
+            return job.ended > job.succeeded and not (job.service and not job.state.final)
+
+        failed = await self._engine.read(has_failed, job_row(job_id))
         if failed:
             page = await self.tasks(caller, job_id, UNSUCCESSFUL, "", JUDGED_TASKS)
             answer["failures"] = group_failures(page["tasks"])

@@ -119,7 +119,7 @@ def edit(
         before = unpack_spec(job.spec)
         spec = revise(before, changes)
         _check_stage(job, before, spec)
-        _check_template(before, spec)
+        check_template(before, spec)
         if spec.queue != before.queue and (fault := check_queue(state.policy, spec.queue)):
             raise InvalidSpec(f"queue: {fault}", [Problem("queue", fault)])
         if {"notify", "notify_to"} & set(changes):
@@ -233,7 +233,7 @@ def _check_stage(job: Job, before: JobSpec, spec: JobSpec) -> None:
     _refuse([Problem(field, what) for field in changed if field not in ANY_TIME])
 
 
-def _check_template(before: JobSpec, spec: JobSpec) -> None:
+def check_template(before: JobSpec, spec: JobSpec) -> None:
     """What a template has set of a job stays, unless it left it open."""
     if before.rendered is None:
         return

@@ -47,7 +47,7 @@ def principal_of(job: Job, kind: str) -> str:
 
 def _holding_of(state: State, job: Job, uids: Iterable[str]) -> Holding:
     asks, listed = state.asks(job.shape), [uid for uid in uids if not state.attempts[uid].behind]
-    if len(asks) == 1:
+    if len(asks) == 1 and not job.service:
         # All its tasks hold the same: an array costs as much as a single job.
         return Holding(len(listed), len(listed) * asks[0].gpus * asks[0].gpu_milli)
     held = [state.ask(state.attempts[uid]) for uid in listed]

@@ -15,8 +15,8 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import DEFAULT_QUEUE, Policy, pack_policy
 from dray.core.model.policies.spelling import compare_policies
 from dray.core.model.records.ledger import PolicyRecord
-from dray.core.model.specs.check import suggest
 from dray.core.model.specs.resources import WHOLE
+from dray.core.model.specs.values import suggest
 from dray.errors import Conflict, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.holdings import Holding, find_holdings, quotas_in_force

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
+from dray.core.lifecycle.holding.rollouts import is_moving
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
@@ -16,6 +17,7 @@ from dray.core.model.specs.ports import name_ports
 from dray.core.model.specs.spec import spec_document, unpack_spec
 from dray.core.model.verdicts import KINDS, Verdict, judge, judge_attempt
 from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.explain.services import tell_rollout
 
 Document = dict[str, Any]
 _NOTHING_SAID: Mapping[str, Progress] = MappingProxyType({})
@@ -46,7 +48,8 @@ def usage_document(attempt: Attempt, use: Use | None = None) -> Document:
 def attempt_document(attempt: Attempt, job: Job, use: Use | None = None) -> Document:
     """One try of a task; `use` is what it has used so far, where it runs."""
     spec = unpack_spec(job.spec)
-    variants = spec.variants
+    # By another revision there may have been others.
+    variants = spec.variants if attempt.revision == job.revision else []
     return {
         "no": attempt.no,
         "uid": attempt.uid,
@@ -351,6 +354,18 @@ def tell_drain(worker: Worker) -> str:
     return f"{worker.drain_word} ({why})" if why else worker.drain_word
 
 
+def _tell_staying(state: State, worker_id: str) -> str:
+    """Which replicas of services are still there and what they wait for: each goes once another is ready elsewhere."""
+    held = (state.attempts[uid] for uid in state.held.get(worker_id, ()))
+    staying = [one for one in held if state.jobs[one.job_id].service and is_moving(state, one)]
+    if not staying:
+        return ""
+    first = staying[0]
+    more = f" and {len(staying) - 1} more" if len(staying) > 1 else ""
+    told = tell_rollout(state, state.jobs[first.job_id])
+    return f"; {state.spell(first)}{more} of services to move{f' ({told})' if told else ''}"
+
+
 def worker_document(state: State, worker_id: str) -> Document:
     """A worker with all that is known of it."""
     worker, presence = state.workers[worker_id], state.presence[worker_id]
@@ -358,7 +373,7 @@ def worker_document(state: State, worker_id: str) -> Document:
     batch, service = rooms.room(row, "batch"), rooms.room(row, "service")
     not_ready = why_not_ready(presence, state.now_ms) if presence.session else ""
     details = (
-        (tell_drain(worker), worker.draining),
+        (tell_drain(worker) + _tell_staying(state, worker_id), worker.draining),
         ("said goodbye", worker.left and not presence.session),
         ("silent", worker.silent or is_cut_off(state, worker_id)),
         ("suspect", presence.suspect),

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dray.core.model.specs.check import MAX_PROBLEMS, suggest
+from dray.core.model.specs.check import MAX_PROBLEMS
+from dray.core.model.specs.values import suggest
 from dray.errors import InvalidInput, Problem
 
 _UNSCOPED = r"\$(?:\.|\[)?"

@@ -128,7 +128,23 @@ def _read_share(request: Request) -> wire.Share:
 
 def _read_restart(request: Request) -> asks.RestartService:
     asked = read_struct(service_shapes.RestartRequest, request.body)
-    return asks.RestartService(request.path["name"], asked.replica)
+    return asks.RestartService(request.path["name"], asked.replica, asked.at_once)
+
+
+def _read_update(request: Request) -> wire.UpdateService:
+    asked = read_struct(service_shapes.UpdateRequest, request.body)
+    given = asked.spec if asked.spec is not None else asked.changes
+    if (asked.spec is None) == (asked.changes is None) or given is None:
+        raise InvalidInput(
+            "the body must have one of `changes`, the fields to change, and `spec`, all of them"
+        )
+    return wire.UpdateService(request.path["name"], given, asked.spec is not None)
+
+
+def _read_rollback(request: Request) -> wire.RollbackService:
+    return wire.RollbackService(
+        request.path["name"], read_struct(service_shapes.RollbackRequest, request.body).to
+    )
 
 
 def _read_stop(request: Request) -> asks.StopService:
@@ -413,6 +429,9 @@ ROUTES: tuple[Route, ...] = (
     _api("POST", "/services/{name}/link", "link_service"),
     _api("POST", "/services/{name}/scale", "scale_service", body=service_shapes.ScaleRequest, read=_read_scale),
     _api("POST", "/services/{name}/share", "share_service", body=service_shapes.ShareRequest, read=_read_share),
+    _api("POST", "/services/{name}/update", "update_service", body=service_shapes.UpdateRequest, read=_read_update),
+    _api("POST", "/services/{name}/rollback", "rollback_service", body=service_shapes.RollbackRequest,
+         body_optional=True, read=_read_rollback),
     _api("POST", "/services/{name}/restart", "restart_service", body=service_shapes.RestartRequest,
          body_optional=True, read=_read_restart),
     _api("POST", "/services/{name}/stop", "stop_service", body=service_shapes.StopRequest, body_optional=True,

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from dray.core.model.ids import ID_PATTERN, ID_RULE, NAME_RULE, is_id, is_name
-from dray.core.model.specs.check import suggest
+from dray.core.model.specs.values import suggest
 from dray.errors import DrayError, InvalidInput, NotFound, Problem
 from dray.hub.operations.operation import Operation
 

@@ -33,6 +33,7 @@ class RestartService(NamedTuple):
 
     name: str
     replica: int | None = None
+    at_once: bool = False
 
 
 class StopService(NamedTuple):

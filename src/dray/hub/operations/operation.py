@@ -8,7 +8,7 @@ Knows nothing about any of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dray.errors import DrayError
@@ -59,7 +59,11 @@ class Services(Protocol):
     async def share(
         self, caller: Caller, name: str, add: Sequence[str], remove: Sequence[str]
     ) -> Document: ...
-    async def restart(self, caller: Caller, name: str, replica: int | None) -> Document: ...
+    async def update(
+        self, caller: Caller, name: str, changes: Mapping[str, Any], whole: bool
+    ) -> Document: ...
+    async def rollback(self, caller: Caller, name: str, to: int | None) -> Document: ...
+    async def restart(self, caller: Caller, name: str, replica: int | None, at_once: bool) -> Document: ...
     async def stop(self, caller: Caller, name: str, grace_s: float | None) -> Document: ...
 
 

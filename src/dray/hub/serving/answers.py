@@ -1,9 +1,11 @@
-"""What is answered about services, and the changes that are made of them. A restart is a requeue, a stop a cancel."""
+"""What is answered about services, and the changes that are made of them. A restart of one replica is
+a requeue, a stop a cancel."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 from dray.core.lifecycle.state.state import State
@@ -20,6 +22,10 @@ from dray.hub.serving.finding import find_reachable, find_service, living_servic
 
 # What a host may be called in every resolver and browser.
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def _finish(state: State, job: Job, note: str) -> Document:
+    return service_document(state, job) | {"note": note}
 
 
 class ServiceAnswers:
@@ -66,11 +72,7 @@ class ServiceAnswers:
         }
 
     async def scale(self, caller: Caller, name: str, replicas: int) -> Document:
-        def finish(state: State, job: Job, note: str) -> Document:
-            return service_document(state, job) | {"note": note}
-
-        low_space = self._answers.sources.low_space
-        decide = decisions.scale(caller, name, replicas, low_space, finish)
+        decide = decisions.scale(caller, name, replicas, self._answers.sources.low_space, _finish)
         answer: Document = await self._engine.change(decide, 1, caller.user, (name, replicas), "scale")
         return answer
 
@@ -85,7 +87,22 @@ class ServiceAnswers:
         answer: Document = await self._engine.change(decide, 1, caller.user, (name, add, remove), "share")
         return answer
 
-    async def restart(self, caller: Caller, name: str, replica: int | None) -> Document:
+    async def update(self, caller: Caller, name: str, changes: Mapping[str, Any], whole: bool) -> Document:
+        low_space = self._answers.sources.low_space
+        decide = decisions.update(caller, name, changes, whole, low_space, _finish)
+        answer: Document = await self._engine.change(decide, 1, caller.user, (name, changes), "update")
+        return answer
+
+    async def rollback(self, caller: Caller, name: str, to: int | None) -> Document:
+        decide = decisions.rollback(caller, name, to, _finish)
+        answer: Document = await self._engine.change(decide, 1, caller.user, (name, to), "rollback")
+        return answer
+
+    async def restart(self, caller: Caller, name: str, replica: int | None, at_once: bool) -> Document:
+        if replica is None and not at_once:
+            decide = decisions.restart(caller, name, self._answers.sources.low_space, _finish)
+            answer: Document = await self._engine.change(decide, 1, caller.user, (name,), "restart")
+            return answer
         job = await self._find(caller, name)
         note = (await self._answers.requeue(caller, job.id, replica)).get("note", "")
         return await self._told(caller, job, note)

@@ -15,8 +15,7 @@ import yaml
 
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.ledger import TemplateRecord, TemplateVersion
-from dray.core.model.specs.check import suggest
-from dray.core.model.specs.values import quote
+from dray.core.model.specs.values import quote, suggest
 from dray.core.model.templates.rendering import combine
 from dray.core.model.templates.template import (
     NAME_RULE,

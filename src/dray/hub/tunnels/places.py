@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dray.core.lifecycle.holding.rollouts import spec_of
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.replicas import ready_replicas
 from dray.core.model.ids import split_task_id
@@ -51,16 +52,20 @@ def find_places(state: State, caller: Caller, name: str, port: str) -> Places:
         )
     if not job.service:
         _choose_one(state, name, attempts)
-    names = unpack_spec(job.spec).ports
-    found = [(attempt, _choose(names, attempt.ports, port)) for attempt in attempts]
+    found = [(attempt, _choose(port_names(state, job, attempt), attempt.ports, port)) for attempt in attempts]
     places = [
         Place(state.spell(attempt), attempt.worker, attempt.uid, number, job.id)
         for attempt, number in found
         if number
     ]
     if not places:
-        raise InvalidInput(_no_port(name, port, names, attempts))
+        raise InvalidInput(_no_port(name, port, port_names(state, job, attempts[0]), attempts))
     return Places(job, places)
+
+
+def port_names(state: State, job: Job, attempt: Attempt) -> list[str]:
+    """What an attempt's ports are called: by the revision of the spec that it runs by."""
+    return unpack_spec(spec_of(state, job, attempt.revision)).ports
 
 
 def find_running(state: State, caller: Caller, name: str) -> tuple[Job, Attempt]:

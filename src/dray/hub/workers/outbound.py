@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from dray.core.lifecycle.holding.rollouts import spec_of
 from dray.core.lifecycle.state.effects import (
     Ack,
     Alarm,
@@ -74,7 +75,7 @@ class Runner:
         self._publish = publish or (lambda seq, ended: None)
         self._ended: list[Recorded | CallsDone] = []
         self._acks: dict[str, list[int]] = {}
-        self._specs: dict[tuple[str, int], dict[str, Any]] = {}
+        self._specs: dict[tuple[str, int, int], dict[str, Any]] = {}
         self._peers: dict[str, list[dict[str, Any]]] = {}
         self._send: dict[type[Any], Callable[[Any], None]] = {
             Assign: self._assign,
@@ -149,10 +150,12 @@ class Runner:
         if session is None or attempt is None or attempt.phase is not Phase.ASSIGNED:
             return
         job = self._state.jobs[attempt.job_id]
-        document = self._specs.get((job.id, attempt.variant))
+        key = (job.id, attempt.revision, attempt.variant)
+        document = self._specs.get(key)
         if document is None:
-            spec = with_variant(unpack_spec(job.spec), attempt.variant)
-            document = self._specs[job.id, attempt.variant] = told_spec(spec) | {"user_id": job.user}
+            packed = spec_of(self._state, job, attempt.revision)
+            spec = with_variant(unpack_spec(packed), attempt.variant)
+            document = self._specs[key] = told_spec(spec) | {"user_id": job.user}
         told: dict[str, Any] = {"id": self._state.spell(attempt)}
         if "indices" in (document.get("array") or ()):
             array = unpack_spec(job.spec).array

@@ -142,6 +142,27 @@ class Share(msgspec.Struct, forbid_unknown_fields=True):
     remove: Users = []
 
 
+class ShowService(msgspec.Struct, forbid_unknown_fields=True):
+    """A service, by its name or id, with its revisions and replicas."""
+
+    name: Line
+
+
+class UpdateService(msgspec.Struct, forbid_unknown_fields=True):
+    """Let a service run by another spec: fields to change, null for a default, or with `whole` all there are."""
+
+    name: Line
+    changes: Annotated[dict[IdText, Any], Meta(max_length=256)]
+    whole: bool = False
+
+
+class RollbackService(msgspec.Struct, forbid_unknown_fields=True):
+    """Go back to an earlier revision of a service: the last that was whole, or `to`."""
+
+    name: Line
+    to: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+
+
 class Endpoints(msgspec.Struct, forbid_unknown_fields=True):
     """Where the ready replicas of a service answer."""
 
@@ -269,6 +290,9 @@ CLIENT_PAYLOADS: dict[str, type[Any]] = {
     "requeue": Requeue,
     "scale": Scale,
     "share": Share,
+    "show_service": ShowService,
+    "update_service": UpdateService,
+    "rollback_service": RollbackService,
     "endpoints": Endpoints,
     "act": Act,
     "edit": Edit,
@@ -322,7 +346,7 @@ _replies = msgspec.msgpack.Decoder(Reply | Many[Reply])
 _payloads = {name: msgspec.msgpack.Decoder(kind) for name, kind in CLIENT_PAYLOADS.items()}
 _documents: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 # Whose documents are opened with them: how much that can become is bounded by their bytes.
-_WHOLE = (_payloads["plan"], _payloads["edit"])
+_WHOLE = (_payloads["plan"], _payloads["edit"], _payloads["update_service"])
 DOCUMENT_BYTES = 1 << 20
 _encode = msgspec.msgpack.Encoder().encode
 

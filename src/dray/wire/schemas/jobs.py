@@ -128,6 +128,7 @@ class ServiceStanding(msgspec.Struct):
     replicas: int
     ready: int
     crash_looping: int = 0
+    update: Annotated[str, Meta(description="of replicas that are replaced, what it waits for")] = ""
 
 
 class JobDocument(msgspec.Struct):

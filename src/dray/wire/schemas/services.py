@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -24,10 +24,12 @@ class ReplicaDocument(msgspec.Struct):
     health: Annotated[
         str,
         Meta(
-            description="queued, starting, ready, unhealthy, stopping, silent (its worker), restarting or crash_looping"
+            description="queued, starting, ready, unhealthy, draining (it gets no new requests), stopping, "
+            "silent (its worker), restarting or crash_looping"
         ),
     ]
     message: str
+    revision: Annotated[int, Meta(description="of the spec, by which it runs")] = 1
     worker: str = ""
     attempt: int = 0
     started_at: Time | None = None
@@ -37,6 +39,24 @@ class ReplicaDocument(msgspec.Struct):
     next_try_in_s: float | None = None
     last_exit_code: int | None = None
     last_error: str = ""
+
+
+class RevisionDocument(msgspec.Struct):
+    """One revision of a service's spec, and what came of it."""
+
+    number: int
+    kind: Annotated[str, Meta(description="submit, update, restart or rollback: how it came")]
+    user: str
+    command: list[str]
+    outcome: Annotated[
+        str,
+        Meta(
+            description="empty while it is under way, done (it was whole), rolled_back, or replaced by a later update"
+        ),
+    ]
+    why: Annotated[str, Meta(description="it was rolled back or replaced")] = ""
+    at: Annotated[Time | None, Meta(description="it was last begun")] = None
+    current: Annotated[bool, Meta(description="new replicas run by it")] = False
 
 
 class ServiceDocument(msgspec.Struct):
@@ -55,7 +75,15 @@ class ServiceDocument(msgspec.Struct):
     share: Annotated[
         list[str], Meta(description="users who may reach it beside its owner; `*`: everybody")
     ] = []
+    revision: Annotated[int, Meta(description="by which new replicas run")] = 1
+    update: Annotated[
+        str,
+        Meta(description="of replicas that are replaced: by what, how far it has come, what it waits for"),
+    ] = ""
     submitted_at: Time | None = None
+    revisions: Annotated[
+        list[RevisionDocument], Meta(description="the last ten, oldest first; empty in lists")
+    ] = []
     replica_list: Annotated[list[ReplicaDocument], Meta(description="empty in lists")] = []
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
 
@@ -121,6 +149,22 @@ class RestartRequest(msgspec.Struct):
     """Which replica, by its index; all by default."""
 
     replica: Annotated[int, Meta(ge=0, le=10**9, description="index of one replica")] | None = None
+    at_once: Annotated[
+        bool, Meta(description="stop all and start them again; else each is stopped once another is ready")
+    ] = False
+
+
+class UpdateRequest(msgspec.Struct):
+    """Another spec for a service: `changes` of fields, null for a default, or all of it as `spec`."""
+
+    changes: Annotated[dict[IdText, Any], Meta(max_length=256)] | None = None
+    spec: Annotated[dict[IdText, Any], Meta(max_length=256)] | None = None
+
+
+class RollbackRequest(msgspec.Struct):
+    """Which revision; by default an update is given up, or the last that was whole comes again."""
+
+    to: Annotated[int, Meta(ge=1, le=10**9, description="number of a revision")] | None = None
 
 
 class StopRequest(msgspec.Struct):

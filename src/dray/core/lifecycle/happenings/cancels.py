@@ -25,7 +25,9 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
     ]
     state.touched.jobs[job.id] = None
     if event.index >= 0 and not job.gang:
-        return effects + _cancel_task(state, job, event.index, event, clock)
+        ended = _cancel_task(state, job, event.index, event, clock)
+        job.aim -= bool(ended) and job.aim > 0
+        return effects + ended
     job.cancelled, job.open = True, False
     if job.calls:
         effects += calls.stop_all(state, job, _grace_s(job, event), _who(event), clock)

@@ -1,15 +1,13 @@
-"""What people change about a job after its submit: hold and release, edit, requeue, and the size of a service.
+"""What people change about a job after its submit: hold and release, edit, requeue.
 
 The shell has checked what may be changed; here it is carried out.
 """
 
 from __future__ import annotations
 
-from dray.core.lifecycle.happenings import cancels
 from dray.core.lifecycle.holding import receipts
 from dray.core.lifecycle.state.effects import Effect, Note
-from dray.core.lifecycle.state.events import ArrayExtended, Clock, HoldChanged, JobEdited, RequeueRequested
-from dray.core.lifecycle.state.service_events import ServiceScaled
+from dray.core.lifecycle.state.events import Clock, HoldChanged, JobEdited, RequeueRequested
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import jobs, replicas, revisions
 from dray.core.model.records.records import Job
@@ -28,6 +26,8 @@ def hold_changed(state: State, event: HoldChanged, clock: Clock) -> list[Effect]
     effects = receipts.close(state, job, "rolled_back", clock) if event.on else []
     if not job.barred:
         jobs.join_all(state, job, clock)
+        # What it was held for is not the fault of what an update starts.
+        job.stepped_ms = clock.now_ms
     elif job.id in state.watched:
         state.backlog.wake(job.shape)
     return [*effects, Note("job_held" if event.on else "job_released", job.id, data={"user": event.user})]
@@ -75,28 +75,4 @@ def _end_rests(state: State, job: Job, index: int, clock: Clock) -> list[Effect]
         if task is not None and task.again_ms and index in (-1, place):
             replicas.recover(task)
             effects += replicas.wake(state, job, task, clock, "restarted on request")
-    return effects
-
-
-def scaled(state: State, event: ServiceScaled, clock: Clock) -> list[Effect]:
-    """Give a service more replicas, or end those with the highest index for good.
-
-    Results never change, so an index is never used twice.
-    """
-    job = state.jobs.get(event.job_id)
-    if job is None or job.state.final or not job.service:
-        return []
-    before = replicas.wanted(job)
-    data = {"user": event.user, "replicas": event.replicas, "before": before}
-    effects: list[Effect] = [Note("service_scaled", job.id, data=data)]
-    if event.replicas > before:
-        more = ArrayExtended(job.id, event.replicas - before)
-        return effects + jobs.extended(state, more, clock)
-    index, left = job.total, before - event.replicas
-    while left and index:
-        index -= 1
-        why = f"scaled down to {event.replicas} by {event.user}" if event.user else "scaled down"
-        ended = cancels.end_replica(state, job, index, why, clock)
-        left -= bool(ended)
-        effects += ended
     return effects

@@ -19,7 +19,7 @@ from dray.core.lifecycle.happenings.reconcile import (
     Reported,
     reconcile,
 )
-from dray.core.lifecycle.holding import attempts, lanes, refusals
+from dray.core.lifecycle.holding import attempts, lanes, refusals, rollouts
 from dray.core.lifecycle.holding.attempts import ACCEPT, RETURN, SILENCE, adoptable
 from dray.core.lifecycle.state.effects import (
     Ack,
@@ -201,6 +201,7 @@ def _reconcile(
         elif action == QUARANTINE:
             strange.append(decision.key)
     lanes.wake_worker(state, event.worker)
+    rollouts.watch_worker(state, event.worker)
     worker.quarantined = tuple(strange)
     state.touch_worker(event.worker)
     return [Ack(event.worker, "register", verdicts, tuple(keep), tuple(stop)), *effects, *messages]
@@ -404,6 +405,7 @@ def silent(state: State, event: WorkerSilent, clock: Clock) -> list[Effect]:
     state.touched.workers[event.worker] = None
     for uid in list(attempts.with_followers(state, state.held.get(event.worker, ()))):
         attempts.move(state, state.attempts[uid], SILENCE)
+    rollouts.watch_worker(state, event.worker)
     state.touch_worker(event.worker)
     return [Note("worker_silent", worker=event.worker)]
 
@@ -415,6 +417,7 @@ def returned(state: State, event: WorkerReturned, clock: Clock) -> list[Effect]:
     state.touched.workers[event.worker] = None
     for uid in list(attempts.with_followers(state, state.held.get(event.worker, ()))):
         attempts.move(state, state.attempts[uid], RETURN)
+    rollouts.watch_worker(state, event.worker)
     state.touch_worker(event.worker)
     lanes.wake_worker(state, event.worker)
     return [Note("worker_returned", worker=event.worker)]
@@ -432,6 +435,7 @@ def drained(state: State, event: WorkerDrained, clock: Clock) -> list[Effect]:
     state.touched.workers[event.worker] = None
     state.touch_worker(event.worker)
     lanes.wake_worker(state, event.worker)
+    rollouts.watch_worker(state, event.worker)
     data = {"user": event.user} | ({"reason": event.reason} if event.reason else {})
     if event.on and event.faults:
         text = f"worker {event.worker} is in quarantine: {event.reason}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dray.core.lifecycle.holding import rollouts
 from dray.core.lifecycle.state.columns import kind_of
 from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed
 from dray.core.lifecycle.state.state import State
@@ -171,6 +172,8 @@ def _list(state: State, attempt: Attempt, sign: int) -> None:
         state.uses.pop(uid, None)
         if not live:
             del state.live_of[job_id]
+            if (job := state.jobs[job_id]).service and job.state.final:
+                rollouts.forget(state, job)
 
 
 def _book(state: State, attempt: Attempt, sign: int, start: bool) -> None:

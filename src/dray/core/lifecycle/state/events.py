@@ -11,7 +11,15 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.pass_events import PassSignal
-from dray.core.lifecycle.state.service_events import HealthChanged, ReplicaRested, ServiceScaled, UseChanged
+from dray.core.lifecycle.state.service_events import (
+    HealthChanged,
+    ReplicaRested,
+    RolloutStepped,
+    ServiceScaled,
+    ServiceUpdated,
+    UpdateAbandoned,
+    UseChanged,
+)
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.records.worker import Use
 
@@ -413,6 +421,9 @@ Fact = (
     | ReplicaRested
     | HealthChanged
     | UseChanged
+    | ServiceUpdated
+    | UpdateAbandoned
+    | RolloutStepped
 )
 
 

@@ -41,3 +41,30 @@ class UseChanged(msgspec.Struct, frozen=True, array_like=True, tag=44):
     uses: tuple[str, ...]
     served: bool
     note: str = ""
+
+
+class ServiceUpdated(msgspec.Struct, frozen=True, array_like=True, tag=42):
+    """A service is to run by another spec: a new revision, or an earlier one by its number. `kind` says how it came:
+    update, restart (the same spec anew) or rollback. `replicas` below 0: as many as before.
+    """
+
+    job_id: str
+    spec: bytes
+    user: str = ""
+    kind: str = "update"
+    revision: int = 0
+    replicas: int = -1
+
+
+class UpdateAbandoned(msgspec.Struct, frozen=True, array_like=True, tag=43):
+    """An update goes no further: the service goes back to the revision that was whole."""
+
+    job_id: str
+    why: str = ""
+    user: str = ""
+
+
+class RolloutStepped(msgspec.Struct, frozen=True, array_like=True, tag=45):
+    """Replicas of a service are to be replaced, and the next step can be taken: which one, its records say."""
+
+    job_id: str

@@ -3,11 +3,12 @@
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
 signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how
 many attempts of tasks ended in which phase), learnt in passing (experience, suspicions) or a cache that can be derived
-(columns, backlog, parties, services, held, live_of, requeued_of, dependents, task_waiters, using, newest, timers,
-reservations, first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose
-call takes longer than was thought, lingering: until when some without calls are kept, spent_on: on which session each
-was opened; followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a
-place goes from one attempt to the next; use_notes: why jobs that use services wait).
+(columns, backlog, parties, services, revised: the shapes of their revisions, rollouts: when those are looked at of
+which replicas are replaced, held, live_of, requeued_of, dependents, task_waiters, using, newest, timers, reservations,
+first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
+than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened;
+followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place goes
+from one attempt to the next; use_notes: why jobs that use services wait).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -99,6 +100,8 @@ class State:
         self.attempts: dict[str, Attempt] = {}
         self.workers: dict[str, Worker] = {}
         self.services: dict[str, None] = {}
+        self.revised: dict[str, dict[int, int]] = {}
+        self.rollouts: dict[str, int] = {}
         self.ledger: dict[LedgerKey, LedgerRecord] = {}
         self.owned: dict[str, str] = {}
         self.presence: dict[str, Presence] = {}
@@ -176,6 +179,12 @@ class State:
             for line in parked:
                 if line in owned:
                     self.backlog.wake(line.shape)
+
+    def release_shape(self, shape: int) -> None:
+        """Give one reference to a shape back; the lines of one that nobody has any more go with it."""
+        if self.shapes.release(shape):
+            for key in list(self.backlog.of_shape.get(shape, ())):
+                self.backlog.remove_bucket(key)
 
     def join_party(self, job: Job) -> None:
         """Find the party that a job belongs to under the present policy."""

@@ -6,6 +6,7 @@ does not live is, or the same word some times in a row from a worker that knows 
 
 from __future__ import annotations
 
+from dray.core.lifecycle.holding import rollouts
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.service_events import HealthChanged
@@ -42,6 +43,8 @@ def health_changed(state: State, event: HealthChanged, clock: Clock) -> list[Eff
             replicas.recover(task)
             state.touched.tasks[job.id, task.index] = None
         attempt.health, attempt.health_ms = said, clock.now_ms
+        if job.aim >= 0:
+            rollouts.watch(state, job.id, clock.now_ms)
         data = {"attempt": attempt.no, "health": said, "message": event.note}
         effects.append(Note("replica_health", job.id, state.spell(attempt), attempt.worker, data))
     attempt.health_note = event.note

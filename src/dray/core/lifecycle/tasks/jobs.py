@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dray.core.lifecycle.holding import attempts, dependencies, lanes, lessons, receipts, using
+from dray.core.lifecycle.holding import attempts, dependencies, lanes, lessons, receipts, rollouts, using
 from dray.core.lifecycle.holding.attempts import ADOPT, STOP
 from dray.core.lifecycle.state.effects import Assign, Cancel, Effect, FeedCalls, Note
 from dray.core.lifecycle.state.events import (
@@ -238,6 +238,7 @@ def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Ef
     if behind:
         # Not above: a call with more than 15 names takes three times as long, and one is made for every task.
         attempt.behind, attempt.fed_ms = behind, clock.now_ms
+    attempt.revision = task.revision
     counters, number = state.counters, (attempt.fence & LAST_ATTEMPT) + 1
     counters.next_attempt = max(counters.next_attempt, number)
     task.attempts, task.current, task.last_uid = attempt.no, uid, uid
@@ -346,7 +347,7 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
         job.holes -= index - job.cursor
     job.cursor = index + 1
     state.backlog.count(job.queue, -1)
-    task = state.tasks[key] = Task(job_id=job.id, index=index)
+    task = state.tasks[key] = Task(job_id=job.id, index=index, revision=job.revision)
     return task
 
 
@@ -363,6 +364,8 @@ def requeue(state: State, job: Job, task: Task, clock: Clock, why: str, afresh: 
     """Put a task back in its old place in the line; `afresh`: with the whole time limit, whatever was saved so far."""
     if job.cancelled:
         return end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
+    if job.service and rollouts.is_over(state, job, task):
+        return end_task(state, job, task, JobState.KILLED, clock, "cancelled", why)
     if task.state is JobState.RUNNING:
         job.running -= 1
     if (attempt := state.attempts.get(task.last_uid)) is not None:
@@ -459,6 +462,8 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
     """
     if job.state.final:
         return []
+    if job.aim >= 0:
+        rollouts.watch(state, job.id, clock.now_ms)
     if not _derive(state, job, clock):
         return [] if job.waiting else receipts.close(state, job, "rolled_back", clock)
     effects = _ended(state, job, clock)
@@ -481,6 +486,8 @@ def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
     if job.id in state.watched:
         # Whoever is next in its line may be in for protection too, and is found by a look at the shape.
         state.backlog.wake(job.shape)
+    if job.id not in state.live_of:
+        rollouts.forget(state, job)
     return [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
 
 

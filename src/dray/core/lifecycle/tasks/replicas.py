@@ -8,6 +8,7 @@ somebody asked for) costs no rest. The surprising rule: of a service without che
 
 from __future__ import annotations
 
+from dray.core.lifecycle.holding import rollouts
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.service_events import ReplicaRested
@@ -17,6 +18,7 @@ from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import unpack_spec
 
 STARTING, READY, UNHEALTHY, STOPPING, SILENT = "starting", "ready", "unhealthy", "stopping", "silent"
+LEAVING = "draining"
 # For these reasons a replica is asked to stop: to be started again by the rule, at once, or because of a takeover.
 NOT_WELL = "unhealthy"
 _AT_ONCE = {
@@ -27,15 +29,21 @@ _AT_ONCE = {
 LAST_CHARS = 200
 
 
-def health_of(job: Job, attempt: Attempt) -> str:
-    """How a replica that lives is: starting, ready, unhealthy, stopping, or of a worker that is silent."""
+def health_of(state: State, job: Job, attempt: Attempt) -> str:
+    """How a replica that lives is: starting, ready, unhealthy, draining, stopping, or of a worker that is silent."""
     if attempt.cancel or attempt.phase is Phase.STOPPING:
         return STOPPING
     if attempt.phase is Phase.UNKNOWN:
         return SILENT
+    if state.tasks[job.id, attempt.index].leaving_ms:
+        return LEAVING
     if not attempt.started:
         return STARTING
-    return attempt.health or (STARTING if unpack_spec(job.spec).health_check is not None else READY)
+    return attempt.health or (STARTING if _is_checked(state, job, attempt) else READY)
+
+
+def _is_checked(state: State, job: Job, attempt: Attempt) -> bool:
+    return unpack_spec(rollouts.spec_of(state, job, attempt.revision)).health_check is not None
 
 
 def ready_replicas(state: State, job: Job) -> list[Attempt]:
@@ -44,14 +52,15 @@ def ready_replicas(state: State, job: Job) -> list[Attempt]:
     ready = [
         attempt
         for attempt in live
-        if state.tasks[job.id, attempt.index].current == attempt.uid and health_of(job, attempt) == READY
+        if state.tasks[job.id, attempt.index].current == attempt.uid
+        and health_of(state, job, attempt) == READY
     ]
     return sorted(ready, key=lambda attempt: attempt.index)
 
 
 def wanted(job: Job) -> int:
-    """How many replicas a service is to have."""
-    return job.total - job.ended
+    """How many replicas a service is to have; while some are replaced there may be more."""
+    return job.aim if job.aim >= 0 else job.total - job.ended
 
 
 def ended(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) -> list[Effect]:
@@ -66,6 +75,8 @@ def ended(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) ->
         return jobs.requeue(state, job, task, clock, why, afresh=True)
     if job.cancelled:
         return jobs.end_task(state, job, task, JobState.KILLED, clock, "cancelled", "cancelled")
+    if rollouts.is_over(state, job, task):
+        return jobs.end_task(state, job, task, JobState.KILLED, clock, "cancelled", task.error)
     return _rest(state, job, task, attempt, clock)
 
 
@@ -97,7 +108,7 @@ def was_well(state: State, job: Job, attempt: Attempt) -> bool:
     """Whether a replica was ready until now for so long that earlier ends count no more."""
     if not attempt.started:
         return False
-    if attempt.health != READY and (attempt.health or unpack_spec(job.spec).health_check is not None):
+    if attempt.health != READY and (attempt.health or _is_checked(state, job, attempt)):
         return False
     since_ms = attempt.health_ms if attempt.health else attempt.started_ms
     return state.now_ms - since_ms >= state.rules.well_ms

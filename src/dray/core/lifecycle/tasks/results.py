@@ -6,7 +6,7 @@ worker's newest attempt of that task.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import attempts, lanes, quarantines, receipts, refusals, retries
+from dray.core.lifecycle.holding import attempts, lanes, quarantines, receipts, refusals, retries, rollouts
 from dray.core.lifecycle.holding.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
 from dray.core.lifecycle.state.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.state.events import (
@@ -97,9 +97,12 @@ def mark_started(state: State, attempt: Attempt, clock: Clock) -> None:
     if attempt.started:
         return
     attempt.started = True
+    job = state.jobs[attempt.job_id]
+    if job.aim >= 0:
+        rollouts.watch(state, job.id, state.now_ms)
     refusals.began(state, attempt.worker)
     attempt.started_ms, attempt.started_at_ms = clock.now_ms, clock.at_ms
-    quarantines.began(state, state.jobs[attempt.job_id], attempt)
+    quarantines.began(state, job, attempt)
     arm_limit(state, attempt)
 
 

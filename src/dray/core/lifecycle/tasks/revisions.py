@@ -94,15 +94,13 @@ def _take_over(job: Job, spec: JobSpec) -> None:
 
 
 def _reshape(state: State, job: Job, packed: bytes) -> None:
-    """Give a job the shape of its new spec; the lines of a shape that nobody has any more go with it."""
+    """Give a job the shape of its new spec. A replica of a service holds what its own revision asks for."""
     before, job.spec = job.shape, packed
     job.shape = state.shapes.take(asks_of_packed(packed))
-    if job.shape != before:
+    if job.shape != before and not job.service:
         waiting = (state.tasks[job.id, index].last_uid for index in state.requeued_of.get(job.id, ()))
         # What has just ended has yet to be written: by then the number it had may be that of another shape.
         for uid in (*state.live_of.get(job.id, ()), *waiting, *state.touched.attempts):
             if (attempt := state.attempts.get(uid)) is not None and attempt.job_id == job.id:
                 attempt.shape = job.shape
-    if state.shapes.release(before):
-        for key in list(state.backlog.of_shape.get(before, ())):
-            state.backlog.remove_bucket(key)
+    state.release_shape(before)

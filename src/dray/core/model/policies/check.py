@@ -30,8 +30,9 @@ from dray.core.model.policies.policy import (
     STRATEGIES,
     Policy,
 )
-from dray.core.model.specs.check import MAX_PROBLEMS, MAX_SUGGESTIONS, suggest
+from dray.core.model.specs.check import MAX_PROBLEMS, MAX_SUGGESTIONS
 from dray.core.model.specs.notifying import mail_domain, url_problem
+from dray.core.model.specs.values import suggest
 from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import InvalidInput, InvalidPolicy, Problem
 

@@ -1,5 +1,5 @@
 """Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions,
-what running out of GPU memory has taught, templates.
+what running out of GPU memory has taught, templates, revisions of services.
 
 Few and small: each is one row of one table, found by (kind, key). Stored as arrays: fields are only ever appended, each
 with a default.
@@ -124,14 +124,38 @@ class TemplateRecord(msgspec.Struct, frozen=True, array_like=True):
     removed_by: str = ""
 
 
-LedgerRecord = PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord
-KINDS: dict[str, type[PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord]] = {
+class Revision(msgspec.Struct, frozen=True, array_like=True):
+    """One revision of a service's spec: by whom and how it came (`submit`, `update`, `restart`, `rollback`), when it
+    was last begun, and its receipt: `outcome` is empty while it is under way, then `done`, `rolled_back`, `replaced`.
+    """
+
+    number: int
+    spec: bytes
+    user: str = ""
+    at_ms: int = 0
+    kind: str = "update"
+    outcome: str = ""
+    why: str = ""
+    ended_at_ms: int = 0
+
+
+class RevisionsRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The last revisions of one service that was updated, by number."""
+
+    revisions: tuple[Revision, ...]
+
+
+LedgerRecord = PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord | RevisionsRecord
+KINDS: dict[
+    str, type[PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord | RevisionsRecord]
+] = {
     "policy": PolicyRecord,
     "meter": Meter,
     "receipt": Receipt,
     "alarm": AlarmRecord,
     "lesson": Lesson,
     "template": TemplateRecord,
+    "revisions": RevisionsRecord,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}

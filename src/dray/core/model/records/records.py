@@ -73,8 +73,11 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     of a function and go through lanes; a call has a record of its own only once it had trouble, and [0, cursor) was
     fed into lanes at least once. `outgrown_bytes`: cards with no more memory than that have proved too small for it, as
     the job `outgrown_by` found out, and `spec` asks for more. `service`: its tasks are replicas, which start again
-    whenever they end; `resting` of them pause before that. It is `open` until it is stopped. `uses`: the services that
-    have to be ready when it starts; `unserved`: one of them is not.
+    whenever they end; `resting` of them pause before that. It is `open` until it is stopped. `spec` is its `revision`,
+    `newest` the highest number of one, `stable` the one that was last whole: another while it is updated. While some
+    replicas are replaced by others there may be more of them than it is to have in the end, which is its `aim` then
+    (-1: nobody is replaced). `stepped_ms` (hub time): when that last came forward. `uses`: the services
+    that have to be ready when it starts; `unserved`: one of them is not.
     """
 
     id: str
@@ -136,6 +139,11 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     resting: int = 0
     uses: tuple[str, ...] = ()
     unserved: bool = False
+    revision: int = 1
+    stable: int = 1
+    newest: int = 1
+    aim: int = -1
+    stepped_ms: int = 0
 
     @property
     def barred(self) -> bool:
@@ -172,7 +180,8 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
 
     A replica of a service that has ended rests until `again_ms` (hub time) before it is queued again. `restarts` counts
     such ends since it was last well for long, `ends_ms` says when the last of them were; `looping`: there were too many
-    of them, and it has not been well for long since.
+    of them, and it has not been well for long since. It runs by a `revision` of the spec for all its life; from
+    `leaving_ms` on (hub time) it gets no new requests, and is stopped soon after.
     """
 
     job_id: str
@@ -198,6 +207,8 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     restarts: int = 0
     ends_ms: tuple[int, ...] = ()
     looping: bool = False
+    revision: int = 1
+    leaving_ms: int = 0
 
 
 class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
@@ -272,6 +283,7 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     health_ms: int = 0
     health_note: str = ""
     ills: int = 0
+    revision: int = 1
 
     @property
     def span_ms(self) -> int:

@@ -6,7 +6,6 @@ Unknown fields are faults here (with a suggestion); on the worker wire they are 
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,8 +38,18 @@ from dray.core.model.specs.spec import (
     JobSpec,
     Rendered,
     Retries,
+    UpdateRules,
 )
-from dray.core.model.specs.values import MAX_ITEMS, has_more_than, plain_fault, quote, text_fault, texts_fault
+from dray.core.model.specs.values import (
+    MAX_ITEMS,
+    has_more_than,
+    plain_fault,
+    quote,
+    quote_name,
+    suggest,
+    text_fault,
+    texts_fault,
+)
 from dray.core.model.specs.variants import (
     VARIANT_FIELDS,
     complete_variants,
@@ -60,7 +69,6 @@ MAX_METADATA_VALUES, MAX_METADATA_BYTES = 10_000, 256 * 1024
 # Beyond these nobody reads on, and a peer could make the hub search for near misses for minutes.
 MAX_PROBLEMS = 200
 MAX_SUGGESTIONS = 20
-MAX_SUGGEST_LENGTH = 64
 Check = Callable[[Any], str]
 _CARD_ASKS = ("gpu_count", "gpu_type", "min_vram_gb", "vram_per_gpu_bytes", "gpu_milli")
 FLOATS = frozenset(field.name for field in msgspec.structs.fields(JobSpec) if field.type is float)
@@ -280,11 +288,16 @@ _HEALTH: dict[str, Check] = {
     **_PROBE,
     "unhealthy_after": _number(1, 1000, whole=True),
 }
+_UPDATE: dict[str, Check] = {
+    **dict.fromkeys(("max_surge", "max_unavailable"), _number(0, MAX_REPLICAS, whole=True)),
+    **dict.fromkeys(("ready_timeout_s", "settle_s", "drain_s"), _number(0, 86400, whole=False)),
+}
 _NESTED: dict[str, dict[str, Check]] = {
     "array": _ARRAY,
     "device": _DEVICE,
     "health_check": _HEALTH,
     "retries": _RETRIES,
+    "update": _UPDATE,
 }
 FIELDS: dict[str, Check] = {
     "id": _id,
@@ -349,8 +362,9 @@ FIELDS: dict[str, Check] = {
     "interactive": _flag,
     "share": share_problem,
     "uses": uses_problem,
+    "update": _document,
 }
-_STRUCTS = (("array", ArraySpec), ("device", DeviceAsk), ("rendered", Rendered))
+_STRUCTS = (("array", ArraySpec), ("device", DeviceAsk), ("rendered", Rendered), ("update", UpdateRules))
 _VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
 
 
@@ -378,14 +392,6 @@ def _refuse(problems: list[Problem]) -> None:
         raise InvalidSpec(f"the job cannot be accepted: {first}{more}", problems)
 
 
-def suggest(word: Any, known: tuple[str, ...] | list[str]) -> str:
-    """Give `; did you mean X?` for a near miss, else nothing."""
-    if not isinstance(word, str) or len(word) > MAX_SUGGEST_LENGTH:
-        return ""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 def _variant_problems(variants: list[Any]) -> list[Problem]:
     problems = list_problems(variants)
     for number, variant in enumerate(variants):
@@ -410,7 +416,7 @@ def _field_problems(
         check = fields.get(field)
         if check is None:
             near = suggest(field, list(fields)) if len(problems) < MAX_SUGGESTIONS else ""
-            problems.append(Problem(f"{prefix}{_field_name(field)}", f"is not a field of {what}{near}"))
+            problems.append(Problem(f"{prefix}{quote_name(field)}", f"is not a field of {what}{near}"))
         elif value is not None and (fault := check(value)):
             problems.append(Problem(f"{prefix}{field}", fault))
     return problems
@@ -568,7 +574,3 @@ def _nested(kind: Callable[..., Any], raw: Mapping[str, Any]) -> Any:
             name: value for name, value in listed._asdict().items() if name != "limit"
         }
     return kind(**given)
-
-
-def _field_name(field: Any) -> str:
-    return field[:MAX_SUGGEST_LENGTH] if isinstance(field, str) else quote(field)

@@ -104,13 +104,22 @@ def _replica_problems(raw: Mapping[str, Any]) -> list[Problem]:
     several, always = (raw.get("replicas") or 1) > 1, (raw.get("restart") or "always") == "always"
     if (raw.get("type") or "batch") != "service":
         what = "is for a service (type: service): a batch job has an array, and retries"
-        asked = {"replicas": several, "restart": raw.get("restart") == "always", "share": raw.get("share")}
+        asked = {
+            "replicas": several,
+            "restart": raw.get("restart") == "always",
+            "share": bool(raw.get("share")),
+            "update": bool(raw.get("update")),
+        }
         return [Problem(field, what) for field, given in asked.items() if given]
     if (raw.get("node_count") or 1) > 1 or raw.get("array"):
         what = "goes neither with several nodes nor with an array: drop one of them"
         return [Problem("replicas", what)] if several else []
     what = "a service starts again whenever it ends: add restart: never, or drop it"
-    return [Problem("at_most_once", what)] if raw.get("at_most_once") and always else []
+    once = [Problem("at_most_once", what)] if raw.get("at_most_once") and always else []
+    rules = raw.get("update") or {}
+    stuck = rules.get("max_surge", 1) == 0 and not rules.get("max_unavailable")
+    what = "may start none before and stop none before: give max_surge or max_unavailable 1 or more"
+    return [*once, *([Problem("update", what)] if stuck else [])]
 
 
 def health_problem(raw: Mapping[str, Any], ports: Sequence[str]) -> str:

@@ -81,6 +81,19 @@ class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     unhealthy_after: int = 3
 
 
+class UpdateRules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How replicas of a service are replaced: so many more at a time than there shall be, so many fewer that are ready;
+    how long a new one may take to be ready and must have been so before an old one goes, and for how long that one gets
+    no new requests before it is asked to stop.
+    """
+
+    max_surge: int = 1
+    max_unavailable: int = 0
+    ready_timeout_s: float = 600.0
+    settle_s: float = 10.0
+    drain_s: float = 5.0
+
+
 class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     """The kind of device a task computes on; an empty variant or `auto` means any."""
 
@@ -228,10 +241,16 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     interactive: bool = False
     share: list[str] = []
     uses: list[str] = []
+    update: UpdateRules | None = None
 
     def is_shared_with(self, user: str) -> bool:
         """Whether a user whose service it is not may reach it."""
         return user in self.share or EVERYBODY in self.share
+
+    @property
+    def replacing(self) -> UpdateRules:
+        """How its replicas are replaced."""
+        return self.update or UpdateRules()
 
     @property
     def goes_on(self) -> bool:
@@ -316,7 +335,7 @@ def told_spec(spec: JobSpec) -> dict[str, Any]:
     business. Whom the hub tells of a job may be as good as a password.
     """
     document = spec_document(spec)
-    for field in ("notify_to", "template", "params", "rendered", "share"):
+    for field in ("notify_to", "template", "params", "rendered", "share", "update"):
         document.pop(field, None)
     if "retries" in document:
         document["retries"] = spec.rules.code

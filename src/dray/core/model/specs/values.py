@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import Any
 
 MAX_DEPTH = 32
 MAX_ITEMS = 65_536
+# Beyond these a peer could make the hub search for near misses for minutes.
+MAX_SUGGEST_LENGTH = 64
 
 
 def quote(value: Any) -> str:
@@ -19,6 +22,19 @@ def quote(value: Any) -> str:
     except RecursionError:
         text = "something nested too deep"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def quote_name(field: Any) -> str:
+    """Spell the name of a field back, however long it is."""
+    return field[:MAX_SUGGEST_LENGTH] if isinstance(field, str) else quote(field)
+
+
+def suggest(word: Any, known: tuple[str, ...] | list[str]) -> str:
+    """Give `; did you mean X?` for a near miss, else nothing."""
+    if not isinstance(word, str) or len(word) > MAX_SUGGEST_LENGTH:
+        return ""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def text_fault(value: str) -> str:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dray.core.model.specs.asks import as_text
-from dray.core.model.specs.check import suggest
-from dray.core.model.specs.values import quote, text_fault
+from dray.core.model.specs.values import quote, suggest, text_fault
 from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import InvalidInput, Problem
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from dray.core.model.specs.check import FIELDS, MAX_PROBLEMS, suggest
-from dray.core.model.specs.values import has_more_than, plain_fault, quote, text_fault
+from dray.core.model.specs.check import FIELDS, MAX_PROBLEMS
+from dray.core.model.specs.values import has_more_than, plain_fault, quote, suggest, text_fault
 from dray.core.model.templates.parameters import NAME, Parameter, parameter_problems
 from dray.core.model.templates.spelling import READERS
 from dray.errors import InvalidSpec, Problem

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.services.steps import Rollout, survey
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks.replicas import READY, SILENT, STOPPING, UNHEALTHY, health_of, wanted
+from dray.core.lifecycle.tasks.replicas import LEAVING, READY, SILENT, STOPPING, UNHEALTHY, health_of, wanted
 from dray.core.lifecycle.tasks.uses import missing
 from dray.core.model.records.records import Attempt, Job, Task
 from dray.core.scheduling.explain.reason import Blocker, span
@@ -42,11 +44,12 @@ def _stand(state: State, job: Job, task: Task) -> Standing:
     attempt = state.attempts.get(task.current)
     if attempt is None:
         return _rest(state, task)
-    health = health_of(job, attempt)
+    health = health_of(state, job, attempt)
     where, since_ms = f"on {attempt.worker}", attempt.health_ms or attempt.started_ms
     words = {
         READY: f"ready {where}",
         UNHEALTHY: f"not well {where} for {span(state.now_ms - since_ms)}: {attempt.health_note or 'no reason given'}",
+        LEAVING: f"gets no new requests {where}, and is stopped in a moment: another took its place",
         STOPPING: f"asked to stop {where} ({attempt.cancel or 'cancelled'})",
         SILENT: f"its worker {attempt.worker} is silent",
     }
@@ -77,14 +80,71 @@ def tell_service(state: State, job: Job) -> str:
     ready = sum(1 for one in found if one.health == READY)
     rest = [f"replica {one.replica}: {one.message}" for one in found if one.health != READY]
     more = f" and {len(rest) - 3} more" if len(rest) > 3 else ""
-    return "; ".join([f"{ready} of {wanted(job)} replicas ready", *rest[:3]]) + more
+    told = filter(None, (tell_rollout(state, job), tell_rolled_back(state, job)))
+    return "; ".join([f"{ready} of {wanted(job)} replicas ready", *told, *rest[:3]]) + more
+
+
+def tell_rollout(state: State, job: Job) -> str:
+    """What is being replaced by what, how far that has come and what it waits for; empty where nothing is."""
+    found = survey(state, job)
+    if found is None:
+        return ""
+    settled = sum(1 for one in found.fresh if found.is_settled(one, state.now_ms))
+    done = f"{settled} of {found.aim} replicas are settled"
+    moving = sorted({_worker(state, one.task) for one in found.old if one.task.revision == job.revision})
+    if found.forward:
+        what = f"update from revision {job.stable} to {job.revision}"
+    elif moving and len(moving) == len({_worker(state, one.task) for one in found.old}):
+        what = f"moving off {', '.join(moving)}, which {'is' if len(moving) == 1 else 'are'} drained"
+    else:
+        what = f"going back to revision {job.revision}"
+    left = f", {len(found.old)} of before {'is' if len(found.old) == 1 else 'are'} left" if found.old else ""
+    return f"{what}: {done}{left}, waits for {_tell_next(state, job, found)}"
+
+
+def _worker(state: State, task: Task) -> str:
+    attempt = state.attempts.get(task.current)
+    return attempt.worker if attempt is not None else ""
+
+
+def _tell_next(state: State, job: Job, found: Rollout) -> str:
+    waiting = found.waiting or any(one.task.queued for one in found.fresh)
+    starting = [one.task.index for one in found.fresh if not one.ready and one.task.current]
+    settling = [
+        one.task.index for one in found.fresh if one.ready and not found.is_settled(one, state.now_ms)
+    ]
+    resting = [one.task.index for one in found.fresh if one.task.again_ms]
+    if starting:
+        return f"replica {min(starting)} to be ready"
+    if resting:
+        return f"replica {min(resting)}, which has ended, to start again"
+    if settling:
+        return f"replica {min(settling)} to be ready for {found.rules.settle_s:g} s"
+    if waiting:
+        return "room for another replica"
+    if found.leaving:
+        return f"replica {min(task.index for task in found.leaving)} to get no more requests"
+    return "the next step"
+
+
+def tell_rolled_back(state: State, job: Job) -> str:
+    """Why the last update was taken back, if it was; a later one that is whole makes it history."""
+    known = rollouts.revisions_of(state, job)
+    last = known.get(job.newest)
+    if last is None or last.outcome != "rolled_back" or job.revision != job.stable:
+        return ""
+    return f"revision {last.number} was rolled back: {last.why}"
 
 
 def replica_blockers(state: State, job: Job) -> list[Blocker]:
-    """Replicas that are placed, or rest, and are not ready."""
-    return [
+    """That replicas are replaced by others, and those that are placed, or rest, and are not ready."""
+    if not job.service:
+        return []
+    told = tell_rollout(state, job)
+    replaced = [Blocker("replica", "settled", "replaced", message=told)] if told else []
+    return replaced + [
         Blocker("replica", "ready", one.health, message=f"replica {one.replica}: {one.message}")
-        for one in (replicas_of(state, job) if job.service else ())
+        for one in replicas_of(state, job)
         if one.health not in (READY, QUEUED)
     ]
 

@@ -85,8 +85,8 @@ CONTROL = (
         "edit-not-sent",
         "A worker gets the spec as it was before the edit.",
         "dray.hub.workers.outbound:Runner._assign",
-        "with_variant(unpack_spec(job.spec)",
-        "with_variant(unpack_spec(job.original or job.spec)",
+        "with_variant(unpack_spec(packed)",
+        "with_variant(unpack_spec(job.original or packed)",
     ),
     _one(
         "edit-miscounts-queue",
@@ -121,8 +121,8 @@ CONTROL = (
         "alternative-not-sent",
         "A worker gets the job without what its alternative changes.",
         "dray.hub.workers.outbound:Runner._assign",
-        "with_variant(unpack_spec(job.spec), attempt.variant)",
-        "unpack_spec(job.spec)",
+        "with_variant(unpack_spec(packed), attempt.variant)",
+        "unpack_spec(packed)",
     ),
     _one(
         "timeout-runs-while-barred",

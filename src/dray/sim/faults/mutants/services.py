@@ -9,10 +9,143 @@ from dray.sim.faults.mutants.mutants import Edit, Mutant
 _REPLICAS = "dray.core.lifecycle.tasks.replicas:"
 _HEALTH = "dray.core.lifecycle.tasks.health:"
 _USES = "dray.core.lifecycle.tasks.uses:"
+_STEPS = "dray.core.lifecycle.services.steps:"
+_UPDATED = "dray.core.lifecycle.services.updates:"
+_ROLLOUTS = "dray.core.lifecycle.holding.rollouts:"
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
     return Mutant(name, sentence, (Edit(where, old, new),))
+
+
+_UPDATES = (
+    _one(
+        "surge-ignored",
+        "All replicas of a new revision are started at once.",
+        _STEPS + "decide",
+        "found.aim + found.rules.max_surge",
+        "2 * found.aim + found.rules.max_surge",
+    ),
+    _one(
+        "settle-ignored",
+        "An old replica goes as soon as a new one has been ready for a moment.",
+        _STEPS + "Rollout.is_settled",
+        "return one.ready and now_ms - one.since_ms >= self.settle_ms",
+        "return one.ready",
+    ),
+    _one(
+        "ready-ones-go-first",
+        "Of old replicas those go first that serve, and those stay that do not.",
+        _STEPS + "_leave_old",
+        "(one.ready, one.task.revision",
+        "(not one.ready, one.task.revision",
+    ),
+    _one(
+        "one-too-few",
+        "One replica more than may be missing is stopped for an update.",
+        _STEPS + "_leave_old",
+        "max(0, found.aim - found.rules.max_unavailable)",
+        "max(0, found.aim - found.rules.max_unavailable - 1)",
+    ),
+    _one(
+        "leaving-replica-listed",
+        "A replica that is replaced is sent requests until it stops.",
+        _REPLICAS + "health_of",
+        "if state.tasks[job.id, attempt.index].leaving_ms:",
+        "if attempt.phase is Phase.REVOKED:",
+    ),
+    _one(
+        "drain-left-out",
+        "A replica that is replaced is stopped at once, with what it is asked.",
+        _UPDATED + "_leave",
+        "not unpack_spec(job.spec).replacing.drain_s:",
+        "unpack_spec(job.spec).replacing.drain_s >= 0:",
+    ),
+    _one(
+        "drain-cut-short",
+        "A replica that is replaced is stopped right after it gets no more requests.",
+        _STEPS + "decide",
+        "now_ms - task.leaving_ms >= found.drain_ms",
+        "now_ms > task.leaving_ms",
+    ),
+    _one(
+        "bad-revision-waited-for",
+        "A revision that does not get ready is waited for, for ever.",
+        _STEPS + "_conclude",
+        "if job.barred or now_ms < job.stepped_ms + timeout_ms:",
+        "if now_ms < job.stepped_ms + 1000 * timeout_ms:",
+    ),
+    _one(
+        "given-up-too-soon",
+        "A revision is rolled back before its time to get ready is over.",
+        _STEPS + "_conclude",
+        "now_ms < job.stepped_ms + timeout_ms",
+        "now_ms < job.stepped_ms + timeout_ms // 4",
+    ),
+    _one(
+        "whole-too-soon",
+        "An update is done once one replica of the new revision is settled.",
+        _STEPS + "_conclude",
+        "if not others and settled >= found.aim:",
+        "if settled >= min(1, found.aim):",
+    ),
+    _one(
+        "old-replica-by-new-spec",
+        "An old replica that starts again in the middle of an update runs the new command.",
+        _ROLLOUTS + "spec_of",
+        "return job.spec if known is None else known.spec",
+        "return job.spec",
+    ),
+    _one(
+        "old-shape-forgotten",
+        "A hub that was started anew thinks that old replicas hold what new ones ask for.",
+        "dray.core.lifecycle.recovery:recall",
+        "rollouts.shape_of(state, state.jobs[attempt.job_id], attempt.revision)",
+        "state.jobs[attempt.job_id].shape",
+    ),
+    _one(
+        "old-shape-in-line",
+        "An old replica that has ended waits in the line of new ones, which ask for something else.",
+        _ROLLOUTS + "is_over",
+        "(task.leaving_ms > 0 or shape_of(state, job, task.revision) != job.shape)",
+        "task.leaving_ms > 0",
+    ),
+    _one(
+        "leaving-replica-restarted",
+        "A replica that is replaced, and ends by itself, is started again.",
+        _ROLLOUTS + "is_over",
+        "(task.leaving_ms > 0 or shape_of(state, job, task.revision) != job.shape)",
+        "shape_of(state, job, task.revision) != job.shape",
+    ),
+    _one(
+        "drain-spares-services",
+        "Replicas stay on a worker that is drained.",
+        _ROLLOUTS + "is_moving",
+        "worker.draining and not worker.faults",
+        "worker.draining and worker.faults > 0",
+    ),
+    _one(
+        "update-forgotten",
+        "A hub that was started anew forgets which services are updated.",
+        "dray.core.lifecycle.recovery:wake_up",
+        "rollouts.watch(state, job_id, clock.now_ms)",
+        "pass",
+    ),
+    _one(
+        "scale-lost-in-update",
+        "A size that is given in the middle of an update is forgotten.",
+        _UPDATED + "scaled",
+        "_aim(state, job, event.replicas, clock)",
+        "_aim(state, job, job.aim, clock)",
+    ),
+    _one(
+        "rollback-stays",
+        "A revision that is rolled back goes on.",
+        _UPDATED + "abandoned",
+        "_switch(state, job, back.number, keep_of_the_job(back.spec, job.spec), clock)",
+        "_switch(state, job, number, job.spec, clock)",
+    ),
+)
 
 
 SERVICES = (
@@ -59,7 +192,7 @@ SERVICES = (
     _one(
         "scaled-from-below",
         "Of fewer replicas those with the lowest index go.",
-        "dray.core.lifecycle.happenings.edits:scaled",
+        "dray.core.lifecycle.services.updates:scaled",
         "cancels.end_replica(state, job, index, why, clock)",
         "cancels.end_replica(state, job, job.total - 1 - index, why, clock)",
     ),
@@ -96,9 +229,9 @@ SERVICES = (
     _one(
         "unchecked-replica-ready",
         "A replica with checks counts as ready before they have said so.",
-        _REPLICAS + "health_of",
-        "unpack_spec(job.spec).health_check is not None",
-        "unpack_spec(job.spec).health_check is None",
+        _REPLICAS + "_is_checked",
+        "health_check is not None",
+        "health_check is None",
     ),
     _one(
         "not-live-ignored",
@@ -121,6 +254,7 @@ SERVICES = (
         "if job.gang or job.service else live",
         "if job.gang else live",
     ),
+    *_UPDATES,
 )
 
 USES = (

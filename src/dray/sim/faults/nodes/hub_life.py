@@ -248,6 +248,19 @@ class HubLife:
         decide = services.scale(USER, job_id, replicas, lambda: False, lambda state, job, note: note)
         self.post(decide, done)
 
+    def update(self, job_id: str, changes: dict[str, Any], done: Any) -> None:
+        """Update a service as a client would."""
+        decide = services.update(USER, job_id, changes, False, lambda: False, lambda state, job, note: note)
+        self.post(decide, done)
+
+    def rollback(self, job_id: str, to: int | None, done: Any) -> None:
+        """Roll a service back as a client would."""
+        self.post(services.rollback(USER, job_id, to, lambda state, job, note: note), done)
+
+    def restart(self, job_id: str, done: Any) -> None:
+        """Restart a service replica by replica, as a client would."""
+        self.post(services.restart(USER, job_id, lambda: False, lambda state, job, note: note), done)
+
     def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
         """Edit as a client would."""
         # Whoever edits has room here: what a full disk refuses is watched at submits, by the same check.

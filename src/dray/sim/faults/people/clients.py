@@ -17,7 +17,7 @@ from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
 
 PATIENCE_MS = 4000
-DOOMED = "doomed"
+DOOMED, LASTING = "doomed", "lasting"
 GANG_WORLDS, GANG_SHARE = 0.5, 0.5
 SIZED_SHARE = 0.6
 PORT_SHARE = 0.5
@@ -55,6 +55,8 @@ class Clients:
         duration = rng.randint(20_000, 400_000) if rng.random() < long_ones else rng.randint(1, 8000)
         failing = rng.random() < 0.2 or task_id.startswith(DOOMED)
         duration = self.site.stretch(duration)
+        if task_id.startswith(LASTING) and duration % 8:
+            duration = 10**9
         if self._has_long_arrays and duration <= 8000:
             duration = 1 + duration // 8
         return Behaviour(

@@ -1,4 +1,5 @@
-"""The people who keep services: they start some, scale and restart them, and stop every one of them in the end.
+"""The people who keep services: they start some, scale, update and restart them, roll them back, and stop every one of
+them in the end.
 
 Only in a share of the worlds, and by a generator of their own: the others stay as they were. Machines say now and then
 how what they run is; now and then one says it of what another runs.
@@ -10,20 +11,27 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from dray.core.lifecycle.holding.rollouts import spec_of
+from dray.core.lifecycle.services.steps import survey
+from dray.core.model.specs.spec import unpack_spec
 from dray.errors import Conflict, NoSpace, NotFound
 from dray.sim.faults.nodes.foreign import ForeignNode
 from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.runs import Execution, Runs
 from dray.sim.faults.nodes.worker import WorkerNode
-from dray.sim.faults.people.clients import PATIENCE_MS, Clients
+from dray.sim.faults.people.clients import LASTING, PATIENCE_MS, Clients
 from dray.sim.faults.people.uses import ServiceUsers
 from dray.sim.faults.watches.checker import Checker
 from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
 
 # Which worlds is of no account: these leave those alone that are kept because they show rare bugs.
-SERVICE_WORLDS = (0.133, 0.284)
+SERVICE_WORLDS, UPDATE_WORLDS = (0.133, 0.284), (0.661, 0.808)
 CHECK_EVERY_MS, STOP_EVERY_MS, LINGER_MS = 2500, 3000, 12_000
+# In calm every update ends by then: one that finds no place was rolled back long before.
+UPDATED_MS = 240_000
+# What becomes of replicas by the last word of their command: those of a bad one are never well.
+GOOD, BAD = "good", "bad"
 Machine = WorkerNode | ForeignNode
 
 
@@ -37,6 +45,10 @@ class Keepers:
         chance = random.Random(f"services 19013 of {world.seed}").random()  # no secret either
         low, high = SERVICE_WORLDS
         self.unanswered = self._rng.choice([1, 1, 2]) if low < chance < high else 0
+        again = random.Random(f"updates 37387 of {world.seed}").random()  # nor this
+        self._updates = not self.unanswered and UPDATE_WORLDS[0] < again < UPDATE_WORLDS[1]
+        if self._updates:
+            self.unanswered = self._rng.choice([1, 2])
         self._answered: set[str] = set()
         self._dressed: set[str] = set()
         self._calm_ms = -1
@@ -63,7 +75,21 @@ class Keepers:
             spec["health_check"] = {"readiness": "/"}
         if rng.random() < 0.2:
             spec["overlap"] = "fenced"
+        if self._updates:
+            # By its id it is known for one whose replicas go on until they are stopped.
+            spec |= {"id": f"{LASTING}-{number}", "command": ["serve", GOOD], "update": self._draw_rules()}
         return spec
+
+    def _draw_rules(self) -> dict[str, Any]:
+        rng = self._rng
+        surge = rng.choice([0, 1, 1, 1, 2])
+        return {
+            "max_surge": surge,
+            "max_unavailable": rng.choice([0, 0, 1]) if surge else 1,
+            "ready_timeout_s": rng.choice([15, 30, 60]),
+            "settle_s": rng.choice([0, 1, 3]),
+            "drain_s": rng.choice([0, 1, 4]),
+        }
 
     def _submit(self, key: str, spec: dict[str, Any]) -> None:
         if key in self._answered:
@@ -90,7 +116,10 @@ class Keepers:
         self._world.counts["service"] += 1
         self.users.started(job_id)
         rng = self._rng
-        if rng.random() < 0.5:
+        if self._updates:
+            for _ in range(rng.choice([1, 2, 3, 4])):
+                self._world.at(rng.randint(5_000, 90_000), self._change, job_id)
+        elif rng.random() < 0.5:
             self._clients.steer(job_id, spec)
         for _ in range(rng.choice([0, 1, 2, 3])):
             self._world.at(rng.randint(0, 90_000), self._scale, job_id, rng.randint(0, 3))
@@ -100,6 +129,33 @@ class Keepers:
             self._world.counts["service scaled"] += 1
             self._hub.now.scale(job_id, replicas, Pending(self._accept))
 
+    def _change(self, job_id: str) -> None:
+        """Update a service, roll it back or restart it, whatever is under way."""
+        if not self._hub.up or not self._world.faulty:
+            return
+        rng, hub, heard = self._rng, self._hub.now, Pending(self._accept)
+        what = rng.choice(
+            ["update", "update", "update", "rollback", "rollback", "restart", "requeue", "cancel"]
+        )
+        self._world.counts[f"service: {what}"] += 1
+        if what == "rollback":
+            hub.rollback(job_id, rng.choice([None, None, 1, 2]), heard)
+        elif what == "restart":
+            hub.restart(job_id, heard)
+        elif what == "requeue":
+            hub.requeue(job_id, rng.choice([None, 0, 1]), heard)
+        elif what == "cancel":
+            hub.cancel(job_id, rng.choice([0, 1, 2]), heard)
+        else:
+            changes: dict[str, Any] = {"command": ["serve", str(rng.random()), rng.choice([GOOD, GOOD, BAD])]}
+            if rng.random() < 0.4:
+                changes["cpu_milli"] = rng.choice([0, 250, 500, 1000])
+            if rng.random() < 0.3:
+                changes["health_check"] = rng.choice([None, {"readiness": "/"}])
+            if rng.random() < 0.2:
+                changes["replicas"] = rng.randint(1, 3)
+            hub.update(job_id, changes, heard)
+
     def _accept(self, got: Any, fault: BaseException | None) -> None:
         if fault is not None and not isinstance(fault, (Conflict, NoSpace, NotFound)):
             self._world.fail(f"a change of a service was answered with {fault!r}")
@@ -108,13 +164,26 @@ class Keepers:
         """A while after the faults have stopped nobody needs a service any more, nor one from a backup."""
         if not self._world.faulty and self._calm_ms < 0:
             self._calm_ms = self._world.now_ms
-        if self._hub.up and self._calm_ms >= 0 and self._world.now_ms - self._calm_ms > LINGER_MS:
+        calm_ms = self._world.now_ms - self._calm_ms if self._calm_ms >= 0 else 0
+        if self._hub.up and calm_ms > LINGER_MS:
             for job_id in list(self._hub.state.services):
-                if not self._hub.state.jobs[job_id].state.final:
+                if not self._hub.state.jobs[job_id].state.final and self._is_settled(job_id, calm_ms):
                     self._checker.cancel_asked[job_id] = None
                     self._hub.now.cancel(job_id, None, Pending(lambda did, fault: None))
             self.users.give_up()
         self._world.at(STOP_EVERY_MS, self._stop_all)
+
+    def _is_settled(self, job_id: str, calm_ms: int) -> bool:
+        """Whether nothing of a service is replaced any more; in calm that is so before long, but for want of room."""
+        state = self._hub.state
+        job = state.jobs[job_id]
+        if job.aim < 0 or not self._updates:
+            return True
+        if calm_ms > UPDATED_MS:
+            if not job.waiting:
+                self._world.fail(f"the update of service {job_id} does not end: {job}, {survey(state, job)}")
+            return True
+        return False
 
     # --- checks -------------------------------------------------------------------------------------------------------
 
@@ -129,16 +198,26 @@ class Keepers:
     def _is_service(self, run: Execution) -> bool:
         return self._hub.up and run.job_id in self._hub.state.services
 
+    def _is_good(self, run: Execution) -> bool:
+        state = self._hub.state
+        attempt = state.attempts.get(run.uid)
+        if attempt is None:
+            return True
+        packed = spec_of(state, state.jobs[attempt.job_id], attempt.revision)
+        return unpack_spec(packed).command[-1] != BAD
+
     def _say(self, node: Machine, run: Execution) -> None:
         draw = self._rng.random()
         if draw < 0.3:
             return
         healthy, own = draw > 0.5, draw < 0.95
+        if self._updates:
+            healthy = self._is_good(run) and (draw > 0.36 or not self._world.faulty)
         said: dict[str, Any] = {"task_id": run.task_id, "healthy": healthy, "message": "looked"}
         if run.names_attempt:
             said["attempt"] = run.uid
         speaker = node if own else self._rng.choice(self.machines)
-        if isinstance(speaker, WorkerNode) and draw < 0.33:
+        if isinstance(speaker, WorkerNode) and draw < 0.33 and self._world.faulty | (not self._updates):
             said["live"] = False
         if speaker.connection is None:
             return

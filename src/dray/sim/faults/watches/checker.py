@@ -313,6 +313,7 @@ class Checker:
         marked = int(sent["env"].get(MARK, 0))
         if marked < self.account.edited.get(attempt.job_id, 0):
             self._world.fail(f"attempt {attempt.uid} was sent as of edit {marked}: {self.account.edited}")
+        self.services.sent(state, attempt, sent)
         ask = state.ask(attempt)
         if (sent.get("cpu_milli", 0), sent["gpu_count"]) != (ask.cpu_milli, ask.gpus):
             self._world.fail(f"attempt {attempt.uid} was sent as {sent} and holds {ask}")

@@ -1,24 +1,57 @@
-"""What must hold of services: replicas go on, rest as long as they must and no longer, and only those count as ready
-that are well by the word of their own worker.
+"""What must hold of services: replicas go on, rest as long as they must and no longer, only those count as ready that
+are well by the word of their own worker, and where some are replaced by others enough stay ready.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dray.core.lifecycle.state.events import CancelRequested, Fact, RequeueRequested
-from dray.core.lifecycle.state.service_events import HealthChanged, ServiceScaled
+from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.state.events import (
+    AttemptEnded,
+    AttemptRevoked,
+    AttemptsLost,
+    CancelRequested,
+    Fact,
+    HoldChanged,
+    LimitPassed,
+    PlanDecided,
+    RequeueRequested,
+    WorkerRegistered,
+    WorkerSilent,
+)
+from dray.core.lifecycle.state.service_events import (
+    HealthChanged,
+    RolloutStepped,
+    ServiceScaled,
+    ServiceUpdated,
+    UpdateAbandoned,
+)
 from dray.core.lifecycle.state.state import State, TaskKey
-from dray.core.lifecycle.tasks.replicas import ready_replicas
+from dray.core.lifecycle.tasks.replicas import ready_replicas, wanted
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import unpack_spec
 from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.nodes.runs import Runs
+from dray.sim.faults.world.network import Message
 from dray.sim.faults.world.world import World
 
 # Hub time gains a moment at each restart.
 SLACK_MS = 2000
 GOING = (Phase.ACCEPTED, Phase.RUNNING)
+# What may take a replica's readiness away, whatever a step does.
+DISTURBING = (
+    HealthChanged,
+    AttemptEnded,
+    AttemptsLost,
+    AttemptRevoked,
+    WorkerSilent,
+    WorkerRegistered,
+    CancelRequested,
+    RequeueRequested,
+    LimitPassed,
+)
+STEPS = (ServiceUpdated, UpdateAbandoned, ServiceScaled, HoldChanged)
 # A replica is over for good by a stop, or because it never found a place.
 STOPPED = (JobState.KILLED, JobState.UNSCHEDULABLE)
 
@@ -42,11 +75,26 @@ class ServiceWatch:
         self._doomed: dict[str, None] = {}
         self._seen: dict[str, None] = {}
         self._excused: dict[str, None] = {}
+        self._updated: dict[str, None] = {}
+        self._commands: dict[tuple[str, int], list[str]] = {}
+        self._stepped_ms: dict[str, int] = {}
+        self._ready: dict[tuple[int, str], dict[str, None]] = {}
+        self._stable: dict[tuple[int, str], int] = {}
+        self._sizes: dict[tuple[int, str], int] = {}
+        self._revision: dict[str, int] = {}
+        self._drains: dict[str, float] = {}
+        self._well_ms: dict[str, int] = {}
+        self._stopped: dict[str, None] = {}
+        self._staying_ms: dict[str, int] = {}
 
     def rewind(self) -> None:
         """The hub was restored: what it counted since is forgotten there, and so it is here."""
         self._rests.clear()
         self._open.clear()
+        self._commands.clear()
+        self._stepped_ms.clear()
+        self._revision.clear()
+        self._staying_ms.clear()
         self._excused |= self._seen
 
     # --- facts --------------------------------------------------------------------------------------------------------
@@ -54,7 +102,9 @@ class ServiceWatch:
     def logged(self, life: HubLife, facts: list[Fact]) -> None:
         """A change that is recorded has happened."""
         state = life.state
-        touched = [fact.job_id for fact in facts if isinstance(fact, (ServiceScaled, CancelRequested))]
+        sizing = (ServiceScaled, CancelRequested, ServiceUpdated)
+        touched = [fact.job_id for fact in facts if isinstance(fact, sizing)]
+        self._check_rollouts(life, facts)
         for fact in facts:
             if isinstance(fact, RequeueRequested):
                 for key in [key for key in self._rests if key[0] == fact.job_id]:
@@ -72,6 +122,10 @@ class ServiceWatch:
         job = life.state.jobs.get(fact.job_id)
         if job is None or job.state.final:
             return
+        if job.aim >= 0:
+            if job.aim != fact.replicas:
+                self._world.fail(f"service {job.id} was scaled to {fact.replicas}, and is to have {job.aim}")
+            return
         now = _open_replicas(life.state, job)
         if len(now) != fact.replicas:
             self._world.fail(f"service {job.id} was scaled to {fact.replicas} and has replicas {sorted(now)}")
@@ -79,6 +133,137 @@ class ServiceWatch:
         gone, kept = before - now, before & now
         if gone and kept and min(gone) < max(kept):
             self._world.fail(f"of service {job.id} replicas {sorted(gone)} went, and {sorted(kept)} stayed")
+
+    # --- replacements -------------------------------------------------------------------------------------------------
+
+    def sent(self, state: State, attempt: Attempt, spec: Message) -> None:
+        """A worker gets the spec of the revision that its replica is of, as it was when that began."""
+        command = self._commands.setdefault((attempt.job_id, attempt.revision), spec["command"])
+        if attempt.job_id in self._updated and command != spec["command"]:
+            self._world.fail(f"{attempt} was sent {spec['command']}, others of its revision {command}")
+
+    def _check_rollouts(self, life: HubLife, facts: list[Fact]) -> None:
+        """Who was ready before a turn in which a step was taken, and who is after it."""
+        state, disturbed = life.state, any(isinstance(fact, DISTURBING) for fact in facts)
+        disturbed |= any(isinstance(fact, PlanDecided) and bool(fact.preemptions) for fact in facts)
+        for fact in facts:
+            if isinstance(fact, ServiceUpdated):
+                self._updated[fact.job_id] = None
+            if isinstance(fact, UpdateAbandoned):
+                self._world.counts["service: update given up"] += 1
+                self._check_abandoned(state, fact)
+            if isinstance(fact, STEPS):
+                self._stepped_ms[fact.job_id] = state.now_ms
+        for job_id in {fact.job_id for fact in facts if isinstance(fact, RolloutStepped)}:
+            job = state.jobs.get(job_id)
+            if job is not None and not job.state.final:
+                size = _size(state, job)
+                if size != self._sizes.get((life.number, job_id), size):
+                    self._stepped_ms[job_id] = state.now_ms
+                self._check_whole(life, job)
+                if not disturbed:
+                    self._check_step(life, job)
+
+    def _check_step(self, life: HubLife, job: Job) -> None:
+        state, rules = life.state, unpack_spec(job.spec).replacing
+        ready, before = self._ready_now(state, job), self._ready.get((life.number, job.id))
+        least, most = wanted(job) - rules.max_unavailable, wanted(job) + rules.max_surge
+        gone = [] if before is None else [uid for uid in before if uid not in ready]
+        settled = [uid for uid in ready if self._is_settled(state, job, uid, rules.settle_s * 1000)]
+        old = [uid for uid in ready if self._is_old(state, job, state.attempts[uid])]
+        old_gone = [uid for uid in gone if self._is_old(state, job, state.attempts[uid])]
+        few = len(ready) < min(least, len(before or ()))
+        self._world.counts["service: replica leaves"] += len(old_gone)
+        if gone and (few or (old_gone and len(settled) + len(old) < least)):
+            self._world.fail(
+                f"of service {job.id} {gone} went; ready are {list(ready)}, {len(settled)} settled and {len(old)} old "
+                f"ones, of {least}: {job}"
+            )
+        size = _size(state, job)
+        if size > max(most, self._sizes.get((life.number, job.id), most)):
+            self._world.fail(f"service {job.id} has {size} replicas, {most} are the most: {job}")
+
+    def _check_whole(self, life: HubLife, job: Job) -> None:
+        """A revision is said to be whole when there are no others, and as many as there shall be are ready."""
+        state = life.state
+        if job.stable == self._stable.get((life.number, job.id), job.stable):
+            return
+        self._world.counts["service: update whole"] += 1
+        others = [
+            task for task in _standing(state, job) if task.revision != job.revision and not task.leaving_ms
+        ]
+        if others or len(ready_replicas(state, job)) < wanted(job):
+            self._world.fail(f"service {job.id} is said to be whole, beside {others}: {job}")
+
+    def _is_settled(self, state: State, job: Job, uid: str, settle_ms: float) -> bool:
+        attempt = state.attempts[uid]
+        since_ms = max(self._well_ms.get(uid, state.now_ms), attempt.started_ms)
+        return not self._is_old(state, job, attempt) and state.now_ms - since_ms >= settle_ms - SLACK_MS // 2
+
+    def _is_old(self, state: State, job: Job, attempt: Attempt) -> bool:
+        worker = state.workers[attempt.worker]
+        return attempt.revision != job.revision or (worker.draining and not worker.faults)
+
+    def _check_abandoned(self, state: State, fact: UpdateAbandoned) -> None:
+        """Only what keeps ending, or has come no further for long, is given up by itself; and that says why."""
+        job = state.jobs.get(fact.job_id)
+        known = self._revision.get(fact.job_id)
+        if job is None or known is None or fact.user:
+            return
+        rules = unpack_spec(rollouts.spec_of(state, job, known)).replacing
+        late = state.now_ms - self._stepped_ms.get(job.id, 0) >= rules.ready_timeout_s * 1000 - SLACK_MS
+        looping = any(task.looping for task in _standing(state, job) if task.revision == known)
+        ended = "keeps ending" in fact.why
+        if not fact.why or not (late or looping or ended):
+            self._world.fail(f"service {job.id} was rolled back for no reason: {fact}, {job}")
+        if job.revision == known and not job.state.final:
+            self._world.fail(f"service {job.id} was to go back, and stays at revision {known}: {job}")
+
+    def _check_leaving(self, life: HubLife, attempt: Attempt) -> None:
+        """Who is replaced gets no more requests first, for a while, and does not start again."""
+        state, uid = life.state, attempt.uid
+        job, task = state.jobs[attempt.job_id], state.tasks.get((attempt.job_id, attempt.index))
+        if task is None or task.last_uid != uid or job.cancelled:
+            return
+        if task.leaving_ms and attempt.assigned_ms > task.leaving_ms:
+            self._world.fail(f"{attempt} was placed though its replica leaves: {task}")
+        if not attempt.cancel or uid in self._stopped:
+            return
+        self._stopped[uid] = None
+        drain_ms = min(unpack_spec(job.spec).replacing.drain_s * 1000, self._drains.get(job.id, 0))
+        served = uid in self._ready.get((life.number, job.id), ()) and attempt.health != "unhealthy"
+        served = served or task.leaving_ms > 0
+        since_ms = task.leaving_ms or attempt.cancel_ms
+        if served and task.error.startswith("another replica") and attempt.cancel_ms - since_ms < drain_ms:
+            self._world.fail(f"{attempt} was asked to stop while it had requests: {task}")
+
+    def _note_rollout(self, life: HubLife, job: Job) -> None:
+        """Remember how a service stands after a turn."""
+        state, key = life.state, (life.number, job.id)
+        ready = self._ready_now(state, job)
+        for uid in ready:
+            self._well_ms.setdefault(uid, state.now_ms)
+            self._check_move(state, job, state.attempts[uid])
+        for attempt in (state.attempts[uid] for uid in state.live_of.get(job.id, ())):
+            if attempt.uid not in ready:
+                self._well_ms.pop(attempt.uid, None)
+        size = _size(state, job)
+        self._ready[key], self._stable[key], self._sizes[key] = ready, job.stable, size
+        self._revision[job.id] = job.revision
+        self._drains[job.id] = unpack_spec(job.spec).replacing.drain_s * 1000
+
+    def _check_move(self, state: State, job: Job, attempt: Attempt) -> None:
+        """A replica on a worker that is drained is being replaced, where another may be started beside it."""
+        worker = state.workers[attempt.worker]
+        if not unpack_spec(job.spec).replacing.max_surge:
+            return
+        if not worker.draining or worker.faults or job.aim >= 0 or job.state.final:
+            self._staying_ms.pop(attempt.uid, None)
+        elif state.now_ms - self._staying_ms.setdefault(attempt.uid, state.now_ms) > SLACK_MS:
+            self._world.fail(f"{attempt} stays on a worker that is drained, and nobody replaces it: {job}")
+
+    def _ready_now(self, state: State, job: Job) -> dict[str, None]:
+        return dict.fromkeys(attempt.uid for attempt in ready_replicas(state, job))
 
     def _check_health(self, state: State, fact: HealthChanged) -> None:
         """What is not well for good is stopped, and nothing else is: of a worker that knows no more, the third time."""
@@ -100,10 +285,12 @@ class ServiceWatch:
         for attempt in touched:
             if state.jobs[attempt.job_id].service:
                 self._look_at(state, attempt)
+                self._check_leaving(life, attempt)
         for job_id in state.services:
+            job = state.jobs[job_id]
+            self._note_rollout(life, job)
             if job_id not in state.touched.jobs:
                 continue
-            job = state.jobs[job_id]
             for index in range(job.cursor):
                 task = state.tasks.get((job_id, index))
                 if task is not None:
@@ -154,10 +341,10 @@ class ServiceWatch:
 
     def _check_ready(self, state: State, job: Job) -> None:
         """Only current attempts that run, that nobody stops, and whose worker says that they are well."""
-        checked = unpack_spec(job.spec).health_check is not None
         for attempt in ready_replicas(state, job):
+            checked = unpack_spec(rollouts.spec_of(state, job, attempt.revision)).health_check is not None
             task = state.tasks[job.id, attempt.index]
-            going = attempt.phase in GOING and attempt.started and not attempt.cancel
+            going = attempt.phase in GOING and attempt.started and not (attempt.cancel or task.leaving_ms)
             if task.current != attempt.uid or not going:
                 self._world.fail(f"{attempt} counts as ready, its task is {task}")
             names = ((attempt.worker, attempt.uid), (attempt.worker, state.spell(attempt)))
@@ -173,6 +360,17 @@ class ServiceWatch:
             left = [run for run in self._runs.of_task.get(name, ()) if run.ended_ms < 0 and not run.stranger]
             if left:
                 self._world.fail(f"service {job.id} was stopped, and {left} go on")
+
+
+def _standing(state: State, job: Job) -> list[Task]:
+    """Replicas that were placed and have not ended."""
+    found = (state.tasks.get((job.id, index)) for index in range(job.cursor))
+    return [task for task in found if task is not None and not task.state.final]
+
+
+def _size(state: State, job: Job) -> int:
+    """How many replicas there are, without those that leave."""
+    return job.untouched + sum(1 for task in _standing(state, job) if not task.leaving_ms)
 
 
 def _open_replicas(state: State, job: Job) -> set[int]:

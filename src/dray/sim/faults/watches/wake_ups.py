@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from dray.core.lifecycle.holding.rollouts import spec_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.model.specs.spec import unpack_spec
@@ -86,17 +87,23 @@ class UseWatch:
 
 def _look(state: State, job: Job) -> Sign:
     spec = unpack_spec(job.spec)
-    unsaid = "" if spec.health_check is not None else "ready"
     live = [state.attempts[uid] for uid in state.live_of.get(job.id, ())]
     ready = any(
         one.started
         and one.phase in (Phase.ACCEPTED, Phase.RUNNING)
         and not one.cancel
         and state.tasks[job.id, one.index].current == one.uid
-        and (one.health or unsaid) == "ready"
+        and not state.tasks[job.id, one.index].leaving_ms
+        and (one.health or _unsaid(state, job, one)) == "ready"
         for one in live
     )
     return Sign(job.id, (job.name, f"{job.name}@{job.user}"), job.user, tuple(spec.share), ready)
+
+
+def _unsaid(state: State, job: Job, attempt: Attempt) -> str:
+    """What a replica is of which nothing was said: by its own revision it may have checks."""
+    checked = unpack_spec(spec_of(state, job, attempt.revision)).health_check is not None
+    return "" if checked else "ready"
 
 
 def _is_served(signs: Iterable[Sign], user: str, uses: Iterable[str]) -> bool:
