@@ -1,8 +1,8 @@
 """`./dev soak --services`: rounds of kill -9 of hub, agents, supervisors and services while people change services.
 
-They are scaled, restarted and replaced; beside the kills disks are full, processes stand still (SIGSTOP) and workers
-run out of pids. What must hold is looked at all the time, and strictly when the kills are over: then changes are made
-once more while nothing dies. Owns the order of a run and its report.
+They are scaled, updated, rolled back, restarted and replaced; beside the kills disks are full, processes stand still
+(SIGSTOP) and workers run out of pids. What must hold is looked at all the time, and strictly when the kills are over:
+then changes are made once more while nothing dies. Owns the order of a run and its report.
 """
 
 from __future__ import annotations

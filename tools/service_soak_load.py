@@ -1,4 +1,4 @@
-"""The load of the service soak: a service that tells who it is, and people who scale, restart and replace services.
+"""The load of the service soak: a service that tells who it is, and people who scale, restart, update and replace it.
 
 Owns what was asked and what was answered: one person for each service, so that what was acknowledged last is what must
 be. The surprising rule: a person never gives up on an ask; it is asked again until it has an answer.
@@ -19,7 +19,8 @@ from typing import Any
 
 from tests.e2e.cluster import Answer, Cluster
 
-# Answers any request with the attempt that it is. Arguments: the file of lines. One write is one line.
+# Answers any request with the attempt and the version that it is. Of two versions one ends at once, the other does not
+# listen. Arguments: the file of lines. One write is one line.
 PROGRAM = r"""
 import os, signal, socket, sys
 def say(word):
@@ -32,6 +33,11 @@ def leave(number, frame):
 lines = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
 signal.signal(signal.SIGTERM, leave)
 say('begin')
+version = os.environ['VERSION']
+if version == 'dead':
+    os._exit(3)
+while version == 'deaf':
+    signal.pause()
 server = socket.socket()
 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 try:
@@ -40,7 +46,7 @@ except OSError:
     say('clash')
     raise
 server.listen(64)
-told = os.environ['DRAY_ATTEMPT_UID'].encode()
+told = f"{os.environ['DRAY_ATTEMPT_UID']} {version}".encode()
 while True:
     peer, _ = server.accept()
     with peer:
@@ -56,7 +62,10 @@ NAMES = ("ants", "bees", "cats")
 MOST = 3
 AGAIN_S = 0.1
 ASK_S = 2.0
-ACTS = {"scale": 5, "restart": 3, "replace": 2}
+ACTS = {"scale": 5, "update": 4, "spoil": 1, "rollback": 2, "restart": 2, "restart_one": 2, "replace": 2}
+# Quick, so that many of them are over while a soak lasts.
+CARE = {"settle_s": 0.5, "drain_s": 0.3, "ready_timeout_s": 8}
+BAD = ("dead", "deaf")
 
 
 class Book:
@@ -133,6 +142,8 @@ class People:
             "ports": ["http"],
             "min_cpu_cores": 0,
             "health_check": CHECK,
+            "env": {"VERSION": "0"},
+            "update": CARE,
         }
         answer = self.ask("POST", "/jobs", spec, {"Idempotency-Key": f"{name}-{self._made}"})
         if answer.status not in (200, 201):
@@ -148,11 +159,38 @@ class People:
         self._change(job, "scale", {"replicas": replicas})
         self.book.wanted[name] = job, replicas
 
+    def update(self, name: str, rng: random.Random) -> None:
+        self.set_version(name, str(rng.randrange(1, 10**6)))
+
+    def spoil(self, name: str, rng: random.Random) -> None:
+        """An update that cannot come to a good end: the hub is to find out by itself."""
+        self.set_version(name, rng.choice(BAD))
+
+    def set_version(self, name: str, version: str) -> None:
+        """Have another revision."""
+        self._keep(name, "update", {"changes": {"env": {"VERSION": version}}})
+
+    def rollback(self, name: str, rng: random.Random) -> None:
+        # Where it was never updated there is nothing to go back to.
+        self._keep(name, "rollback", {}, 404, 409)
+
     def restart(self, name: str, rng: random.Random) -> None:
+        # Refused while it is updated.
+        self._keep(name, "restart", {}, 409)
+
+    def restart_one(self, name: str, rng: random.Random) -> None:
         job, replicas = self._begin(name)
         found = self.ask("GET", f"/services/{job}").json["replica_list"]
         chosen = rng.choice([None, *(replica["index"] for replica in found)])
-        self._change(job, "restart", {"replica": chosen})
+        # One may be gone by then, or leaving.
+        body = {"replica": chosen} if chosen is not None else {"at_once": True}
+        self._change(job, "restart", body, 404, 409)
+        self.book.wanted[name] = job, replicas
+
+    def _keep(self, name: str, verb: str, body: dict[str, Any], *allowed: int) -> None:
+        """A change that leaves the number of replicas as it is."""
+        job, replicas = self._begin(name)
+        self._change(job, verb, body, *allowed)
         self.book.wanted[name] = job, replicas
 
     def replace(self, name: str, rng: random.Random) -> None:
@@ -178,9 +216,9 @@ class People:
         self.book.wanted[name] = None
         return known
 
-    def _change(self, job: str, verb: str, body: dict[str, Any]) -> None:
+    def _change(self, job: str, verb: str, body: dict[str, Any], *allowed: int) -> None:
         answer = self.ask("POST", f"/services/{job}/{verb}", body)
-        if answer.status != 200:
+        if answer.status not in (200, *allowed):
             raise RuntimeError(f"{verb} of {job} is answered {answer}")
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
@@ -198,10 +236,11 @@ class People:
             time.sleep(AGAIN_S)
 
 
-def ask_who(port: int) -> str:
-    """Which attempt answers on a port of this machine; empty where none does."""
+def ask_who(port: int) -> tuple[str, str]:
+    """Which attempt answers on a port of this machine, and its version; empty where none does."""
     connection = HTTPConnection("127.0.0.1", port, timeout=ASK_S)
     with contextlib.suppress(OSError, HTTPException), contextlib.closing(connection):
         connection.request("GET", "/")
-        return connection.getresponse().read().decode(errors="replace")
-    return ""
+        attempt, _, version = connection.getresponse().read().decode(errors="replace").partition(" ")
+        return attempt, version
+    return "", ""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tests.e2e.cluster import Cluster, is_alive
 from tools.kill_soak_kills import Killer
-from tools.service_soak_load import NAMES, Book, People, ask_who
+from tools.service_soak_load import BAD, NAMES, Book, People, ask_who
 from tools.soak_aftermath import POLL_S, Aftermath
 
 LOOK_S = 0.2
@@ -84,7 +86,7 @@ class Watch(Aftermath):
         self._bad = {point: since for point, since in self._bad.items() if point in endpoints}
         for point in endpoints:
             self.counts["endpoints"] += 1
-            if (answer := ask_who(point.port)) == point.attempt:
+            if (answer := ask_who(point.port))[0] == point.attempt:
                 self._bad.pop(point, None)
             elif now - self._bad.setdefault(point, now) > SILENT_S:
                 self._bad[point] = now
@@ -149,9 +151,12 @@ class Watch(Aftermath):
             points += found
             if len(found) != known[1]:
                 self._find("endpoint", f"{name} is to have {known[1]} replicas and has {found}", known[0])
-            for point in found:
-                if (answer := ask_who(point.port)) != point.attempt:
+            answers = [ask_who(point.port) for point in found]
+            for point, answer in zip(found, answers, strict=True):
+                if answer[0] != point.attempt:
                     self._find("endpoint", f"{point} answers {answer!r}", known[0])
+            if len({version for _, version in answers}) > 1:
+                self._find("mixed", f"{name} is not updated any more and answers {answers}", known[0])
         held = Counter((point.worker, point.port) for point in points)
         for place, count in held.items():
             if count > 1:
@@ -179,12 +184,21 @@ class Watch(Aftermath):
 
     def check_calm(self, people: People, limit_s: float) -> None:
         """Changes while nothing dies cost no ready replica that was not asked for."""
-        for name in NAMES:
-            known = self._book.wanted[name]
-            assert known is not None  # people have stopped
-            job, size = known
-            for wanted in (size + 1, size):
-                self._change_calmly(job, size, partial(people.set_size, name, wanted), limit_s)
+        with ThreadPoolExecutor(len(NAMES)) as pool:
+            for done in [pool.submit(self._change_all, people, name, limit_s) for name in NAMES]:
+                done.result()
+
+    def _change_all(self, people: People, name: str, limit_s: float) -> None:
+        known = self._book.wanted[name]
+        assert known is not None  # people have stopped
+        job, size = known
+        changes = [partial(people.set_size, name, wanted) for wanted in (size + 1, size)]
+        # A bad one for each but the last, since it takes long to be given up.
+        versions = ("calm", *BAD[NAMES.index(name) :][:1])
+        changes += [partial(people.set_version, name, version) for version in versions]
+        changes += [partial(act, name, random.Random(0)) for act in (people.restart, people.rollback)]
+        for change in changes:
+            self._change_calmly(job, size, change, limit_s)
 
     def _change_calmly(self, job: str, least: int, change: Callable[[], None], limit_s: float) -> None:
         """Make a change, and count who answers until it is done."""
@@ -208,7 +222,7 @@ class Watch(Aftermath):
 
     @staticmethod
     def _count_answers(points: list[Endpoint]) -> int:
-        return sum(ask_who(point.port) == point.attempt for point in points)
+        return sum(ask_who(point.port)[0] == point.attempt for point in points)
 
     def check_lines(self) -> None:
         """What the services themselves said: each attempt began once, and its port was nobody else's."""
@@ -227,4 +241,9 @@ class Watch(Aftermath):
 
 
 def _is_whole(document: dict[str, Any]) -> bool:
-    return bool(document["ready"] == document["replicas"] == len(document["replica_list"]))
+    """Every replica is there, ready, and of the one revision that the service is at."""
+    replicas, numbers = document["replica_list"], {one["number"]: one for one in document["revisions"]}
+    if not document["ready"] == document["replicas"] == len(replicas):
+        return False
+    current = document["revision"]
+    return numbers[current]["outcome"] == "done" and all(one["revision"] == current for one in replicas)

@@ -14,7 +14,7 @@ from tests.e2e.cluster import Cluster
 from tools import service_soak_watch
 from tools.kill_soak_kills import TIMERS
 from tools.service_soak import Rounds
-from tools.service_soak_load import NAMES, Book, People
+from tools.service_soak_load import BAD, NAMES, Book, People
 from tools.service_soak_watch import Watch
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def test_two_rounds_of_kills_leave_services_as_they_were_asked_for(tmp_path: Pat
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     totals = json.loads(out.read_text())["totals"]
     assert all(totals["kills"][kind] >= 1 for kind in ("hub", "agent", "supervisor", "task", "frozen"))
-    assert (totals["anomalies"], totals["calm_changes"]) == (0, 2 * len(NAMES))
+    assert (totals["anomalies"], totals["calm_changes"]) == (0, 5 * len(NAMES) + len(BAD))
     assert totals["attempts"] > 0
     assert totals["endpoints"] > 0
 
@@ -51,7 +51,7 @@ def test_the_watch_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         killer.start_all()
         people = People(cluster, book, 1)
         for name in NAMES:
-            people.make(name, 1)
+            people.make(name, 2)
         honest = Watch(cluster, book, killer)
         assert honest.wait_ready(people, 60)
         honest.check_whole()
@@ -62,7 +62,7 @@ def test_the_watch_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         watch = Watch(cluster, book, killer)
         watch._patience_s = 0.5
         monkeypatch.setattr(service_soak_watch, "SILENT_S", -1.0)
-        monkeypatch.setattr(service_soak_watch, "ask_who", lambda port: "somebody else")
+        monkeypatch.setattr(service_soak_watch, "ask_who", lambda port: ("somebody else", str(port)))
         watch.look()
         watch.check_whole()
         watch.check_calm(people, 0.0)
@@ -73,6 +73,8 @@ def test_the_watch_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
             "endpoint",
             "stray",
             "unavailable",
+            "unfinished",
+            "mixed",
             "port",
             "ran twice",
             "contradiction",
