@@ -284,4 +284,12 @@ SHOWN_BY: dict[str, int] = {
     "not-live-ignored": 59,
     "third-time-ignored": 35,
     "stop-spares-resting": 35,
+    "use-never-opens": 49,
+    "use-never-closes": 49,
+    "unready-service-counts": 49,
+    "one-of-two-services": 66,
+    "unshared-service-used": 372,
+    "unserved-in-line": 49,
+    "use-forgotten-at-restart": 49,
+    "late-user-unserved": 148,
 }
