@@ -14,7 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests import warm
+from tests import compiled, warm
 from tests.leftovers import Leftovers
 from tests.postgres import database, servers, shared_postgres
 
@@ -48,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell has what it starts in the background (`./dev test &`) ignore Ctrl-C, and so would all that is started
         # from here: what a test interrupts would go on.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if getattr(config.option, "numprocesses", None):
+        compiled.compile_ahead(
+            config, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        )
     if not hasattr(config, "workerinput") and os.path.isdir("/proc/self"):
         config.pluginmanager.register(Leftovers(), "leftovers")
 
