@@ -218,6 +218,36 @@ def test_a_pass_of_a_browser_ends_with_the_share(site: Cluster, ben: str) -> Non
     connection.close()
 
 
+def test_a_share_that_was_taken_back_does_not_come_back_with_an_earlier_revision(
+    site: Cluster, ben: str
+) -> None:
+    quick = {"settle_s": 0.1, "drain_s": 0.1}
+    serve(site, "versions", code=BOARD, health_check=TCP, share=["ben"], update=quick)
+    named = f"versions@{OWNER}"
+
+    def wait_revision(number: int) -> None:
+        def there() -> bool:
+            shown = site.call("GET", "/services/versions").json
+            return bool(shown["revision"] == number and not shown["update"] and shown["ready"] == 1)
+
+        wait_for(there, f"revision {number} is whole")
+
+    assert site.call("POST", "/services/versions/update", {"changes": {"env": {"A": "1"}}}).status == 200
+    wait_revision(2)
+    assert status_of(site, f"/proxy/{named}/", ben) == 200, "an update takes nothing away"
+    told = site.call("GET", f"/services/{named}", token=ben).json
+    assert (told["revisions"], told["update"]) == ([], ""), "nor what became of updates, and why"
+    assert shared(site, "unshare", "versions") == []
+    assert site.call("POST", "/services/versions/rollback", {}).status == 200
+    wait_revision(1)
+    assert status_of(site, f"/proxy/{named}/", ben) == 404
+    refused = site.call("POST", "/services/versions/update", {"changes": {"share": ["ben"]}})
+    assert refused.status == 400
+    shared(site, "share", "versions", "ben")
+    for path, body in (("update", {"changes": {"env": {"A": "2"}}}), ("rollback", {})):
+        assert site.call("POST", f"/services/{named}/{path}", body, token=ben).status == 403, path
+
+
 @pytest.mark.parametrize(
     ("share", "said"),
     [

@@ -83,7 +83,8 @@ def shared_document(document: Document) -> Document:
     own = {"message": "", "last_error": "", "last_exit_code": None}
     summary = document["summary"].partition(";")[0]
     replicas = [one | own for one in document["replica_list"]]
-    return document | {"command": [], "share": [], "summary": summary, "replica_list": replicas}
+    own_words = {"command": [], "share": [], "update": "", "revisions": [], "note": ""}
+    return document | own_words | {"summary": summary, "replica_list": replicas}
 
 
 def _replica_document(state: State, job: Job, one: Standing) -> Document:
