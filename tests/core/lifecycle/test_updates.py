@@ -295,3 +295,37 @@ def test_a_drain_that_is_taken_back_leaves_the_replica_where_it_is(cluster: Clus
     settle(cluster)
     job = cluster.job("web")
     assert (job.aim, job.total - job.ended, cluster.current("web", 0)) == (-1, 1, first)
+
+
+def test_a_move_that_cannot_begin_yet_begins_once_it_can(cluster: Cluster) -> None:
+    for name in ("w1", "w2", "w3"):
+        cluster.join(name, credit=9, service=1)
+    rules = {"max_surge": 0, "max_unavailable": 1, "settle_s": 0.0, "drain_s": 0.0}
+    cluster.submit("web", type="service", replicas=2, update=rules, **CHECKED)
+    uids = [cluster.current("web", index) for index in (0, 1)]
+    make_ready(cluster, uids[0])
+    cluster.run(uids[1])
+    drained = cluster.attempt(uids[0]).worker
+    cluster.turn(WorkerDrained(drained, on=True, user="ann"))
+    settle(cluster, 5)
+    assert by_revision(cluster) == {1: 1}, "the only one that serves stays"
+    make_ready(cluster, uids[1])
+    settle(cluster)
+    assert stopping(cluster) == [uids[0]]
+    cluster.end(uids[0], "killed")
+    settle(cluster)
+    for uid in starting(cluster):
+        make_ready(cluster, uid)
+    assert cluster.held(drained) == []
+    assert by_revision(cluster) == {1: 2}
+
+
+def test_a_replica_that_leaves_and_ends_by_itself_is_not_started_again(cluster: Cluster) -> None:
+    serve(cluster)
+    update(cluster, command=["new"])
+    (fresh,) = starting(cluster)
+    make_ready(cluster, fresh)
+    settle(cluster, 10)
+    (leaving,) = [index for index in (0, 1) if cluster.task("web", index).leaving_ms]
+    cluster.end(cluster.current("web", leaving), "succeeded")
+    assert cluster.task("web", leaving).state.final

@@ -17,7 +17,7 @@ from dray.core.lifecycle.tasks.replicas import READY, health_of, wanted
 from dray.core.model.records.records import Job, Task
 from dray.core.model.specs.spec import UpdateRules, unpack_spec
 
-DONE, FAILED, OVER = "done", "failed", "over"
+DONE, FAILED, OVER, BEGUN = "done", "failed", "over", "begun"
 
 
 class Placed(NamedTuple):
@@ -117,6 +117,9 @@ def decide(state: State, job: Job, now_ms: int) -> Step:
         return Step()
     more = min(found.aim - found.size, found.aim + found.rules.max_surge - found.size - len(found.old))
     outcome, why = _conclude(state, job, found, now_ms)
+    if job.aim < 0:
+        # Also where nothing can be done yet: from here on every change about its replicas is a reason to look.
+        outcome = BEGUN
     stop = [task.index for task in found.leaving if now_ms - task.leaving_ms >= found.drain_ms]
     return Step(
         max(0, more),

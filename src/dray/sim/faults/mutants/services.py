@@ -111,13 +111,6 @@ _UPDATES = (
         "task.leaving_ms > 0",
     ),
     _one(
-        "leaving-replica-restarted",
-        "A replica that is replaced, and ends by itself, is started again.",
-        _ROLLOUTS + "is_over",
-        "(task.leaving_ms > 0 or shape_of(state, job, task.revision) != job.shape)",
-        "shape_of(state, job, task.revision) != job.shape",
-    ),
-    _one(
         "drain-spares-services",
         "Replicas stay on a worker that is drained.",
         _ROLLOUTS + "is_moving",

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.services.steps import decide
 from dray.core.lifecycle.state.events import (
     AttemptEnded,
     AttemptRevoked,
@@ -27,7 +28,7 @@ from dray.core.lifecycle.state.service_events import (
     ServiceUpdated,
     UpdateAbandoned,
 )
-from dray.core.lifecycle.state.state import State, TaskKey
+from dray.core.lifecycle.state.state import NEVER, State, TaskKey
 from dray.core.lifecycle.tasks.replicas import ready_replicas, wanted
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import unpack_spec
@@ -240,6 +241,11 @@ class ServiceWatch:
     def _note_rollout(self, life: HubLife, job: Job) -> None:
         """Remember how a service stands after a turn."""
         state, key = life.state, (life.number, job.id)
+        step = decide(state, job, state.now_ms)
+        if (step.due or step.next_ms < NEVER) and job.id not in state.rollouts:
+            self._world.fail(
+                f"lost wake-up: nobody looks at service {job.id} for its next step, {step}: {job}"
+            )
         ready = self._ready_now(state, job)
         for uid in ready:
             self._well_ms.setdefault(uid, state.now_ms)
