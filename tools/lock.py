@@ -1,4 +1,5 @@
-"""Compile the hashed requirement lists from pyproject.toml: one for uv itself, one for everything else.
+"""Compile the hashed requirement lists: one for uv itself, one for all that pyproject.toml names, one for each program
+that a test starts and that nothing else needs.
 
 The lists hold names, versions and hashes of every platform's files and no address, so they serve any mirror.
 """
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# Started by templates that come with dray; a test installs each apart, when it is needed (`tests/programs.py`).
+PROGRAMS = ("jupyterlab", "tensorboard")
 COMPILE = (
     "uv",
     "pip",
@@ -35,6 +38,9 @@ def main() -> int:
         return 2
     compile_list("uv.txt", "-", text="uv\n", options=options)
     compile_list("dev.txt", "--extra", "dev", "pyproject.toml", options=options)
+    for program in PROGRAMS:
+        oldest = ("--python-version", "3.11")
+        compile_list(f"{program}.txt", "-", text=f"{program}\n", options=(*oldest, *options))
     return 0
 
 

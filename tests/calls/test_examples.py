@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_builtin_templates import path_with
 from tests.e2e.test_two_machines import need_namespaces
+from tests.programs import path_with
 
 from dray.client.faces.private_hub import PrivateHub
 

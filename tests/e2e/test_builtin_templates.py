@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
-import shutil
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from operator import neg
@@ -15,9 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.e2e.cluster import Cluster, wait_for
-
-# Environments made by hand, such as `python -m venv ~/.cache/dray-templates/tensorboard`, then pip.
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dray-templates"
+from tests.programs import path_with
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +42,6 @@ def services(site: Cluster) -> Iterator[list[str]]:
     yield started
     for job in started:
         site.dray("cancel", job)
-
-
-def path_with(program: str, package: str) -> str:
-    """A PATH on which a program is, or a skip that says how to get it."""
-    found = shutil.which(program) or shutil.which(program, path=str(CACHE / package / "bin"))
-    if found is None:
-        pytest.skip(f"{program} is not here: pip install {package} into a venv {CACHE / package}")
-    return f"{Path(found).parent}:{os.environ['PATH']}"
 
 
 def start(site: Cluster, services: list[str], *words: str) -> str:
