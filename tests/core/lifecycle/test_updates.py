@@ -9,7 +9,7 @@ import pytest
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.holding import rollouts
-from dray.core.lifecycle.state.events import AttemptsLost, WorkerDrained
+from dray.core.lifecycle.state.events import AttemptsLost, RequeueRequested, WorkerDrained
 from dray.core.lifecycle.state.service_events import (
     HealthChanged,
     ServiceScaled,
@@ -329,3 +329,20 @@ def test_a_replica_that_leaves_and_ends_by_itself_is_not_started_again(cluster: 
     (leaving,) = [index for index in (0, 1) if cluster.task("web", index).leaving_ms]
     cluster.end(cluster.current("web", leaving), "succeeded")
     assert cluster.task("web", leaving).state.final
+
+
+def test_an_old_replica_that_is_stopped_for_another_reason_is_looked_at(cluster: Cluster) -> None:
+    """A rollback gives up what does not serve: that it was asked to stop is a reason to look, as its end is."""
+    serve(cluster, 2, update={"max_surge": 2, "settle_s": 0.0, "drain_s": 0.0})
+    update(cluster, command=["new"])
+    for uid in starting(cluster)[:1]:
+        make_ready(cluster, uid)
+    settle(cluster)
+    cluster.turn(UpdateAbandoned("web", "rolled back by ann", "ann"))
+    settle(cluster)
+    old = [one for one in ready_replicas(cluster.state, cluster.job("web")) if one.revision == 2]
+    if old:
+        cluster.state.rollouts.clear()
+        cluster.fold(RequeueRequested("web", old[0].index, "ann"))
+        assert "web" in cluster.state.rollouts
+    assert old

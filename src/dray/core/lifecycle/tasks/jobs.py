@@ -511,6 +511,8 @@ def stop_attempt(state: State, attempt: Attempt, reason: str, grace_s: float, cl
     if not attempts.move(state, attempt, STOP):
         return []
     attempt.cancel, attempt.grace_s, attempt.cancel_ms = reason, grace_s, clock.now_ms
+    if state.jobs[attempt.job_id].aim >= 0:
+        rollouts.watch(state, attempt.job_id, clock.now_ms)
     if state.reservations:
         # It will be gone sooner than was reckoned with: a reservation may start earlier, or leave more beside it.
         state.columns.roomier[state.columns.row_of[attempt.worker]] = None

@@ -228,7 +228,7 @@ class ServiceWatch:
             return
         if task.leaving_ms and attempt.assigned_ms > task.leaving_ms:
             self._world.fail(f"{attempt} was placed though its replica leaves: {task}")
-        if not attempt.cancel or uid in self._stopped:
+        if attempt.cancel != "user" or uid in self._stopped:
             return
         self._stopped[uid] = None
         drain_ms = min(unpack_spec(job.spec).replacing.drain_s * 1000, self._drains.get(job.id, 0))
