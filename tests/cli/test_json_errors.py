@@ -19,6 +19,7 @@ OFFLINE = {
     "hub",
     "man",
     "sim",
+    "store copy",
     "up",
     "version",
     "worker detect",

@@ -42,7 +42,12 @@ from dray.core.lifecycle.state.events import (
     pack_facts,
     unpack_facts,
 )
-from dray.core.lifecycle.state.service_events import HealthChanged, ServiceScaled
+from dray.core.lifecycle.state.service_events import (
+    HealthChanged,
+    ServiceScaled,
+    ServiceUpdated,
+    UpdateAbandoned,
+)
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.policies.policy import (
@@ -61,7 +66,7 @@ from dray.core.model.policies.policy import (
 from dray.core.model.records.ledger import LedgerKey, pack_record, unpack_record
 from dray.core.model.records.records import Attempt, Job, Phase, Task
 from dray.core.model.records.worker import Worker
-from dray.core.model.specs.spec import unpack_spec
+from dray.core.model.specs.spec import pack_spec, unpack_spec
 from dray.core.scheduling.claims.reservations import find_stale
 from dray.core.scheduling.passes.planning import plan, settle_plan
 
@@ -235,8 +240,8 @@ class World(Cluster):
         found = self.state.jobs.get(name)
         if found is None or found.state.final:
             return
-        if found.service and how % 4 == 1:
-            self.turn(ServiceScaled(name, job % 3, "ann"))
+        if found.service and how % 2:
+            self.turn(self._change_service(found, job))
         elif how % 5 == 0:
             self.hold(name, on=not found.held)
         elif how % 5 == 1 and not unpack_spec(found.spec).at_most_once:
@@ -254,6 +259,15 @@ class World(Cluster):
                 name,
                 after=[f"{('ok', 'any', 'fail')[how % 3]}:{others[job % len(others)]}"] if others else [],
             )
+
+    def _change_service(self, job: Job, how: int) -> ServiceScaled | ServiceUpdated | UpdateAbandoned:
+        """Another size, another revision of the spec, or an update given up."""
+        if how % 3 == 2 and job.revision != job.stable:
+            return UpdateAbandoned(job.id, "on request", "ann")
+        if how % 3:
+            spec = msgspec.structs.replace(unpack_spec(job.spec), name=f"revision {job.newest + 1}")
+            return ServiceUpdated(job.id, pack_spec(spec), "ann")
+        return ServiceScaled(job.id, how % 4, "ann")
 
     def connect(self, number: int, offer: int) -> None:
         """A worker registers (again), as the same machine and truthfully."""

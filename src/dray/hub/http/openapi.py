@@ -104,6 +104,8 @@ class _Schemas:
             _describe_spec(self.components)
         if "Policy" in self.components:
             _describe_policy(self.components)
+        if "UpdateRequest" in self.components:
+            _describe_update(self.components["UpdateRequest"])
 
     def of(self, kind: Any) -> dict[str, Any]:
         return next(schema for known, schema in self._made if known == kind)
@@ -174,6 +176,15 @@ def _describe_policy(components: dict[str, Any]) -> None:
     for key in ("queues", "providers"):
         # A name with nothing after it is an entry with all its defaults.
         _allow_null(components["Policy"]["properties"][key]["additionalProperties"])
+
+
+def _describe_update(update: dict[str, Any]) -> None:
+    """Say of an update what its types do not: it has either field, and never both."""
+    for field in update["properties"].values():
+        (given,) = (one for one in field.pop("anyOf") if one != {"type": "null"})
+        field.pop("default", None)
+        field |= given
+    update["oneOf"] = [{"required": [name]} for name in update["properties"]]
 
 
 def _allow_null(field: dict[str, Any]) -> None:
