@@ -84,7 +84,8 @@ class ServiceWatch:
         self._sizes: dict[tuple[int, str], int] = {}
         self._revision: dict[str, int] = {}
         self._drains: dict[str, float] = {}
-        self._well_ms: dict[str, int] = {}
+        self._well_ms: dict[tuple[int, str], int] = {}
+        self._lost: dict[str, None] = {}
         self._stopped: dict[str, None] = {}
         self._staying_ms: dict[str, int] = {}
 
@@ -148,6 +149,8 @@ class ServiceWatch:
         state, disturbed = life.state, any(isinstance(fact, DISTURBING) for fact in facts)
         disturbed |= any(isinstance(fact, PlanDecided) and bool(fact.preemptions) for fact in facts)
         for fact in facts:
+            if isinstance(fact, AttemptsLost):
+                self._lost |= dict.fromkeys(fact.uids)
             if isinstance(fact, ServiceUpdated):
                 self._updated[fact.job_id] = None
             if isinstance(fact, UpdateAbandoned):
@@ -170,12 +173,14 @@ class ServiceWatch:
         ready, before = self._ready_now(state, job), self._ready.get((life.number, job.id))
         least, most = wanted(job) - rules.max_unavailable, wanted(job) + rules.max_surge
         gone = [] if before is None else [uid for uid in before if uid not in ready]
-        settled = [uid for uid in ready if self._is_settled(state, job, uid, rules.settle_s * 1000)]
+        settled = [uid for uid in ready if self._is_settled(life, job, uid, rules.settle_s * 1000)]
         old = [uid for uid in ready if self._is_old(state, job, state.attempts[uid])]
         old_gone = [uid for uid in gone if self._is_old(state, job, state.attempts[uid])]
         few = len(ready) < min(least, len(before or ()))
         self._world.counts["service: replica leaves"] += len(old_gone)
-        if gone and (few or (old_gone and len(settled) + len(old) < least)):
+        # Of what happened before a hub began the records know, and whoever watches it does not.
+        knows = self._world.now_ms - life.began_ms > rules.settle_s * 1000
+        if gone and (few or (knows and old_gone and len(settled) + len(old) < least)):
             self._world.fail(
                 f"of service {job.id} {gone} went; ready are {list(ready)}, {len(settled)} settled and {len(old)} old "
                 f"ones, of {least}: {job}"
@@ -196,9 +201,9 @@ class ServiceWatch:
         if others or len(ready_replicas(state, job)) < wanted(job):
             self._world.fail(f"service {job.id} is said to be whole, beside {others}: {job}")
 
-    def _is_settled(self, state: State, job: Job, uid: str, settle_ms: float) -> bool:
-        attempt = state.attempts[uid]
-        since_ms = max(self._well_ms.get(uid, state.now_ms), attempt.started_ms)
+    def _is_settled(self, life: HubLife, job: Job, uid: str, settle_ms: float) -> bool:
+        state, attempt = life.state, life.state.attempts[uid]
+        since_ms = max(self._well_ms.get((life.number, uid), state.now_ms), attempt.started_ms)
         return not self._is_old(state, job, attempt) and state.now_ms - since_ms >= settle_ms - SLACK_MS // 2
 
     def _is_old(self, state: State, job: Job, attempt: Attempt) -> bool:
@@ -248,11 +253,11 @@ class ServiceWatch:
             )
         ready = self._ready_now(state, job)
         for uid in ready:
-            self._well_ms.setdefault(uid, state.now_ms)
+            self._well_ms.setdefault((life.number, uid), state.now_ms)
             self._check_move(state, job, state.attempts[uid])
         for attempt in (state.attempts[uid] for uid in state.live_of.get(job.id, ())):
             if attempt.uid not in ready:
-                self._well_ms.pop(attempt.uid, None)
+                self._well_ms.pop((life.number, attempt.uid), None)
         size = _size(state, job)
         self._ready[key], self._stable[key], self._sizes[key] = ready, job.stable, size
         self._revision[job.id] = job.revision
@@ -358,12 +363,13 @@ class ServiceWatch:
                 self._world.fail(f"{attempt} counts as ready, and its worker never said so")
 
     def settle(self, job: Job) -> None:
-        """A stopped service has no process left."""
+        """A stopped service has no process left, but for what a machine has that nobody hears of any more."""
         if job.state not in STOPPED:
             self._world.fail(f"service {job.id} ended as {job.state}")
         for index in range(job.total):
             name = f"{job.id}/{index}" if job.spelled(index) >= 0 else job.id
-            left = [run for run in self._runs.of_task.get(name, ()) if run.ended_ms < 0 and not run.stranger]
+            going = (run for run in self._runs.of_task.get(name, ()) if run.ended_ms < 0 and not run.stranger)
+            left = [run for run in going if run.uid not in self._lost]
             if left:
                 self._world.fail(f"service {job.id} was stopped, and {left} go on")
 
