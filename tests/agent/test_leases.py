@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from dray.agent.decide.effects import Launch, Tell
+from dray.agent.decide.leases import wanted
 from dray.agent.decide.machine import Machine
+from dray.core.model.specs.check import check_spec
+from dray.core.model.specs.ports import LEASED
+from dray.core.model.specs.resources import ask_of
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.messages.hub import Ack, AttemptRef, JobAssign
+from dray.wire.messages.hub import Ack, AttemptRef, GangPlace, JobAssign
 
 
 def make_machine(span: range) -> Machine:
@@ -66,3 +74,23 @@ def test_what_gets_no_port_goes_elsewhere_and_the_worker_stays_ready() -> None:
     told = [e for e in machine.supervised(refusal, 1) if isinstance(e, Tell)]
     assert [(e.type, e.payload.get("exit_class")) for e in told] == [("job_result", "lost_unstarted")]
     assert not machine.readiness.reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "leased"),
+    [
+        ({"ports": ["a", "b"]}, 2),
+        ({"ports": ["a=8080"]}, 0),
+        ({"health_check": {"tcp": True}}, 1),
+        ({"health_check": {"command": ["true"]}}, 0),
+        ({"ports": ["a"], "health_check": {"tcp": True}}, 1),
+        ({"node_count": 2}, 1),
+        ({"node_count": 2, "ports": ["a", "b=8080"]}, 2),
+    ],
+)
+def test_as_many_ports_are_counted_as_an_agent_leases(spec: dict[str, Any], leased: int) -> None:
+    read = check_spec({"command": ["true"], **spec})
+    assert dict(ask_of(read).resources).get(LEASED, 0) == leased
+    gang = GangPlace(0, 2, 1) if read.node_count > 1 else None
+    asks = wanted(Launch("1-1", read, None, 0, (), 1, gang=gang))
+    assert [ask.number for ask in asks].count(0) == leased

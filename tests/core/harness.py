@@ -354,6 +354,7 @@ def registration(
     features: tuple[str, ...] = AGENT,
     base: bool = False,
     resources: dict[str, int] | None = None,
+    ports: int = -1,
 ) -> WorkerRegistered:
     """A worker's own words about itself; `base` leaves all features out."""
     capability = Capability(
@@ -375,6 +376,7 @@ def registration(
         features=() if base else features,
         base=base,
         resources=resources or {},
+        ports=ports,
     )
 
 

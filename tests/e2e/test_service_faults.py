@@ -144,7 +144,8 @@ def test_an_agent_that_dies_with_streams_open_has_its_ports_again(site: Site) ->
     agent = cluster.start_agent("w1", 4, "", *site.flags)
     cluster.wait_worker("w1")
     check_goes_on(site)
-    wait_for(lambda: "no port is free" in str(cluster.events(other)), "it was refused, and told why")
+    why = f"/jobs/{other}/why"
+    wait_for(lambda: "0 of 2 left" in cluster.call("GET", why).json["summary"], "it waits, and is told why")
     wait_for(lambda: not streams(agent, site.ports), "nothing is left open at the agent")
     cluster.call("POST", "/services/web/stop", {"grace_s": 0})
     cluster.wait_running(other)

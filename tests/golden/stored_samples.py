@@ -126,6 +126,7 @@ FACTS: list[Fact] = [
         again=True,
         resources={"licence": 2},
         owner="04cc18fd",
+        ports=3,
     ),
     WorkerChanged("worker-1", CAPABILITY_READ, (DEVICE_READ,)),
     AttemptAccepted("worker-1", "job", 3, "2-5", "10.0.0.7", (4000,)),
@@ -423,6 +424,7 @@ WORKER = Worker(
     faults=8,
     trial="1-13",
     gone_at_ms=7,
+    ports=3,
 )
 RECEIPT = Receipt(
     id="p1",

@@ -31,7 +31,9 @@ SPECS = st.fixed_dictionaries(
         "require": st.sampled_from([[], ["zone=a"], ["!zone"]]),
         "device": st.sampled_from([{"kind": "gpu"}, {"kind": "tpu"}, {"kind": "gpu", "variant": "a100"}]),
         "node_count": st.sampled_from([1, 2]),
-        "ports": st.sampled_from([["http"], ["http=8080"], ["a=8080", "b=8081"]]),
+        "ports": st.sampled_from(
+            [["http"], ["a", "b"], ["http=8080"], ["a", "b=8080", "c"], ["a=8080", "b=8081"]]
+        ),
     },
 )
 CARDS = st.one_of(
@@ -51,6 +53,7 @@ OFFERS = st.fixed_dictionaries(
         "service": st.integers(0, 1),
         "features": st.sampled_from([AGENT, (), ("gang",)]),
         "base": st.booleans(),
+        "ports": st.sampled_from([-1, 0, 1, 3]),
     }
 )
 

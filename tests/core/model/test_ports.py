@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dray.core.model.specs.check import check_spec
-from dray.core.model.specs.ports import name_ports, port_variables, read_span
+from dray.core.model.specs.ports import LEASED, name_ports, port_variables, read_span
 from dray.core.model.specs.resources import ask_of
 from dray.errors import InvalidInput, InvalidSpec
 
@@ -36,13 +36,14 @@ def test_what_is_no_port_is_said(ports: Any, what: str) -> None:
     assert fault.value.problems[0].what.startswith(what)
 
 
-def test_a_fixed_port_is_matched_and_any_other_needs_only_a_worker_that_knows_ports() -> None:
+def test_fixed_ports_are_matched_one_by_one_and_others_by_their_number() -> None:
     ask = ask_of(
         check_spec({"command": ["true"], "ports": ["http", "admin=8080"], "resources": {"licence": 2}})
     )
-    assert ask.resources == (("licence", 2), ("port 8080", 1))
+    assert ask.resources == ((LEASED, 1), ("licence", 2), ("port 8080", 1))
     assert "ports" in ask.features
-    assert ask_of(check_spec({"command": ["true"]})).features == ()
+    plain = ask_of(check_spec({"command": ["true"]}))
+    assert (plain.features, plain.resources) == ((), ())
 
 
 def test_variables_name_every_port_and_the_first_one_twice() -> None:

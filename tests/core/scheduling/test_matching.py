@@ -9,7 +9,7 @@ from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.state.events import WorkerChanged, WorkerDrained
 from dray.core.model.capability import Capability, Device, GpuInfo
-from dray.core.scheduling.explain.explain import explain, message_of
+from dray.core.scheduling.explain.explain import explain, look_ahead, message_of
 
 A100: dict[str, Any] = {"gpus": 2, "vram_gb": 160, "gpu_type": "A100"}
 
@@ -181,3 +181,38 @@ def test_what_is_there_is_named_for_memory_and_vram(cluster: Cluster) -> None:
     assert cluster.blockers("vram") == [("vram", "161G", "160G")]
     [(kind, need, have)] = cluster.blockers("each")
     assert (kind, need.startswith("81G "), have) == ("vram", True, "80G")
+
+
+def test_a_worker_gets_no_more_asks_than_its_range_has_ports(cluster: Cluster) -> None:
+    cluster.join("w1", credit=1 << 20, ports=3)
+    for number in range(2):
+        cluster.submit(f"job{number}", ports=["http", "grpc"])
+    cluster.submit("one", ports=["http"])
+    cluster.submit("fixed", ports=["http=8080"])
+    cluster.submit("none")
+    cluster.submit("many", ports=["a", "b", "c", "d"])
+    assert [bool(cluster.current(job)) for job in ("job0", "job1", "one", "fixed", "none", "many")] == [
+        *(True, False, True, True, True, False)
+    ]
+    said = "asks for 2 ports, the largest worker has 0 of 3 left (1 worker)"
+    assert cluster.summary("job1") == f"cannot start now: {said}"
+    reason = explain(cluster.state, cluster.state.jobs["job1"])
+    look_ahead(cluster.state, cluster.state.jobs["job1"], reason)
+    assert [message_of(no) for _, rejections in reason.workers for no in rejections] == [
+        "asks for 2 ports, this one has 0 of 3 left"
+    ]
+    assert {(holder.task_id, holder.what) for holder in reason.holders} == {
+        ("job0", "2 ports"),
+        ("one", "1 port"),
+    }
+    assert "asks for 4 ports, the largest worker has a range of 3" in cluster.summary("many")
+    cluster.end(cluster.current("job0"))
+    assert cluster.current("job1")
+
+
+def test_ports_of_a_worker_that_does_not_say_how_many_are_not_counted(cluster: Cluster) -> None:
+    cluster.join("counted", credit=1 << 20, ports=0)
+    cluster.join("foreign", credit=1 << 20)
+    for number in range(8):
+        cluster.submit(f"job{number}", ports=["a", "b"])
+    assert {cluster.attempt(cluster.current(f"job{number}")).worker for number in range(8)} == {"foreign"}

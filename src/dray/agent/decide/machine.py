@@ -326,6 +326,7 @@ class Machine(TaskTalk):
         """The first message of a session: all that this worker is, runs and has finished."""
         self._contact.registering(now_ms)
         active = [attempt for attempt in self.running.values() if attempt.phase in ("accepted", "running")]
+        finished = [attempt.result for attempt in self.running.values() if attempt.result is not None]
         return {
             "id": self.name,
             "capabilities": msgspec.to_builtins(self.capability),
@@ -340,15 +341,13 @@ class Machine(TaskTalk):
             "journal_id": self.journal_id,
             "max_epoch_seen": self.max_epoch,
             "max_turn_seen": self.max_turn,
-            "finished_unacked": [
-                attempt.result for attempt in self.running.values() if attempt.result is not None
-            ]
-            + self.calls.finished(),
+            "finished_unacked": finished + self.calls.finished(),
             "labels": self.labels,
             "devices": msgspec.to_builtins(self.devices),
             "address": self.address,
             "features": list(FEATURES),
             "resources": self.resources,
+            "ports": len(self.leases.span),
             "accounts": self.accounts,
         }
 

@@ -189,6 +189,7 @@ def register(
         again=again,
         resources=body.resources or {},
         owner=owner,
+        ports=-1 if body.ports is None else body.ports,
     )
 
 

@@ -147,6 +147,7 @@ def _node(worker: Worker) -> Node:
         devices=worker.devices,
         labels=worker.all_labels,
         resources=worker.resources,
+        ports=worker.ports,
         **_slots(worker.slots),
     )
 

@@ -63,6 +63,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     labels: dict[str, str] = {}
     resources: dict[str, int] = {}
+    ports: int = -1
     slots: Slots = Slots(batch_total=MANY, service_total=MANY)
 
 
@@ -139,6 +140,7 @@ def register(node: Node, session: int) -> WorkerRegistered:
         features=FEATURES,
         base=False,
         resources=node.resources,
+        ports=node.ports,
     )
 
 

@@ -183,6 +183,7 @@ class Register(msgspec.Struct):
     features: Few[Word] | None = None
     resources: FewNamed[Annotated[int, Meta(ge=0, le=2**53)]] | None = None
     accounts: Some[TaskAccount] | None = None
+    ports: Annotated[int, Meta(ge=0, le=65535)] | None = None
 
 
 class Heartbeat(msgspec.Struct):

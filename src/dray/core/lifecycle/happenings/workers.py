@@ -88,6 +88,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
         boot_id=event.boot_id,
         registered_at_ms=clock.at_ms,
         resources=event.resources,
+        ports=event.ports,
         owner=event.owner,
     )
     if before is not None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dray.core.model.capability import Device
 from dray.core.model.records.worker import Presence, Worker, card_table, usable_credit
-from dray.core.model.specs.ports import amount_of, is_port
+from dray.core.model.specs.ports import LEASED, amount_of, amount_unsaid, is_port
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.model.units import GB
 
@@ -117,6 +117,8 @@ class Columns:
                 self.cells[name][row] = value
                 self.roster += 1
         self.named_total[row] = {name: amount for name, amount in worker.resources.items() if amount > 0}
+        if worker.ports >= 0:
+            self.named_total[row][LEASED] = worker.ports
         self._lay_out(row)
         self._count_cards(row)
         self._count_named(row)
@@ -219,8 +221,7 @@ class Columns:
             if name not in self.named and (name in total or is_port(name)):
                 self.named[name] = None
                 self._add_column(name_column(name), self.capacity)
-                if is_port(name):
-                    self.view[name_column(name)][:] = 1
+                self.view[name_column(name)][:] = amount_unsaid(name)
         for name in self.named:
             self.cells[name_column(name)][row] = amount_of(total, name) - used.get(name, 0)
 

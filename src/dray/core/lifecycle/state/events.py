@@ -141,6 +141,7 @@ class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
     again: bool = False
     resources: dict[str, int] = {}
     owner: str = ""
+    ports: int = -1
 
 
 class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):

@@ -19,7 +19,8 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
 
     `given` are labels that people gave it, before its own. `drain_until_ms` (wall time, 0: until it is resumed) and
     what stands beside it belong to `draining`. `gone_at_ms`: since when it is away. `faults`: how often in a row it was
-    found faulty; drained meanwhile it is in quarantine, else on `trial`, by that attempt or by the next.
+    found faulty; drained meanwhile it is in quarantine, else on `trial`, by that attempt or by the next. `ports`: how
+    many its range has; below 0: it does not say, and nobody counts.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     gone_at_ms: int = 0
     faults: int = 0
     trial: str = ""
+    ports: int = -1
 
     @property
     def drain_word(self) -> str:

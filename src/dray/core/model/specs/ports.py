@@ -1,7 +1,8 @@
 """Ports that a job asks for by name: `http`, or `http=8080` for that very one.
 
-A plain name gets a port of its worker's range when it starts there; a fixed one is part of matching, as a named
-resource of which each worker has one: no name that people give can hold a blank, so none is taken for it.
+A plain name gets a port of its worker's range when it starts there. Both kinds are part of matching, as named
+resources: of each fixed one a worker has one, of leased ones as many as it says, without end where it says nothing. No
+name that people give can hold a blank, so none is taken for them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ MAX_PORTS = 16
 # Those below belong to the system: programs without its rights cannot have them.
 LOWEST, HIGHEST = 1024, 65535
 _PREFIX = "port "
+# Those of its worker's range that an attempt is given, whichever they are.
+LEASED = "leased ports"
+# What a worker has of them that does not say: no sum of asks comes near it.
+UNCOUNTED = 1 << 40
 
 
 class PortAsk(NamedTuple):
@@ -71,13 +76,16 @@ def read_span(text: str) -> range:
     return range(first, last + 1)
 
 
-def fixed_needs(ports: Sequence[str]) -> dict[str, int]:
-    """The fixed ones among them, as named resources."""
-    return {f"{_PREFIX}{number}": 1 for _, number in map(read_port, ports) if number}
+def port_needs(ports: Sequence[str], unnamed: int) -> dict[str, int]:
+    """Ports as named resources: fixed ones each, others as a number, `unnamed` ones of the worker's range with them."""
+    numbers = [read_port(text).number for text in ports]
+    leased = numbers.count(0) + unnamed
+    fixed = {f"{_PREFIX}{number}": 1 for number in numbers if number}
+    return {**fixed, LEASED: leased} if leased else fixed
 
 
 def is_port(resource: str) -> bool:
-    """Whether a named resource is a port, of which every worker has one."""
+    """Whether a named resource is a fixed port, of which every worker has one."""
     return resource.startswith(_PREFIX)
 
 
@@ -95,5 +103,16 @@ def port_variables(names: Sequence[str], numbers: Sequence[int]) -> dict[str, st
 
 
 def amount_of(amounts: Mapping[str, int], name: str) -> int:
-    """How much there is of a named resource: of a port that nobody speaks of, one."""
-    return amounts.get(name, 1 if is_port(name) else 0)
+    """How much there is of a named resource."""
+    amount = amounts.get(name)
+    return amount_unsaid(name) if amount is None else amount
+
+
+def amount_unsaid(name: str) -> int:
+    """How much a worker has of a named resource that it does not speak of: of each fixed port one."""
+    return 1 if is_port(name) else UNCOUNTED if name == LEASED else 0
+
+
+def count_ports(number: int) -> str:
+    """So many ports, in words."""
+    return "1 port" if number == 1 else f"{number} ports"

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import msgspec
 
-from dray.core.model.specs.ports import fixed_needs
+from dray.core.model.specs.health import port_names
+from dray.core.model.specs.ports import port_needs
 from dray.core.model.specs.spec import ANY_TYPE, JobSpec, unpack_spec, with_variant
 from dray.core.model.units import GB
 
@@ -71,13 +72,19 @@ def ask_of(spec: JobSpec) -> Ask:
         device_kind="" if device is None else device.kind,
         device_variant="" if device is None else _type_of(device.variant),
         require=tuple(sorted(spec.require)),
-        resources=tuple(sorted({**spec.resources, **fixed_needs(spec.ports)}.items())),
+        resources=tuple(sorted({**spec.resources, **_port_needs(spec)}.items())),
         nodes=spec.node_count,
         features=tuple(needs),
         limit_bucket=round(spec.limit_s).bit_length(),
         prefer=tuple(sorted(spec.prefer)),
         mixed_backends=spec.mixed_backends,
     )
+
+
+def _port_needs(spec: JobSpec) -> dict[str, int]:
+    """The ports that one of its tasks gets: those it names, one that only its check needs, one where a gang meets."""
+    unnamed = 0 if spec.ports else len(port_names((), spec.health_check))
+    return port_needs(spec.ports, unnamed + (spec.node_count > 1))
 
 
 def _type_of(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dray.core.lifecycle.state.columns import Offer, pick_cards
 from dray.core.model.capability import Device
 from dray.core.model.labels import holds, label_of
-from dray.core.model.specs.ports import amount_of, is_port
+from dray.core.model.specs.ports import LEASED, amount_of, count_ports, is_port
 from dray.core.model.specs.resources import WHOLE, Ask, Rejection
 from dray.core.model.units import format_bytes, format_vram
 
@@ -86,11 +86,21 @@ def named(ask: Ask, room: Room) -> Rejection | None:
         total, free = amount_of(room.named_total, name), amount_of(room.named_free, name)
         if is_port(name) and amount > free:
             return Rejection("port", name, "held by another task", amount=free)
+        if name == LEASED:
+            if amount > max(free, 0):
+                return _ports(amount, total, max(free, 0))
+            continue
         if amount > total:
             return Rejection("resource", f"{amount} {name}", f"{total} {name}", ever=True, amount=total)
         if amount > max(free, 0):
             return Rejection("resource", f"{amount} {name}", f"{free} free of {total} {name}", amount=free)
     return None
+
+
+def _ports(amount: int, total: int, free: int) -> Rejection:
+    if amount > total:
+        return Rejection("ports", count_ports(amount), f"a range of {total}", ever=True, amount=total)
+    return Rejection("ports", count_ports(amount), f"{free} of {total} left", amount=free)
 
 
 def gpus(ask: Ask, room: Room) -> Rejection | None:

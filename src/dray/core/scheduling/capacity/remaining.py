@@ -15,7 +15,7 @@ import numpy as np
 from dray.core.lifecycle.state.columns import Columns, Numbers, name_column, pick_cards
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.worker import usable_credit, why_not_ready
-from dray.core.model.specs.ports import amount_of, is_port
+from dray.core.model.specs.ports import amount_of, amount_unsaid, is_port
 from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.capacity.memory import ClassKey, Mask, memory_of
@@ -255,7 +255,7 @@ class Rooms:
                 column = view.get(name_column(name))
                 if column is not None:
                     mask &= column[:count] >= amount
-                elif not is_port(name):
+                elif amount > amount_unsaid(name):
                     mask &= np.False_
         return mask
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dray.core.lifecycle.state.columns import Numbers
+from dray.core.lifecycle.state.columns import Numbers, name_column
 from dray.core.lifecycle.state.state import State
-from dray.core.model.specs.ports import amount_of, is_port
+from dray.core.model.specs.ports import LEASED, amount_of, amount_unsaid, is_port
 from dray.core.model.specs.resources import WHOLE, Ask, Rejection
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, rejections
 from dray.core.scheduling.capacity.memory import ClassKey, Mask
@@ -175,21 +175,25 @@ class Scan:
 
     def _ask_named(self) -> None:
         open_still: Mask = np.ones(self._count, dtype=np.bool_)
-        never, later, held = ~open_still, ~open_still, ~open_still
+        never, later, held, outside, used_up = (~open_still for _ in range(5))
         for name, amount in self.ask.resources:
             total = self.survey.total_of(name)
             column = self._columns.view.get(f"named {name}")
-            free = np.full(self._count, amount_of({}, name)) if column is None else column[: self._count]
+            free = np.full(self._count, amount_unsaid(name)) if column is None else column[: self._count]
             wrong = open_still & (amount > total)
             busy = open_still & ~wrong & (amount > np.maximum(free, 0))
             if is_port(name):
                 held |= busy
+            elif name == LEASED:
+                outside, used_up = wrong, busy
             else:
-                later |= busy
-            never, open_still = never | wrong, open_still & ~wrong & ~busy
+                never, later = never | wrong, later | busy
+            open_still &= ~wrong & ~busy
         self._put(("resource", True), never)
         self._put(("resource", False), later)
         self._put(("port", False), held)
+        self._put(("ports", True), outside)
+        self._put(("ports", False), used_up)
 
     def _ask_cards(self) -> None:
         ask, view = self.ask, self._columns.view
@@ -248,6 +252,8 @@ class Scan:
         if name in ("cpu", "memory"):
             what = "cpu" if name == "cpu" else "mem"
             return view[f"total_{what}"][:count] if ever else rooms.free(what)
+        if name == "ports":
+            return self.survey.total_of(LEASED) if ever else view[name_column(LEASED)][:count]
         if name == "vram":
             most: Numbers = self._columns.device_vram[:count].max(axis=1, initial=-1)
             return most

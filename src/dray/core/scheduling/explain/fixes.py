@@ -16,7 +16,7 @@ import numpy as np
 from dray.core.lifecycle.state.parties import QuotaGate
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
-from dray.core.model.specs.ports import is_port
+from dray.core.model.specs.ports import LEASED, is_port
 from dray.core.model.specs.resources import WHOLE, Ask, Asks
 from dray.core.model.units import GB, format_bytes
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -279,7 +279,7 @@ def _less_of_named(state: State, survey: Survey, job: Job, number: int) -> Itera
     asks = state.asks(job.shape)
     ask = asks[number]
     for name, amount in ask.resources:
-        if is_port(name):
+        if is_port(name) or name == LEASED:
             continue
         others = tuple((other, much) for other, much in ask.resources if other != name)
         rows = _fitting(survey, job, _replace(ask, resources=others))

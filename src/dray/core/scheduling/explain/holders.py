@@ -15,7 +15,7 @@ from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.ids import task_id
 from dray.core.model.records.ledger import Receipt
 from dray.core.model.records.records import Attempt, Job, Phase
-from dray.core.model.specs.ports import is_port
+from dray.core.model.specs.ports import LEASED, count_ports, is_port
 from dray.core.model.specs.resources import Ask
 from dray.core.model.units import format_bytes
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -139,9 +139,13 @@ def _shares(ask: Ask, missing: Sequence[str], wanted: Ask) -> str:
     if ask.memory_bytes and "memory" in missing:
         parts.append(f"{format_bytes(ask.memory_bytes)} of memory")
     if ask.resources and "resource" in missing:
-        parts += [f"{amount} {name}" for name, amount in ask.resources if not is_port(name)]
+        parts += [
+            f"{amount} {name}" for name, amount in ask.resources if not is_port(name) and name != LEASED
+        ]
     if "port" in missing:
         parts += [name for name, _ in ask.resources if is_port(name) and (name, 1) in wanted.resources]
+    if "ports" in missing:
+        parts += [count_ports(amount) for name, amount in ask.resources if name == LEASED]
     if not parts and ("slot" in missing or "credit" in missing):
         parts.append(f"a {ask.pool} slot")
     return ", ".join(parts)

@@ -125,6 +125,7 @@ _MESSAGES = {
     "feature": "needs a worker that knows {need!r}",
     "resource": "asks for {need}, there is {have}",
     "port": "asks for {need}, which is {have}",
+    "ports": "asks for {need}, the largest worker has {have}",
     "gpu": "each task asks for {need}, the largest worker has {have}",
     "vram": "asks for VRAM of {need}, the largest worker has {have}",
     "cpu": "asks for {need}, the largest worker has {have}",
@@ -150,6 +151,7 @@ _SHORT = {
     "feature": "do not know {need!r}",
     "resource": "{have}",
     "port": "{need} {have}",
+    "ports": "ports: {have}",
     "gpu": "{have} GPUs",
     "vram": "{have} of VRAM",
     "cpu": "{have}",
@@ -174,6 +176,7 @@ _FIXES = {
     "label": "drop {need}, or label a worker so (dray worker label)",
     "feature": "update the agents: none of them knows {need!r}",
     "resource": "drop the ask for {need}: no worker offers it",
+    "ports": "ask for fewer ports, or give a worker a larger range: dray worker start --ports FIRST-LAST",
     "slot": "start a worker with {need}s: dray worker start {flag} N",
 }
 

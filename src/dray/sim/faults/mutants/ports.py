@@ -38,6 +38,16 @@ PORTS = (
         ),
     ),
     Mutant(
+        "leased-ports-uncounted",
+        "A worker is given tasks as if its range had no end.",
+        (Edit("dray.core.lifecycle.state.columns:Columns.update", "if worker.ports >= 0:", "if False:"),),
+    ),
+    Mutant(
+        "meeting-port-uncounted",
+        "The port on which a gang meets is not counted.",
+        (Edit("dray.core.model.specs.resources:_port_needs", "unnamed + (spec.node_count > 1)", "unnamed"),),
+    ),
+    Mutant(
         "lost-for-a-port",
         "A worker that has no port for a task says that it can start nothing at all.",
         (Edit(_MACHINE + "_refused", 'if event.get("elsewhere"):', "if False:"),),

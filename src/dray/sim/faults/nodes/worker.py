@@ -45,7 +45,9 @@ SILENCE_MS = 30_000
 NEVER_SAVED = 1 << 40
 # How long a supervisor that is to die with an end untold is let live until there is one.
 DOOMED_MS = 5000
-FEW_PORTS = range(20_000, 20_005)
+FEW_PORTS = range(20_000, 20_003)
+# A program that is no task has a port for so long, and so much of the time.
+STRANGER_MS, STRANGER_SHARE = 20_000, 0.1
 
 
 class WorkerNode:
@@ -425,7 +427,7 @@ class WorkerNode:
     def _launch(self, launch: Launch) -> None:
         assert self.machine is not None
         supervisor, running = self.supervisor, self.machine.running
-        lease = self.machine.leases.take(running, launch, lambda port: True)
+        lease = self.machine.leases.take(running, launch, lambda port: not self._has_stranger(port))
         if lease.fault:
             self._judge_refusal(launch)
             refusal = {"ev": "refused", "uid": launch.uid, "error": lease.fault, "elsewhere": True}
@@ -440,17 +442,36 @@ class WorkerNode:
         asked = [ask.number for ask in wanted(launch)]
         records = self.supervisor.records
         alive = [uid for uid in self.machine.running if uid not in records or records[uid].phase != "exited"]
-        held = {port for uid in alive if uid != launch.uid for port in self.machine.running[uid].ports}
+        running = self.machine.running
+        held = {port for uid in alive if uid != launch.uid for port in running[uid].ports}
+        held |= {port for port in (*self.machine.leases.span, *asked) if self._has_stranger(port)}
         fixed = {*filter(None, asked)}
+        span = {*self.machine.leases.span}
+        counted = {
+            port
+            for uid in alive
+            if uid != launch.uid and self._is_current(uid)
+            for port in running[uid].ports
+        }
+        if self._is_current(launch.uid) and len(span - counted - fixed) < asked.count(0):
+            self.world.fail(f"{launch.uid} was placed on {self.name}, whose ports others have")
         for uid in alive:
             both = uid != launch.uid and self._is_current(uid) and self._is_current(launch.uid)
-            if both and fixed & {*self.machine.running[uid].ports}:
+            if both and fixed & {*running[uid].ports}:
                 self.world.fail(
                     f"{launch.uid} was placed on {self.name}, where {uid} has the port it asks for"
                 )
-        free = len({*self.machine.leases.span} - held - {*asked})
+        free = len(span - held - fixed)
         if not fixed & held and free >= asked.count(0) and not self._awaits_ends():
             self.world.fail(f"{self.machine_name} refuses {launch.uid}, and has {free} ports for it")
+
+    def _has_stranger(self, port: int) -> bool:
+        """Whether a program that is no task has a port now: while there are faults, each now and then."""
+        if not port or not self.world.faulty:
+            return False
+        moment = self.world.now_ms // STRANGER_MS
+        draw = random.Random(f"{port} of {self.machine_name} at {moment} in {self.world.seed}")
+        return draw.random() < STRANGER_SHARE  # chance
 
     def _is_current(self, uid: str) -> bool:
         known = self.hub.state.attempts.get(uid)

@@ -28,7 +28,14 @@ class OfferWatch:
             totals = presence.slots.batch_total, presence.slots.service_total
             if not presence.session or not any(totals):
                 continue  # away, or it has yet to say how much it can do
-            offer = (worker.capability, worker.devices, totals, worker.resources, worker.all_labels)
+            offer = (
+                worker.capability,
+                worker.devices,
+                totals,
+                worker.resources,
+                worker.ports,
+                worker.all_labels,
+            )
             if self._offers.setdefault(worker.id, offer) != offer:
                 self._offers[worker.id], self._changed[worker.id] = offer, self._looks
         for key in _kept(state):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dray.core.lifecycle.state.state import NEVER, Reservation, State
 from dray.core.model.records.ledger import Receipt, Victim
 from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.ports import LEASED
 from dray.core.model.specs.resources import WHOLE, Ask, Asks
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.model.units import GB
@@ -500,8 +501,10 @@ def _lacks(
         return f"{taken} {ask.pool} tasks of {total}"
     for name, _ in ask.resources:
         amount = sum(dict(one.resources).get(name, 0) for one in asks)
-        # Each worker has every port once.
+        # Each worker has every port once, and of its range as many as it said.
         total = worker.resources.get(name, int(name.startswith("port ")))
+        if name == LEASED:
+            total = worker.ports if worker.ports >= 0 else amount
         if amount > total:
             return f"{amount} {name} of {total}"
     for card in devices:
