@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +78,9 @@ def test_a_bad_revision_goes_back_and_nobody_who_answers_is_touched(cluster: Clu
     update(cluster, command=["sh", "-c", "echo no such model >&2; exit 3"])
     document = wait_whole(cluster, 1)
     assert all(is_alive(pid) for pid in old)
-    assert "revision 2 was rolled back: replica 2 was not ready" in document["update"]
+    # It rests, waits or is about to end again, whenever one looks.
+    told = r"revision 2 was rolled back: replica 2 (on w1 was not ready|was not ready|found no place)"
+    assert re.match(told, document["update"]), document["update"]
     assert "no such model" in document["update"]
     assert document["revisions"][1]["outcome"] == "rolled_back"
     cluster.kill_hub()

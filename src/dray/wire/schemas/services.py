@@ -157,8 +157,8 @@ class RestartRequest(msgspec.Struct):
 class UpdateRequest(msgspec.Struct):
     """Another spec for a service: `changes` of fields, null for a default, or all of it as `spec`."""
 
-    changes: Annotated[dict[IdText, Any], Meta(max_length=256)] | None = None
-    spec: Annotated[dict[IdText, Any], Meta(max_length=256)] | None = None
+    changes: Annotated[dict[IdText, Any], Meta(min_length=1, max_length=256)] | None = None
+    spec: Annotated[dict[IdText, Any], Meta(min_length=1, max_length=256)] | None = None
 
 
 class RollbackRequest(msgspec.Struct):

@@ -183,7 +183,9 @@ def _lagging(state: State, job: Job, found: Rollout, mine: list[Placed], now_ms:
         ended = f" ({late.task.error})" if late.task.error else ""
         lacks = "was not ready" if late.task.again_ms else "found no place"
         return f"replica {late.task.index} {lacks}{ended}"
-    note = f" ({attempt.health_note})" if attempt.health_note and not late.ready else ""
+    # One that has ended time and again may be about to, at this very moment: how it did so last says most.
+    known = attempt.health_note or late.task.error
+    note = f" ({known})" if known and not late.ready else ""
     said = "ready for long enough" if late.ready else "ready"
     return f"replica {late.task.index} on {attempt.worker} was not {said}{note}"
 
