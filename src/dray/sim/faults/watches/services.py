@@ -195,10 +195,17 @@ class ServiceWatch:
         if job.stable == self._stable.get((life.number, job.id), job.stable):
             return
         self._world.counts["service: update whole"] += 1
-        others = [
-            task for task in _standing(state, job) if task.revision != job.revision and not task.leaving_ms
+        standing = _standing(state, job)
+        others = [task for task in standing if task.revision != job.revision and not task.leaving_ms]
+        # Once it is whole, the same step may let one go whose worker is drained.
+        going = [
+            task
+            for task in standing
+            if task.revision == job.revision
+            and task.leaving_ms == state.now_ms
+            and _is_drained(state, state.attempts.get(task.current))
         ]
-        if others or len(ready_replicas(state, job)) < wanted(job):
+        if others or len(ready_replicas(state, job)) + len(going) < wanted(job):
             self._world.fail(f"service {job.id} is said to be whole, beside {others}: {job}")
 
     def _is_settled(self, life: HubLife, job: Job, uid: str, settle_ms: float) -> bool:
@@ -207,8 +214,7 @@ class ServiceWatch:
         return not self._is_old(state, job, attempt) and state.now_ms - since_ms >= settle_ms - SLACK_MS // 2
 
     def _is_old(self, state: State, job: Job, attempt: Attempt) -> bool:
-        worker = state.workers[attempt.worker]
-        return attempt.revision != job.revision or (worker.draining and not worker.faults)
+        return attempt.revision != job.revision or _is_drained(state, attempt)
 
     def _check_abandoned(self, state: State, fact: UpdateAbandoned) -> None:
         """Only what keeps ending, or has come no further for long, is given up by itself; and that says why."""
@@ -372,6 +378,14 @@ class ServiceWatch:
             left = [run for run in going if run.uid not in self._lost]
             if left:
                 self._world.fail(f"service {job.id} was stopped, and {left} go on")
+
+
+def _is_drained(state: State, attempt: Attempt | None) -> bool:
+    """Whether a replica is to go because its worker is drained."""
+    if attempt is None:
+        return False
+    worker = state.workers[attempt.worker]
+    return worker.draining and not worker.faults
 
 
 def _standing(state: State, job: Job) -> list[Task]:
