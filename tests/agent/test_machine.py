@@ -71,6 +71,34 @@ def test_output_of_an_attempt_that_a_report_could_not_name_is_shipped() -> None:
     assert kinds(effects) == ["Ship", "job_result", "ready_for_work"]
 
 
+def unnamed(uid: str) -> Machine:
+    """An agent with an attempt that its report could not name, so that the hub's answer does not either; it ends."""
+    machine = make_machine()
+    assign(machine, uid)
+    machine.disconnected()
+    machine.acked(Ack(re="register", epoch=1), 0)
+    effects = machine.supervised({"ev": "exited", "items": [{"uid": uid, **EXIT}]}, 0)
+    assert kinds(effects) == ["job_result", "ready_for_work"], "the hub may refuse what it printed"
+    return machine
+
+
+def test_output_of_an_attempt_that_ended_unnamed_is_shipped_when_the_hub_sends_it_again() -> None:
+    effects = assign(unnamed("1-1"), "1-1")
+    assert kinds(effects) == ["Ship", "job_result"]
+    assert effects[0] == Ship("1-1", "t1-1", ended=True)
+
+
+def test_output_of_an_attempt_that_ended_unnamed_is_shipped_when_the_hub_knows_it_by_its_result() -> None:
+    forgotten = Supervise({"op": "acked", "uids": ["1-1"]})
+    for verdict in ("recorded", "duplicate"):
+        ack = Ack(re="job_result", epoch=1, results={"1-1": verdict})
+        assert unnamed("1-1").acked(ack, 0) == [Ship("1-1", "t1-1", ended=True), forgotten]
+    ack = Ack(re="job_result", epoch=1, results={"1-1": "superseded"})
+    assert unnamed("1-1").acked(ack, 0) == [forgotten], "no hub that knows it said so"
+    ack.log_offsets = {"1-1": {}}
+    assert unnamed("1-1").acked(ack, 0) == [Ship("1-1", "t1-1", ended=True), forgotten]
+
+
 def test_output_of_what_a_new_supervisor_says_has_ended_is_shipped_before_its_result() -> None:
     """The one before died with the word of its end, or of its start too: nobody else says that there is output."""
     machine = make_machine()

@@ -31,6 +31,11 @@ def kill_supervisor(agent: Agent) -> int:
     return pid
 
 
+def wait_stopped(supervisor: int) -> None:
+    stat = Path(f"/proc/{supervisor}/stat")
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the supervisor stands still")
+
+
 def test_an_agent_that_comes_back_adopts(cluster: Cluster) -> None:
     agent = cluster.start_agent("w1")
     flag = cluster.folder / "flag"
@@ -81,8 +86,7 @@ def test_the_output_of_what_ended_with_its_supervisor_follows(cluster: Cluster) 
     agent = cluster.start_agent("w1")
     supervisor = agent.supervisor_pid
     job_id = cluster.submit("sh", "-c", "echo $$ > pid; kill -STOP $PPID; exec sleep 300")
-    stat = Path(f"/proc/{supervisor}/stat")
-    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the supervisor stands still")
+    wait_stopped(supervisor)
     (starting,) = agent.records("starting")
     os.kill(int((cluster.folder / "pid").read_text()), signal.SIGKILL)
     folder = agent.home / "worker" / "attempts" / starting["uid"]
@@ -100,6 +104,28 @@ def test_the_output_of_what_ended_with_its_supervisor_follows(cluster: Cluster) 
         lambda: any(starting["uid"] in record["uids"] for record in agent.records("acked")),
         "its supervisor may forget it",
     )
+
+
+def test_the_output_of_what_an_agent_could_not_name_to_the_next_hub_follows(cluster: Cluster) -> None:
+    """It is cancelled and the hub killed before the agent hears of its start: to the next hub it says nothing of it,
+    and is answered nothing, until it has ended.
+    """
+    agent = cluster.start_agent("w1")
+    supervisor = agent.supervisor_pid
+    job_id = cluster.submit("sh", "-c", "echo last words; kill -STOP $PPID; exec sleep 300")
+    wait_stopped(supervisor)
+    (starting,) = agent.records("starting")
+    assert cluster.call("POST", f"/jobs/{job_id}/cancel", {}).status == 200
+    cluster.kill_hub()
+    cluster.start_hub()
+    cluster.wait_worker("w1")
+    agent.signal(signal.SIGSTOP)
+    os.kill(supervisor, signal.SIGCONT)
+    wait_for(lambda: agent.records("exit"), "it has ended")
+    agent.signal(signal.SIGCONT)
+    job = cluster.wait_state(job_id, "killed")
+    assert [attempt["uid"] for attempt in job["attempts"]] == [starting["uid"]]
+    wait_for(lambda: cluster.logs(job_id) == b"last words\n", "its output follows")
 
 
 def test_agent_and_supervisor_both_killed(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dray.agent.decide.calls.lanes import Stopping
+from dray.agent.decide.effects import Effect, Ship
 from dray.agent.decide.words import Said
 from dray.core.model.specs.spec import HealthCheck, JobSpec
 from dray.wire.messages.hub import Ack, GangPlace, Peer
@@ -78,12 +79,19 @@ def gang_meta(place: GangPlace) -> dict[str, Any]:
 
 
 def known_to_hub(ack: Ack) -> set[str]:
-    """Name the attempts that the hub has heard of, by its answer to `register`; it refuses the output of others.
+    """Name the attempts that the hub has heard of, by an answer; it refuses the output of those others that its answer
+    to `register` did not name.
 
     A superseded result may be on record or not: the hub names those whose output it still takes.
     """
     counted = (uid for uid, verdict in ack.results.items() if verdict != "superseded")
     return {*ack.keep, *ack.stop, *ack.log_offsets, *counted}
+
+
+def ship_late(attempt: Running) -> list[Effect]:
+    """The hub has heard of it, whatever its answer to `register` said: what it printed before it ended is sent now."""
+    late, attempt.known = not attempt.known and attempt.phase == "exited", True
+    return [Ship(attempt.uid, attempt.task_id, ended=True)] if late else []
 
 
 def result_of(attempt: Running, item: dict[str, Any], use: dict[str, Any] | None = None) -> dict[str, Any]:

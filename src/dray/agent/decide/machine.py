@@ -20,6 +20,7 @@ from dray.agent.decide.attempts import (
     name_peers,
     never_started,
     result_of,
+    ship_late,
     unstarted,
 )
 from dray.agent.decide.calls.call_results import first_number
@@ -391,6 +392,7 @@ class Machine(TaskTalk):
     def acked(self, ack: Ack, now_ms: int) -> list[Effect]:
         """Forget what the hub has recorded; after registering, ask for work."""
         effects: list[Effect] = []
+        known = known_to_hub(ack)
         if ack.epoch:
             if ack.epoch < self.max_epoch:
                 return [
@@ -407,7 +409,6 @@ class Machine(TaskTalk):
         if ack.re == "register":
             self._contact.registered()
             # Before the results below are let go: what ended while nobody listened has output to send as well.
-            known = known_to_hub(ack)
             for attempt in self.running.values():
                 attempt.known = attempt.uid in known
                 attempt.said.repeat()
@@ -422,8 +423,8 @@ class Machine(TaskTalk):
                 self.yields.ended(uid)
         # What runs is not let go by an answer to a twin under this name, which said that it has no such thing.
         done = [uid for uid in ack.results if uid in self.running and self.running[uid].phase == "exited"]
-        for uid in done:
-            del self.running[uid]
+        for attempt in [self.running.pop(uid) for uid in done]:
+            effects += ship_late(attempt) if attempt.uid in known else []
         if done:
             effects.append(Supervise({"op": "acked", "uids": done}))
         if ack.re == "register":
@@ -441,8 +442,8 @@ class Machine(TaskTalk):
         uid = message.attempt.uid
         known = self.running.get(uid)
         if known is not None:
-            known.known = True  # though a report that was made before it was accepted could not name it
-            return self._tell_again(known, now_ms)
+            # Though a report that was made before it was accepted could not name it.
+            return ship_late(known) + self._tell_again(known, now_ms)
         if uid in self._refused_uids:
             return [Tell("job_result", never_started(message.spec.id, uid))]
         spec = message.spec
@@ -475,8 +476,7 @@ class Machine(TaskTalk):
     def _tell_again(self, attempt: Running, now_ms: int) -> list[Effect]:
         if attempt.phase == "exited":
             return self._send_result(attempt, now_ms)
-        effects: list[Effect] = [] if attempt.phase == "assigned" else list(self._accepted_again(attempt))
-        return effects
+        return [] if attempt.phase == "assigned" else self._accepted_again(attempt)
 
     def _accepted_again(self, attempt: Running) -> list[Effect]:
         effects: list[Effect] = [Tell("job_accepted", self._acceptance(attempt))]

@@ -238,8 +238,8 @@ class Runner:
             }
             if session.notes:
                 payload["notes"] = session.notes
-            if wanted := self._find_wanted(effect):
-                payload["log_offsets"] = wanted
+        if wanted := self._find_wanted(effect):
+            payload["log_offsets"] = wanted
         session.push(message("ack", payload))
 
     def _find_wanted(self, effect: Ack) -> dict[str, dict[str, int]]:

@@ -65,6 +65,11 @@ STARTS = (
         (Edit(_MACHINE + "report", "if attempt.known else []", "if False else []"),),
     ),
     Mutant(
+        "output-forgotten-unnamed",
+        "What ended while its agent took it for unknown to the hub is told of, and what it printed is not sent.",
+        (Edit("dray.agent.decide.attempts:ship_late", "if late else []", "if False else []"),),
+    ),
+    Mutant(
         "never-ready-again",
         "A worker that could start nothing once never tries again.",
         (Edit(_READINESS + "tries", "if self._probed_ms or not due:", "if True:"),),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dray.agent.decide.attempts import NOT_HERE
+from dray.agent.decide.attempts import NOT_HERE, known_to_hub
 from dray.agent.decide.effects import (
     BindRunner,
     Effect,
@@ -315,14 +315,9 @@ class WorkerNode:
         body = msgspec.convert(message.get("payload", {}), HUB_PAYLOADS[kind])
         if kind == "ack":
             self._note_epoch(connection, body.epoch)
-            # An answer that comes twice may make it believe that the hub refuses what was begun since.
-            ended = [
-                uid
-                for uid, attempt in self.machine.running.items()
-                if attempt.phase == "exited" and (attempt.known or body.re == "register")
-            ]
+            over = {uid: verdict for uid, verdict in body.results.items() if self._has_ended(uid)}
             self._carry_out(self.machine.acked(body, self.world.now_ms))
-            self._judge_output({uid: body.results[uid] for uid in ended if uid in body.results})
+            self._judge_output(over, known_to_hub(body))
         elif kind == "job_assign":
             if body.behind:
                 self._runs.fed_behind.add(body.attempt.uid)
@@ -346,11 +341,15 @@ class WorkerNode:
         if known != connection.hub:
             self.world.fail(f"hubs {known} and {connection.hub} both have epoch {epoch} for {self.name}")
 
-    def _judge_output(self, verdicts: dict[str, str]) -> None:
-        """What ran is forgotten here when the hub has taken its end: what it printed is on its way by then or lost."""
+    def _has_ended(self, uid: str) -> bool:
+        attempt = self.machine.running.get(uid) if self.machine is not None else None
+        return attempt is not None and attempt.phase == "exited"
+
+    def _judge_output(self, verdicts: dict[str, str], known: set[str]) -> None:
+        """What ran is forgotten here when the hub has heard its end: what it printed is on its way by then or lost."""
         for uid, verdict in verdicts.items():
             record = self.supervisor.records.get(uid)
-            if record is None or not record.began or verdict == "superseded" or uid in self._shipped:
+            if uid not in known or record is None or not record.began or uid in self._shipped:
                 continue
             self.world.fail(f"{self.machine_name} forgets {uid} ({verdict}) and sends nothing of its output")
 
