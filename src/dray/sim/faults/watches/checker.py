@@ -122,7 +122,7 @@ class Checker:
         self.services = ServiceWatch(world, runs)
         self._uses = UseWatch(world)
         self.calls: CallFacts | None = None
-        self._owners: dict[tuple[int, str], str] = {}
+        self._owners: dict[tuple[int, str], SimSession] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
         hub.witness = self
 
@@ -417,18 +417,22 @@ class Checker:
         return found
 
     def _watch_names(self, life: HubLife) -> None:
-        """Two machines that keep taking one id from each other are both refused."""
+        """Two machines that keep taking one id from each other are both refused. An id whose session is over was free
+        to take, also where that ended in this very turn.
+        """
         for worker in self.shared_names:
             presence = life.state.presence.get(worker)
             session = life.sessions.open.get(presence.session) if presence is not None else None
             key = (life.number, worker)
-            before = self._owners.pop(key, "")
+            before = self._owners.pop(key, None)
             if presence is None:
                 self._takeovers.pop(key, None)  # removed by a person, and all that was known of it with it
             if session is None:
                 continue
-            owner = self._owners[key] = session.connection.owner
-            if before and before != owner:
+            self._owners[key] = session
+            if before is None or before.number not in life.sessions.open:
+                continue
+            if before.connection.owner != session.connection.owner:
                 times = self._takeovers.setdefault(key, [])
                 times.append(self._world.now_ms)
                 window_ms = life.state.rules.flap_window_ms
