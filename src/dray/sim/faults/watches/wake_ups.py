@@ -3,8 +3,8 @@ services none starts without, and none waits once those are ready.
 
 Plans anew for all who wait, whether or not anybody would look at them, and throws the plan away: a look that mended
 what it found would hide it from those who wait. Who is served is found out here by looks of its own at every service. A
-pass may itself stop a replica, which is seen before the next one: so what does not fit the services of now counts where
-it fitted those of the last commit as little.
+pass may itself stop a replica, which is seen before the next one: so a service counts as missing where it was ready
+neither at the last commit nor is now.
 """
 
 from __future__ import annotations
@@ -67,21 +67,23 @@ class UseWatch:
         self._before = life.number, now
         if number != life.number:
             return
+        ready = {sign.id for sign in before if sign.ready}
+        either = [sign._replace(ready=sign.ready or sign.id in ready) for sign in now]
         for attempt in fresh:
             job = state.jobs[attempt.job_id]
             uses = unpack_spec(job.spec).uses
-            if uses and not _is_served(now, job.user, uses) and not _is_served(before, job.user, uses):
+            if uses and not _is_served(either, job.user, uses):
                 self._world.fail(f"{attempt} was placed, and job {job.id} uses {uses}, which are not ready")
         for job in state.jobs.values():
             uses = unpack_spec(job.spec).uses
             if not uses or job.state.final:
                 continue
-            served, was = _is_served(now, job.user, uses), _is_served(before, job.user, uses)
-            if served and was and job.unserved:
+            steadily = _is_served(now, job.user, uses) and _is_served(before, job.user, uses)
+            if steadily and job.unserved:
                 self._world.fail(
                     f"lost wake-up: job {job.id} uses {uses}, which are ready, and waits for them"
                 )
-            if not served and not was and not job.unserved and job.waiting:
+            if not _is_served(either, job.user, uses) and not job.unserved and job.waiting:
                 self._world.fail(f"job {job.id} uses {uses}, which are not ready, and stands in line")
 
 
