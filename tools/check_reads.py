@@ -42,7 +42,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("dray.hub.calls.blobs", "find_blobs"): BEFORE + "; of strays, on a thread",
     ("dray.hub.calls.subscriptions", "results_from"): AFTER,
     ("dray.hub.documents.public_feed", "tail"): THREAD,
-    ("dray.hub.engine.recovery", "find_attempt"): START,
+    ("dray.hub.engine.follower", "load"): START,
     ("dray.hub.engine.recovery", "load"): START,
     ("dray.hub.notifications.notifier", "tail"): THREAD,
     ("dray.hub.engine.recovery", "tail"): START,

@@ -143,6 +143,7 @@ def test_a_hub_that_stands_by_says_who_leads_and_takes_over_from_one_that_was_ki
     second.wait()
     assert known(second, "a1")
     assert submit(second, "a2") == 201
+    assert "took over with a warm state" in second.said
 
 
 def test_a_leader_that_slept_steps_down_and_comes_back_when_the_other_ends(hubs: Hubs) -> None:

@@ -42,17 +42,15 @@ from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.engine.garbage import leave_out_what_is_there, take_over_collector
-from dray.hub.engine.recovery import recover
 from dray.hub.engine.told_turns import tell_lost
 from dray.hub.engine.turns import Decision, TurnFailed
 from dray.hub.housekeeping import keep_house, tell_set_aside, watch_store
 from dray.hub.http.front import Front
 from dray.hub.http.server import HttpServer, bind, bind_local
-from dray.hub.leadership import ToldToEnd, open_store
+from dray.hub.leadership import Opened, ToldToEnd, open_store
 from dray.hub.logs import set_up_logging
 from dray.hub.proxy.addresses import choose_domain
 from dray.hub.proxy.doors import open_doors
-from dray.hub.store.base import Store
 from dray.hub.store.sqlite.errors import tell_unusable
 from dray.hub.workers.sessions import GOING_AWAY
 from dray.logfile import make_handler
@@ -147,26 +145,28 @@ async def _begin(
     config: HubConfig, ground: Ground, server: HttpServer, told: asyncio.Event, again: bool = False
 ) -> Hub:
     policy_file = find_policy_file(config.home)
-    store = await open_store(config, ground, server.url, told, again)
+    rules = _rules(config)
+    opened = await open_store(config, rules, ground, server.url, told, again)
     try:
-        return await _go_on(config, ground, server, store, policy_file, again)
+        return await _go_on(config, rules, ground, server, opened, policy_file, again)
     except BaseException:
-        store.close(clean=False)
+        opened.store.close(clean=False)
         raise
 
 
 async def _go_on(
     config: HubConfig,
+    rules: Rules,
     ground: Ground,
     server: HttpServer,
-    store: Store,
+    opened: Opened,
     policy_file: PolicyFile | None,
     again: bool,
 ) -> Hub:
-    reports = ground.setbacks.reports
+    reports, store = ground.setbacks.reports, opened.store
     # Before anything is read: what another hub still commits under an older epoch must be in what is read, or nowhere.
     epoch = store.begin_epoch()
-    recovered = recover(store, _rules(config))
+    recovered = opened.recover(rules)
     if store.lost is not None:
         reports.file("lost turns", tell_lost(store.lost))
     for what, error in recovered.faults:
@@ -180,7 +180,8 @@ async def _go_on(
     store.save_clock(now.now_ms, now.at_ms, clock.base)
     # With a new key: a hub that was put back to an earlier time counts again what it counted then, for other work.
     wake_up(state, now, secrets.token_bytes(32), store.recent_runs(RECALLED_RUNS))
-    leave_out_what_is_there(again=again)
+    # What was kept warm has been left out already, and so has what was there before it.
+    leave_out_what_is_there(again=again and opened.follower is None)
     ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
     hub = wire_hub(config, store, state, seq, clock, ground, server)
     tell_set_aside(store, reports)

@@ -107,6 +107,10 @@ class Ground(NamedTuple):
     setbacks: Setbacks
     certificate: CertificateWatch | None = None
 
+    def tell_went_back(self, why: str) -> None:
+        """A store that this hub followed is not the one that it was."""
+        self.setbacks.reports.file("lost turns", f"the database went back under a hub that stood by: {why}")
+
 
 def wire_hub(
     config: HubConfig,

@@ -1,20 +1,27 @@
 """Which store a hub has, opened; where it is on a server, waited for until this hub leads there.
 
 A store in the home is its hub's as soon as the home is. On a server another hub may lead: this one stands by, answers
-everybody with who does, and takes over when that one has resigned or its lease has run out.
+everybody with who does, keeps a state warm by what that one commits, and takes over when it has resigned or its lease
+has run out. Whatever goes wrong with the warm state costs its warmth: then the store is loaded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dray.config import HubConfig
+from dray.core.lifecycle.state.timings import Rules
 from dray.errors import StoreError
 from dray.hub.assembly import Ground
+from dray.hub.engine.follower import Abandoned, Follower
+from dray.hub.engine.garbage import leave_out_what_is_there
+from dray.hub.engine.recovery import Recovered, recover
 from dray.hub.store.base import Store
 from dray.hub.store.sqlite.opening import Check
 from dray.hub.store.sqlite.store import SqliteStore
@@ -23,29 +30,62 @@ if TYPE_CHECKING:
     from dray.hub.store.postgres.store import PgStore
 
 LOOK_S = 0.2
+FOLLOW_S = 0.25
 ID_FILE = "hub.id"
 STORE_FILE = "hub.sqlite"
+logger = logging.getLogger("dray.hub")
 
 
 class ToldToEnd(Exception):
     """A hub that stood by was told to end."""
 
 
-async def open_store(config: HubConfig, ground: Ground, url: str, told: asyncio.Event, again: bool) -> Store:
+class Opened(NamedTuple):
+    """A store that is this hub's, and the state that was kept warm while it was another's."""
+
+    store: Store
+    follower: Follower | None = None
+
+    def recover(self, rules: Rules) -> Recovered:
+        """The state after the last committed turn; to be asked once the epoch has begun."""
+        if self.follower is not None:
+            began = time.monotonic()
+            try:
+                recovered = self.follower.finish()
+            except StoreError:
+                raise
+            except Exception:
+                logger.exception("the state that was kept warm cannot be used: the store is loaded")
+            else:
+                spent_ms = (time.monotonic() - began) * 1000
+                logger.info("took over with a warm state, at turn %d after %.0f ms", recovered.seq, spent_ms)
+                return recovered
+        return recover(self.store, rules)
+
+
+async def open_store(
+    config: HubConfig, rules: Rules, ground: Ground, url: str, told: asyncio.Event, again: bool
+) -> Opened:
     """Open the store of a hub, to be written to by it alone; `again` where this process has had it before."""
     if not config.store:
         # A file that this very process has written to until now need not be read through.
         check: Check = "never" if again else "unclean"
-        return SqliteStore.open(config.home / STORE_FILE, reserve_bytes=config.reserve_bytes, check=check)
+        path = config.home / STORE_FILE
+        return Opened(SqliteStore.open(path, reserve_bytes=config.reserve_bytes, check=check))
     home_id = ensure_id(config.home)
     store = await asyncio.to_thread(open_postgres, config, home_id)
+    follower = Follower(store, rules, lambda: leave_out_what_is_there(again=again), ground.tell_went_back)
+    following = Following(store, follower)
     try:
         # The lock of the home says that no other process is this hub: what it held before, nobody holds now.
-        await _stand_by(store, ground, url, told, "" if again else f"{home_id}.")
+        await _stand_by(store, following, ground, url, told, "" if again else f"{home_id}.")
+        await following.end()
     except BaseException:
-        store.close(clean=False)
+        following.abandon()
+        await asyncio.to_thread(store.close, clean=False)
+        await following.end()
         raise
-    return store
+    return Opened(store, follower if following.is_warm else None)
 
 
 def open_postgres(config: HubConfig, name: str = "") -> PgStore:
@@ -60,7 +100,9 @@ def open_postgres(config: HubConfig, name: str = "") -> PgStore:
     return PgStore.open(Address(config.store), config.home, lease_s=config.store_lease_s, name=name)
 
 
-async def _stand_by(store: PgStore, ground: Ground, url: str, told: asyncio.Event, at_once_from: str) -> None:
+async def _stand_by(
+    store: PgStore, following: Following, ground: Ground, url: str, told: asyncio.Event, at_once_from: str
+) -> None:
     leading: asyncio.Future[Any] = asyncio.wrap_future(store.lead_soon(url, at_once_from))
     ending: asyncio.Future[Any] = asyncio.ensure_future(told.wait())
     try:
@@ -70,12 +112,66 @@ async def _stand_by(store: PgStore, ground: Ground, url: str, told: asyncio.Even
                 raise ToldToEnd
             if store.watched.words:
                 ground.front.withdraw(store.watched.words)
+                following.begin()
         await leading
     finally:
         ending.cancel()
         leading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ending
+
+
+class Following:
+    """Keeps a follower at it beside the hub's loop, on threads: a load takes long, and somebody may ask who leads."""
+
+    def __init__(self, store: PgStore, follower: Follower) -> None:
+        self._store, self._follower = store, follower
+        self._task: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there is a state to go on with."""
+        return self._follower.reached is not None
+
+    def begin(self) -> None:
+        """Another hub leads: follow it, from the first time that this is said."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        while not self._over.is_set():
+            try:
+                more = await asyncio.to_thread(self._follower.look)
+            except Abandoned:
+                return
+            except StoreError as fault:
+                # Who watches the lease tells of it as well.
+                logger.info("cannot follow the leader: %s", fault.message)
+                more = False
+            except Exception:
+                if self._over.is_set():
+                    return
+                logger.exception(
+                    "this hub cannot follow the leader: it will load the store when it takes over"
+                )
+                return
+            if (reached := self._follower.reached) is not None:
+                self._store.note_seen(reached)
+            if not more:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._over.wait(), FOLLOW_S)
+
+    async def end(self) -> None:
+        """Let the look that is under way come to its end, and make no further one: this hub leads."""
+        self._over.set()
+        if self._task is not None:
+            await self._task
+
+    def abandon(self) -> None:
+        """This hub will not lead: what is under way is given up."""
+        self._over.set()
+        self._follower.stop()
 
 
 def ensure_id(home: Path) -> str:

@@ -15,7 +15,7 @@ from dray.core.lifecycle.recovery import Faults, load, read_ledger, recall
 from dray.core.lifecycle.state.events import Clock, Fact, unpack_facts
 from dray.core.lifecycle.state.state import Counters, State
 from dray.core.lifecycle.state.timings import Rules
-from dray.hub.store.base import LogEntry, Store
+from dray.hub.store.base import LogEntry, Snapshot, Store
 
 BATCH = 1000
 # So often all is loaded again without the fact that could not be folded; further ones are left out half folded.
@@ -33,58 +33,94 @@ class Recovered(NamedTuple):
     faults: Faults
 
 
-class _Unfoldable(Exception):
-    """A fact that `apply` failed on: it may have changed half of what it is about."""
+class Unfoldable(Exception):
+    """A fact that `apply` failed on: it may have changed half of what it is about. All is loaded again without it."""
 
     def __init__(self, place: Place, fact: Fact) -> None:
         super().__init__()
         self.place, self.fact = place, fact
 
 
+class Skipped:
+    """Facts that are left out, each told of once."""
+
+    def __init__(self) -> None:
+        self._found: dict[Place, tuple[str, Exception]] = {}
+
+    def __contains__(self, place: Place) -> bool:
+        return place in self._found
+
+    def note(self, odd: Unfoldable) -> None:
+        """Leave a fact out from now on."""
+        cause = odd.__cause__
+        assert isinstance(cause, Exception), "raised from what went wrong"
+        self._found[odd.place] = (f"the fact {type(odd.fact).__name__} in turn {odd.place[0]}", cause)
+
+    def judge(self, place: Place, fact: Fact, error: Exception) -> None:
+        """Have all loaded again without a fact that could not be folded, or go on where that was tried often enough."""
+        odd = Unfoldable(place, fact)
+        odd.__cause__ = error
+        if len(self._found) < CLEAN_TRIES:
+            raise odd
+        self.note(odd)
+
+    def tell(self) -> Faults:
+        """All of them, with what went wrong."""
+        return list(self._found.values())
+
+
+class Fold:
+    """A state on its way: made of rows, then brought on turn by turn. Who recovers and who follows both fold here."""
+
+    def __init__(self, snapshot: Snapshot, rules: Rules, skipped: Skipped) -> None:
+        self.faults: Faults = []
+        self.seq, self.epoch, self.now_ms = snapshot.applied_seq, snapshot.epoch, snapshot.now_ms
+        self.clock_base, self._skipped = snapshot.clock_base, skipped
+        self.state = state = State(rules)
+        try:
+            state.now_ms = snapshot.now_ms
+            read_ledger(state, snapshot.ledger, self.faults)
+            rows = (snapshot.jobs, snapshot.tasks, snapshot.attempts, snapshot.workers)
+            load(state, _read_counters(snapshot.counters, self.faults), rows, self.faults)
+            for task in list(state.tasks.values()):
+                if (task.queued or task.current) and task.last_uid and task.last_uid not in state.attempts:
+                    attempt = snapshot.find_attempt(task.last_uid)
+                    if attempt is not None:
+                        recall(state, attempt)
+        finally:
+            snapshot.close()
+
+    def take(self, entry: LogEntry) -> None:
+        """Fold one turn; raises `Unfoldable` where the state is to be made anew without one of its facts."""
+        for number, fact in enumerate(_read_facts(entry, self.faults)):
+            place = (entry.seq, number)
+            if place in self._skipped:
+                continue
+            try:
+                apply(self.state, fact, Clock(entry.now_ms, entry.at_ms))
+            except Exception as error:  # noqa: BLE001 - whatever is odd about a stored value, it is set aside
+                self._skipped.judge(place, fact, error)
+        self.seq, self.epoch, self.now_ms = entry.seq, entry.epoch, max(self.now_ms, entry.now_ms)
+
+    def tell(self) -> Recovered:
+        """The state as far as it is."""
+        faults = [*self.faults, *self._skipped.tell()]
+        return Recovered(self.state, self.seq, self.now_ms, self.clock_base, faults)
+
+
 def recover(store: Store, rules: Rules) -> Recovered:
     """Load what is live and fold in what the rows do not show yet."""
-    skipped: dict[Place, tuple[str, Exception]] = {}
+    skipped = Skipped()
     while True:
         try:
-            found = _recover(store, rules, skipped)
-        except _Unfoldable as odd:
-            cause = odd.__cause__
-            assert isinstance(cause, Exception), "raised from what went wrong"
-            what = f"the fact {type(odd.fact).__name__} in turn {odd.place[0]}"
-            skipped[odd.place] = (what, cause)
+            fold = Fold(store.load(), rules, skipped)
+            while entries := store.tail(fold.seq, BATCH):
+                for entry in entries:
+                    fold.take(entry)
+        except Unfoldable as odd:
+            skipped.note(odd)
         else:
-            found.faults.extend(skipped.values())
-            return found
-
-
-def _recover(store: Store, rules: Rules, skipped: dict[Place, tuple[str, Exception]]) -> Recovered:
-    snapshot = store.load()
-    faults: Faults = []
-    state = State(rules)
-    state.now_ms = snapshot.now_ms
-    read_ledger(state, snapshot.ledger, faults)
-    rows = (snapshot.jobs, snapshot.tasks, snapshot.attempts, snapshot.workers)
-    load(state, _read_counters(snapshot.counters, faults), rows, faults)
-    for task in list(state.tasks.values()):
-        if (task.queued or task.current) and task.last_uid and task.last_uid not in state.attempts:
-            attempt = store.find_attempt(task.last_uid)
-            if attempt is not None:
-                recall(state, attempt)
-    seq, now_ms = snapshot.applied_seq, snapshot.now_ms
-    while entries := store.tail(seq, BATCH):
-        for entry in entries:
-            for number, fact in enumerate(_read_facts(entry, faults)):
-                if (entry.seq, number) in skipped:
-                    continue
-                try:
-                    apply(state, fact, Clock(entry.now_ms, entry.at_ms))
-                except Exception as error:
-                    place = (entry.seq, number)
-                    if len(skipped) < CLEAN_TRIES:
-                        raise _Unfoldable(place, fact) from error
-                    skipped[place] = (f"the fact {type(fact).__name__} in turn {entry.seq}", error)
-            seq, now_ms = entry.seq, max(now_ms, entry.now_ms)
-    return Recovered(state, seq, now_ms, snapshot.clock_base, faults)
+            return fold.tell()
 
 
 def _read_facts(entry: LogEntry, faults: Faults) -> list[Fact]:

@@ -7,7 +7,7 @@ Every write carries the epoch and fails with `EpochLost` when another hub has ta
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -169,7 +169,11 @@ class Projection(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a hub starts from: rows of live work as of `applied_seq`; the log's tail comes after it."""
+    """What a hub starts from: rows of live work as of `applied_seq`; the log's tail comes after it.
+
+    All of it is of one moment, also while another hub goes on writing rows: `find_attempt` looks at that moment too,
+    and `close` ends it. `epoch` is that of the turn `applied_seq`, 0 where the log does not tell.
+    """
 
     applied_seq: int
     now_ms: int
@@ -181,6 +185,9 @@ class Snapshot(NamedTuple):
     attempts: Iterator[Attempt]
     workers: Iterator[Worker]
     ledger: Iterator[LedgerRow]
+    find_attempt: Callable[[str], Attempt | None]
+    epoch: int = 0
+    close: Callable[[], None] = lambda: None
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,13 +223,34 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogEntry(NamedTuple):
-    """One turn read back."""
+    """One turn read back; `epoch` is that of the hub that committed it, 0 where the store does not tell."""
 
     seq: int
     now_ms: int
     at_ms: int
     facts: bytes
     notes: bytes
+    epoch: int = 0
+
+
+class Followed(NamedTuple):
+    """What one who follows the log needs at each look: how far rows and log are, the epoch of the turn that it has
+    reached (0 where the log has it no more), hub time, and the next turns.
+    """
+
+    applied_seq: int
+    last_seq: int
+    epoch: int
+    now_ms: int
+    clock_base: bytes
+    entries: list[LogEntry]
+
+
+class Followable(Protocol):
+    """A store whose turns another hub commits; read from any thread."""
+
+    def load(self) -> Snapshot: ...
+    def follow(self, after_seq: int, limit: int = 1000) -> Followed: ...
 
 
 class BlobRow(NamedTuple):

@@ -22,6 +22,7 @@ from dray.hub.store.base import (
     AuditRecord,
     BlobRow,
     Chunk,
+    Followed,
     JobFilter,
     JobRow,
     KeyRow,
@@ -124,7 +125,7 @@ class MemoryStore:
             raise BrokenInvariant(
                 f"turn {turn.seq} comes after turn {file.last_seq}: turns are committed in order"
             )
-        file.log[turn.seq] = LogEntry(turn.seq, turn.now_ms, turn.at_ms, turn.facts, turn.notes)
+        file.log[turn.seq] = LogEntry(turn.seq, *turn[1:5], self.epoch)
         file.last_seq = turn.seq
         for row in turn.keys:
             # Out first: a key that is used anew goes to the back, where the young ones are.
@@ -332,7 +333,19 @@ class MemoryStore:
             attempts=map(_twin, attempts),
             workers=(copy.deepcopy(worker) for _, worker in sorted(file.workers.items())),
             ledger=(LedgerRow(*key, record) for key, record in sorted(file.ledger.items())),
+            find_attempt=self.find_attempt,
+            epoch=self._epoch_at(file.applied_seq),
         )
+
+    def _epoch_at(self, seq: int) -> int:
+        return self.file.log[seq].epoch if seq in self.file.log else 0
+
+    @_read
+    def follow(self, after_seq: int, limit: int = 1000) -> Followed:
+        """Give what one who follows needs, with the turns after `after_seq`."""
+        file, epoch = self.file, self._epoch_at(after_seq)
+        entries = self.tail(after_seq, limit)
+        return Followed(file.applied_seq, self.position().seq, epoch, file.now_ms, file.clock_base, entries)
 
     @_read
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:

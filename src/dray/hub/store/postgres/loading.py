@@ -1,7 +1,7 @@
 """What a starting hub reads: rows of live work, streamed in portions from a transaction that only reads.
 
-It holds no share of the leader's row, so it may take as long as it likes. Whoever reads leads already: nobody else
-changes rows meanwhile.
+It holds no share of the leader's row, so it may take as long as it likes. All is read as of one moment: one that
+stands by loads while the leader goes on writing rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
+from dray.core.model.ids import attempt_number
+from dray.core.model.records.records import Attempt
+from dray.errors import StoreError
 from dray.hub.loop_thread import LoopThread
 from dray.hub.store.base import LedgerRow, Snapshot
 from dray.hub.store.postgres.connection import Target, open_connection
@@ -21,7 +24,8 @@ from dray.hub.store.records import ATTEMPT, JOB, TASK, WORKER, Records
 
 Record = TypeVar("Record")
 BATCH = 10_000
-_META = """SELECT applied_seq, greatest(meta.now_ms, leader.now_ms), at_ms, clock_base, counters
+_META = """SELECT applied_seq, greatest(meta.now_ms, leader.now_ms), at_ms, clock_base, counters,
+    coalesce((SELECT epoch FROM dray.log WHERE seq = applied_seq), 0)
     FROM dray.meta, dray.leader WHERE meta.id = 1 AND leader.id = 1"""
 _LIVE_PHASES = "phase IN ('assigned', 'accepted', 'running', 'stopping', 'unknown')"
 # A job that has ended may still have an attempt that is stopping: it holds its worker's resources until it is gone.
@@ -40,17 +44,25 @@ _TASKS = f"""SELECT record FROM (
 }
     ) AS every ORDER BY seq, idx"""
 _ATTEMPTS = f"SELECT record FROM dray.attempts WHERE {_LIVE_PHASES} ORDER BY number"
+_ATTEMPT = "SELECT record FROM dray.attempts WHERE number = $1"
 
 
 class Loader:
     """Reads one snapshot."""
 
     def __init__(self, loop: LoopThread, target: Target, records: Records) -> None:
-        self._loop, self._target, self._records = loop, target, records
+        self._loop, self._records = loop, records
+        self._moment = Moment(target)
 
     def load(self) -> Snapshot:
         """Give the rows; each kind is read when it is asked for."""
-        ((applied_seq, now_ms, at_ms, clock_base, counters),) = self._stream(_META)
+        try:
+            ((applied_seq, now_ms, at_ms, clock_base, counters, epoch),) = self._loop.call(
+                self._moment.ask(_META)
+            )
+        except BaseException:
+            self.close()
+            raise
         return Snapshot(
             applied_seq=applied_seq,
             now_ms=now_ms,
@@ -65,7 +77,19 @@ class Loader:
                 LedgerRow(*row)
                 for row in self._stream("SELECT kind, key, record FROM dray.ledger ORDER BY kind, key")
             ),
+            find_attempt=self._find_attempt,
+            epoch=epoch,
+            close=self.close,
         )
+
+    def close(self) -> None:
+        """Let the moment go."""
+        self._loop.call(self._moment.close())
+
+    def _find_attempt(self, uid: str) -> Attempt | None:
+        rows = self._loop.call(self._moment.ask(_ATTEMPT, attempt_number(uid)))
+        attempt = self._records.read("attempts", ATTEMPT, rows[0][0]) if rows else None
+        return attempt if attempt is not None and attempt.uid == uid else None
 
     def _read(self, table: str, query: str, decoder: msgspec.msgpack.Decoder[Record]) -> Iterator[Record]:
         for (packed,) in self._stream(query):
@@ -74,43 +98,53 @@ class Loader:
                 yield record
 
     def _stream(self, query: str) -> Iterator[Any]:
-        cursor = Cursor(self._target, query)
-        try:
-            self._loop.call(cursor.open())
-            while rows := self._loop.call(cursor.fetch()):
-                yield from rows
-        finally:
-            self._loop.call(cursor.close())
+        cursor = self._loop.call(self._moment.begin(query))
+        while rows := self._loop.call(self._moment.fetch(cursor)):
+            yield from rows
 
 
-class Cursor:
-    """One query, read in portions."""
+class Moment:
+    """A connection whose transaction sees the database as it was at its first question."""
 
-    def __init__(self, target: Target, query: str) -> None:
-        self._target, self._query = target, query
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
-        self._cursor: Any = None
 
-    async def open(self) -> None:
-        """Begin."""
-        self._connection = await open_connection(self._target)
-        try:
+    async def _open(self) -> asyncpg.Connection[asyncpg.Record]:
+        if self._connection is None:
+            self._connection = await open_connection(self._target)
             # Whoever decodes a portion may take longer than a lock may be held.
             await self._connection.execute("SET idle_in_transaction_session_timeout = 0")
             await self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            self._cursor = await self._connection.cursor(self._query)
-        except Exception as error:
-            raise translate(error, self._target.address, "read the store") from error
+        return self._connection
 
-    async def fetch(self) -> list[Any]:
-        """The next portion; empty at the end."""
+    async def ask(self, query: str, *values: Any) -> list[Any]:
+        """Read little."""
+        with self._translated():
+            return list(await (await self._open()).fetch(query, *values))
+
+    async def begin(self, query: str) -> Any:
+        """Begin to read much."""
+        with self._translated():
+            return await (await self._open()).cursor(query)
+
+    async def fetch(self, cursor: Any) -> list[Any]:
+        """The next portion of much; empty at the end."""
+        with self._translated():
+            return list(await cursor.fetch(BATCH))
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
         try:
-            return list(await self._cursor.fetch(BATCH))
+            yield
+        except StoreError:
+            raise
         except Exception as error:
             raise translate(error, self._target.address, "read the store") from error
 
     async def close(self) -> None:
         """Let the connection go."""
-        if self._connection is not None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             with contextlib.suppress(Exception):
-                await self._connection.close(timeout=1)
+                await connection.close(timeout=1)

@@ -18,6 +18,7 @@ from dray.hub.store.base import (
     ArgsChunk,
     AuditRecord,
     BlobRow,
+    Followed,
     JobFilter,
     KeyRow,
     LogEntry,
@@ -39,6 +40,13 @@ _END = 1 << 62
 _FINAL = "state NOT IN ('pending', 'running')"
 _STATE_TERMS = {"pending": "state IN ('pending', 'running')", "running": "state = 'running'"}
 _RESULT = "SELECT job_id, lo, hi, worker, lane, blob, seq, at_ms FROM dray.call_results"
+_TAIL = "SELECT seq, now_ms, at_ms, facts, notes, epoch FROM dray.log WHERE seq > $1 ORDER BY seq LIMIT $2"
+_FOLLOW = """SELECT applied_seq, greatest(applied_seq, (SELECT max(seq) FROM dray.log)),
+    coalesce((SELECT epoch FROM dray.log WHERE seq = $1), 0), greatest(meta.now_ms, leader.now_ms), clock_base
+    FROM dray.meta, dray.leader WHERE meta.id = 1 AND leader.id = 1"""
+# With the turn that was reached last, so that what follows it is known to be of the same history.
+_TAIL_FROM = """SELECT seq, now_ms, at_ms, CASE WHEN seq > $1 THEN facts END, CASE WHEN seq > $1 THEN notes END, epoch
+    FROM dray.log WHERE seq >= $1 ORDER BY seq LIMIT $2 + 1"""
 _encode_json = msgspec.json.Encoder().encode
 Find = Callable[[Sequence[tuple[Any, ...]]], Awaitable[list[Any]]]
 
@@ -171,8 +179,20 @@ class Reader:
 
     async def tail(self, after_seq: int, limit: int) -> list[LogEntry]:
         """Give turns after `after_seq`, oldest first."""
-        query = "SELECT seq, now_ms, at_ms, facts, notes FROM dray.log WHERE seq > $1 ORDER BY seq LIMIT $2"
-        return [LogEntry(*row) for row in await self._list("read the log", query, after_seq, limit)]
+        rows = await self._list("read the log", _TAIL, after_seq, limit)
+        return [LogEntry(*row) for row in rows]
+
+    async def follow(self, after_seq: int, limit: int) -> Followed:
+        """Give what one who follows needs; turns are asked for only where there are some."""
+        (row,) = await self._all("follow the log", _FOLLOW, after_seq)
+        found = Followed(*(*row, []))
+        if found.last_seq <= after_seq:
+            return found
+        rows = await self._list("read the log", _TAIL_FROM, after_seq, limit)
+        entries = [LogEntry(*row) for row in rows]
+        if entries and entries[0].seq == after_seq:
+            return found._replace(epoch=entries[0].epoch, entries=entries[1:])
+        return found._replace(epoch=0, entries=entries[:limit])
 
     async def positions(self) -> tuple[int, int]:
         """Give the turn that the rows have reached and the newest turn; the rows know both where the log was swept."""

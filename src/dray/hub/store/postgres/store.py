@@ -28,6 +28,7 @@ from dray.hub.store.base import (
     ArgsChunk,
     AuditRecord,
     BlobRow,
+    Followed,
     JobFilter,
     KeyRow,
     LogEntry,
@@ -93,6 +94,7 @@ class PgStore:
         self._reader = Reader(target, self.set_aside)
         self._candidate = Candidate(target, holder)
         self._witness: Witness | None = None
+        self._loader: Loader | None = None
         self._known: Position | None = None
         # The newest turn that was given out, and the newest that is in the database: after a loss they differ.
         self._last_seq = self._stored_seq = self._applied_seq = 0
@@ -199,6 +201,14 @@ class PgStore:
         self.epoch = wanted
         self._note()
         return wanted
+
+    def note_seen(self, seen: Position) -> None:
+        """One that stands by has seen a turn: should it be gone when this hub leads, the store has lost it."""
+        known = self._known or Position(0, 0)
+        if not self.epoch and seen.seq > known.seq and seen.epoch >= known.epoch:
+            self._known = seen
+            if self._witness is not None:
+                self._witness.note(*seen)
 
     def _note(self) -> None:
         if self._witness is not None:
@@ -393,6 +403,8 @@ class PgStore:
         if self._closing:
             return
         self._closing = True
+        if self._loader is not None:
+            self._loader.close()
         self._loop.call(self._close())
         self._loop.close()
         if self._witness is not None:
@@ -425,11 +437,18 @@ class PgStore:
     def load(self) -> Snapshot:
         """Give the rows of live work, streamed; read them to the end before the first projection."""
         self.guard.check()
-        return Loader(self._loop, self._target, Records(self.set_aside)).load()
+        if self._loader is not None:
+            self._loader.close()
+        self._loader = Loader(self._loop, self._target, Records(self.set_aside))
+        return self._loader.load()
 
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
         """Give the turns after `after_seq`, oldest first."""
         return self._read(self._reader.tail, after_seq, limit)
+
+    def follow(self, after_seq: int, limit: int = 1000) -> Followed:
+        """Give what one who follows needs, with the turns after `after_seq`."""
+        return self._read(self._reader.follow, after_seq, limit)
 
     def find_job(self, job_id: str) -> Job | None:
         """Find a job by its id."""

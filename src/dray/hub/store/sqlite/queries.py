@@ -124,6 +124,7 @@ class Reader:
             attempts=self._stream("attempts", _LIVE_ATTEMPTS, ATTEMPT),
             workers=self._stream("workers", "SELECT record FROM workers ORDER BY id", WORKER),
             ledger=self._ledger(),
+            find_attempt=self.find_attempt,
         )
 
     def _ledger(self) -> Iterator[LedgerRow]:

@@ -1,0 +1,248 @@
+"""A state that is kept warm beside a leader: what it comes to is what a recovery would come to, whatever happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.properties.world import records
+
+from dray.core.lifecycle.holding.attempts import adoptable
+from dray.core.lifecycle.invariants import problems
+from dray.core.lifecycle.recovery import take_touched
+from dray.core.lifecycle.state.events import (
+    Clock,
+    EpochStarted,
+    Fact,
+    JobsSubmitted,
+    NewJob,
+    WorkerLabelled,
+    pack_facts,
+)
+from dray.core.lifecycle.state.state import State, Touched
+from dray.core.lifecycle.state.timings import Rules
+from dray.core.model.specs.spec import JobSpec, pack_spec
+from dray.hub.engine.follower import Abandoned, Follower
+from dray.hub.engine.projection import build_projection
+from dray.hub.engine.recovery import Fold, Skipped, recover
+from dray.hub.engine.turns import Commit, Conductor, Decision, Request
+from dray.hub.rows import Rows
+from dray.hub.store.base import Followed, Snapshot, Store, Turn
+from dray.hub.store.memory import MemoryFile, MemoryStore
+from dray.sim.faults.run import History
+from dray.sim.faults.world.world import SMALL
+
+SPEC = pack_spec(JobSpec(command=["true"], user_id="ana"))
+
+
+class World:
+    """The store of a simulated world, whose file is another one after a restore."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    @property
+    def store(self) -> MemoryStore:
+        return MemoryStore(self._history.hub.file)
+
+    def load(self) -> Snapshot:
+        return self.store.load()
+
+    def follow(self, after_seq: int, limit: int = 1000) -> Followed:
+        return self.store.follow(after_seq, limit)
+
+
+class Leader:
+    """Commits turns as an engine does, and writes rows when it is told to."""
+
+    def __init__(self, store: Store, epoch: int = 0) -> None:
+        self.store = store
+        self.epoch = store.begin_epoch() if not epoch else store.raise_epoch(epoch)
+        recovered = recover(store, Rules())
+        self.state, self.now_ms = recovered.state, recovered.now_ms
+        self._conductor = Conductor(Rows(self.state, store), recovered.seq)
+        self.turn(EpochStarted(self.epoch))
+
+    def turn(self, *facts: Fact) -> None:
+        self.now_ms += 1
+        decide = Request(lambda state, clock: Decision(list(facts)), None)
+        for step in self._conductor.turn([decide], (), Clock(self.now_ms, self.now_ms)):
+            if isinstance(step, Commit):
+                self.store.commit(step.turn)
+
+    def submit(self, name: str) -> None:
+        self.turn(JobsSubmitted((NewJob(name, "ana", SPEC),)))
+
+    def write_rows(self) -> None:
+        touched, clock = take_touched(self.state), Clock(self.now_ms, self.now_ms)
+        self.store.project(build_projection(self.state, touched, self._conductor.seq, clock))
+
+
+def catch_up(follower: Follower) -> State:
+    while follower.look():
+        pass
+    assert follower._fold is not None
+    assert follower.lag == 0
+    return follower._fold.state
+
+
+def compare(state: State, other: State) -> None:
+    """The same, byte for byte. Of attempts that have ended a recovery recalls some that nobody needs any more."""
+    ours, theirs = records(state), records(other)
+    for one, kept in ((state, ours), (other, theirs)):
+        kept["attempts"] = {
+            uid: packed
+            for uid, packed in kept["attempts"].items()
+            if (attempt := one.attempts[uid]).phase.live or adoptable(one, attempt)
+        }
+    assert ours == theirs
+    assert state.counters == other.counters
+    assert list(state.jobs) == list(other.jobs)
+    assert not problems(state)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_follower_comes_to_what_a_recovery_comes_to(seed: int) -> None:
+    history, draw, told = History(seed, SMALL), random.Random(seed), list[str]()
+    world, compared = World(history), 0
+    follower = Follower(world, history.hub.rules, tell=told.append)
+    while history.world.now_ms < history.world.size.span_ms and history.world.step():
+        if draw.random() < 0.2 and follower.look():
+            # Now and then it is behind when others look.
+            continue
+        if draw.random() < 0.02:
+            state, recovered = catch_up(follower), recover(world.store, history.hub.rules)
+            assert follower.reached is not None
+            assert follower.reached.seq == recovered.seq
+            compare(state, recovered.state)
+            assert [*state.timers, *state.polls, *state.leads] == []
+            compared += 1
+    assert compared > 20
+    assert bool(told) == history.restored
+    assert (follower.loads > 1) == history.restored
+    handed, recovered = follower.finish(), recover(world.store, history.hub.rules)
+    compare(handed.state, recovered.state)
+    assert (handed.seq, handed.now_ms) == (recovered.seq, recovered.now_ms)
+    assert vars(handed.state.touched) == vars(_unwritten(world)), "the rows that are still to be written"
+
+
+def _unwritten(world: World) -> Touched:
+    """What the turns changed that the rows do not show."""
+    fold = Fold(world.load(), Rules(), Skipped())
+    take_touched(fold.state)
+    for entry in world.follow(fold.seq).entries:
+        fold.take(entry)
+    return fold.state.touched
+
+
+followed = pytest.mark.parametrize("open_store", ["memory", "postgres"], indirect=True)
+
+
+@followed
+def test_what_is_committed_is_followed_and_let_go_when_its_rows_are_there(
+    open_store: Callable[[], Any],
+) -> None:
+    leader = Leader(open_store())
+    leader.submit("a1")
+    follower = Follower(open_store(), Rules())
+    assert set(catch_up(follower).jobs) == {"a1"}
+    leader.submit("a2")
+    state = catch_up(follower)
+    compare(state, leader.state)
+    assert [seq for seq, _ in follower._unwritten] == [2, 3]
+    leader.write_rows()
+    leader.submit("a3")
+    compare(catch_up(follower), leader.state)
+    assert [seq for seq, _ in follower._unwritten] == [4]
+    assert follower.loads == 1
+    handed = follower.finish()
+    assert (list(handed.state.touched.jobs), handed.seq, handed.faults) == (["a3"], 4, [])
+
+
+@followed
+def test_a_load_sees_one_moment_though_rows_are_written_meanwhile(open_store: Callable[[], Any]) -> None:
+    leader, reader = Leader(open_store()), open_store()
+    leader.submit("a1")
+    leader.write_rows()
+    snapshot = reader.load()
+    leader.submit("a2")
+    leader.write_rows()
+    if not isinstance(reader, MemoryStore):
+        assert ([job.id for job in snapshot.jobs], snapshot.applied_seq) == (["a1"], 2)
+    snapshot.close()
+
+
+@followed
+def test_a_log_that_went_back_is_loaded_anew(open_store: Callable[[], Any]) -> None:
+    store, told = open_store(), list[str]()
+    leader = Leader(store)
+    follower = Follower(open_store(), Rules(), tell=told.append)
+    leader.submit("a1")
+    leader.write_rows()
+    leader.submit("a2")
+    assert set(catch_up(follower).jobs) == {"a1", "a2"}
+    _cut_log(store, 3)
+    assert set(catch_up(follower).jobs) == {"a1"}
+    assert told == ["its last turn is 2, and turn 3 was there"]
+    assert follower.loads == 2
+
+
+@followed
+def test_another_history_at_the_same_turn_is_loaded_anew(open_store: Callable[[], Any]) -> None:
+    store, told = open_store(), list[str]()
+    leader = Leader(store)
+    follower = Follower(open_store(), Rules(), tell=told.append)
+    leader.submit("a1")
+    assert set(catch_up(follower).jobs) == {"a1"}
+    _cut_log(store, 2)
+    other = Leader(open_store())
+    other.submit("b1")
+    assert set(catch_up(follower).jobs) == {"b1"}
+    assert told == ["turn 2 is of epoch 2, and was of epoch 1"]
+
+
+def _cut_log(store: Any, from_seq: int) -> None:
+    """Take turns away, as a failover to a server that lacks them does."""
+    if isinstance(store, MemoryStore):
+        store.file.last_seq = from_seq - 1
+        for seq in [seq for seq in store.file.log if seq >= from_seq]:
+            del store.file.log[seq]
+    else:
+        store._loop.call(store._rows.ask("cut the log", "DELETE FROM dray.log WHERE seq >= $1", from_seq))
+
+
+def test_turns_that_are_in_the_rows_alone_are_read_from_there() -> None:
+    file = MemoryFile()
+    leader, told = Leader(MemoryStore(file)), list[str]()
+    follower = Follower(MemoryStore(file), Rules(), tell=told.append)
+    catch_up(follower)
+    for name in ("a1", "a2"):
+        leader.submit(name)
+    leader.write_rows()
+    file.log.clear()
+    leader.submit("a3")
+    assert set(catch_up(follower).jobs) == {"a1", "a2", "a3"}
+    assert (follower.loads, told) == (2, [])
+
+
+def test_a_turn_that_cannot_be_folded_is_left_out_and_told_of() -> None:
+    file = MemoryFile()
+    leader = Leader(MemoryStore(file))
+    follower = Follower(MemoryStore(file), Rules())
+    leader.submit("a1")
+    catch_up(follower)
+    seq = file.last_seq + 1
+    # A worker that nobody has heard of is given a label.
+    leader.store.commit(Turn(seq, 9, 9, pack_facts([WorkerLabelled("w", {}, "ana")]), b""))
+    state = catch_up(follower)
+    assert set(state.jobs) == {"a1"}
+    assert len(follower.finish().faults) == 1
+
+
+def test_one_that_is_told_to_stop_gives_a_load_up() -> None:
+    follower = Follower(MemoryStore(), Rules())
+    follower.stop()
+    with pytest.raises(Abandoned):
+        follower.look()
