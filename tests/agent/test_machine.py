@@ -113,6 +113,16 @@ def test_output_of_what_a_new_supervisor_says_has_ended_is_shipped_before_its_re
     assert effects[::2] == [Ship(uid, f"t{uid}", ended=True) for uid in ("1-1", "1-2")]
 
 
+def test_output_of_what_ended_under_another_agent_is_shipped_though_its_result_is_answered_first() -> None:
+    """The agent before was killed as the hub was about to record what it said: the answer comes to the next one."""
+    machine = Machine("w1", "i2", 4, 0, (1000,), {})
+    machine.greeting(())
+    machine.attached({**STATE, "attempts": [{"uid": "1-1", "task_id": "t1-1", "phase": "exited", **EXIT}]}, 0)
+    machine.registration(0)
+    effects = machine.acked(Ack(re="job_result", epoch=1, results={"1-1": "recorded"}), 0)
+    assert effects == [Ship("1-1", "t1-1", ended=True), Supervise({"op": "acked", "uids": ["1-1"]})]
+
+
 def test_output_that_the_hub_refuses_is_not_shipped_by_a_new_supervisor_either() -> None:
     machine = make_machine()
     assign(machine, "1-1")

@@ -113,8 +113,8 @@ class Machine(TaskTalk):
             if item["phase"] == "accepted" and (behind := meta.get("behind")):
                 attempt.phase, attempt.behind = "assigned", behind
             attempt.read_meta(meta)
-            if known is not None:
-                attempt.said, attempt.known = known.said, known.known
+            # No hub has told a new agent yet what it knows: nothing of that was sent by this one.
+            attempt.said, attempt.known = (known.said, known.known) if known else (attempt.said, False)
             if (stop := item.get("stop")) is not None:
                 attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
             if item["phase"] == "exited":

@@ -272,6 +272,7 @@ SHOWN_BY: dict[str, int] = {
     "trial-lets-all-in": 58,
     "handed-back-too-early": 1,
     "lease-runs-from-the-start": 312477174231390,
+    "output-forgotten-with-its-agent": 3433890315520771,
     "never-ready-again": 16,
     "replica-ends": 35,
     "rest-not-doubled": 35,

@@ -70,6 +70,11 @@ STARTS = (
         (Edit("dray.agent.decide.attempts:ship_late", "if late else []", "if False else []"),),
     ),
     Mutant(
+        "output-forgotten-with-its-agent",
+        "A new agent takes for sent what ended before it, where the hub answers the result before the registration.",
+        (Edit(_MACHINE + "attached", "(attempt.said, False)", "(attempt.said, True)"),),
+    ),
+    Mutant(
         "never-ready-again",
         "A worker that could start nothing once never tries again.",
         (Edit(_READINESS + "tries", "if self._probed_ms or not due:", "if True:"),),
