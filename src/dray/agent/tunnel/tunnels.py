@@ -26,6 +26,7 @@ from dray.wire.streams.frames import (
     WINDOW_BYTES,
     read_target,
 )
+from dray.wire.streams.gathering import Gatherer
 from dray.wire.streams.mux import Mux, Stream
 
 FEATURE = "tunnel"
@@ -76,7 +77,8 @@ class Tunnels:
             socket.abort()
 
         socket.widen(WINDOW_BYTES)
-        mux = Mux(socket.send_parts, lambda: socket.writable, cut, self._accept)
+        gatherer = Gatherer(socket.send_several)
+        mux = Mux(gatherer.write, lambda: socket.writable, cut, self._accept, gatherer.lay_by)
         socket.on_message, socket.on_writable = mux.take, mux.flush
         try:
             code, reason = await asyncio.shield(socket.closed)

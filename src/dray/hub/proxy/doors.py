@@ -27,7 +27,7 @@ from dray.hub.proxy.admission import Admission, Admitted
 from dray.hub.proxy.exchange import Exchange
 from dray.hub.proxy.headers import check_framing, write_pass
 from dray.hub.proxy.sockets import SocketExchange
-from dray.hub.tunnels.flow import Flow
+from dray.hub.tunnels.approach import Approach, Openings
 from dray.hub.tunnels.passages import Passages
 from dray.hub.tunnels.places import Places
 from dray.hub.tunnels.reaching import Reacher
@@ -52,6 +52,7 @@ class Doors:
     def __init__(self, api: HttpApi, way: Way, domain: str) -> None:
         self._api, self._way, self._domain = api, way, domain
         self._mark = domain.encode()
+        self._openings = Openings()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -110,21 +111,20 @@ class Doors:
         self, asked: Asked, scope: Scope, receive: Receive, send: Send, found: Places, caller: Caller
     ) -> None:
         way = self._way
-        standing = await way.reacher.reach(found)
-        flow = Flow(standing.stream)
-        place, end = standing.place, flow.break_off
-        with way.reacher.use(caller, place, end), way.hold(caller.token_id, end):
+        approach = Approach(way.reacher, self._openings, caller, found)
+        with way.hold(caller.token_id, approach.break_off):
             try:
-                standing.take(flow)
                 if scope["type"] == "websocket":
-                    way.tally("proxy", await SocketExchange(scope, receive, send, asked, flow).run())
+                    way.tally("proxy", await SocketExchange(scope, receive, send, asked, approach).run())
                 else:
-                    exchange = Exchange(scope, receive, send, asked, flow)
+                    exchange = Exchange(scope, receive, send, asked, approach)
                     await exchange.run()
                     way.tally("proxy", exchange.status)
             except BaseException:
-                flow.stream.reset("the hub gave it up")
+                approach.break_off("the hub gave it up")
                 raise
+            finally:
+                approach.leave()
 
     async def _let_in(self, asked: Asked, scope: Scope, send: Send, word: str) -> None:
         """Exchange a link for a pass, and show the page without it."""

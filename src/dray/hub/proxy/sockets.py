@@ -22,7 +22,8 @@ from dray.hub.access.entrance import Receive, Scope, Send
 from dray.hub.proxy.addresses import Asked
 from dray.hub.proxy.answers import BadAnswer
 from dray.hub.proxy.headers import give_back, pass_on
-from dray.hub.tunnels.flow import Broken, Flow
+from dray.hub.tunnels.approach import Approach
+from dray.hub.tunnels.flow import Broken, Flow, Refused
 
 MESSAGE_BYTES = 16 << 20
 ABNORMAL, GOING_AWAY, NO_CODE = 1006, 1001, 1005
@@ -38,9 +39,11 @@ _OWN = (
 class SocketExchange:
     """One WebSocket and the service behind it."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, asked: Asked, flow: Flow) -> None:
+    _flow: Flow
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, asked: Asked, approach: Approach) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._asked, self._flow = asked, flow
+        self._asked, self._approach = asked, approach
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         uri = parse_uri(f"ws://service{(asked.path + query).decode('latin-1')}")
         offered = [Subprotocol(name) for name in scope.get("subprotocols") or ()]
@@ -84,9 +87,17 @@ class SocketExchange:
         for name, value in ((b"host", host), *(pair for pair in headers if pair[0] not in _OWN)):
             request.headers[name.decode("latin-1")] = value.decode("latin-1")
         self._service.send_request(request)
-        await self._flush()
+        first = b"".join(self._service.data_to_send())
+        self._flow = await self._approach.next()
+        await self._flow.write(first)
         while True:
-            data = await self._flow.read()
+            try:
+                data = await self._flow.read()
+            except Refused as fault:
+                self._approach.refused(fault)
+                self._flow = await self._approach.next()
+                await self._flow.write(first)
+                continue
             if not data:
                 raise BadAnswer("the service closed the connection without an answer")
             self._service.receive_data(data)

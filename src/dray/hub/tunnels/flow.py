@@ -10,14 +10,19 @@ from dray.wire.streams.mux import Stream, Taker
 
 
 class Broken(Unreachable):
-    """A stream that stood has broken off."""
+    """A stream has broken off."""
+
+
+class Refused(Broken):
+    """A stream that never stood: nothing of what was sent into it has gone anywhere."""
 
 
 class Flow(Taker):
-    """Both directions of one stream."""
+    """Both directions of one stream, which is put in once it is opened."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+    stream: Stream
+
+    def __init__(self) -> None:
         self._came: deque[bytes] = deque()
         self._eof, self._fault = False, ""
         self._news: asyncio.Future[None] | None = None
@@ -29,7 +34,7 @@ class Flow(Taker):
             if self._eof:
                 return b""
             if self._fault:
-                raise Broken(self._fault)
+                raise Refused(self._fault) if self.stream.refused else Broken(self._fault)
             self._news = asyncio.get_running_loop().create_future()
             await self._news
         data = self._came.popleft() if len(self._came) == 1 else b"".join(self._came)
@@ -44,10 +49,20 @@ class Flow(Taker):
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
+    async def stand(self) -> bool:
+        """Wait until the other end has said whether it stands; whether it does."""
+        while not self.stream.opened and not self.stream.ended:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+        return self.stream.opened
+
     def break_off(self, reason: str) -> None:
         """End it from this side: whoever reads is told."""
         self.stream.reset(reason)
         self.ended(reason)
+
+    def opened(self, told: bytes) -> None:
+        _wake(self._room)
 
     def data(self, data: bytes) -> None:
         self._came.append(data)

@@ -83,7 +83,7 @@ class Forwards:
             raise InvalidInput("a client names a service and a port, or a task and a command")
         standing = await way(caller, target)
         place = standing.place
-        with self._reacher.use(caller, place, stream.reset):
+        with self._reacher.visit(caller, place, stream.reset):
             forth, back = join(stream, standing.stream)
             try:
                 stream.accept(write_reached(Reached(place.task, place.worker, place.port, standing.notes)))

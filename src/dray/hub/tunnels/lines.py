@@ -56,7 +56,7 @@ class Tunnels:
         """Ask a worker for a stream; its taker hears whether it stands. Raises `Unreachable` where it cannot be
         asked.
         """
-        line = await self._line(worker)
+        line = await self.line(worker)
         return line.mux.open(write_target(target), taker)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
@@ -96,7 +96,8 @@ class Tunnels:
         for line in self._open:
             line.end(code, reason)
 
-    async def _line(self, worker: str) -> StreamSocket:
+    async def line(self, worker: str) -> StreamSocket:
+        """The tunnel to a worker, asked for where there is none; raises `Unreachable`."""
         session = self._find_session(worker)
         known = self._lines.get(worker)
         if known is not None and known[0] == session and not known[1].mux.closed:

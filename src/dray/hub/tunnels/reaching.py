@@ -7,10 +7,9 @@ another replica is tried only where the first has certainly got nothing, which i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.effects import Note
@@ -26,6 +25,7 @@ from dray.hub.serving.finding import may_reach
 from dray.hub.store.base import AuditRecord
 from dray.hub.tunnels.lines import Tunnels
 from dray.hub.tunnels.places import Place, Places, find_places
+from dray.hub.tunnels.sockets import StreamSocket
 from dray.wire.streams.frames import PortTarget, ServiceTarget, Target
 from dray.wire.streams.joints import Opening
 from dray.wire.streams.mux import Stream, Taker
@@ -50,13 +50,31 @@ class Standing(NamedTuple):
         self.opening.hand_over(self.stream, taker)
 
 
+class Visit:
+    """Somebody is connected to a place, until `leave`."""
+
+    __slots__ = ("_reacher", "caller", "end", "place")
+
+    def __init__(self, reacher: Reacher, caller: Caller, place: Place, end: End) -> None:
+        self._reacher, self.caller, self.place, self.end = reacher, caller, place, end
+
+    def leave(self) -> None:
+        self._reacher.leave(self)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *fault: object) -> None:
+        self.leave()
+
+
 class Reacher:
     """One hub's."""
 
     def __init__(self, engine: Callable[[], Engine], tunnels: Tunnels) -> None:
         self._engine, self._tunnels = engine, tunnels
         self._busy: Counter[str] = Counter()
-        self._visits: dict[str, dict[object, tuple[Caller, End]]] = {}
+        self._visits: dict[str, dict[Visit, None]] = {}
         self._noted: dict[tuple[str, str, str], int] = {}
 
     async def forward(self, caller: Caller, asked: ServiceTarget) -> Standing:
@@ -72,46 +90,57 @@ class Reacher:
     async def reach(self, found: Places) -> Standing:
         """A stream to the least busy one that answers; raises `Unreachable` with what each of them said."""
         notes: list[str] = []
-        for place in self._in_order(found.places):
+        for place in self.order(found.places):
             try:
                 standing = await self.stand(place, PortTarget(place.attempt, place.port))
                 return standing._replace(notes=notes)
             except (Unreachable, Overloaded) as fault:
                 notes.append(f"{place.task} on {place.worker} does not answer: {fault.message}")
-        raise Unreachable(f"{'; '.join(notes)}. {_advise(found.job)}")
+        raise self.give_up(found, notes)
 
-    @contextlib.contextmanager
-    def use(self, caller: Caller, place: Place, end: End) -> Iterator[None]:
-        """Count a place as busy meanwhile; `end` is called with the reason once the caller may reach it no longer."""
-        visits, key = self._visits.setdefault(place.job_id, {}), object()
-        visits[key] = caller, end
+    def give_up(self, found: Places, notes: Sequence[str]) -> Unreachable:
+        """What to say where none of them answers."""
+        return Unreachable(f"{'; '.join(notes)}. {_advise(found.job)}")
+
+    async def line(self, worker: str) -> StreamSocket:
+        """The tunnel to a worker; raises `Unreachable`."""
+        return await self._tunnels.line(worker)
+
+    def visit(self, caller: Caller, place: Place, end: End) -> Visit:
+        """Count a place as busy until the visit is over; `end` hears why the caller may reach it no longer."""
+        visit = Visit(self, caller, place, end)
+        self._visits.setdefault(place.job_id, {})[visit] = None
         self._busy[place.attempt] += 1
-        try:
-            # What changed while the stream was opened counts as well.
-            self._look(place.job_id)
-            yield
-        finally:
-            del visits[key]
-            if not visits:
-                self._visits.pop(place.job_id, None)
-            self._busy[place.attempt] -= 1
-            if not self._busy[place.attempt]:
-                del self._busy[place.attempt]
+        # What changed while the stream was opened counts as well.
+        self._check(visit)
+        return visit
+
+    def leave(self, visit: Visit) -> None:
+        """A visit is over."""
+        visits, attempt = self._visits[visit.place.job_id], visit.place.attempt
+        del visits[visit]
+        if not visits:
+            del self._visits[visit.place.job_id]
+        self._busy[attempt] -= 1
+        if not self._busy[attempt]:
+            del self._busy[attempt]
 
     def hear(self, note: Note) -> None:
         """Hear of a committed note: whom a service is no longer shared with, or who uses it no longer, is cut off."""
         if note.type == "job_edited":
-            for job_id in list(self._visits):
-                self._look(job_id)
+            for visit in [visit for visits in self._visits.values() for visit in visits]:
+                self._check(visit)
 
-    def _look(self, job_id: str) -> None:
+    def _check(self, visit: Visit) -> None:
         state = self._engine().state
-        job = state.jobs.get(job_id)
-        for caller, end in list(self._visits[job_id].values()):
-            if job is not None and not may_reach(state, caller, job):
-                end(f"{job.name or job.id} is no longer for {caller.user} to reach")
+        job = state.jobs.get(visit.place.job_id)
+        if job is not None and not may_reach(state, visit.caller, job):
+            visit.end(f"{job.name or job.id} is no longer for {visit.caller.user} to reach")
 
-    def _in_order(self, places: Sequence[Place]) -> list[Place]:
+    def order(self, places: Sequence[Place]) -> Sequence[Place]:
+        """The least busy first."""
+        if len(places) == 1:
+            return places
         return sorted(places, key=lambda place: (self._busy[place.attempt], random.random()))
 
     async def stand(self, place: Place, target: Target) -> Standing:

@@ -13,7 +13,8 @@ from dray.hub.access.caller import Caller
 from dray.hub.access.entrance import Receive, Scope, Send
 from dray.hub.access.token_leases import Hold
 from dray.hub.workers.frames import EXTENSION, FrameSocket
-from dray.wire.streams.frames import SUBPROTOCOL_STREAMS, WINDOW_BYTES, Bytes
+from dray.wire.streams.frames import SUBPROTOCOL_STREAMS, WINDOW_BYTES
+from dray.wire.streams.gathering import Gatherer
 from dray.wire.streams.mux import Mux, Stream
 
 BAD_INPUT, TOKEN_GONE, GOING_AWAY, DONE = 4400, 4401, 1001, 1000
@@ -33,9 +34,19 @@ class StreamSocket:
     ) -> None:
         self._receive, self._send = receive, send
         self._frames: FrameSocket = scope["extensions"][EXTENSION]
+        self._loop = asyncio.get_running_loop()
         self._ending = asyncio.Event()
         self._end: tuple[int, str] = (DONE, "")
-        self.mux = Mux(self._write, self._frames.has_room, lambda why: self.end(BAD_INPUT, why), accept)
+        gatherer = Gatherer(self._frames.write_frames)
+        self.mux = Mux(
+            gatherer.write,
+            self._frames.has_room,
+            lambda why: self.end(BAD_INPUT, why),
+            accept,
+            gatherer.lay_by,
+        )
+        # When the peer was last heard, by the loop's clock.
+        self.heard_s = 0.0
 
     def end(self, code: int, reason: str) -> None:
         """Close it with these words; the first ones count."""
@@ -53,6 +64,7 @@ class StreamSocket:
         self._frames.transport.set_write_buffer_limits(WINDOW_BYTES)
         self._frames.take_frames(self._take)
         self._frames.tell_room(self.mux.flush)
+        self.heard_s = self._loop.time()
         reading = asyncio.ensure_future(self._read())
         ending = asyncio.ensure_future(self._ending.wait())
         try:
@@ -68,11 +80,9 @@ class StreamSocket:
             words = reason.encode()[:REASON_BYTES].decode(errors="ignore")
             await self._send({"type": "websocket.close", "code": code, "reason": words})
 
-    def _write(self, head: bytes, payload: Bytes) -> None:
-        self._frames.write_parts(head, payload)
-
     def _take(self, frame: bytes) -> bool:
         if not self._ending.is_set():
+            self.heard_s = self._loop.time()
             self.mux.take(frame)
         return True
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -128,13 +128,17 @@ class FrameSocket(WebSocketsSansIOProtocol):
         self.transport.write(_head(len(frame)) + frame)
         return True
 
-    def write_parts(self, head: bytes, rest: bytes | memoryview) -> None:
-        """Write one binary frame of two parts, of which a large second one is not copied. There must be room."""
-        start = _head(len(head) + len(rest)) + head
-        if len(rest) < _BULK_BYTES:
-            self.transport.write(start + rest)
-        else:
-            self.transport.writelines((start, rest))
+    def write_frames(self, frames: Sequence[tuple[bytes, bytes | memoryview]]) -> None:
+        """Write binary frames of two parts each at once, of which a large second one is not copied; none to one that
+        is on its way out. Whether there is room is for the caller to ask.
+        """
+        if self.close_sent or self.transport.is_closing():
+            return
+        parts: list[bytes | memoryview] = []
+        for head, rest in frames:
+            start = _head(len(head) + len(rest)) + head
+            parts += (start + rest,) if len(rest) < _BULK_BYTES else (start, rest)
+        self.transport.write(parts[0]) if len(parts) == 1 else self.transport.writelines(parts)
 
     def abort_in(self, delay_s: float) -> None:
         """Break the connection off unless it has ended by then: a peer that does not read hears no goodbye."""

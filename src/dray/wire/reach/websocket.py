@@ -11,7 +11,7 @@ import asyncio
 import base64
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
@@ -100,13 +100,22 @@ class WebSocket(asyncio.BufferedProtocol):
 
     def send_parts(self, head: bytes, rest: bytes | memoryview) -> None:
         """Write one binary message of two parts; a large second one is copied once, masked."""
-        if len(rest) < BULK_BYTES:
-            self._write(BINARY, head + rest)
-        elif self._transport is not None and not self._transport.is_closing():
+        self.send_several(((head, rest),))
+
+    def send_several(self, messages: Sequence[tuple[bytes, bytes | memoryview]]) -> None:
+        """Write binary messages of two parts each, at once."""
+        if self._transport is None or self._transport.is_closing() or self._close_sent:
+            return
+        parts: list[bytes] = []
+        for head, rest in messages:
             key = os.urandom(4)
-            turn = len(head) % 4
-            start = _head(BINARY, len(head) + len(rest)) + key + mask(head, key)
-            self._transport.writelines((start, mask(rest, key[turn:] + key[:turn])))
+            start = _head(BINARY, len(head) + len(rest)) + key
+            if len(rest) < BULK_BYTES:
+                parts.append(start + mask(head + rest, key))
+            else:
+                turn = len(head) % 4
+                parts += start + mask(head, key), mask(rest, key[turn:] + key[:turn])
+        self._transport.write(parts[0]) if len(parts) == 1 else self._transport.writelines(parts)
 
     def widen(self, most_bytes: int) -> None:
         """Let so much wait here before `writable` is false."""

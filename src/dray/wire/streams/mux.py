@@ -61,6 +61,7 @@ class Stream:
         "_eof_sent",
         "_exit",
         "_finishing",
+        "_hurries",
         "_mux",
         "_owed",
         "_queue",
@@ -80,15 +81,16 @@ class Stream:
         self._queue: deque[Bytes] = deque()
         self._finishing = self._eof_sent = self._eof_came = False
         self._exit: bytes | None = None
+        self._hurries = True
         self.opened = self.refused = self.ended = False
 
     # --- what its owner does ------------------------------------------------------------------------------------------
 
-    def accept(self, told: bytes = b"") -> None:
-        """This end stands: of one that the peer opened."""
+    def accept(self, told: bytes = b"", hurries: bool = True) -> None:
+        """This end stands: of one that the peer opened. Where nobody waits for that word it need not hurry."""
         if not self.ended and not self.opened:
             self.opened = True
-            self._mux._say(self.number, frames.OPENED, told)
+            self._mux._say(self.number, frames.OPENED, told, hurries)
 
     def refuse(self, reason: str) -> None:
         """This end does not begin: of one that the peer opened. What it has sent meanwhile went nowhere."""
@@ -132,10 +134,10 @@ class Stream:
         if not self.ended:
             self._mux._say(self.number, kind, payload)
 
-    def finish(self, exit_payload: bytes | None = None) -> None:
+    def finish(self, exit_payload: bytes | None = None, hurries: bool = True) -> None:
         """Send no more after what waits; `exit_payload` is told last."""
         if not self.ended and not self._finishing:
-            self._finishing, self._exit = True, exit_payload
+            self._finishing, self._exit, self._hurries = True, exit_payload, hurries
             self._mux._press(self)
 
     def reset(self, reason: str) -> None:
@@ -181,7 +183,8 @@ class Stream:
             return
         if self._exit is not None:
             self._mux._write(HEAD.pack(self.number, frames.EXIT), self._exit)
-        self._mux._write(HEAD.pack(self.number, frames.EOF), b"")
+        write = self._mux._write if self._hurries else self._mux._lay_by
+        write(HEAD.pack(self.number, frames.EOF), b"")
         self._eof_sent = True
         if self._eof_came:
             self._end("")
@@ -243,6 +246,7 @@ class Mux:
     """All streams of one socket. `write` takes a frame in two parts, `has_room` says whether it should; whoever owns
     the socket calls `flush` when it has room again. `cut` is to end the socket, because of what the peer did; `close`
     is called when it has ended. `accept`: called with each stream that the peer opens; None where only this end opens.
+    `lay_by` takes a frame that may wait for the next one, for a moment.
     """
 
     def __init__(
@@ -251,8 +255,10 @@ class Mux:
         has_room: Callable[[], bool],
         cut: Callable[[str], None],
         accept: Callable[[Stream, bytes], None] | None = None,
+        lay_by: Callable[[bytes, Bytes], None] | None = None,
     ) -> None:
         self._write, self._has_room, self._cut, self._accept = write, has_room, cut, accept
+        self._lay_by = lay_by or write
         self._streams: dict[int, Stream] = {}
         self._pressing: dict[Stream, None] = {}
         self._held: deque[tuple[bytes, bytes]] = deque()
@@ -273,15 +279,15 @@ class Mux:
         """Whether the peer is the one that opens."""
         return self._accept is not None
 
-    def open(self, target: bytes, taker: Taker) -> Stream:
-        """Ask for a stream; its taker hears whether it stands. Bytes may be sent at once."""
+    def open(self, target: bytes, taker: Taker, more: bool = False) -> Stream:
+        """Ask for a stream; its taker hears whether it stands. Bytes may be sent at once; `more`: they will be."""
         if self.closed:
             raise Overloaded(f"the connection has ended: {self.closed}", 1.0)
         if len(self._streams) >= MAX_STREAMS or self._last >= LAST_STREAM:
             raise Overloaded(f"{len(self._streams)} streams are open there, the limit", 1.0)
         self._last += 1
         stream = self._streams[self._last] = Stream(self, self._last, taker)
-        self._say(self._last, frames.OPEN, target)
+        self._say(self._last, frames.OPEN, target, hurries=not more)
         return stream
 
     def take(self, frame: bytes) -> None:
@@ -353,13 +359,13 @@ class Mux:
         """Whether bytes may pass those of others."""
         return not self._held and not self._pressing and self._has_room()
 
-    def _say(self, number: int, kind: int, payload: bytes) -> None:
+    def _say(self, number: int, kind: int, payload: bytes, hurries: bool = True) -> None:
         """Send a frame that no window counts, in its order."""
         if self.closed:
             return
         head = HEAD.pack(number, kind)
         if not self._held and self._has_room():
-            self._write(head, payload)
+            (self._write if hurries else self._lay_by)(head, payload)
         elif len(self._held) < MAX_HELD:
             self._held.append((head, payload))
         else:

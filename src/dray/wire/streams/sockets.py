@@ -46,9 +46,10 @@ class SocketEnd(asyncio.BufferedProtocol, Taker):
         if self._stream.ended:
             self._transport.abort()
             return
-        if self._accepts:
-            self._stream.accept()
         early, self._early = self._early, []
+        if self._accepts:
+            # Who has sent something with the opening waits for an answer to that, and not for this.
+            self._stream.accept(hurries=not early)
         for data in early:
             self._pass_on(data)
         if self._early_eof:
