@@ -4,14 +4,18 @@ side, HTTP on the caller's.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from tests.contracts.test_tunnels import (
     DATA,
     EOF,
@@ -24,36 +28,35 @@ from tests.contracts.test_tunnels import (
     frame,
     read,
 )
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 FEATURES = ("job_started", "ports", "tunnel")
+KEEP = 10
 
 
 class Asking:
     """One request of a caller, under way in a thread."""
 
-    def __init__(self, lab: Any, name: str, method: str = "GET", body: Any = None, path: str = "") -> None:
+    def __init__(self, lab: Any, name: str, method: str = "GET", body: Any = None, token: str = "") -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", lab.hub.port, timeout=WAIT_S)
-        self._ask = method, f"/proxy/{name}/{path}", body, {"Authorization": f"Bearer {lab.hub.token}"}
+        self._ask = method, f"/proxy/{name}/", body, {"Authorization": f"Bearer {token or lab.hub.token}"}
         self.status, self.body = 0, b""
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
-        self._connection.request(*self._ask)
-        answer = self._connection.getresponse()
-        self.status, self.body = answer.status, answer.read()
-        self._connection.close()
+        with contextlib.closing(self._connection), contextlib.suppress(http.client.HTTPException, OSError):
+            self._connection.request(*self._ask)
+            answer = self._connection.getresponse()
+            self.body = answer.read()
+            self.status = answer.status
 
     def end(self) -> int:
-        """Its status, once it is answered."""
+        """Its status, once it is answered; 0 where it broke."""
         self._thread.join(WAIT_S)
         return self.status
-
-    def leave(self) -> None:
-        """Hang up."""
-        self._connection.close()
 
 
 def serve(lab: Any, replicas: int = 1, features: tuple[str, ...] = FEATURES) -> tuple[Any, str, list[str]]:
@@ -194,3 +197,129 @@ def test_a_worker_of_which_nothing_was_heard_is_asked_before_it_gets_a_request(l
         read_request(tunnel, number)
         tunnel.send(frame(number, DATA, ANSWER))
         assert later.end() == 200
+
+
+def read_end(tunnel: ClientConnection, number: int) -> tuple[int, bytes]:
+    """How the hub ends a stream."""
+    while True:
+        stream, kind, payload = read(tunnel)
+        if stream == number:
+            return kind, payload
+
+
+def test_a_connection_is_kept_for_one_caller_and_no_other(lab: Any) -> None:
+    worker, job_id, _ = serve(lab, features=(*FEATURES, "keep"))
+    other = lab.token("submit", "read")
+    words: list[str] = []
+    asking = Asking(lab, job_id)
+    with tunnel_of(lab, worker) as tunnel:
+        for token in ("", other, ""):
+            if words:
+                asking = Asking(lab, job_id, token=token)
+            number, kind, payload = read(tunnel)
+            assert kind == OPEN
+            words.append(json.loads(payload)["keep_for"])
+            assert b"connection:" not in read_request(tunnel, number).lower()
+            answer(tunnel, number)
+            assert asking.end() == 200
+            assert read_end(tunnel, number) == (KEEP, struct.pack(">Q", len(ANSWER)))
+    assert words[0] == words[2] != words[1]
+    assert not any(part in word for word in words for part in (lab.hub.token, other, "dray_"))
+
+
+LENGTH, CHUNKED = b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"
+FIVE, OK = b"\r\nhello", b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "keeps"),
+    [
+        (OK + LENGTH + FIVE, True),
+        (OK + LENGTH + b"Keep-Alive: timeout=5, max=100\r\n" + FIVE, True),
+        (OK + b"Content-Length: 0\r\n\r\n", True),
+        (OK + CHUNKED + b"\r\n5\r\nhello\r\n0\r\n\r\n", True),
+        (OK + CHUNKED + b"Trailer: X-T\r\n\r\n5\r\nhello\r\n0\r\nX-T: 1\r\n\r\n", True),
+        (b"HTTP/1.1 404 Not Found\r\n" + LENGTH + FIVE, True),
+        (OK + LENGTH + b"Connection: close\r\n" + FIVE, False),
+        (OK + LENGTH + b"Connection: Keep-Alive, Close\r\n" + FIVE, False),
+        (OK + LENGTH + b"Keep-Alive: timeout=1\r\n" + FIVE, False),
+        (OK.replace(b"1.1", b"1.0") + LENGTH + FIVE, False),
+        (OK.replace(b"1.1", b"1.0") + LENGTH + b"Connection: keep-alive\r\n" + FIVE, False),
+        (OK + LENGTH + FIVE + b"and more", False),
+        (OK + LENGTH + FIVE + OK + LENGTH + FIVE, False),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK + LENGTH + FIVE, False),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK + LENGTH + FIVE, False),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", False),
+        (b"HTTP/1.1 304 Not Modified\r\n" + LENGTH + b"\r\n", False),
+    ],
+)
+def test_a_connection_is_kept_after_an_answer_that_has_one_end_and_nothing_behind_it(
+    lab: Any, text: bytes, keeps: bool
+) -> None:
+    worker, job_id, _ = serve(lab, features=(*FEATURES, "keep"))
+    asking = Asking(lab, job_id)
+    with tunnel_of(lab, worker) as tunnel:
+        number, _ = read_opening(tunnel)
+        read_request(tunnel, number)
+        answer(tunnel, number, text)
+        assert asking.end() in (200, 204, 304, 404)
+        kind, payload = read_end(tunnel, number)
+        assert kind == (KEEP if keeps else EOF)
+        assert payload == (struct.pack(">Q", len(text)) if keeps else b"")
+
+
+@pytest.mark.parametrize("text", [OK + FIVE, OK + CHUNKED + LENGTH + FIVE, OK + LENGTH + b"\r\nhel"])
+def test_a_connection_is_not_kept_after_an_answer_that_is_not_whole(lab: Any, text: bytes) -> None:
+    worker, job_id, _ = serve(lab, features=(*FEATURES, "keep"))
+    asking = Asking(lab, job_id)
+    with tunnel_of(lab, worker) as tunnel:
+        number, _ = read_opening(tunnel)
+        read_request(tunnel, number)
+        answer(tunnel, number, text)
+        tunnel.send(frame(number, EOF))
+        asking.end()
+        assert read_end(tunnel, number)[0] in (EOF, RESET)
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "features"),
+    [("POST", b"a body", ("keep",)), ("GET", b"a body", ("keep",)), ("GET", None, ())],
+)
+def test_what_has_a_body_and_what_is_for_an_older_worker_has_a_connection_of_its_own(
+    lab: Any, method: str, body: bytes | None, features: tuple[str, ...]
+) -> None:
+    worker, job_id, uids = serve(lab, features=(*FEATURES, *features))
+    asking = Asking(lab, job_id, method, body)
+    with tunnel_of(lab, worker) as tunnel:
+        number, kind, payload = read(tunnel)
+        assert (kind, json.loads(payload)) == (OPEN, {"type": "port", "attempt": uids[0], "port": 20100})
+        assert b"\r\nconnection: close\r\n" in read_request(tunnel, number, body or b"\r\n\r\n")
+        answer(tunnel, number)
+        assert asking.end() == 200
+        assert read_end(tunnel, number)[0] == EOF
+
+
+def test_the_connection_of_a_caller_who_left_is_not_kept(lab: Any) -> None:
+    worker, job_id, _ = serve(lab, features=(*FEATURES, "keep"))
+    with socket.create_connection(("127.0.0.1", lab.hub.port), WAIT_S) as sock:
+        head = f"GET /proxy/{job_id}/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {lab.hub.token}"
+        sock.sendall(f"{head}\r\n\r\n".encode())
+        with tunnel_of(lab, worker) as tunnel:
+            number, _ = read_opening(tunnel)
+            read_request(tunnel, number)
+            sock.close()
+            assert read_end(tunnel, number)[0] == RESET
+
+
+def test_a_worker_that_keeps_a_stream_of_the_hub_is_cut_off(lab: Any) -> None:
+    worker, job_id, _ = serve(lab, features=(*FEATURES, "keep"))
+    asking = Asking(lab, job_id)
+    with tunnel_of(lab, worker) as tunnel:
+        number, _ = read_opening(tunnel)
+        tunnel.send(frame(number, OPENED))
+        tunnel.send(frame(number, KEEP, bytes(8)))
+        with pytest.raises(ConnectionClosed) as ended:
+            read_end(tunnel, number + 1)
+        assert ended.value.rcvd is not None
+        assert ended.value.rcvd.code == 4400
+    assert asking.end() == 502

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 from collections import deque
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from dray.errors import Overloaded
 from dray.wire.streams import frames
 from dray.wire.streams.frames import HEAD, PIECE_BYTES, WINDOW_BYTES
+from dray.wire.streams.gathering import MOST, Gatherer
 from dray.wire.streams.joints import MOST_TOLD, Early
 from dray.wire.streams.mux import MAX_HELD, MAX_STREAMS, Mux, Stream, Taker
 
@@ -44,6 +46,9 @@ class Ear(Taker):
     def ended(self, reason: str) -> None:
         assert not self.log or not self.log[-1].startswith("ended")
         self.log.append(f"ended {reason}")
+
+    def kept(self, whole: bool) -> None:
+        self.log.append("kept whole" if whole else "kept")
 
 
 class End:
@@ -230,6 +235,7 @@ OPENED = HEAD.pack(1, frames.OPENED)
         [OPENED, HEAD.pack(1, frames.EOF), HEAD.pack(1, frames.DATA) + b"x"],
         [OPENED, HEAD.pack(1, frames.WINDOW) + b"\0\0\0\1"],
         [OPENED, HEAD.pack(1, frames.WINDOW) + b"\xff"],
+        [OPENED, HEAD.pack(1, frames.KEEP) + bytes(8)],
     ],
 )
 def test_a_peer_that_keeps_no_rules_is_cut_off(raw: list[bytes]) -> None:
@@ -238,7 +244,7 @@ def test_a_peer_that_keeps_no_rules_is_cut_off(raw: list[bytes]) -> None:
 
 
 def test_frames_that_crossed_the_end_of_their_stream_are_passed_over() -> None:
-    late = [HEAD.pack(1, kind) + b"\0\0\0\1" for kind in range(1, 10)]
+    late = [HEAD.pack(1, kind) + b"\0\0\0\1" for kind in range(1, frames.KEEP + 1)]
     assert not cut_by(*late, prepare=lambda end: end.streams[1].reset("enough"))
 
 
@@ -334,3 +340,62 @@ def test_of_words_beside_the_bytes_only_so_many_are_kept() -> None:
     early.hand_over(stream, ear)
     assert len(ear.told_kinds) == MOST_TOLD
     assert ear.told_kinds[-1] == frames.SIGNAL
+
+
+def test_a_stream_is_kept_whole_only_where_all_that_was_sent_has_been_read() -> None:
+    pair = Pair()
+    for _ in range(3):
+        pair.ends[0].open()
+    for stream in pair.ends[0].streams.values():
+        stream.write(b"ask")
+    while pair.ends[0].way:
+        pair.deliver(0)
+    for stream in pair.ends[1].streams.values():
+        stream.accept()
+        stream.write(b"told")
+    while pair.ends[1].way:
+        pair.deliver(1)
+    # More comes for the second while its end is on the way, and the third has said its end.
+    pair.ends[1].streams[2].write(b"and more")
+    pair.ends[1].streams[3].finish()
+    assert all(stream.keep() for stream in pair.ends[0].streams.values())
+    pair.settle()
+    logs = [ear.log for ear in pair.ends[1].ears.values()]
+    assert logs == [["kept whole"], ["kept"], ["kept"]]
+    assert not any(end.cuts or len(end.mux) for end in pair.ends)
+
+
+def test_a_stream_is_not_kept_before_it_stands_nor_while_something_is_to_be_sent_nor_after_an_end() -> None:
+    pair = Pair()
+    for _ in range(3):
+        pair.ends[0].open()
+    new, full, ended = pair.ends[0].streams.values()
+    while pair.ends[0].way:
+        pair.deliver(0)
+    assert not new.keep()
+    for number in (2, 3):
+        pair.ends[1].streams[number].accept()
+    pair.ends[1].streams[3].finish()
+    while pair.ends[1].way:
+        pair.deliver(1)
+    full.write(bytes(2 * WINDOW_BYTES))
+    assert not full.keep()
+    assert not ended.keep()
+
+
+async def test_what_may_wait_leaves_with_what_may_not_and_by_itself_after_a_moment() -> None:
+    sent: list[list[bytes]] = []
+    gatherer = Gatherer(lambda several: sent.append([head + bytes(rest) for head, rest in several]))
+    gatherer.write(b"1", b"now")
+    gatherer.lay_by(b"2", b"later")
+    assert sent == [[b"1now"]]
+    gatherer.write(b"3", b"now")
+    assert sent == [[b"1now"], [b"2later", b"3now"]]
+    gatherer.lay_by(b"4", b"alone")
+    async with asyncio.timeout(60):
+        while len(sent) < 3:  # noqa: ASYNC110 - a list tells nobody that it grew
+            await asyncio.sleep(0.001)
+    assert sent[2] == [b"4alone"]
+    for number in range(MOST + 1):
+        gatherer.lay_by(b"%d" % number, b"")
+    assert [len(several) for several in sent[3:]] == [MOST]

@@ -56,7 +56,7 @@ from dray.agent.tasks.shipping import Shipper, read_last
 from dray.agent.tasks.trial import make_trial, try_folders
 from dray.agent.tunnel.execs import Execs
 from dray.agent.tunnel.ports import Ports
-from dray.agent.tunnel.tunnels import FEATURE, Openers, Tunnels
+from dray.agent.tunnel.tunnels import FEATURES, Openers, Tunnels
 from dray.agent.usage.cards import CardWatch
 from dray.config import AgentConfig
 from dray.core.model.verdicts import LAST_CHARS
@@ -330,7 +330,7 @@ class Driver:
         """The first message of a session, with the address at which this session's machine can be met."""
         self._machine.address = self._config.address or find_address(self.link.local_address)
         hello = self._machine.registration(_now_ms())
-        return hello | {"features": [*hello["features"], FEATURE]}
+        return hello | {"features": [*hello["features"], *FEATURES]}
 
     async def session_over(self) -> None:
         """The socket is gone; what runs goes on."""

@@ -29,7 +29,7 @@ from dray.wire.streams.frames import (
 from dray.wire.streams.gathering import Gatherer
 from dray.wire.streams.mux import Mux, Stream
 
-FEATURE = "tunnel"
+FEATURES = ("tunnel", "keep")
 OPEN_S = 10.0
 # One, and those whose streams outlast a break of the session.
 MOST = 8

@@ -1,11 +1,13 @@
 """Answers of services as they come over a stream: status and headers, then the body piece by piece.
 
 Owns how an answer ends: by its length, by its last chunk, or where it has neither, by the end of the stream. Whatever
-ends otherwise is not whole, and is not to look so.
+ends otherwise is not whole, and is not to look so. And whether another may follow on the same connection: only where
+nobody could place the end of this one elsewhere.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import httptools
@@ -14,6 +16,11 @@ from dray.errors import Unreachable
 from dray.hub.tunnels.flow import Flow
 
 HEAD_BYTES = 64 << 10
+# A service that closes what idles for less is not relied on.
+KEPT_LEAST_S = 2
+_TIMEOUT = re.compile(rb"timeout\s*=\s*\"?([0-9]{1,9})")
+# Without a body by rule. Some services send one all the same.
+_BODILESS = (204, 205, 304)
 
 
 class BadAnswer(Unreachable):
@@ -39,6 +46,14 @@ class AnswerReader:
         self._pieces: list[bytes] = []
         self._complete = False
         self._has_end = False
+        # One message that ended by its own length, and nothing beside it.
+        self._in_order = True
+        self._begun = self._ended = False
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the answer has ended so that another request may follow it."""
+        return self._ended and self._in_order and self._flow.is_read
 
     async def head(self) -> Head:
         """Status and headers; interim answers are passed over."""
@@ -72,10 +87,17 @@ class AnswerReader:
         except httptools.HttpParserUpgrade:
             raise BadAnswer("the service changes to another protocol than was asked for") from None
         except httptools.HttpParserError as fault:
+            self._in_order = False
             if not self._complete:
                 raise BadAnswer(f"what the service says is no HTTP: {fault}") from None
 
     # --- the parser's calls -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._begun:
+            # Interim answers, and whatever follows the end.
+            self._in_order = False
+        self._begun = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))
@@ -93,6 +115,15 @@ class AnswerReader:
         self._head = Head(status, headers, chunked)
         if self._bodiless or status in (204, 304):
             self._complete = True
+        one_end = not self._bodiless and status not in _BODILESS and chunked != (b"content-length" in names)
+        self._in_order = self._in_order and one_end and self._stays(names.get(b"keep-alive", b""))
+
+    def _stays(self, told: bytes) -> bool:
+        """Whether the service goes on with the connection, by its own word."""
+        timeout = _TIMEOUT.search(told)
+        if timeout is not None and int(timeout[1]) < KEPT_LEAST_S:
+            return False
+        return self._parser.get_http_version() == "1.1" and bool(self._parser.should_keep_alive())
 
     def on_body(self, body: bytes) -> None:
         if not self._complete:
@@ -100,4 +131,4 @@ class AnswerReader:
 
     def on_message_complete(self) -> None:
         if self._head is not None:
-            self._complete = True
+            self._complete = self._ended = True

@@ -15,7 +15,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from dray.errors import DrayError, InvalidInput, Unauthenticated
 from dray.hub.access.caller import Caller
-from dray.hub.access.entrance import Headers, Receive, Scope, Send, read_headers
+from dray.hub.access.entrance import Headers, Receive, Scope, Send, has_body, read_headers
 from dray.hub.access.passes import LINK_FIELD, PASS_S
 from dray.hub.access.request_budgets import Budgets
 from dray.hub.access.token_leases import Hold
@@ -103,15 +103,24 @@ class Doors:
         try:
             found = await way.reacher.find(admitted.caller, asked.name, "", "proxy")
             _check_pass(admitted, found)
-            await self._carry(asked, scope, receive, send, found, admitted.caller)
+            await self._carry(asked, scope, receive, send, headers, found, admitted.caller)
         finally:
             way.budgets.close_stream(token_id)
 
     async def _carry(
-        self, asked: Asked, scope: Scope, receive: Receive, send: Send, found: Places, caller: Caller
+        self,
+        asked: Asked,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: Headers,
+        found: Places,
+        caller: Caller,
     ) -> None:
         way = self._way
-        approach = Approach(way.reacher, self._openings, caller, found)
+        # A service that does not read a body would take it for the next request.
+        may_keep = scope["type"] == "http" and not has_body(headers)
+        approach = Approach(way.reacher, self._openings, caller, found, may_keep)
         with way.hold(caller.token_id, approach.break_off):
             try:
                 if scope["type"] == "websocket":

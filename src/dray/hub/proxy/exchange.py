@@ -41,11 +41,11 @@ class Exchange:
         self._early: list[bytes] = []
         self._early_bytes = 0
         self._moved: asyncio.Future[None] | None = None
+        self._reader: AnswerReader | None = None
         self.status = 0
 
     async def run(self) -> None:
         """Carry it to its end."""
-        self._early.append(self._head())
         await self._begin()
         sending = asyncio.ensure_future(self._send_body())
         try:
@@ -65,7 +65,7 @@ class Exchange:
                 await sending
             self._leave()
 
-    def _head(self) -> bytes:
+    def _write_head(self) -> bytes:
         scope, asked = self._scope, self._asked
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         client = (scope.get("client") or ("",))[0]
@@ -74,12 +74,14 @@ class Exchange:
             headers.append((b"transfer-encoding", b"chunked"))
         elif self._length is not None:
             headers.append((b"content-length", self._length))
-        headers.append((b"connection", b"close"))
+        if not self._approach.keeps:
+            headers.append((b"connection", b"close"))
         return write_head(b"%b %b%b HTTP/1.1" % (scope["method"].encode(), asked.path, query), headers)
 
     async def _begin(self) -> None:
         """Go to the next place, with all that the one before did not get."""
         self._flow = await self._approach.next()
+        self._flow.stream.write(self._write_head())
         for data in self._early:
             self._flow.stream.write(data)
         if self._moved is not None and not self._moved.done():
@@ -115,7 +117,7 @@ class Exchange:
     async def _stand(self) -> tuple[AnswerReader, Head]:
         """The first answer that comes, of whichever place."""
         while True:
-            reader = AnswerReader(self._flow, self._scope["method"] == "HEAD")
+            reader = self._reader = AnswerReader(self._flow, self._scope["method"] == "HEAD")
             try:
                 return reader, await reader.head()
             except Refused as fault:
@@ -132,8 +134,12 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": b""})
 
     def _leave(self) -> None:
-        """Let the service close first: what is reset looks like a fault to it."""
+        """Leave the connection to the caller's next request, or let the service close first: what is reset looks like a
+        fault to it.
+        """
         stream = self._flow.stream
+        if self._approach.keeps and self._reader is not None and self._reader.reusable and stream.keep():
+            return
         if not stream.ended:
             stream.finish(hurries=False)
             if not stream.ended:

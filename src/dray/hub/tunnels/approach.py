@@ -49,15 +49,20 @@ class Openings:
 
 
 class Approach:
-    """Of one request. `break_off` ends it at any time, with a reason that is not the service's."""
+    """Of one request. `break_off` ends it at any time, with a reason that is not the service's. `may_keep`: its
+    connection may serve the caller again, where the worker can do that; `keeps` says so of the last stream.
+    """
 
-    def __init__(self, reacher: Reacher, openings: Openings, caller: Caller, found: Places) -> None:
+    def __init__(
+        self, reacher: Reacher, openings: Openings, caller: Caller, found: Places, may_keep: bool
+    ) -> None:
         self._reacher, self._openings, self._caller, self._found = reacher, openings, caller, found
         self._places: Iterator[Place] = iter(reacher.order(found.places))
         self._notes: list[str] = []
         self._visit: Visit | None = None
         self._flow: Flow | None = None
         self._broken = ""
+        self._may_keep, self.keeps = may_keep, False
 
     async def next(self) -> Flow:
         """A stream to the next place, to be written to at once; raises `Unreachable` with what each of them said."""
@@ -99,7 +104,9 @@ class Approach:
             raise Broken(self._broken)
         flow = self._flow = Flow()
         asks_first = asyncio.get_running_loop().time() - line.heard_s > QUIET_S
-        target = PortTarget(place.attempt, place.port)
+        self.keeps = self._may_keep and line.keeps and not asks_first
+        keep_for = self._reacher.spell_caller(self._caller) if self.keeps else ""
+        target = PortTarget(place.attempt, place.port, keep_for)
         flow.stream = line.mux.open(write_target(target), flow, more=not asks_first)
         self._openings.add(flow)
         # Also where it may be reached no longer since the line was asked for.

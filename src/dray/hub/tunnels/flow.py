@@ -56,6 +56,11 @@ class Flow(Taker):
             await self._room
         return self.stream.opened
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all that has come was read, and the other end may go on."""
+        return not self._came and not self._eof and not self._fault
+
     def break_off(self, reason: str) -> None:
         """End it from this side: whoever reads is told."""
         self.stream.reset(reason)

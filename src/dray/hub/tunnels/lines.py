@@ -26,6 +26,8 @@ from dray.wire.streams.frames import TICKET_HEADER, Target, write_target
 from dray.wire.streams.mux import Stream, Taker
 
 FEATURE = "tunnel"
+# Of a worker that uses connections to services again.
+KEEPS = "keep"
 DIAL_S = 10.0
 IDLE_S = 60.0
 _TICKET = TICKET_HEADER.lower().encode()
@@ -137,5 +139,7 @@ class Tunnels:
             ) from None
         finally:
             del self._asked[ticket]
+        record = self._engine().state.workers.get(worker)
+        line.keeps = record is not None and KEEPS in record.features
         self._lines[worker] = session, line
         return line

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.effects import Note
@@ -76,6 +78,7 @@ class Reacher:
         self._busy: Counter[str] = Counter()
         self._visits: dict[str, dict[Visit, None]] = {}
         self._noted: dict[tuple[str, str, str], int] = {}
+        self._key = secrets.token_bytes(16)
 
     async def forward(self, caller: Caller, asked: ServiceTarget) -> Standing:
         """A stream to whoever answers for a service."""
@@ -114,6 +117,10 @@ class Reacher:
         # What changed while the stream was opened counts as well.
         self._check(visit)
         return visit
+
+    def spell_caller(self, caller: Caller) -> str:
+        """A word for a caller by which workers tell callers apart, and learn no more of them."""
+        return blake2b(caller.token_id.encode(), key=self._key, digest_size=12).hexdigest()
 
     def leave(self, visit: Visit) -> None:
         """A visit is over."""

@@ -45,8 +45,9 @@ class StreamSocket:
             accept,
             gatherer.lay_by,
         )
-        # When the peer was last heard, by the loop's clock.
+        # When the peer was last heard, by the loop's clock; and whether it uses connections again.
         self.heard_s = 0.0
+        self.keeps = False
 
     def end(self, code: int, reason: str) -> None:
         """Close it with these words; the first ones count."""

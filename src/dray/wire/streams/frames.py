@@ -19,23 +19,27 @@ SUBPROTOCOL_STREAMS = "dray.v2.streams"
 TICKET_HEADER = "Dray-Ticket"
 TUNNEL_PATH = "/ws/tunnel"
 FORWARD_PATH = "/ws/forward"
-OPEN, OPENED, REFUSED, DATA, WINDOW, EOF, RESET, RESIZE, SIGNAL, EXIT = range(10)
+OPEN, OPENED, REFUSED, DATA, WINDOW, EOF, RESET, RESIZE, SIGNAL, EXIT, KEEP = range(11)
 # Those that say something beside the bytes, and mean nothing to the multiplexer.
 ASIDE = (RESIZE, SIGNAL, EXIT)
 Bytes = bytes | memoryview
 HEAD = struct.Struct("!IB")
 AMOUNT = struct.Struct("!I")
+TOTAL = struct.Struct("!Q")
 PIECE_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10
 REASON_BYTES = 1024
 CLOSED_WORDS = "the connection was closed"
 
 
-class PortTarget(msgspec.Struct, tag="port", frozen=True):
-    """A port that was leased to an attempt; of a hub, to a worker."""
+class PortTarget(msgspec.Struct, tag="port", frozen=True, omit_defaults=True):
+    """A port that was leased to an attempt; of a hub, to a worker. `keep_for`: bytes follow at once, and a connection
+    that was kept for this very word may take them.
+    """
 
     attempt: IdText
     port: Port
+    keep_for: Line = ""
 
 
 class ServiceTarget(msgspec.Struct, tag="service", frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from dray.errors import Overloaded
 from dray.wire.streams import frames
-from dray.wire.streams.frames import AMOUNT, HEAD, PIECE_BYTES, WINDOW_BYTES, Bytes
+from dray.wire.streams.frames import AMOUNT, HEAD, PIECE_BYTES, TOTAL, WINDOW_BYTES, Bytes
 
 MAX_STREAMS = 1024
 MAX_HELD = 8192
@@ -51,6 +51,12 @@ class Taker:
     def ended(self, reason: str) -> None:
         """It is over, called once: `reason` is empty after both ends have said all."""
 
+    def kept(self, whole: bool) -> None:
+        """It is over, instead of `ended`: what is behind it may serve again, where the peer has `whole` what this end
+        sent and nothing is left to send.
+        """
+        self.ended("the other end is done with it")
+
 
 class Stream:
     """One end of one stream. `opened`: both ends stand. `refused`: the other one never began."""
@@ -66,7 +72,9 @@ class Stream:
         "_owed",
         "_queue",
         "_queued",
+        "_read",
         "_window",
+        "_written",
         "ended",
         "number",
         "opened",
@@ -77,7 +85,7 @@ class Stream:
     def __init__(self, mux: Mux, number: int, taker: Taker) -> None:
         self._mux, self.number, self.taker = mux, number, taker
         self._window = self._allowed = WINDOW_BYTES
-        self._owed = self._queued = 0
+        self._owed = self._queued = self._read = self._written = 0
         self._queue: deque[Bytes] = deque()
         self._finishing = self._eof_sent = self._eof_came = False
         self._exit: bytes | None = None
@@ -103,6 +111,7 @@ class Stream:
         if self.ended or self._finishing or not data:
             return
         mux = self._mux
+        self._written += len(data)
         if not self._queue and len(data) <= self._window and len(data) <= PIECE_BYTES and mux._free():
             self._window -= len(data)
             mux._write(HEAD.pack(self.number, frames.DATA), data)
@@ -139,6 +148,16 @@ class Stream:
         if not self.ended and not self._finishing:
             self._finishing, self._exit, self._hurries = True, exit_payload, hurries
             self._mux._press(self)
+
+    def keep(self) -> bool:
+        """End it now, both ways, so that what is behind the other end may serve again; its taker hears nothing more.
+        False where it cannot be: something is still to be sent, or an end was said.
+        """
+        if self.ended or self._queue or self._finishing or self._eof_came or not self.opened:
+            return False
+        self._mux._say(self.number, frames.KEEP, TOTAL.pack(self._read), hurries=False)
+        self._drop()
+        return True
 
     def reset(self, reason: str) -> None:
         """End it now, both ways; its taker hears nothing more."""
@@ -196,6 +215,7 @@ class Stream:
         self._allowed -= size
         if self._allowed < 0:
             raise Breach("more than the window lets through")
+        self._read += size
         self.taker.view(memoryview(frame)[HEAD.size :])
 
     def _take(self, kind: int, payload: bytes) -> None:
@@ -210,6 +230,8 @@ class Stream:
                 self._end("")
         elif kind == frames.RESET:
             self._end(_words(payload) or "the other end broke it off")
+        elif kind == frames.KEEP:
+            self._kept(payload)
         elif kind in frames.ASIDE:
             if not self._may_speak:
                 raise Breach("words before the answer to the opening")
@@ -230,6 +252,14 @@ class Stream:
             raise Breach("a window wider than it was")
         if self._wants():
             self._mux._press(self)
+
+    def _kept(self, payload: bytes) -> None:
+        if not self._mux.accepts or self._eof_came or len(payload) != TOTAL.size:
+            raise Breach("a stream is kept where none may be")
+        has_all = TOTAL.unpack(payload)[0] == self._written
+        whole = has_all and self.opened and not self._queue and not self._finishing
+        self._drop()
+        self.taker.kept(whole)
 
     def _answered(self, kind: int, payload: bytes) -> None:
         if self.opened or self._mux.accepts or kind not in (frames.OPENED, frames.REFUSED):
@@ -316,7 +346,7 @@ class Mux:
         elif kind == frames.OPEN and self._accept is not None and number > self._last:
             self._last = number
             self._welcome(number, frame[HEAD.size :], self._accept)
-        elif kind == frames.OPEN or kind > frames.EXIT or not 0 < number <= self._last:
+        elif kind == frames.OPEN or kind > frames.KEEP or not 0 < number <= self._last:
             raise Breach(f"a frame of kind {kind} for stream {number}, which is none")
 
     def flush(self) -> None:
