@@ -122,6 +122,16 @@ class NotReady(DrayError):
     code = "not_ready"
 
 
+class NotLeader(NotReady):
+    """This hub only stands by; `leader` is the address of the one that leads, as it told it, or empty."""
+
+    code = "not_leader"
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader
+
+
 class NoSpace(DrayError):
     """The disk under the hub or the worker is full."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +29,7 @@ class Standby(RunningHub):
     def start(self) -> None:
         self.waiting = threading.Thread(target=self._start)
         self.waiting.start()
-        wait_until(lambda: "stands by" in self.said)
+        wait_until(lambda: "stands by" in self.said and (self.home / "hub.json").exists())
 
     def _start(self) -> None:
         # One that is ended while it stands by was never ready.
@@ -39,6 +41,11 @@ class Standby(RunningHub):
         """What it has logged."""
         path = self.home / "hub.err"
         return path.read_text() if path.exists() else ""
+
+    @property
+    def address(self) -> str:
+        """Where it listens, though it is not ready."""
+        return str(json.loads((self.home / "hub.json").read_text())["url"])
 
     def wait(self) -> None:
         """Wait until it leads."""
@@ -69,8 +76,21 @@ def hubs(database: str, tmp_path: Path) -> Iterator[Hubs]:
         hub.stop()
 
 
+def stand_by(hubs: Hubs) -> Standby:
+    hub = hubs(Standby)
+    assert isinstance(hub, Standby)
+    return hub
+
+
 def submit(hub: RunningHub, job_id: str) -> int:
     return ask(hub, "POST", "/jobs", {"id": job_id, "command": ["true"]})[0]
+
+
+def look(url: str, path: str) -> Any:
+    """Ask as a stranger."""
+    with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"))) as line:
+        line.request("GET", path)
+        return json.loads(line.getresponse().read())
 
 
 def known(hub: RunningHub, job_id: str) -> bool:
@@ -136,8 +156,7 @@ def test_no_acknowledged_job_is_lost_when_the_server_is_killed(
 def test_a_hub_that_stands_by_says_who_leads_and_takes_over_from_one_that_was_killed(hubs: Hubs) -> None:
     first = hubs()
     assert submit(first, "a1") == 201
-    second = hubs(Standby)
-    assert isinstance(second, Standby)
+    second = stand_by(hubs)
     assert f"leads at {first.url}" in second.said
     first.kill()
     second.wait()
@@ -150,8 +169,7 @@ def test_a_leader_that_slept_steps_down_and_comes_back_when_the_other_ends(hubs:
     first = hubs()
     with first.worker("w1") as worker:
         worker.register()
-        second = hubs(Standby)
-        assert isinstance(second, Standby)
+        second = stand_by(hubs)
         process = psutil.Process(first.pid)
         process.send_signal(signal.SIGSTOP)
         second.wait()
@@ -168,7 +186,7 @@ def test_a_leader_that_slept_steps_down_and_comes_back_when_the_other_ends(hubs:
 
 def test_one_that_stands_by_ends_when_told(hubs: Hubs) -> None:
     hubs()
-    second = hubs(Standby)
+    second = stand_by(hubs)
     assert second._process is not None
     second._process.send_signal(signal.SIGTERM)
     assert second._process.wait(60) == 0
@@ -212,3 +230,55 @@ def test_the_password_is_nowhere(hubs: Hubs) -> None:
     hub.stop()
     held = [file for file in hub.home.rglob("*") if file.is_file() and PASSWORD.encode() in file.read_bytes()]
     assert (held, PASSWORD in " ".join(words)) == ([], False)
+
+
+def roles(hub: RunningHub) -> dict[str, str]:
+    """The part of each hub, by its address, as the one that leads lists them."""
+    return {row["url"]: row["role"] for row in ask(hub, "GET", "/hubs")[1].get("hubs", ())}
+
+
+def test_hubs_are_listed_with_their_parts_and_how_far_they_are(hubs: Hubs) -> None:
+    first = hubs()
+    assert submit(first, "a1") == 201
+    second = stand_by(hubs)
+    standing = second.address
+    wait_until(lambda: roles(first) == {first.url: "leader", standing: "standby"})
+    wait_until(lambda: [row["lag"] for row in ask(first, "GET", "/hubs")[1]["hubs"]] == [0, 0])
+    own = ask(first, "GET", "/hub/status")[1]
+    assert (own["role"], own["leader"], own["takeover"]["cause"]) == ("leader", first.url, "first")
+    # One that stands by says so to anybody, since it knows no tokens, and nothing else.
+    other = look(standing, "/api/v1/hub/status")
+    assert (other["role"], other["leader"], other["lag"]) == ("standby", first.url, 0)
+    assert look(standing, "/api/v1/jobs")["error"]["leader"] == first.url
+    assert look(standing, "/healthz") == {"status": "ok"}
+    checks = {check["name"]: check for check in ask(first, "GET", "/doctor")[1]["checks"]}
+    assert "1 stand by" in checks["hubs"]["detail"]
+    assert checks["clock"]["ok"]
+    assert "may lose commits" in checks["replication"]["detail"]
+    second.stop()
+    wait_until(lambda: list(roles(first)) == [first.url])
+
+
+def test_a_hub_hands_over_when_it_is_asked_to_and_stands_by(hubs: Hubs) -> None:
+    first = hubs()
+    assert ask(first, "POST", "/hub/resign")[0] == 409, "nobody stands by"
+    second = stand_by(hubs)
+    wait_until(lambda: "standby" in roles(first).values())
+    assert submit(first, "a1") == 201
+    status, told = ask(first, "POST", "/hub/resign")
+    assert (status, told["resigned"]) == (200, True)
+    second.wait()
+    assert known(second, "a1")
+    assert ask(second, "GET", "/hub/status")[1]["takeover"]["cause"] == "resigned"
+    wait_until(lambda: look(first.url, "/api/v1/hub/status")["role"] == "standby")
+    assert "took over with a warm state" in second.said
+    assert submit(first, "a2") == 503
+    records = ask(second, "GET", "/audit")[1]["records"]
+    assert "hub.resign" in [record["action"] for record in records]
+
+
+def test_one_that_is_ended_hands_over(hubs: Hubs) -> None:
+    first, second = hubs(), stand_by(hubs)
+    first.stop()
+    second.wait()
+    assert ask(second, "GET", "/hub/status")[1]["takeover"]["cause"] == "resigned"

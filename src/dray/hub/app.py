@@ -33,7 +33,7 @@ from dray.hub.access.certificates import (
     is_loopback,
 )
 from dray.hub.access.tokens import ensure_first_token, rewrite_private
-from dray.hub.assembly import Ground, Hub, make_server, tls_files, wire_hub
+from dray.hub.assembly import Ground, Hub, make_server, tell_url, tls_files, wire_hub
 from dray.hub.decisions.policy import settle_at_start
 from dray.hub.decisions.policy_file import PolicyFile, find_policy_file
 from dray.hub.documents.records import check_readiness
@@ -51,6 +51,7 @@ from dray.hub.leadership import Opened, ToldToEnd, open_store
 from dray.hub.logs import set_up_logging
 from dray.hub.proxy.addresses import choose_domain
 from dray.hub.proxy.doors import open_doors
+from dray.hub.roles import Resigned, Role
 from dray.hub.store.sqlite.errors import tell_unusable
 from dray.hub.workers.sessions import GOING_AWAY
 from dray.logfile import make_handler
@@ -102,8 +103,10 @@ async def start_hub(config: HubConfig, told: asyncio.Event | None = None) -> Hub
     bound = bind(config.host, config.port)
     setbacks = Setbacks(Reports(config.home / "reports"))
     certificate = CertificateWatch(tls) if tls is not None else None
-    ground = Ground(bound, bind_local(config.home), Front(), setbacks, certificate)
+    ground = Ground(bound, bind_local(config.home), Front(), setbacks, role := Role(), certificate)
     server = make_server(config, ground, tls)
+    role.url, ground.front.role = tell_url(config, server.url), role.describe
+    ground = ground._replace(note_address=_make_note(config, ground, server))
     if config.store:
         # Until this hub leads, which may take long, it says who does.
         await server.start()
@@ -146,7 +149,7 @@ async def _begin(
 ) -> Hub:
     policy_file = find_policy_file(config.home)
     rules = _rules(config)
-    opened = await open_store(config, rules, ground, server.url, told, again)
+    opened = await open_store(config, rules, ground, ground.role.url, told, again)
     try:
         return await _go_on(config, rules, ground, server, opened, policy_file, again)
     except BaseException:
@@ -195,6 +198,7 @@ async def _go_on(
         await server.start()
     hub.answers.checks.append(check_readiness)
     hub.answers.ready = True
+    ground.role.lead(ground.role.url, epoch, store.remote)
     ground.front.app = open_doors(hub.api, hub.passages, choose_domain(config.proxy_domain, config.host))
     return hub
 
@@ -290,6 +294,10 @@ def _may_go_on(hub: Hub, failure: BaseException) -> bool:
     if isinstance(failure, EpochLost) and hub.store.remote is not None:
         logger.warning("this hub steps down: %s", failure.message)
         return True
+    if isinstance(failure, Resigned):
+        logger.warning("this hub hands over: %s", failure)
+        hub.ground.role.resigned = True
+        return True
     if isinstance(failure, StoreGone | EpochLost):
         return False
     if not isinstance(failure, TurnFailed):
@@ -297,15 +305,28 @@ def _may_go_on(hub: Hub, failure: BaseException) -> bool:
     return hub.ground.setbacks.may_reload()
 
 
+def _make_note(config: HubConfig, ground: Ground, server: HttpServer) -> Callable[[], None]:
+    """Says where the hub is, and which part it plays, to programs on this machine; writes only what is new."""
+    written: dict[str, Any] = {}
+
+    def note() -> None:
+        nonlocal written
+        document: dict[str, Any] = {"url": server.url, **describe_self(config.home)}
+        document |= {"epoch": ground.role.epoch, "role": ground.role.name}
+        tls = tls_files(config)
+        if tls is not None:
+            document["fingerprint"] = fingerprint(tls.cert)
+        if ground.local is not None:
+            document["socket"] = SOCKET_NAME
+        if document != written:
+            rewrite_private(config.home / "hub.json", json.dumps(document).encode())
+            written = document
+
+    return note
+
+
 async def _note_address(hub: Hub) -> None:
-    """Say where the hub is, to programs on this machine."""
-    document: dict[str, Any] = {"url": hub.url, **describe_self(hub.config.home), "epoch": hub.store.epoch}
-    tls = tls_files(hub.config)
-    if tls is not None:
-        document["fingerprint"] = fingerprint(tls.cert)
-    if hub.ground.local is not None:
-        document["socket"] = SOCKET_NAME
-    rewrite_private(hub.config.home / "hub.json", json.dumps(document).encode())
+    hub.ground.note_address()
 
 
 async def _announce(hub: Hub) -> None:

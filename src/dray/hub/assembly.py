@@ -56,6 +56,7 @@ from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
 from dray.hub.operations.operation import Desk, Values
 from dray.hub.proxy.addresses import choose_domain
+from dray.hub.roles import HubRoles, Role, checks_of
 from dray.hub.rows import Rows
 from dray.hub.serving.answers import ServiceAnswers
 from dray.hub.standing import Standing
@@ -105,7 +106,10 @@ class Ground(NamedTuple):
     local: socket.socket | None
     front: Front
     setbacks: Setbacks
+    role: Role
     certificate: CertificateWatch | None = None
+    # Says where this process is, to programs of this machine; again and again costs nothing.
+    note_address: Callable[[], None] = lambda: None
 
     def tell_went_back(self, why: str) -> None:
         """A store that this hub followed is not the one that it was."""
@@ -168,7 +172,8 @@ def wire_hub(
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     batches = Batches(answers, engine, rows)
     values, services = Values(blobs, calls, access, batches), ServiceAnswers(answers, engine, passes, domain)
-    desk = Desk(answers, tokens, owners, values, notifier, services)
+    roles = HubRoles(ground.role, store, engine)
+    desk = Desk(answers, tokens, owners, values, notifier, services, roles)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
@@ -187,10 +192,8 @@ def _checks_of(store: Store, ground: Ground) -> list[Callable[[State], dict[str,
     checks: list[Callable[[State], dict[str, Any]]] = []
     if ground.certificate is not None:
         checks.append(ground.certificate.check)
-    if (remote := store.remote) is not None:
-        checks.append(
-            lambda state: dict(zip(("name", "ok", "detail"), ("store", *remote.describe()), strict=True))
-        )
+    if store.remote is not None:
+        checks += checks_of(store.remote)
     return checks
 
 
@@ -317,10 +320,16 @@ def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:
     return publish
 
 
-def _join_words(config: HubConfig, url: str, tls: TlsFiles | None) -> Callable[[str], str]:
+def tell_url(config: HubConfig, url: str) -> str:
+    """Where other machines find this hub: one that listens everywhere is found by the name of its host."""
     if config.host in ("0.0.0.0", "::"):
         port = url.rpartition(":")[2]
-        url = f"https://{socket.gethostname()}:{port}"
+        return f"https://{socket.gethostname()}:{port}"
+    return url
+
+
+def _join_words(config: HubConfig, url: str, tls: TlsFiles | None) -> Callable[[str], str]:
+    url = tell_url(config, url)
     # Read each time: a certificate is renewed under a running hub.
     return lambda token: join_line(url, fingerprint(tls.cert) if tls else "", token)
 

@@ -75,10 +75,13 @@ async def open_store(
     home_id = ensure_id(config.home)
     store = await asyncio.to_thread(open_postgres, config, home_id)
     follower = Follower(store, rules, lambda: leave_out_what_is_there(again=again), ground.tell_went_back)
-    following = Following(store, follower)
+    following, role = Following(store, follower), ground.role
+    patience_s = config.store_lease_s if role.resigned else 0.0
+    leading = asyncio.wrap_future(store.lead_soon(url, "" if again else f"{home_id}.", patience_s))
+    role.id = store.id
     try:
         # The lock of the home says that no other process is this hub: what it held before, nobody holds now.
-        await _stand_by(store, following, ground, url, told, "" if again else f"{home_id}.")
+        await _stand_by(store, following, ground, told, leading)
         await following.end()
     except BaseException:
         following.abandon()
@@ -101,18 +104,19 @@ def open_postgres(config: HubConfig, name: str = "") -> PgStore:
 
 
 async def _stand_by(
-    store: PgStore, following: Following, ground: Ground, url: str, told: asyncio.Event, at_once_from: str
+    store: PgStore, following: Following, ground: Ground, told: asyncio.Event, leading: asyncio.Future[None]
 ) -> None:
-    leading: asyncio.Future[Any] = asyncio.wrap_future(store.lead_soon(url, at_once_from))
     ending: asyncio.Future[Any] = asyncio.ensure_future(told.wait())
     try:
         while not leading.done():
             await asyncio.wait({leading, ending}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
                 raise ToldToEnd
-            if store.watched.words:
-                ground.front.withdraw(store.watched.words)
+            if (seen := store.watched).words:
+                ground.role.stand_by(seen.leader, seen.epoch, following.follower)
+                ground.front.withdraw(seen.words, seen.leader)
                 following.begin()
+                ground.note_address()
         await leading
     finally:
         ending.cancel()
@@ -125,14 +129,14 @@ class Following:
     """Keeps a follower at it beside the hub's loop, on threads: a load takes long, and somebody may ask who leads."""
 
     def __init__(self, store: PgStore, follower: Follower) -> None:
-        self._store, self._follower = store, follower
+        self._store, self.follower = store, follower
         self._task: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
 
     @property
     def is_warm(self) -> bool:
         """Whether there is a state to go on with."""
-        return self._follower.reached is not None
+        return self.follower.reached is not None
 
     def begin(self) -> None:
         """Another hub leads: follow it, from the first time that this is said."""
@@ -142,7 +146,7 @@ class Following:
     async def _follow(self) -> None:
         while not self._over.is_set():
             try:
-                more = await asyncio.to_thread(self._follower.look)
+                more = await asyncio.to_thread(self.follower.look)
             except Abandoned:
                 return
             except StoreError as fault:
@@ -156,8 +160,9 @@ class Following:
                     "this hub cannot follow the leader: it will load the store when it takes over"
                 )
                 return
-            if (reached := self._follower.reached) is not None:
+            if (reached := self.follower.reached) is not None:
                 self._store.note_seen(reached)
+            self._store.set_warm(reached is not None)
             if not more:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), FOLLOW_S)
@@ -171,7 +176,7 @@ class Following:
     def abandon(self) -> None:
         """This hub will not lead: what is under way is given up."""
         self._over.set()
-        self._follower.stop()
+        self.follower.stop()
 
 
 def ensure_id(home: Path) -> str:

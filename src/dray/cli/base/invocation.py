@@ -204,6 +204,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class HubGroup(LazyGroup):
+    """A group that is a command of its own, about the daemons of one home."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(connection_options(HomeCommand.shown))
+
+
 def abandon_stdout() -> None:
     """Nobody reads the output any more: the interpreter must not stumble over what is left in it when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from dray.cli.base.hub import Hub
-from dray.cli.base.invocation import AgentCommand, HomeCommand, HubCommand, Session, pass_session
+from dray.cli.base.invocation import AgentCommand, HomeCommand, HubCommand, HubGroup, Session, pass_session
 from dray.cli.base.outage import say
 from dray.cli.jobs.jobs import request_cancel
 from dray.cli.machines.daemons import (
@@ -43,6 +43,7 @@ _POLL_S = 0.02
 Process = subprocess.Popen[bytes]
 
 
+_HUBS = "dray.cli.machines.hubs"
 STORE_HELP = (
     "Database that keeps the store, postgres://USER@HOST/NAME; its password belongs in DRAY_STORE, in config.toml or "
     "in the file that PGPASSFILE names.  [default: a file in the home]"
@@ -62,7 +63,16 @@ def refuse_password(context: click.Context, option: click.Parameter, value: str 
     return value
 
 
-@click.command("hub", cls=HomeCommand)
+@click.group(
+    "hub",
+    cls=HubGroup,
+    invoke_without_command=True,
+    table={
+        "ls": (f"{_HUBS}:hub_ls", "List the hub that leads and those that stand by."),
+        "status": (f"{_HUBS}:hub_status", "Say whether this hub leads or stands by, since when and why."),
+        "resign": (f"{_HUBS}:hub_resign", "Hand over to a hub that stands by (needs admin)."),
+    },
+)
 @click.option(
     "--host",
     metavar="ADDR",
@@ -83,10 +93,21 @@ def refuse_password(context: click.Context, option: click.Parameter, value: str 
     type=click.Path(dir_okay=False),
     help="Write the log, and all that is printed, to this file; it is rotated at 10M.",
 )
-@pass_session
-def hub(session: Session, **flags: Any) -> int:
-    """Run a hub in the foreground; it stops cleanly on SIGTERM, and tasks keep running."""
-    config = load_hub(session.home, {name: value for name, value in flags.items() if value not in (None, ())})
+@click.pass_context
+def hub(context: click.Context, /, **flags: Any) -> int:
+    """Run a hub in the foreground; it stops cleanly on SIGTERM, and tasks keep running.
+
+    Several hubs on one database (--store) are one site: one leads, the others stand by. The commands below ask them.
+    """
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    if context.invoked_subcommand is not None:
+        if given:
+            context.fail(
+                f"--{min(given).replace('_', '-')} is for running a hub: `dray hub` without a command"
+            )
+        return 0
+    session = context.ensure_object(Session)
+    config = load_hub(session.home, given)
     from dray.hub.app import run_hub
 
     return run_hub(config)

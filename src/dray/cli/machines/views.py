@@ -260,6 +260,47 @@ def draw_tokens(tokens: Sequence[Document]) -> str:
     return draw_table(TOKEN_COLUMNS, rows, terminal_width(), has_colour())
 
 
+HUB_COLUMNS = (
+    Column("ID"),
+    Column("ROLE"),
+    Column("URL", least=12),
+    Column("EPOCH", right=True),
+    Column("SEEN", right=True),
+    Column("LAG", right=True),
+)
+
+
+def draw_hubs(hubs: Sequence[Document]) -> str:
+    """The hubs of one store."""
+    rows = [
+        [
+            str(hub.get("id") or "-"),
+            str(hub.get("role", "")),
+            str(hub.get("url", "")),
+            str(hub.get("epoch", "")),
+            f"{float(hub.get('seen_s') or 0):.1f}s",
+            "loading" if hub.get("lag") is None else str(hub["lag"]),
+        ]
+        for hub in hubs
+    ]
+    return draw_table(HUB_COLUMNS, rows, terminal_width(), has_colour())
+
+
+def draw_role(role: Document) -> str:
+    """Which part one hub plays."""
+    pairs = [("role", str(role.get("role", ""))), ("since", local_time(role.get("since")) or "-")]
+    if role.get("id"):
+        pairs.insert(0, ("hub", str(role["id"])))
+    pairs.append(("leader", str(role.get("leader") or "nobody")))
+    pairs.append(("epoch", str(role.get("epoch", ""))))
+    if role.get("role") == "standby":
+        pairs.append(("lag", "loading" if role.get("lag") is None else f"{role['lag']} turns"))
+    if last := role.get("takeover"):
+        before = f" from {last['before']}" if last.get("before") else ""
+        pairs.append(("took over", f"{local_time(last.get('at'))}{before}: {last.get('why')}"))
+    return draw_pairs(pairs)
+
+
 def draw_checks(answer: Document) -> str:
     """The answer of `doctor`: each check, then the facts."""
     checks = answer.get("checks") or []

@@ -14,6 +14,8 @@ def error_document(error: errors.DrayError) -> dict[str, Any]:
     if isinstance(error, errors.TooManyRequests):
         # The client channel has no headers to say it in.
         body["retry_after_s"] = round(error.retry_after_s, 3)
+    if isinstance(error, errors.NotLeader) and error.leader:
+        body["leader"] = error.leader
     return {"error": body}
 
 

@@ -1,16 +1,20 @@
 """What the server calls: the hub that is there now, or word that there is none at the moment.
 
-A hub that reloads keeps its sockets: whoever asks meanwhile is told to ask again, and nobody finds the door shut.
+A hub that reloads keeps its sockets: whoever asks meanwhile is told to ask again, and nobody finds the door shut. One
+that stands by tells everybody who leads and where, and strangers no more than that: it knows no tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from dray.errors import NotReady
+from dray.errors import NotLeader, NotReady
 from dray.hub.access.entrance import Receive, Scope, Send, read_headers
-from dray.hub.http.replies import deny_upgrade, send_error
+from dray.hub.http.replies import deny_upgrade, encode, send_error, send_whole
+from dray.hub.http.routes import API
 
+ROLE_PATH = f"{API}/hub/status"
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -19,18 +23,32 @@ class Front:
 
     def __init__(self) -> None:
         self.app: App | None = None
-        self.why = "the hub is starting: ask again in a second"
+        self.why, self._leader = "the hub is starting: ask again in a second", ""
+        self.role: Callable[[], dict[str, Any]] | None = None
 
-    def withdraw(self, why: str) -> None:
-        """Nobody is there for a while."""
-        self.app, self.why = None, why
+    def withdraw(self, why: str, leader: str = "") -> None:
+        """Nobody is there for a while; somebody is at `leader`, where another hub leads."""
+        self.app, self.why, self._leader = None, why, leader
+
+    @property
+    def _refusal(self) -> NotReady:
+        return NotLeader(self.why, self._leader) if self._leader else NotReady(self.why)
+
+    def _tell(self, scope: Scope) -> dict[str, Any] | None:
+        """What is answered though nobody is there: that the process lives, and which part it plays."""
+        if scope["method"] == "GET" and scope["path"] == "/healthz":
+            return {"status": "ok"}
+        if scope["method"] == "GET" and scope["path"] == ROLE_PATH and self.role is not None:
+            return self.role()
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.app is not None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await deny_upgrade(send, NotReady(self.why))
+            await deny_upgrade(send, self._refusal)
+        elif scope["type"] == "http" and (told := self._tell(scope)) is not None:
+            await send_whole(send, 200, encode(told))
         elif scope["type"] == "http":
-            await send_error(
-                send, receive, read_headers(scope["headers"]), NotReady(self.why), body_read=False
-            )
+            headers = read_headers(scope["headers"])
+            await send_error(send, receive, headers, self._refusal, body_read=False)

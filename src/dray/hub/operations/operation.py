@@ -67,6 +67,14 @@ class Services(Protocol):
     async def stop(self, caller: Caller, name: str, grace_s: float | None) -> Document: ...
 
 
+class Hubs(Protocol):
+    """What is answered about this hub and those that stand by."""
+
+    async def list(self, caller: Caller) -> Document: ...
+    async def status(self, caller: Caller) -> Document: ...
+    async def resign(self, caller: Caller) -> Document: ...
+
+
 class Desk(NamedTuple):
     """What handlers work with. A front that serves no values has none."""
 
@@ -76,6 +84,7 @@ class Desk(NamedTuple):
     values: Values | None = None
     notifications: Notifications | None = None
     services: Services | None = None
+    hubs: Hubs | None = None
 
 
 class Session(Protocol):

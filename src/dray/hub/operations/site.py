@@ -42,6 +42,21 @@ async def remove_worker(desk: Desk, caller: Caller, ask: asks.RemoveWorker) -> D
     return {**removed, "token": desk.tokens.made_for(ask.id) or None}
 
 
+async def list_hubs(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
+    assert desk.hubs is not None  # as above
+    return await desk.hubs.list(caller)
+
+
+async def show_role(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
+    assert desk.hubs is not None  # as above
+    return await desk.hubs.status(caller)
+
+
+async def resign_hub(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
+    assert desk.hubs is not None  # as above
+    return await desk.hubs.resign(caller)
+
+
 SITE = (
     Operation("list_workers", "List workers", READ, asks.ListWorkers, shapes.WorkerList,
               lambda desk, caller, ask: desk.service.workers(caller, ask.backend, ask.all), weight=2),
@@ -64,6 +79,12 @@ SITE = (
               stream_events, streams="out"),
     Operation("show_hub", "Show the hub itself", READ, asks.Nothing, shapes.HubDocument,
               lambda desk, caller, ask: desk.service.hub(caller)),
+    Operation("list_hubs", "List the hub that leads and those that stand by", READ, asks.Nothing,
+              site_shapes.HubList, list_hubs, weight=2),
+    Operation("show_role", "Show whether this hub leads or stands by, since when and why", READ, asks.Nothing,
+              site_shapes.HubRole, show_role),
+    Operation("resign_hub", "Hand over to a hub that stands by", ADMIN, asks.Nothing, site_shapes.Handover,
+              resign_hub, repeat="anew", errors=(Conflict,)),
     Operation("list_queues", "List queues with their statistics", READ, asks.Nothing, site_shapes.QueueList,
               lambda desk, caller, ask: desk.service.site.queues(caller), weight=2),
     Operation("show_queue", "Show a queue and the first of its line", READ, asks.ShowQueue, site_shapes.QueueDetail,

@@ -302,6 +302,43 @@ class ReadGuard:
             )
 
 
+class HubSeen(NamedTuple):
+    """A hub of a database by its own last word, and how long ago that was."""
+
+    id: str
+    holder: str
+    url: str
+    seq: int
+    version: str
+    age_s: float
+
+
+class HubsSeen(NamedTuple):
+    """Who leads, and all hubs that were heard of lately. `standbys`: servers of the database that a commit waits for,
+    in its own words; `ahead_s`: how far its clock is before that of this machine.
+    """
+
+    epoch: int
+    holder: str
+    url: str
+    last_seq: int
+    standbys: str
+    ahead_s: float
+    hubs: list[HubSeen]
+
+    def leads(self, hub: HubSeen) -> bool:
+        """Whether this is the one that leads."""
+        return hub.holder == self.holder
+
+
+class Led(NamedTuple):
+    """How a hub came to lead: from whom, why, and how long after the last sign of that one."""
+
+    before: str
+    why: str
+    after_s: float
+
+
 class Remote(Protocol):
     """What a store on a server does without anybody waiting for it; from any thread."""
 
@@ -314,6 +351,20 @@ class Remote(Protocol):
     def find_soon(self, keys: Sequence[tuple[str, tuple[Any, ...]]]) -> Future[list[Any]]: ...
     def trust_soon(self) -> Future[None]: ...
     def hurry(self) -> None: ...
+    def list_hubs_soon(self) -> Future[HubsSeen]: ...
+
+    @property
+    def id(self) -> str:
+        """This hub's name among those of the database."""
+
+    @property
+    def led(self) -> Led | None:
+        """How this hub came to lead; None while it does not."""
+
+    @property
+    def hubs(self) -> HubsSeen | None:
+        """Who was there a moment ago; None where nobody has looked yet."""
+
     def describe(self) -> tuple[bool, str]:
         """Whether it answers, and who leads where: for people."""
 

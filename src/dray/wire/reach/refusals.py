@@ -19,6 +19,8 @@ def read_error(document: Any) -> DrayError:
     kind = _by_code(errors.DrayError.__subclasses__(), code)
     if kind is not None and issubclass(kind, errors.TooManyRequests):
         return kind(message, float(document.get("retry_after_s") or 1.0))
+    if kind is not None and issubclass(kind, errors.NotLeader):
+        return kind(message, str(document.get("leader") or ""))
     refusal = (kind or DrayError)(message, problems)
     refusal.code = code
     return refusal

@@ -40,6 +40,9 @@ class ErrorBody(msgspec.Struct):
     retry_after_s: Annotated[float, Meta(description="with too_many_requests: when to try again")] | None = (
         None
     )
+    leader: Annotated[str, Meta(description="with not_leader: the address of the hub that leads")] | None = (
+        None
+    )
 
 
 class ErrorAnswer(msgspec.Struct):

@@ -419,3 +419,52 @@ class IdleList(msgspec.Struct):
     """Longest first."""
 
     idle: list[IdleGpu]
+
+
+class HubEntry(msgspec.Struct):
+    """A hub of the store, by its own last word."""
+
+    id: str
+    url: str
+    role: Annotated[str, Meta(description="leader or standby")]
+    epoch: Annotated[int, Meta(description="the epoch that is led in now")]
+    seen_s: Annotated[float, Meta(description="how long ago it said that it is there")]
+    lag: Annotated[int, Meta(description="turns that it has not folded in yet")] | None
+    version: str
+
+
+class HubList(msgspec.Struct):
+    """The hub that leads and those that stand by; `shared` where the store is on a server."""
+
+    hubs: list[HubEntry]
+    shared: bool
+
+
+class Takeover(msgspec.Struct):
+    """How a hub came to lead."""
+
+    at: Time
+    cause: Annotated[str, Meta(description="first, restarted, resigned or silent")]
+    why: str
+    after_s: Annotated[float, Meta(description="how long after the last sign of the one before")]
+    before: str | None
+
+
+class HubRole(msgspec.Struct):
+    """The part that the hub which answers plays; one that stands by answers this and nothing else."""
+
+    id: str
+    role: Annotated[str, Meta(description="leader, standby or starting")]
+    since: Time
+    url: str
+    leader: str | None
+    epoch: int
+    lag: int | None
+    takeover: Takeover | None
+
+
+class Handover(msgspec.Struct):
+    """A hub hands over to one of these."""
+
+    resigned: bool
+    standbys: list[HubEntry]

@@ -12,9 +12,12 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dray.errors import EpochLost
+import dray
+from dray.errors import EpochLost, StoreError
+from dray.hub.store.base import HubSeen, HubsSeen, Led
 from dray.hub.store.postgres.connection import Connection, Target
 from dray.hub.store.postgres.errors import Unanswered
 
@@ -32,6 +35,19 @@ _RESIGN = "UPDATE dray.leader SET holder = '', beat = beat + 1 WHERE id = 1 AND 
 _RAISE = (
     "UPDATE dray.leader SET epoch = $2 WHERE id = 1 AND epoch IN ($1, $2) AND holder = $3 RETURNING epoch"
 )
+# The clock of the database tells people how old a word is; who may lead never depends on it.
+_ANNOUNCE = """WITH gone AS (DELETE FROM dray.hubs WHERE id <> $1 AND seen_at < clock_timestamp() - $6 * interval '1 s')
+    INSERT INTO dray.hubs (id, holder, url, seq, version, seen_at) VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET holder = excluded.holder, url = excluded.url, seq = excluded.seq,
+        version = excluded.version, seen_at = excluded.seen_at"""
+_LEAVE = "DELETE FROM dray.hubs WHERE id = $1 AND holder = $2"
+_HUBS = """SELECT id, holder, url, seq, version,
+        greatest(0, extract(epoch FROM clock_timestamp() - seen_at))::float8 AS age_s
+    FROM dray.hubs WHERE seen_at > clock_timestamp() - $1 * interval '1 s' ORDER BY id"""
+_LEADS = """SELECT epoch, holder, url, greatest(applied_seq, (SELECT max(seq) FROM dray.log)),
+        current_setting('synchronous_standby_names'), extract(epoch FROM clock_timestamp())::float8
+    FROM dray.leader, dray.meta WHERE leader.id = 1 AND meta.id = 1"""
+STALE_LEASES, LEAST_STALE_S = 4, 10.0
 _TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE usename = current_user AND application_name = $1 AND pid <> pg_backend_pid()"""
 RETRY_S, MOST_RETRY_S = 0.1, 1.0
@@ -66,6 +82,10 @@ class Candidate:
         # A raise between two renewals would make the second look for an epoch that is gone.
         self._lock = asyncio.Lock()
         self._hub_now = (0, 0.0)
+        # How long a store that nobody leads is left to others: for one that has just resigned, or would have to load.
+        self.patience_s = 0.0
+        self.led: Led | None = None
+        self.hubs: HubsSeen | None = None
 
     # --- while another one leads ------------------------------------------------------------------------------------
 
@@ -78,7 +98,7 @@ class Candidate:
         """Wait until nobody leads any more; gives the row as it stands. `at_once_from` names the start of holders that
         are known to be gone.
         """
-        last, since = None, 0.0
+        last, since, free_since = None, 0.0, 0.0
         while True:
             began = time.monotonic()
             try:
@@ -87,12 +107,20 @@ class Candidate:
                 told.tell_away(fault)
                 last = None
             else:
-                if not seen.holder or (at_once_from and seen.holder.startswith(at_once_from)):
+                free_since = (free_since or began) if not seen.holder else 0.0
+                if free_since:
+                    if began - free_since >= self.patience_s:
+                        self.led = Led("", "resigned" if seen.epoch else "first", began - free_since)
+                        return seen
+                elif at_once_from and seen.holder.startswith(at_once_from):
+                    self.led = Led(seen.holder, "restarted", 0.0)
                     return seen
-                told.tell(seen)
+                else:
+                    told.tell(seen)
                 if last != seen.mark:
                     last, since = seen.mark, began
-                elif began - since >= self._timings.lease_s:
+                elif seen.holder and began - since >= self._timings.lease_s:
+                    self.led = Led(seen.holder, "silent", began - since)
                     return seen
             await asyncio.sleep(self._timings.poll_s)
 
@@ -209,6 +237,39 @@ class Candidate:
             self._trusted.clear()
             await self._trusted.wait()
 
+    # --- for people -------------------------------------------------------------------------------------------------
+
+    @property
+    def stale_s(self) -> float:
+        """After how long a hub that says nothing is not listed any more."""
+        return max(LEAST_STALE_S, STALE_LEASES * self._timings.lease_s)
+
+    async def keep_announcing(self, hub_id: str, how_far: Callable[[], int]) -> None:
+        """Say that this hub is there and how far it has come, and see who else is; who is long gone is struck off.
+
+        The tables of an older dray have no place for it.
+        """
+        while True:
+            with contextlib.suppress(StoreError):
+                values = (hub_id, self.holder, self.url, how_far(), dray.__version__, self.stale_s)
+                await self._helper.ask("announce this hub", _ANNOUNCE, *values)
+                self.hubs = await self.list_hubs()
+            await asyncio.sleep(self._timings.renew_s)
+
+    async def leave(self, hub_id: str) -> None:
+        """Say goodbye, if anybody was greeted."""
+        if self.hubs is None:
+            return
+        with contextlib.suppress(StoreError):
+            await self._helper.ask("announce this hub", _LEAVE, hub_id, self.holder)
+
+    async def list_hubs(self) -> HubsSeen:
+        """Who is there."""
+        rows = await self._helper.ask("list hubs", _HUBS, self.stale_s)
+        ((epoch, holder, url, last_seq, standbys, at_s),) = await self._helper.ask("list hubs", _LEADS)
+        hubs = [HubSeen(*row) for row in rows]
+        return HubsSeen(epoch, holder, url, last_seq, standbys, at_s - time.time(), hubs)
+
     async def close(self) -> None:
         """Let the connections go."""
         await self._beats.close()
@@ -219,15 +280,18 @@ class Watched:
     """What one that stands by sees, for people: who leads, or that the database does not answer. Told once each."""
 
     def __init__(self) -> None:
-        self.words = ""
+        self.words = self.leader = ""
+        self.epoch = 0
 
     def tell(self, seen: Seen) -> None:
         """Another hub leads."""
         place = f" at {seen.url}" if seen.url else ""
+        self.leader, self.epoch = seen.url, seen.epoch
         self._say(f"{seen.holder} leads{place} (epoch {seen.epoch}): this hub stands by")
 
     def tell_away(self, fault: Unanswered) -> None:
         """Nobody can tell."""
+        self.leader = ""
         self._say(f"this hub stands by: {fault.message}")
 
     def _say(self, words: str) -> None:

@@ -183,7 +183,19 @@ _FIRST = (
     ),
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+# Hubs that lead or stand by, each by its own word: for people, and never a reason to take over.
+_HUBS = (
+    """CREATE TABLE dray.hubs (
+        id text COLLATE "C" PRIMARY KEY,
+        holder text NOT NULL,
+        url text NOT NULL,
+        seq bigint NOT NULL,
+        version text NOT NULL,
+        seen_at timestamptz NOT NULL
+    ) WITH (fillfactor = 10)""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

@@ -29,8 +29,10 @@ from dray.hub.store.base import (
     AuditRecord,
     BlobRow,
     Followed,
+    HubsSeen,
     JobFilter,
     KeyRow,
+    Led,
     LogEntry,
     Lost,
     Position,
@@ -98,7 +100,8 @@ class PgStore:
         self._known: Position | None = None
         # The newest turn that was given out, and the newest that is in the database: after a loss they differ.
         self._last_seq = self._stored_seq = self._applied_seq = 0
-        self._size_bytes = 0
+        self._followed_seq = self._size_bytes = 0
+        self.id = holder.partition(".")[0]
         self._away_since = 0.0
         self._give_up_at = 0.0
         self._closing = False
@@ -141,12 +144,22 @@ class PgStore:
 
     # --- leading ----------------------------------------------------------------------------------------------------
 
-    def lead_soon(self, url: str, at_once_from: str = "") -> concurrent.futures.Future[None]:
-        """Stand by until nobody leads any more, then lead. `watched` says who leads meanwhile."""
-        return self._loop.submit(self._lead(url, at_once_from))
+    def lead_soon(
+        self, url: str, at_once_from: str = "", patience_s: float = 0.0
+    ) -> concurrent.futures.Future[None]:
+        """Stand by until nobody leads any more, then lead. `watched` says who leads meanwhile. What nobody leads is
+        left to others for `patience_s`.
+        """
+        self._candidate.url, self._candidate.patience_s = url, patience_s
+        return self._loop.submit(self._lead(at_once_from))
 
-    async def _lead(self, url: str, at_once_from: str) -> None:
-        self._candidate.url = url
+    def set_warm(self, warm: bool) -> None:
+        """One that would have to load lets others take first what nobody leads."""
+        self._candidate.patience_s = 0.0 if warm else 2 * self._target.timings.poll_s
+
+    async def _lead(self, at_once_from: str) -> None:
+        how_far = lambda: self._last_seq if self.epoch else self._followed_seq  # noqa: E731 - said once, short
+        self._work(self._candidate.keep_announcing(self.id, how_far))
         while True:
             seen = await self._candidate.wait(self.watched, at_once_from)
             try:
@@ -180,11 +193,29 @@ class PgStore:
             self._last_seq = max(found.seq, known.seq)
         self.epoch = self._candidate.epoch
         self._note()
-        for work in (self._candidate.beat(), self._measure()):
+        self._work(self._candidate.beat(), self._measure())
+        return True
+
+    def _work(self, *works: Coroutine[Any, Any, None]) -> None:
+        """Do something beside all else, until the store is closed."""
+        for work in works:
             task = asyncio.ensure_future(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return True
+
+    @property
+    def hubs(self) -> HubsSeen | None:
+        """Who was there a moment ago."""
+        return self._candidate.hubs
+
+    def list_hubs_soon(self) -> concurrent.futures.Future[HubsSeen]:
+        """Who leads and who stands by, now."""
+        return self._loop.submit(self._candidate.list_hubs())
+
+    @property
+    def led(self) -> Led | None:
+        """How this hub came to lead."""
+        return self._candidate.led if self.epoch else None
 
     async def _measure(self) -> None:
         while True:
@@ -204,7 +235,7 @@ class PgStore:
 
     def note_seen(self, seen: Position) -> None:
         """One that stands by has seen a turn: should it be gone when this hub leads, the store has lost it."""
-        known = self._known or Position(0, 0)
+        known, self._followed_seq = self._known or Position(0, 0), seen.seq
         if not self.epoch and seen.seq > known.seq and seen.epoch >= known.epoch:
             self._known = seen
             if self._witness is not None:
@@ -243,7 +274,7 @@ class PgStore:
         """Whether the lease could be renewed lately, and who leads where: for people."""
         sound = self._candidate.lost is None and self._candidate.is_trusted
         lease = "the lease is renewed" if sound else "the lease could not be renewed: is the database there?"
-        return sound, f"{self._target.address}: {self._candidate.holder} leads; {lease}"
+        return sound, f"{self._target.address}, no pooler between: {self._candidate.holder} leads; {lease}"
 
     def hurry(self) -> None:
         """The hub is to end: a server that is away is waited for only a little longer."""
@@ -416,6 +447,7 @@ class PgStore:
             task.cancel()
         if self.epoch:
             await self._candidate.resign()
+        await self._candidate.leave(self.id)
         for part in (self._candidate, self._turns, self._rows, self._reader):
             await part.close()
 
