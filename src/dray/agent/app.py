@@ -35,6 +35,7 @@ from dray.errors import DrayError, StoreError
 from dray.logfile import make_handler
 from dray.presence import Hold, hold, keep_private
 from dray.settings_file import list_ignored
+from dray.wire.reach.addresses import split_addresses
 from dray.wire.reach.dialling import check_url, read_fingerprint
 
 REDETECT_S = 60.0
@@ -88,8 +89,8 @@ async def _serve_all(machines: Sequence[tuple[AgentConfig, Hold]]) -> None:
 
 
 async def _serve(config: AgentConfig, held: Hold, told: asyncio.Event) -> None:
-    if config.hub:
-        check_url(config.hub)
+    for url in split_addresses(config.hub):
+        check_url(url)
     if config.fingerprint:
         read_fingerprint(config.fingerprint)
     home = config.folder / "worker"

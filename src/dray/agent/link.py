@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from dray.agent.decide.effects import Tell
-from dray.agent.own_token import OwnToken, TokenRefused, refusal_text
+from dray.agent.own_token import OwnToken, TokenRefused, raise_elsewhere, refusal_text
 from dray.agent.runners.blobs import HubAccess
 from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
@@ -25,6 +25,7 @@ from dray.presence import read_hub_note
 from dray.wire.messages.codec import Envelope, message
 from dray.wire.messages.hub import hub_codec
 from dray.wire.messages.worker import SUBPROTOCOL_MSGPACK
+from dray.wire.reach.addresses import Addresses, Elsewhere, split_addresses
 from dray.wire.reach.dialling import (
     SOCKET_NAME,
     Line,
@@ -43,6 +44,8 @@ MAX_FRAME = 16 << 20
 SILENCE_FACTOR = 3.0
 HUB_FILE_POLL_S = 0.05
 OPEN_S = 10.0
+# Where a site has several hubs, one of them leads within seconds.
+TAKEOVER_MAX_S = 2.0
 # Closes that only a person can mend: the token has ended, or is another worker's.
 NOT_LET_IN = (4401, 4403)
 NO_TOKEN = (
@@ -71,6 +74,19 @@ class Link:
         self.hub: HubAccess | None = None
         self.fingerprint = ""
         self._pull: Callable[[], list[Tell]] | None = None
+        self._site, self._known = Addresses(), list[str]()
+
+    def moves_on(self, fault: BaseException) -> bool:
+        """Whether to dial another address of the site at once."""
+        known = max(1, len(self._known))
+        if isinstance(fault, Elsewhere):
+            return self._site.tell(fault.leader, known)
+        return self._site.miss(known)
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether the site has several hubs: then one that stands by leads soon."""
+        return self._site.is_plural
 
     def pull_from(self, pull: Callable[[], list[Tell]]) -> None:
         """Ask `pull` for more whenever a frame can leave: what waits there grows until then."""
@@ -101,7 +117,7 @@ class Link:
         """What programs started here find in their environment of the way to the hub."""
         hub, config, variables = self.hub, self._config, dict[str, str]()
         if hub is not None:
-            variables["DRAY_HUB"] = hub.way.url
+            variables["DRAY_HUB"] = ",".join(self._site.order(self._known))
             if hub.way.socket:
                 variables["DRAY_HUB_SOCKET"] = hub.way.socket
             if hub.uid > 0:
@@ -143,11 +159,13 @@ class Link:
             address = make_address(way.url, "/ws", SUBPROTOCOL_MSGPACK, token)
             socket = await dial(address, line, OPEN_S, keepalive_s=0, most_bytes=MAX_FRAME)
         except HandshakeRefused as refusal:
+            raise_elsewhere(refusal.body)
             kind = TokenRefused if refusal.status in (401, 403) else HubUnavailable
             raise kind(f"the hub answers {refusal.status}: {refusal_text(refusal.body)}") from None
         except (OSError, TimeoutError) as fault:
             raise (tell_broken(fault) or HubUnavailable(f"no hub answers at {way.url}: {fault!r}")) from None
         self.local_address, self.fingerprint = local_address, pinned
+        self._site.reached()
         self.hub = HubAccess(way, token, lambda: line.context or trust(), line.uid)
         try:
             self._begin(socket, hello())
@@ -246,11 +264,15 @@ class Link:
             note = read_hub_note(config.home)
         except (OSError, ValueError):
             note = {}
-        url = (config.hub or note.get("url", "")).rstrip("/")
-        if not url:
+        own_url = str(note.get("url", "")).rstrip("/")
+        self._known = split_addresses(config.hub) or ([own_url] if own_url else [])
+        if not self._known:
             raise NoHubYet(f"no hub runs with {config.home} yet")
-        is_own = url == note.get("url")
-        pinned = config.fingerprint or (note.get("fingerprint", "") if is_own else "")
+        url = self._site.choose(self._known)
+        is_own = url == own_url
+        # The hub of this home knows which one leads its site, and that one has the same certificate.
+        is_ours = is_own or (bool(self._site.told) and self._known == [own_url])
+        pinned = config.fingerprint or (note.get("fingerprint", "") if is_ours else "")
         check_url(url)
         socket = str(config.home / SOCKET_NAME) if is_own and note.get("socket") else ""
         return Way(url, socket, config.hub_user), pinned
@@ -274,7 +296,7 @@ async def keep_dialling(
     """Session after session, with full jitter between tries: many agents must not come back in step."""
     delay_s = config.reconnect_min_s
     while True:
-        started, refused = asyncio.get_running_loop().time(), False
+        started, refused, on = asyncio.get_running_loop().time(), False, False
         try:
             await link.run_session(hello)
         except NoHubYet:
@@ -286,14 +308,19 @@ async def keep_dialling(
         except WrongCertificate as fault:
             # The right one may come back.
             logger.info("%s: this is not the hub that was joined; trying again", fault.message)
+            on = link.moves_on(fault)
         except HubUnavailable as fault:
             logger.info("%s; trying again", fault.message)
+            on = link.moves_on(fault)
         await over()
+        if on:
+            continue
         lasted = asyncio.get_running_loop().time() - started
         if refused:
             delay_s = config.reconnect_max_s
         elif lasted > config.reconnect_max_s:
             delay_s = config.reconnect_min_s
         else:
-            delay_s = min(config.reconnect_max_s, delay_s * 2)
+            most_s = TAKEOVER_MAX_S if link.is_one_of_several else config.reconnect_max_s
+            delay_s = min(most_s, config.reconnect_max_s, delay_s * 2)
         await asyncio.sleep(random.uniform(delay_s / 2 if refused else 0, delay_s))

@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
-from dray.errors import HubUnavailable, Unauthenticated
+from dray.errors import HubUnavailable, NotLeader, Unauthenticated
+from dray.wire.reach.addresses import Elsewhere
 from dray.wire.reach.dialling import Trust, Way
 from dray.wire.reach.http_line import BROKEN, HubConnection
 from dray.wire.reach.refusals import read_refusal
@@ -123,8 +124,16 @@ def _exchange(way: Way, trust: Trust, token: str, name: str) -> str:
         return str(json.loads(body)["token"])
     if status in _AS_IT_IS and not token.startswith(JOIN_PREFIX):
         return ""
+    raise_elsewhere(body)
     kind = TokenRefused if status in (401, 403, 404, 409) else HubUnavailable
     raise kind(f"the hub gives this worker no token ({status}): {refusal_text(body)}")
+
+
+def raise_elsewhere(body: bytes | bytearray | None) -> None:
+    """Raise where the hub that answered only stands by."""
+    refusal = read_refusal(body)
+    if isinstance(refusal, NotLeader):
+        raise Elsewhere(refusal.message, refusal.leader)
 
 
 def refusal_text(body: bytes | bytearray | None) -> str:

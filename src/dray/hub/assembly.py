@@ -60,7 +60,7 @@ from dray.hub.roles import HubRoles, Role, checks_of
 from dray.hub.rows import Rows
 from dray.hub.serving.answers import ServiceAnswers
 from dray.hub.standing import Standing
-from dray.hub.store.base import AuditRecord, Position, Store, TokenRow
+from dray.hub.store.base import AuditRecord, Position, Remote, Store, TokenRow
 from dray.hub.store.space import SpaceWatch
 from dray.hub.store.writer import StoreWriter, make_writer
 from dray.hub.templates.answers import TemplateAnswers
@@ -182,7 +182,7 @@ def wire_hub(
     api = _make_api(config, desk, _make_routes(sessions, channels, passages), metrics, report, budgets)
     api.words = words
     answers.checks.append(api.knocks.examine)
-    owners.tell_join = _join_words(config, server.url, tls_files(config))
+    owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
     return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground)
 
@@ -328,10 +328,15 @@ def tell_url(config: HubConfig, url: str) -> str:
     return url
 
 
-def _join_words(config: HubConfig, url: str, tls: TlsFiles | None) -> Callable[[str], str]:
-    url = tell_url(config, url)
-    # Read each time: a certificate is renewed under a running hub.
-    return lambda token: join_line(url, fingerprint(tls.cert) if tls else "", token)
+def _join_words(url: str, tls: TlsFiles | None, remote: Remote | None) -> Callable[[str], str]:
+    def tell(token: str) -> str:
+        others = (
+            [hub.url for hub in remote.hubs.hubs] if remote is not None and remote.hubs is not None else []
+        )
+        # Read each time: a certificate is renewed under a running hub, and hubs come and go.
+        return join_line(list(dict.fromkeys([url, *others])), fingerprint(tls.cert) if tls else "", token)
+
+    return tell
 
 
 def tls_files(config: HubConfig) -> TlsFiles | None:

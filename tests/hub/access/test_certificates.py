@@ -71,10 +71,10 @@ def test_the_fingerprint_of_a_chain_is_that_of_its_first_certificate():
 
 
 def test_the_join_line_can_be_pasted():
-    line = join_line("https://10.0.0.7:7373", "sha256:ab", "dray_00000000_x-y_z")
+    line = join_line(["https://10.0.0.7:7373"], "sha256:ab", "dray_00000000_x-y_z")
     assert (
         line
         == "dray worker start --hub https://10.0.0.7:7373 --fingerprint sha256:ab --token dray_00000000_x-y_z"
     )
-    assert shlex.split(join_line("https://h:1", "", "t; rm -rf ~"))[-1] == "t; rm -rf ~"
-    assert "--fingerprint" not in join_line("http://127.0.0.1:1", "", "t")
+    assert shlex.split(join_line(["https://h:1"], "", "t; rm -rf ~"))[-1] == "t; rm -rf ~"
+    assert "--fingerprint" not in join_line(["http://127.0.0.1:1"], "", "t")

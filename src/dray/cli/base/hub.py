@@ -12,16 +12,16 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from dray import __version__
-from dray.client.reach.discovery import NoHub, Target, find_target
+from dray.client.reach.discovery import NoHub, Target, count_known, find_target, site_of
 from dray.client.reach.http import connect
 from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
-from dray.errors import DrayError, HubUnavailable, InvalidConfig, Problem
+from dray.errors import DrayError, HubUnavailable, InvalidConfig, NotLeader, Problem
 from dray.presence import find_holder
 from dray.wire.reach.dialling import TURN_HEADER, Stranger
 from dray.wire.reach.http_line import BROKEN, HubConnection
@@ -30,14 +30,20 @@ API = "/api/v1"
 STREAM_SILENCE_S = 60.0
 _CHUNK = 1 << 16
 _LEAST_PAUSE_S = 0.1
+# By then one that stands by leads, if any is there.
+TAKEOVER_S = 15.0
+Answer = TypeVar("Answer")
 
 
 class HubAway(HubUnavailable):
-    """A known hub does not answer now. `sent`: whether the request may have reached it."""
+    """A known hub does not answer now. `sent`: whether the request may have reached it.
 
-    def __init__(self, message: str, sent: bool = False) -> None:
+    `leader`: where another one leads, as one that stands by says.
+    """
+
+    def __init__(self, message: str, sent: bool = False, leader: str = "") -> None:
         super().__init__(message)
-        self.sent = sent
+        self.sent, self.leader = sent, leader
 
 
 class HubDead(HubAway):
@@ -105,10 +111,14 @@ class Hub:
         extra_s: float = 0.0,
     ) -> Any:
         """Ask and read the whole answer; `extra_s` is how long a long poll may take beyond the usual."""
-        patient_until = 0.0
+        timeout_s, patient_until = self.config.timeout_s + extra_s, 0.0
+        # What may be asked again, though it may have been done already.
+        again = method == "GET" or "Idempotency-Key" in (headers or {})
         while True:
             try:
-                return self._call_once(method, path, query, body, headers, self.config.timeout_s + extra_s)
+                return self._fail_over(
+                    lambda: self._call_once(method, path, query, body, headers, timeout_s), again
+                )
             except HubRefusal as refusal:
                 if refusal.status != 429:
                     raise
@@ -126,11 +136,34 @@ class Hub:
         self, path: str, query: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
     ) -> Stream:
         """Open an answer that goes on; refusals are raised here, before the first byte."""
-        connection, response = self._open("GET", path, query, None, headers, STREAM_SILENCE_S)
-        if response.status >= 300:
-            with contextlib.closing(connection):
-                raise _read_refusal(response, _read_all(response), self.config)
-        return Stream(connection, response)
+
+        def begin() -> Stream:
+            connection, response = self._open("GET", path, query, None, headers, STREAM_SILENCE_S)
+            if response.status >= 300:
+                with contextlib.closing(connection):
+                    raise _read_refusal(response, _read_all(response), self.config)
+            return Stream(connection, response)
+
+        return self._fail_over(begin, True)
+
+    def _fail_over(self, ask: Callable[[], Answer], again: bool) -> Answer:
+        """Ask the hub that leads, of several addresses whichever that is. What may have been done is asked `again` only
+        where that does no harm; with one address it is asked once.
+        """
+        site, known = site_of(self.config), count_known(self.config)
+        until = time.monotonic() + TAKEOVER_S
+        while True:
+            try:
+                answer = ask()
+            except HubAway as away:
+                at_once = site.tell(away.leader, known) if away.leader else site.miss(known)
+                if not site.is_plural or (away.sent and not again) or time.monotonic() > until:
+                    raise
+                if not at_once:
+                    time.sleep(_LEAST_PAUSE_S)
+            else:
+                site.reached()
+                return answer
 
     def _call_once(
         self,
@@ -228,6 +261,8 @@ def _read_refusal(response: http.client.HTTPResponse, data: bytes, config: Clien
         if response.status in (502, 503, 504):
             return HubAway(f"the hub is not ready ({response.status} {response.reason})", sent=True)
         return _not_a_hub(find_target(config).url, f"{response.status} {response.reason}")
+    if isinstance(refusal, NotLeader):
+        return HubAway(f"no hub leads where this was asked: {refusal.message}", leader=refusal.leader)
     if response.status == 503:
         return HubAway(f"the hub is not ready: {refusal.message}", sent=True)
     again_s = _retry_after(response.headers.get("Retry-After"))

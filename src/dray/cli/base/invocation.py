@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dray.config import ClientConfig
 
 CONNECTION_FLAGS = {
-    "hub": ("URL", "Address of the hub (DRAY_HUB; else the hub of the home)."),
+    "hub": ("URL", "Address of the hub, of several hubs repeated (DRAY_HUB; else the hub of the home)."),
     "token": ("TOKEN", "Token for the hub (DRAY_TOKEN; else the token file of the home)."),
     "home": ("DIR", "Where dray keeps its files (DRAY_HOME; else ~/.dray)."),
     "fingerprint": ("sha256:HEX", "Trust exactly this certificate of the hub (DRAY_FINGERPRINT)."),
@@ -80,12 +80,12 @@ class Session:
 
 def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
     session = context.ensure_object(Session)
-    if value is None:
+    if value is None or value == ():
         return
     if option.name == "output":
         session.output = value
     elif option.name is not None:
-        session.flags[option.name] = value
+        session.flags[option.name] = ",".join(value) if isinstance(value, tuple) else value
 
 
 class _Form(click.Choice[str]):
@@ -107,6 +107,7 @@ def connection_options(
             [f"--{name}"],
             metavar=metavar,
             help=text,
+            multiple=name == "hub",
             hidden=name not in shown,
             expose_value=False,
             callback=_keep,

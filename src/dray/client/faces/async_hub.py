@@ -23,7 +23,7 @@ from dray.client.futures.futures import CallFuture
 from dray.client.futures.pausing import pause_until
 from dray.client.futures.status import Status
 from dray.client.reach.channel import Channel
-from dray.client.reach.discovery import find_target
+from dray.client.reach.discovery import count_known, find_target, site_of
 from dray.config import ClientConfig
 from dray.core.model.ids import is_name, split_task_id
 from dray.core.model.records.records import JobState
@@ -89,7 +89,9 @@ class AsyncHub:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self._channel = Channel(lambda: find_target(config), config.away_s)
+        self._channel = Channel(
+            lambda: find_target(config), config.away_s, site_of(config), count_known(config)
+        )
         self._functions: Functions | None = None
 
     async def open(self) -> Self:

@@ -21,6 +21,7 @@ from dray.client.reach.sockets import dial_hub
 from dray.client.reach.watches import Watch, Watchlist
 from dray.errors import DrayError, HubUnavailable, InvalidInput, TooLarge, Unauthenticated
 from dray.wire.messages import client as wire
+from dray.wire.reach.addresses import Addresses, Elsewhere
 from dray.wire.reach.dialling import TURN_HEADER
 from dray.wire.reach.refusals import read_error
 from dray.wire.reach.websocket import WebSocket
@@ -31,6 +32,8 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0
 # A restart takes less: nobody needs to hear of it.
 SAY_AFTER_S = 3.0
 NOT_READY_S = 0.2
+# By then one that stands by leads, if any is there.
+TAKEOVER_S = 15.0
 logger = logging.getLogger("dray.client")
 _WORD = re.compile(r"[A-Za-z0-9_=-]{1,128}")
 _FATAL_CLOSES: dict[int, type[DrayError]] = {4400: InvalidInput, 4401: Unauthenticated, 1009: TooLarge}
@@ -57,8 +60,11 @@ class _Asked:
 class Channel:
     """`find` says where the hub is, anew at each dial. After `away_s` without a hub, what waits is given up."""
 
-    def __init__(self, find: Callable[[], Target], away_s: float = 600.0) -> None:
+    def __init__(
+        self, find: Callable[[], Target], away_s: float = 600.0, site: Addresses | None = None, known: int = 1
+    ) -> None:
         self._find, self._away_s = find, away_s
+        self._site, self._known = site or Addresses(), known
         self._asked: dict[int, _Asked] = {}
         self._outbox: list[bytes] = []
         self._scheduled = False
@@ -77,7 +83,7 @@ class Channel:
         if self._failure is not None:
             raise self._failure
         if self._keeper is None:
-            socket = await self._dial()
+            socket = await self._dial_first()
             self._keeper = asyncio.create_task(self._keep(socket))
 
     async def close(self) -> None:
@@ -128,10 +134,35 @@ class Channel:
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
+    async def _dial_first(self) -> WebSocket:
+        """A site of several hubs may be without a leader for a moment; of one address the caller hears at once."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + TAKEOVER_S
+        while True:
+            try:
+                return await self._dial()
+            except HubUnavailable:
+                if not self._site.is_plural or loop.time() > until:
+                    raise
+            await asyncio.sleep(NOT_READY_S)
+
     async def _dial(self) -> WebSocket:
-        self.dials += 1
-        told = (f"{TURN_HEADER}: {self._turn}",)
-        return await dial_hub(self._find(), wire.CLIENT_PATH, wire.SUBPROTOCOL_CLIENT, told)
+        """Dial the hub that leads, wherever it is; raises for the last address where none was found."""
+        while True:
+            self.dials += 1
+            told = (f"{TURN_HEADER}: {self._turn}",)
+            try:
+                target, several = self._find(), self._site.is_plural
+                socket = await dial_hub(target, wire.CLIENT_PATH, wire.SUBPROTOCOL_CLIENT, told, several)
+            except Elsewhere as other:
+                if not self._site.tell(other.leader, self._known):
+                    raise
+            except HubUnavailable:
+                if not self._site.miss(self._known):
+                    raise
+            else:
+                self._site.reached()
+                return socket
 
     async def _keep(self, socket: WebSocket) -> None:
         """Session after session until a refusal that no retry can mend."""
@@ -184,7 +215,8 @@ class Channel:
                     self._fail(HubUnavailable(gave_up))
                     deadline = loop.time() + self._away_s
             await asyncio.sleep(random.uniform(delay_s / 2, delay_s))
-            delay_s = min(delay_s * 2, RETRY_MAX_S)
+            # Hubs that stand by answer, and one of them leads soon.
+            delay_s = min(delay_s * 2, NOT_READY_S if self._site.is_plural else RETRY_MAX_S)
 
     def _write(self) -> None:
         """Send what waits, as far as the socket takes it."""

@@ -16,12 +16,14 @@ from urllib.parse import SplitResult, urlsplit
 from dray.config import ClientConfig, find_home, load_client
 from dray.errors import HubUnavailable, Unauthenticated
 from dray.presence import find_holder, read_hub_note
+from dray.wire.reach.addresses import Addresses, split_addresses
 from dray.wire.reach.dialling import LOOPBACK, SOCKET_NAME, Way, check_url
 
 if TYPE_CHECKING:
     import ssl
 
 _KNOCK_S = 2
+_sites: dict[tuple[Path, str], Addresses] = {}
 
 
 class NoHub(HubUnavailable):
@@ -57,22 +59,36 @@ def find_target(config: ClientConfig) -> Target:
     """Settle address and token: what was given by hand, else the hub of this home."""
     note = read_hub_file(config.home)
     own_url = str(note.get("url", "")).rstrip("/")
-    url = config.hub.rstrip("/") or own_url
-    if not url:
+    known = split_addresses(config.hub) or ([own_url] if own_url else [])
+    if not known:
         raise NoHub(
             f"no hub is running here (looked in {config.home}): start one with `dray up`, or set DRAY_HUB"
         )
+    site = site_of(config)
+    url = site.choose(known)
     check_url(url)
     is_own = url == own_url
+    # The hub of this home knows which one leads its site, and that one has the same token and certificate.
+    is_ours = is_own or (bool(site.told) and known == [own_url])
     token = config.token
-    if not token and (is_own or urlsplit(url).hostname in LOOPBACK):
+    if not token and (is_ours or urlsplit(url).hostname in LOOPBACK):
         token = _read_token(config.home)
     if not token:
         raise Unauthenticated(f"no token for {url}: set DRAY_TOKEN, or give a token")
-    pinned = config.fingerprint or (str(note.get("fingerprint", "")) if is_own else "")
+    pinned = config.fingerprint or (str(note.get("fingerprint", "")) if is_ours else "")
     socket = config.home / SOCKET_NAME if is_own and note.get("socket") else config.hub_socket
     home = config.home if is_own else None
     return Target(url, token, pinned, config.cafile, home, str(socket or ""), config.hub_user)
+
+
+def site_of(config: ClientConfig) -> Addresses:
+    """Where the site of this configuration was last found: one for the whole process."""
+    return _sites.setdefault((config.home, config.hub), Addresses())
+
+
+def count_known(config: ClientConfig) -> int:
+    """How many addresses are known beforehand."""
+    return max(1, len(split_addresses(config.hub)))
 
 
 def trust(target: Target) -> ssl.SSLContext | None:

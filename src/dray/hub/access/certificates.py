@@ -11,7 +11,7 @@ import hashlib
 import ipaddress
 import shlex
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -116,9 +116,9 @@ def warn_of_end(files: TlsFiles, left_s: float) -> str:
     )
 
 
-def join_line(url: str, fingerprint_text: str, token: str) -> str:
-    """Spell the command that makes another machine a worker of this hub."""
-    words = ["dray", "worker", "start", "--hub", url]
+def join_line(urls: Sequence[str], fingerprint_text: str, token: str) -> str:
+    """Spell the command that makes another machine a worker of this hub, or of the several hubs of a site."""
+    words = ["dray", "worker", "start", *(word for url in urls for word in ("--hub", url))]
     if fingerprint_text:
         words += ["--fingerprint", fingerprint_text]
     return shlex.join([*words, "--token", token])
