@@ -48,6 +48,8 @@ from dray.hub.engine.fault_reports import Reports
 from dray.hub.engine.projection import Projector
 from dray.hub.engine.told_turns import Behind, TurnWords, report_behind
 from dray.hub.engine.turns import Decision
+from dray.hub.files.base import Files
+from dray.hub.files.opening import offer_blobs, open_files
 from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer
@@ -134,16 +136,17 @@ def wire_hub(
         assert engine is not None  # set below, before anything can call
         return engine
 
-    outputs = Outputs(config.home / "output", config.log_bytes_per_attempt, find_owner(rows))
+    files = open_files(config, store, write_private)
+    outputs = Outputs(files.tapes, config.log_bytes_per_attempt, find_owner(rows))
     standing = Standing(state, setbacks.reports, ground.certificate, config.home)
     metrics = Metrics(lambda: standing.read(the_engine(), sessions))
     questions = Questions(the_engine, metrics.snapshot)
-    tasks = TaskTokens(secret := ensure_secret(config.home, write_private), state.jobs.get)
+    tasks = TaskTokens(secret := ensure_secret(config.home, files.keep_secret), state.jobs.get)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
     passes, domain = Passes(secret, tokens), choose_domain(config.proxy_domain, config.host)
     behind = partial(report_behind, setbacks.reports)
     sessions = Sessions(the_engine, store, rows, outputs, questions, _limits(config), tokens, owners, behind)
-    blobs = _make_blobs(config, store, writer, clock, metrics)
+    blobs = _make_blobs(config, store, writer, clock, metrics, files)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
     runner = Runner(
         rows,
@@ -289,22 +292,17 @@ def _make_api(
 
 
 def _make_blobs(
-    config: HubConfig, store: Store, writer: StoreWriter, clock: HubClock, metrics: Metrics
+    config: HubConfig, store: Store, writer: StoreWriter, clock: HubClock, metrics: Metrics, files: Files
 ) -> Blobs:
     def has_space(size: int) -> bool:
-        return store.free_bytes() - size >= config.min_free_bytes
+        free = files.free_bytes()
+        return free is None or free - size >= config.min_free_bytes
 
     def clock_ms() -> int:
         return clock.read().at_ms
 
-    folder = config.home / "blobs"
-    blobs = Blobs(folder, store, writer, config.max_blob_bytes, has_space, clock_ms, metrics.count_blob)
-    try:
-        blobs.folder.offer(config.max_blob_bytes, config.min_free_bytes)
-    except OSError as fault:
-        # Then values come by HTTP, as from other machines, until the disk has room again.
-        logger.warning("%s cannot be offered to this machine's programs: %s", folder, fault.strerror)
-    return blobs
+    offer_blobs(config, files)
+    return Blobs(files.blobs, store, writer, config.max_blob_bytes, has_space, clock_ms, metrics.count_blob)
 
 
 def _publish_to(call_feed: CallFeed, blobs: Blobs) -> Publish:

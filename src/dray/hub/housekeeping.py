@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 
 from dray.config import HubConfig
 from dray.core.lifecycle.state.events import Clock
@@ -92,26 +91,5 @@ async def sweep(config: HubConfig, engine: Engine, writer: StoreWriter, outputs:
             break
         # Commits go first: a large job goes in many small steps.
         await asyncio.sleep(PAUSE_S)
-    await asyncio.to_thread(trim_output, outputs.folder, config.output_bytes, frozenset(engine.state.jobs))
+    await outputs.trim(config.output_bytes, frozenset(engine.state.jobs))
     return len(gone)
-
-
-def trim_output(folder: Path, most_bytes: int, live: frozenset[str]) -> None:
-    """Delete the oldest output of finished jobs until the rest fits."""
-    if not folder.exists():
-        return
-    sizes = []
-    for job in folder.iterdir():
-        files = [file.stat() for file in job.iterdir()] if job.is_dir() else []
-        sizes.append(
-            (max((stat.st_mtime for stat in files), default=0), sum(stat.st_size for stat in files), job)
-        )
-    total = sum(size for _, size, _ in sizes)
-    for _, size, job in sorted(sizes):
-        if total <= most_bytes:
-            return
-        if job.name not in live:
-            for file in job.iterdir():
-                file.unlink(missing_ok=True)
-            job.rmdir()
-            total -= size

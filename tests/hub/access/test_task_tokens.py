@@ -12,6 +12,7 @@ from dray.core.model.records.records import Job, JobState
 from dray.errors import Unauthenticated
 from dray.hub.access.task_tokens import TaskTokens, ensure_secret
 from dray.hub.access.tokens import write_private
+from dray.hub.files.local import LocalFiles
 from dray.testing import make_spec, running_hub
 from dray.wire.messages import client as wire
 
@@ -59,11 +60,12 @@ def test_what_was_not_signed_here_is_refused(bad: str) -> None:
 
 
 def test_the_secret_is_private_and_stays(tmp_path: Path) -> None:
-    secret = ensure_secret(tmp_path, write_private)
-    assert ensure_secret(tmp_path, write_private) == secret
+    keep = LocalFiles(tmp_path, write_private).keep_secret
+    secret = ensure_secret(tmp_path, keep)
+    assert ensure_secret(tmp_path, keep) == secret
     assert stat.S_IMODE((tmp_path / "task_secret").stat().st_mode) == 0o600
     (tmp_path / "task_secret").write_bytes(b"cut")
-    assert len(ensure_secret(tmp_path, write_private)) == 32
+    assert len(ensure_secret(tmp_path, keep)) == 32
 
 
 async def test_running_work_may_submit_and_read_as_its_user() -> None:

@@ -15,6 +15,7 @@ import pytest
 from dray.errors import NoSpace
 from dray.hub.calls.blob_quotas import SWEEP_S, BlobShares
 from dray.hub.calls.blobs import RECENT_MS, Blobs
+from dray.hub.files.local import LocalBlobs
 from dray.hub.store.base import BlobRow, Store
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
@@ -73,14 +74,15 @@ async def test_unused_ones_go_before_an_upload_is_refused(tmp_path: Path) -> Non
     writer, now_ms, clock = StoreWriter(store), [10 * RECENT_MS], [0.0]
     writer.start()
     try:
-        blobs = Blobs(tmp_path / "blobs", store, writer, 1 << 20, lambda size: True, lambda: now_ms[0])
+        files = LocalBlobs(tmp_path / "blobs")
+        blobs = Blobs(files, store, writer, 1 << 20, lambda size: True, lambda: now_ms[0])
         shares = BlobShares(blobs, store, MOST, lambda: clock[0])
         for number in range(3):
             body = bytes([number]) * BLOB
             digest = hashlib.sha256(body).hexdigest()
             await blobs.keep(blobs.begin(BLOB), [body], digest)
             await writer.run(partial(list_blob, digest, now_ms[0]))
-            os.utime(blobs.path(digest), (now_ms[0] / 1000, now_ms[0] / 1000))
+            os.utime(files.path(digest), (now_ms[0] / 1000, now_ms[0] / 1000))
             shares.add("ada", digest, BLOB)
         with pytest.raises(NoSpace, match="no job uses 3 of them"):
             await shares.make_room("ada", BLOB)

@@ -22,6 +22,7 @@ from tests.hub.calls_desk import DEADLINE_S, SPEC, client_of, lanes_of, new_job
 
 from dray.errors import NotFound
 from dray.hub.calls.blobs import Blobs
+from dray.hub.files.local import LocalBlobs
 from dray.hub.store.base import BlobRef, Turn
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.hub.store.writer import StoreWriter
@@ -231,9 +232,10 @@ async def test_what_nobody_refers_to_is_swept_after_a_while(
     writer, now = StoreWriter(store), [10_000]
     writer.start()
     try:
-        blobs = Blobs(tmp_path / "blobs", store, writer, 1 << 20, lambda size: True, lambda: now[0])
+        files = LocalBlobs(tmp_path / "blobs")
+        blobs = Blobs(files, store, writer, 1 << 20, lambda size: True, lambda: now[0])
         left = tmp_path / "blobs" / "drafts" / "left"
-        blobs.folder.draft()
+        files.folder.draft()
         left.write_bytes(b"of an earlier hub")
         age(left, 10)
         digests = []
@@ -241,34 +243,34 @@ async def test_what_nobody_refers_to_is_swept_after_a_while(
             upload = blobs.begin(0)
             await blobs.keep(upload, [body], digest_of(body))
             digests.append(digest_of(body))
-            age(blobs.path(digests[-1]), 10)
+            age(files.path(digests[-1]), 10)
         await refer(writer, Turn(1, 1, 1, b"", b"", chunks=[BlobRef(digests[0], "j1")]))
         await listed(store, digests)
         now[0] = 20_000
         assert blobs.renew(digests[2]) == 5
-        age(blobs.path(digests[2]), 20)
+        age(files.path(digests[2]), 20)
         await listed(store, digests[2:], 20_000)
         now[0] = 25_000
         assert await blobs.sweep(10.0) == 1
-        assert [blobs.path(digest).exists() for digest in digests] == [True, False, True]
+        assert [files.path(digest).exists() for digest in digests] == [True, False, True]
         assert os.listdir(tmp_path / "blobs" / "drafts") == []
         assert blobs.find(digests[0]) == 6
         with pytest.raises(NotFound, match="no blob"):
             blobs.find(digests[1])
         assert blobs.missing(digests) == [digests[1]]
         # A file that the list lacks since a crash is there all the same, until it has been idle for long.
-        stray = blobs.path("ab" * 32)
+        stray = files.path("ab" * 32)
         stray.parent.mkdir()
         stray.write_bytes(b"stray")
         assert blobs.missing(["ab" * 32]) == []
         await listed(store, ["ab" * 32])
-        other = blobs.path("cd" * 32)
+        other = files.path("cd" * 32)
         other.parent.mkdir()
         other.write_bytes(b"other")
         await refer(writer, Turn(2, 1, 1, b"", b"", chunks=[BlobRef("ab" * 32, "j1")]))
         assert await blobs.list_strays() == 1
         await listed(store, ["cd" * 32])
-        for path in (blobs.path(digests[2]), stray, other):
+        for path in (files.path(digests[2]), stray, other):
             age(path, 25)
         now[0] = 99_000
         assert await blobs.sweep(10.0) == 2
@@ -307,15 +309,16 @@ async def test_a_blob_that_comes_back_while_it_is_swept_stays(
     writer, now = StoreWriter(store), [10_000]
     writer.start()
     try:
-        blobs = Blobs(tmp_path / "blobs", store, writer, 1 << 20, lambda size: True, lambda: now[0])
+        files = LocalBlobs(tmp_path / "blobs")
+        blobs = Blobs(files, store, writer, 1 << 20, lambda size: True, lambda: now[0])
         body, digest = b"again", digest_of(b"again")
         for turn in range(20):
             await blobs.keep(blobs.begin(0), [body], digest)
             await listed(store, [digest], now[0])
-            age(blobs.path(digest), now[0] / 1000)
+            age(files.path(digest), now[0] / 1000)
             now[0] += 100_000
             await asyncio.gather(blobs.sweep(1.0), blobs.keep(blobs.begin(0), [body], digest))
-            assert blobs.path(digest).read_bytes() == body, turn
+            assert files.path(digest).read_bytes() == body, turn
             assert blobs.missing([digest]) == []
     finally:
         await writer.close()

@@ -1,9 +1,9 @@
 """Tokens of running work: user code inside a call may submit and read on behalf of its job's user, while the job lives;
 a task that uses services may reach those, and nothing else.
 
-Signed, not stored: a map would otherwise write a token per job, and forget to revoke some. The secret is a file of the
-hub's home. A token names its job by id and number, so that one of a forgotten job opens nothing when its id is used
-anew.
+Signed, not stored: a map would otherwise write a token per job, and forget to revoke some. The secret is one of the
+hub's files (`hub.files`). A token names its job by id and number, so that one of a forgotten job opens nothing when its
+id is used anew.
 """
 
 from __future__ import annotations
@@ -105,16 +105,14 @@ def used_by(token_id: str) -> str:
     return token_id.removeprefix(_USE_ID) if token_id.startswith(_USE_ID) else ""
 
 
-def ensure_secret(home: Path, write: Callable[[Path, bytes], None]) -> bytes:
-    """Give the secret of a home, drawn where there is none."""
-    path = home / SECRET_FILE
+def ensure_secret(home: Path, keep: Callable[[str, bytes], bytes]) -> bytes:
+    """Give the secret that is kept; where there is none, that of the home is it from now on, or one that is drawn."""
+    offered = secrets.token_bytes(SECRET_BYTES)
     with contextlib.suppress(OSError):
-        found = path.read_bytes()
+        found = (home / SECRET_FILE).read_bytes()
         if len(found) == SECRET_BYTES:
-            return found
-    drawn = secrets.token_bytes(SECRET_BYTES)
-    write(path, drawn)
-    return drawn
+            offered = found
+    return keep(SECRET_FILE, offered)
 
 
 def _spell(raw: bytes) -> str:

@@ -1,8 +1,8 @@
-"""Large values as files under the hub's home, named by what is in them; `wire/local/blob_folder.py` says how they lie.
+"""Large values, named by what is in them; where they lie is `hub.files`' to know.
 
 Owns the list of blobs, and what comes over HTTP: hashed on its way, so that it is what it says, and only then given its
-name; two uploads of one digest do not disturb each other, because both would leave the same bytes. Programs of this
-machine put files there themselves. A blob is there when its file is; the store lists blobs for one reason alone, to
+name; two uploads of one digest do not disturb each other, because both would leave the same bytes. Programs of its
+machine may put files there themselves. A blob is there when its file is; the store lists blobs for one reason alone, to
 know which nobody needs any more. The list may follow a little later, and a file that it lacks is entered when it is
 referred to, or after the next start.
 """
@@ -13,14 +13,13 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from dray.errors import Conflict, DrayError, NotFound
+from dray.hub.files.base import BlobFiles
 from dray.hub.store.base import BlobRow, Store
 from dray.hub.store.writer import StoreWriter
-from dray.wire.local.blob_folder import BlobFolder, check_size, no_space
+from dray.wire.local.blob_folder import check_size, no_space
 
 CHECK_BYTES = 64 << 20
 SWEEP = 500
@@ -32,14 +31,12 @@ logger = logging.getLogger("dray.hub.calls.blobs")
 
 
 class Upload:
-    """One blob on its way in; `write` and `seal` belong in a thread of their own."""
+    """One blob on its way in; `write`, `seal` and `discard` belong in a thread of their own."""
 
-    def __init__(self, path: str, most_bytes: int, has_space: Callable[[int], bool]) -> None:
-        self.path, self.size = path, 0
+    def __init__(self, files: BlobFiles, most_bytes: int, has_space: Callable[[int], bool]) -> None:
+        self.size, self.draft = 0, files.begin()
         self._most, self._has_space, self._checked = most_bytes, has_space, 0
         self._hash = hashlib.sha256()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._file = os.fdopen(os.open(path, flags, 0o600), "wb")  # closed by `seal` or `discard`
 
     def write(self, pieces: Sequence[bytes]) -> None:
         """Add what came; a blob that is too large or finds no room is refused as soon as that is known."""
@@ -50,7 +47,7 @@ class Upload:
             self._checked = size
         for piece in pieces:
             self._hash.update(piece)
-            self._file.write(piece)
+            self.draft.write(piece)
         self.size = size
 
     def seal(self, pieces: Sequence[bytes], digest: str) -> None:
@@ -61,12 +58,10 @@ class Upload:
             raise Conflict(
                 f"the {self.size} bytes that arrived have the digest {found}, not {digest}: send them again whole"
             )
-        self._file.close()
 
     def discard(self) -> None:
         """Leave nothing behind."""
-        self._file.close()
-        Path(self.path).unlink(missing_ok=True)
+        self.draft.discard()
 
 
 class Blobs:
@@ -74,7 +69,7 @@ class Blobs:
 
     def __init__(
         self,
-        folder: Path,
+        files: BlobFiles,
         store: Store,
         writer: StoreWriter,
         most_bytes: int,
@@ -82,23 +77,29 @@ class Blobs:
         clock_ms: Callable[[], int],
         count: Callable[[float], None] | None = None,
     ) -> None:
-        self.folder, self.most_bytes = BlobFolder(str(folder)), most_bytes
+        self.files, self.most_bytes = files, most_bytes
         self._store, self._writer, self._has_space, self._clock_ms = store, writer, has_space, clock_ms
         self._count = count or (lambda size: None)
         # Blobs that the list does not show yet.
         self._young: dict[str, BlobRow] = {}
         self._listing: asyncio.Task[None] | None = None
 
-    def path(self, digest: str) -> Path:
-        """Where a blob lies, or would lie."""
-        return Path(self.folder.path(digest))
-
     def find(self, digest: str) -> int:
         """Give the size of a blob that is there."""
-        try:
-            return self.path(digest).stat().st_size
-        except OSError:
-            raise unknown_blob(digest) from None
+        size = self.files.size_of(digest)
+        if size is None:
+            raise unknown_blob(digest)
+        return size
+
+    async def look_up(self, digest: str, renewed: bool = False) -> int:
+        """The same without holding anybody up; with `renewed` it is kept for a while."""
+        ask = self.files.renew if renewed else self.files.size_of
+        size = ask(digest) if self.files.near else await asyncio.to_thread(ask, digest)
+        if size is None:
+            raise unknown_blob(digest)
+        if renewed:
+            self.note(digest, size)
+        return size
 
     def missing(self, digests: Sequence[str]) -> list[str]:
         """Give those that are not there; the others are wanted from now on, though no job may refer to them yet."""
@@ -114,17 +115,16 @@ class Blobs:
 
     def renew(self, digest: str) -> int | None:
         """Keep a blob for a while: somebody is about to refer to it. Gives its size; None where it is not there."""
-        if not self.folder.renew(digest):
-            return None
-        size = self.find(digest)
-        self.note(digest, size)
+        size = self.files.renew(digest)
+        if size is not None:
+            self.note(digest, size)
         return size
 
     def begin(self, expected_bytes: int) -> Upload:
         """Start an upload of so many bytes (0 where that is not known)."""
         check_size(expected_bytes, self.most_bytes)
         check_space(self._has_space, expected_bytes)
-        return Upload(self.folder.draft(), self.most_bytes, self._has_space)
+        return Upload(self.files, self.most_bytes, self._has_space)
 
     async def keep(self, upload: Upload, last: Sequence[bytes], digest: str) -> None:
         """File what arrived, `last` being the end of it, under its digest; after this it is there for everybody."""
@@ -134,7 +134,7 @@ class Blobs:
 
     def _place(self, upload: Upload, last: Sequence[bytes], digest: str) -> None:
         upload.seal(last, digest)
-        self.folder.place(upload.path, digest)
+        self.files.place(upload.draft, digest)
 
     def note(self, digest: str, size: int) -> None:
         """Enter a blob that is there into the list, as wanted now."""
@@ -162,15 +162,16 @@ class Blobs:
 
         def step(store: Store) -> tuple[int, list[str]]:
             found = store.sweep_blobs(before_ms, SWEEP)
-            return len(found), [one for one in found if not self.folder.remove(one, before_ms / 1000)]
+            return len(found), [one for one in found if not self.files.remove(one, before_ms / 1000)]
 
-        await asyncio.to_thread(self.folder.remove_drafts, before_ms / 1000)
+        await asyncio.to_thread(self.files.remove_drafts, before_ms / 1000)
         while True:
             struck, kept = await self._writer.run(step)
             gone += struck - len(kept)
             for digest in kept:
                 # Put there anew, by a program that is about to refer to it.
-                self.renew(digest)
+                with contextlib.suppress(NotFound):
+                    await self.look_up(digest, renewed=True)
             if struck < SWEEP:
                 return gone
 
@@ -181,7 +182,7 @@ class Blobs:
         """
         strays = 0
         for number in range(256):
-            sizes = await asyncio.to_thread(_sizes, Path(self.folder.root) / f"{number:02x}")
+            sizes = await asyncio.to_thread(self.files.sizes, number)
             listed = await asyncio.to_thread(self._store.find_blobs, list(sizes))
             for digest in sizes.keys() - listed.keys() - self._young.keys():
                 self.note(digest, sizes[digest])
@@ -194,12 +195,6 @@ def unknown_blob(digest: str) -> NotFound:
     return NotFound(
         f"there is no blob {digest}: it was never uploaded, no job of yours uses it, or those that did are forgotten"
     )
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    with contextlib.suppress(FileNotFoundError):
-        return {path.name: path.stat().st_size for path in folder.iterdir()}
-    return {}
 
 
 def check_space(has_space: Callable[[int], bool], size: int) -> None:

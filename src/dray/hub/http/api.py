@@ -11,8 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from uvicorn.protocols.utils import ClientDisconnected
@@ -36,6 +35,7 @@ from dray.hub.access.request_budgets import UNIT_BYTES, Budgets
 from dray.hub.access.tokens import SCOPES
 from dray.hub.answers.refusals import internal_error
 from dray.hub.engine.told_turns import HEADER, TurnWords
+from dray.hub.files.base import Reading
 from dray.hub.http.calls import PIECE_BYTES, ROUTES
 from dray.hub.http.replies import (
     Answer,
@@ -318,8 +318,8 @@ class _Exchange:
         does not have all.
         """
         wanted = 0 if self._scope["method"] == "HEAD" else answer.size
-        file, piece = await asyncio.to_thread(_begin_file, answer.path, min(PIECE_BYTES, wanted))
-        with file:
+        file, piece = await asyncio.to_thread(_begin_file, answer.open, min(PIECE_BYTES, wanted))
+        with contextlib.closing(file):
             self._answered = 200
             await send_head(self._send, answer.size, answer.headers)
             left = wanted
@@ -352,9 +352,9 @@ class _Exchange:
         await send_error(self._send, self._receive, self._headers, error, self._body_read)
 
 
-def _begin_file(path: Path, size: int) -> tuple[BinaryIO, bytes]:
+def _begin_file(open_file: Callable[[], Reading], size: int) -> tuple[Reading, bytes]:
     """Open a file and read its first piece, in one go: most files have no other."""
-    file = path.open("rb")
+    file = open_file()
     try:
         return file, file.read(size)
     except BaseException:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,6 +18,7 @@ from dray import errors
 from dray.hub.access.bad_tokens import TooManyKnocks
 from dray.hub.access.entrance import Headers, Receive, Send, UnsupportedMedia, WrongHost, has_body
 from dray.hub.answers.refusals import error_document
+from dray.hub.files.base import Reading
 from dray.hub.http.routes import MethodNotAllowed
 
 JSON = b"application/json"
@@ -68,7 +68,7 @@ class Text(NamedTuple):
 class FileBody(NamedTuple):
     """The bytes of a file, sent piece by piece."""
 
-    path: Path
+    open: Callable[[], Reading]
     size: int
     headers: tuple[tuple[bytes, bytes], ...] = ()
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from dray.core.model.policies.policy import Policy
 from dray.core.model.specs.spec import JobSpec
+from dray.hub.files.base import Reading
 
 
 class Nothing(msgspec.Struct):
@@ -202,9 +202,9 @@ class ReadValue(msgspec.Struct):
 
 
 class StoredFile(NamedTuple):
-    """Bytes that are read from a file of the hub."""
+    """Bytes that the hub keeps beside its store; `open` belongs in a thread."""
 
-    path: Path
+    open: Callable[[], Reading]
     size: int
 
 

@@ -7,10 +7,12 @@ holds up the hub.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from dray.errors import Conflict, NoSpace, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
+from dray.hub.calls.blobs import Blobs
 from dray.hub.operations import asks
 from dray.hub.operations.operation import ANY, Desk, Operation, Values
 from dray.wire.schemas import jobs as shapes
@@ -44,10 +46,7 @@ async def put_blob(desk: Desk, caller: Caller, ask: asks.PutBlob) -> Document:
 async def get_blob(desk: Desk, caller: Caller, ask: asks.GetBlob) -> asks.StoredFile:
     blobs, _, access, _ = values_of(desk)
     access.check(caller, ask.digest)
-    if ask.soon and caller.may("submit"):
-        blobs.renew(ask.digest)
-    size = blobs.find(ask.digest)
-    return asks.StoredFile(blobs.path(ask.digest), size)
+    return await _stored(blobs, ask.digest, renewed=ask.soon and caller.may("submit"))
 
 
 async def read_value(desk: Desk, caller: Caller, ask: asks.ReadValue) -> asks.LeftValue:
@@ -55,8 +54,12 @@ async def read_value(desk: Desk, caller: Caller, ask: asks.ReadValue) -> asks.Le
     value = await calls.value(caller, ask.id, ask.task)
     if isinstance(value.packed, bytes):
         return asks.LeftValue(value.state, value.packed)
-    digest, _ = value.packed
-    return asks.LeftValue(value.state, asks.StoredFile(blobs.path(digest), blobs.find(digest)))
+    return asks.LeftValue(value.state, await _stored(blobs, value.packed[0]))
+
+
+async def _stored(blobs: Blobs, digest: str, renewed: bool = False) -> asks.StoredFile:
+    size = await blobs.look_up(digest, renewed)
+    return asks.StoredFile(partial(blobs.files.open, digest), size)
 
 
 VALUES = (

@@ -1,54 +1,41 @@
-"""What tasks printed, as files under the hub's home: one per attempt, framed, so that both streams keep their
-order of arrival.
+"""What tasks printed, filed where the hub keeps its files: one tape per attempt, of frames, so that both streams keep
+their order of arrival.
 
-A frame is (kind, stream offset, length) and data; a gap is a frame without data. Files are bounded: past the cap
-only the count goes on. Workers may speak for their own attempts only.
+Tapes are bounded: past the cap only the count goes on. Workers may speak for their own attempts only.
 
 A thread writes them, so that the loop does not stand still while a disk takes megabytes; a worker is told what is in
-its file. What it sends meanwhile is bounded: whoever reads its frames is to wait while `is_full`.
+its file. What it sends meanwhile is bounded: whoever reads its frames is to wait while `is_full`. Where every write is
+a journey, what comes during one travels together with the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import struct
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
 
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import Attempt
-from dray.errors import InvalidInput
+from dray.errors import DrayError, InvalidInput
 from dray.hub.calls.reading import is_call
 from dray.hub.disk_thread import DiskThread
+from dray.hub.files.base import Addition, Found, Tape, Tapes
+from dray.hub.files.frames import Frame, split_frames, write_data, write_gap
+from dray.hub.store.base import Remote
 from dray.wire.messages.worker import STREAMS, JobLog, JobResult
 
-HEADER = struct.Struct("<BQI")
-GAP, OVER = 8, 16
-GAP_MOST = (1 << 32) - 1  # a longer gap is told short: the piece behind it names its own offset
-OPEN_FILES = 256
+# As many are known at once: to forget one costs a look at its tape, which may be a journey.
+OPEN_NEAR, OPEN_FAR = 256, 8192
 ANNOUNCED = 4096
-CHUNK = 1 << 16
 IDLE_END_S = 2.0
 SMALL_BYTES = 16 << 10
-# What may be taken and not be filed yet, of all workers together.
-WAITING_BYTES = 8 << 20
+# What may be taken and not be filed yet, of all workers together; and what is written at once of it.
+WAITING_BYTES, BATCH_BYTES = 8 << 20, 1 << 20
 # Hears up to where the streams of an attempt are filed, by its name; None where that failed.
 Tell = Callable[[dict[str, dict[str, int]] | None], None]
 logger = logging.getLogger("dray.hub.workers.outputs")
-
-
-class Frame(NamedTuple):
-    """One piece of output; `gap` counts bytes that are not there, `over` says that the cap is why."""
-
-    stream: int
-    offset: int
-    data: bytes
-    gap: int
-    over: bool
 
 
 class Piece(NamedTuple):
@@ -60,79 +47,56 @@ class Piece(NamedTuple):
 
 
 class Recording:
-    """One attempt's file: up to where each stream was received and filed, and a bell for those who follow.
+    """One attempt's: up to where each stream was received and filed, and a bell for those who follow.
 
-    `scan` and `append` come one after another, in the order of arrival. The loop looks at `ends` meanwhile: it is set
-    anew once all up to there is in the file.
+    `scan`, `lay` and `settle` come one after another, in the order of arrival. The loop looks at `ends` meanwhile: it
+    is set anew once all up to there is on the tape.
     """
 
-    def __init__(self, path: Path, cap_bytes: int) -> None:
-        self.path, self._cap = path, cap_bytes
-        self.ends, self._filed = (0, 0), [0, 0]
+    def __init__(self, tape: Tape, cap_bytes: int) -> None:
+        self.tape, self._cap = tape, cap_bytes
+        self.ends, self._filed = (0, 0), (0, 0)
         self.size = 0
         self.scanned = False
         self.expected: list[int] | None = None
         self.bell = asyncio.Event()
 
-    def scan(self, _: None = None) -> None:
-        """Find where an earlier hub stopped, if that is not known yet; a torn last frame is cut off."""
-        if not self.scanned and self.path.exists():
-            ends, good = [0, 0], 0
-            with self.path.open("rb") as file:
-                for frame, end in Frames(file):
-                    ends[frame.stream] = frame.offset + len(frame.data) + frame.gap
-                    good = end
-            if good < self.path.stat().st_size:
-                with self.path.open("r+b") as file:
-                    file.truncate(good)
-            self._filed, self.ends, self.size = ends, (ends[0], ends[1]), good
+    def found(self, found: Found) -> None:
+        """This is where an earlier hub stopped."""
+        self.ends = self._filed = found.ends
+        self.size = found.size
         self.scanned = True
 
-    def append(self, piece: Piece) -> None:
-        """Add a piece: what was there before is skipped, what is missing is marked.
+    def lay(self, pieces: Sequence[Piece]) -> tuple[Addition, tuple[int, int]] | None:
+        """What pieces come to behind what is filed, and up to where each stream is received then; None if to nothing.
 
-        A disk that is full costs the piece and nothing else: the worker is told that it arrived, and the gap is marked
-        before the next piece that can be written.
+        What was there before is skipped, what is missing is marked.
         """
-        self.scan()
-        stream, offset, data = piece
-        ends = list(self.ends)
-        end = ends[stream]
-        if offset + len(data) <= end:
-            return
-        if offset < end:
-            data, offset = data[end - offset :], end
-        pieces, filed = b"", self._filed[stream]
-        if offset > filed:
-            pieces += HEADER.pack(GAP | stream, filed, min(offset - filed, GAP_MOST))
-        if self.size + len(data) > self._cap:
-            pieces += HEADER.pack(GAP | OVER | stream, offset, len(data))
-        else:
-            pieces += HEADER.pack(stream, offset, len(data)) + data
-        ends[stream] = offset + len(data)
-        if self._write(pieces):
-            self._filed[stream] = ends[stream]
-        self.ends = ends[0], ends[1]
+        ends, filed, frames = list(self.ends), list(self._filed), bytearray()
+        for stream, offset, data in pieces:
+            end = ends[stream]
+            if offset + len(data) <= end:
+                continue
+            if offset < end:
+                data, offset = data[end - offset :], end
+            over = self.size + len(frames) + len(data) > self._cap
+            if offset > filed[stream]:
+                frames += write_gap(stream, filed[stream], offset - filed[stream])
+            if over:
+                frames += write_gap(stream, offset, len(data), over=True)
+            else:
+                frames += write_data(stream, offset, data)
+            ends[stream] = filed[stream] = offset + len(data)
+        if not frames:
+            return None
+        return Addition(self.tape, self.size, bytes(frames), (filed[0], filed[1])), (ends[0], ends[1])
 
-    def _write(self, pieces: bytes) -> bool:
-        try:
-            with self._open() as file:
-                if file.tell() > self.size:
-                    file.truncate(self.size)
-                file.write(pieces)
-        except OSError as fault:
-            logger.warning("output could not be written to %s: %s", self.path, fault.strerror)
-            return False
-        self.size += len(pieces)
-        return True
-
-    def _open(self) -> BinaryIO:
-        try:
-            return self.path.open("ab")
-        except FileNotFoundError:
-            self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
-            return self.path.open("ab")
+    def settle(self, addition: Addition, ends: tuple[int, int], is_filed: bool) -> None:
+        """It is on the tape; or it is lost, and the gap is marked before the next piece that can be written."""
+        if is_filed:
+            self._filed = addition.ends
+            self.size = addition.at + len(addition.frames)
+        self.ends = ends
 
     def ring(self) -> None:
         self.bell.set()
@@ -146,20 +110,37 @@ class Recording:
         return all(end >= total for end, total in zip(self.ends, self.expected, strict=True))
 
 
+class _Waiting(NamedTuple):
+    """A piece that is not filed yet, and who is told when it is."""
+
+    recording: Recording
+    piece: Piece
+    name: str
+    tell: Tell
+
+
 class Outputs:
-    """All recordings under one folder."""
+    """All recordings of one hub. `lead` is asked before a worker is told, where a place has no fence of its own."""
 
     def __init__(
-        self, folder: Path, cap_bytes: int, find: Callable[[str, str, int, str], Attempt | None]
+        self,
+        tapes: Tapes,
+        cap_bytes: int,
+        find: Callable[[str, str, int, str], Attempt | None],
+        lead: Remote | None = None,
     ) -> None:
-        self.folder, self._cap, self._find = folder, cap_bytes, find
+        self.tapes, self._cap, self._find, self._lead = tapes, cap_bytes, find, lead
+        self._most_open = OPEN_NEAR if tapes.near else OPEN_FAR
         self._open: OrderedDict[str, Recording] = OrderedDict()
         self._owners: OrderedDict[tuple[str, str, str], Attempt] = OrderedDict()
         self._announced: OrderedDict[str, list[int]] = OrderedDict()
         self._thread = DiskThread("dray-output")
+        # What travels with the next write.
+        self._gathered: list[_Waiting] = []
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
+        self._asking: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Start the thread that writes."""
@@ -167,7 +148,12 @@ class Outputs:
 
     async def close(self) -> None:
         """File all that was taken; what comes later is neither filed nor acked, so that it is sent again."""
+        while self._gathered:
+            self._send_off()
+        self.tapes.stop_waiting()
         await self._thread.close()
+        for task in self._asking:
+            task.cancel()
 
     @property
     def is_full(self) -> bool:
@@ -185,30 +171,91 @@ class Outputs:
             return
         recording = self.recording(attempt)
         piece = Piece(STREAMS.index(body.stream), body.offset, body.data)
-        if self._thread.idle and not recording.scanned:
-            # Nearly every first piece; a file that an earlier hub left may take long to read.
-            recording.scanned = not recording.path.exists()
-        small = recording.scanned and len(piece.data) <= SMALL_BYTES
         self._waiting_bytes += len(piece.data)
         if self._waiting_bytes > WAITING_BYTES:
             self._room.clear()
-        done = self._thread.do(recording.append, piece, small)
+        one = _Waiting(recording, piece, name_of(attempt), tell)
+        if not self.tapes.near:
+            self._gathered.append(one)
+            if self._thread.idle:
+                self._send_off()
+            return
+        if self._thread.idle and not recording.scanned:
+            # Nearly every first piece; a file that an earlier hub left may take long to read.
+            recording.scanned = recording.tape.is_new()
+        small = recording.scanned and len(piece.data) <= SMALL_BYTES
+        self._put([one], small)
 
-        def filed(done: asyncio.Future[None]) -> None:
-            self._waiting_bytes -= len(piece.data)
-            if self._waiting_bytes <= WAITING_BYTES:
-                self._room.set()
-            recording.ring()
-            if done.exception() is not None:
-                logger.error("output was not filed to %s: %r", recording.path, done.exception())
-                tell(None)
-            else:
-                tell({name_of(attempt): dict(zip(STREAMS, recording.ends, strict=True))})
+    def _send_off(self) -> None:
+        """Write what was gathered: a batch at a time, those behind it when it is done."""
+        size = count = 0
+        while count < len(self._gathered) and size < BATCH_BYTES:
+            size += len(self._gathered[count].piece.data)
+            count += 1
+        batch, self._gathered = self._gathered[:count], self._gathered[count:]
+        if batch and self._thread.running:
+            self._put(batch, small=False)
 
+    def _put(self, batch: list[_Waiting], small: bool) -> None:
+        done = self._thread.do(self._file, batch, small)
         if done.done():
-            filed(done)
+            self._filed(batch, done)
         else:
-            done.add_done_callback(filed)
+            done.add_done_callback(lambda done: self._filed(batch, done))
+
+    def _file(self, batch: Sequence[_Waiting]) -> None:
+        """On the thread: put pieces on their tapes."""
+        pieces: dict[Recording, list[Piece]] = {}
+        for one in batch:
+            pieces.setdefault(one.recording, []).append(one.piece)
+        self._scan(list(pieces))
+        laid = [(recording, made) for recording in pieces if (made := recording.lay(pieces[recording]))]
+        if not laid:
+            return
+        written = self.tapes.write([addition for _, (addition, _) in laid])
+        for (recording, (addition, ends)), is_filed in zip(laid, written, strict=True):
+            recording.settle(addition, ends, is_filed)
+
+    def _scan(self, recordings: Sequence[Recording]) -> None:
+        new = [recording for recording in recordings if not recording.scanned]
+        if new:
+            for recording, found in zip(
+                new, self.tapes.find([recording.tape for recording in new]), strict=True
+            ):
+                recording.found(found)
+
+    def _filed(self, batch: Sequence[_Waiting], done: asyncio.Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            said = error.message if isinstance(error, DrayError) else repr(error)
+            logger.error("output was not filed to %s: %s", batch[0].recording.tape.shown, said)
+        elif self._lead is not None and not _is_trusted(self._lead):
+            # Another hub may read these tapes by now, and not what was written late.
+            task = asyncio.get_running_loop().create_task(self._tell_later(batch, self._lead))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+            self._release(batch)
+            self._send_off()
+            return
+        self._release(batch)
+        _tell(batch, error is None)
+        if self._gathered:
+            self._send_off()
+
+    def _release(self, batch: Sequence[_Waiting]) -> None:
+        self._waiting_bytes -= sum(len(one.piece.data) for one in batch)
+        if self._waiting_bytes <= WAITING_BYTES:
+            self._room.set()
+
+    async def _tell_later(self, batch: Sequence[_Waiting], lead: Remote) -> None:
+        try:
+            while not lead.is_trusted:
+                await asyncio.wrap_future(lead.trust_soon())
+        except DrayError as fault:
+            logger.info("output is not acked: %s", fault.message)
+            _tell(batch, is_filed=False)
+        else:
+            _tell(batch, is_filed=True)
 
     def expect(self, result: JobResult) -> None:
         """Note how much a finished attempt printed, so that a follower knows when it has all."""
@@ -228,28 +275,27 @@ class Outputs:
         name = name_of(attempt)
         recording = self._open.get(name)
         if recording is None:
-            recording = self._open[name] = Recording(self.path(attempt), self._cap)
+            recording = self._open[name] = Recording(self._tape(attempt), self._cap)
             recording.expected = self._announced.get(name)
-            if len(self._open) > OPEN_FILES:
+            if len(self._open) > self._most_open:
                 self._open.popitem(last=False)
         else:
             self._open.move_to_end(name)
         return recording
 
-    def path(self, attempt: Attempt) -> Path:
+    def _tape(self, attempt: Attempt) -> Tape:
         # Of a call only its lane and its index are known for good.
         number = "call" if is_call(attempt) else attempt.no
-        return self.folder / attempt.job_id / f"{attempt.index}.{number}.{attempt.uid}"
+        return self.tapes.tape(attempt.job_id, f"{attempt.index}.{number}.{attempt.uid}")
 
     async def drop(self, job_ids: list[str]) -> None:
         """Delete what forgotten jobs printed."""
-
-        def remove() -> None:
-            for job_id in job_ids:
-                shutil.rmtree(self.folder / job_id, ignore_errors=True)
-
         # Not on the thread that writes: a large array may have printed a hundred thousand files.
-        await asyncio.to_thread(remove)
+        await asyncio.to_thread(self.tapes.drop, job_ids)
+
+    async def trim(self, most_bytes: int, live: frozenset[str]) -> None:
+        """Delete the oldest output of finished jobs until the rest fits."""
+        await asyncio.to_thread(self.tapes.trim, most_bytes, live)
 
     def _owner(self, worker: str, body: JobLog) -> Attempt:
         key = (worker, body.attempt or "", body.task_id)
@@ -260,7 +306,7 @@ class Outputs:
             if attempt is None:
                 raise InvalidInput(f"job_log: this worker has no attempt of task {body.task_id}")
             self._owners[key] = attempt
-            if len(self._owners) > OPEN_FILES:
+            if len(self._owners) > self._most_open:
                 self._owners.popitem(last=False)
         return attempt
 
@@ -268,27 +314,56 @@ class Outputs:
         self, attempt: Attempt, streams: tuple[int, ...], follow: Callable[[], bool] | None
     ) -> AsyncIterator[bytes]:
         """Give an attempt's output; while `follow()` says that it runs, wait for more."""
-        recording, position = self.recording(attempt), 0
-        if self._thread.running and not (recording.scanned and self._thread.idle):
-            # What was taken before this was asked is in the answer, also where it waits to be filed.
-            await self._thread.put(recording.scan, None)
-        over = [False, False]
+        recording = await self._settled(attempt)
+        position, over = 0, [False, False]
         while True:
             bell, running = recording.bell, follow is not None and follow()
             # Asked before the file is read: what is counted by now is in it. All that a result announced is here then,
             # and the attempt has ended, though the result may not be recorded yet.
             whole = follow is None or recording.complete
-            if recording.path.exists():
-                with recording.path.open("rb") as file:
-                    for frame, end in Frames(file, position):
-                        position = end
-                        if frame.stream in streams and not (frame.over and over[frame.stream]):
-                            yield frame.data or _mark(frame)
-                        over[frame.stream] = frame.over
+            while portion := await self._portion(recording, position):
+                for frame, _ in split_frames(portion):
+                    if frame.stream in streams and not (frame.over and over[frame.stream]):
+                        yield frame.data or _mark(frame)
+                    over[frame.stream] = frame.over
+                position += len(portion)
             if whole:
                 return
             if await _idle(bell, None if running else IDLE_END_S):
                 return
+            if not self.tapes.near:
+                # One that was forgotten meanwhile is not told of what comes.
+                recording = await self._settled(attempt)
+
+    async def _settled(self, attempt: Attempt) -> Recording:
+        """What was taken before this was asked is in the answer, also where it waits to be filed."""
+        recording = self.recording(attempt)
+        if self._thread.running and not (recording.scanned and self._thread.idle):
+            while self._gathered:
+                self._send_off()
+            await self._thread.put(self._scan, [recording])
+        return recording
+
+    async def _portion(self, recording: Recording, position: int) -> bytes:
+        if self.tapes.near:
+            return recording.tape.read(position, recording.size)
+        if position >= recording.size:
+            return b""
+        return await asyncio.to_thread(recording.tape.read, position, recording.size)
+
+
+def _is_trusted(lead: Remote) -> bool:
+    try:
+        return lead.is_trusted
+    except DrayError:
+        return False
+
+
+def _tell(batch: Sequence[_Waiting], is_filed: bool) -> None:
+    for one in batch:
+        one.recording.ring()
+        ends = dict(zip(STREAMS, one.recording.ends, strict=True))
+        one.tell({one.name: ends} if is_filed else None)
 
 
 def name_of(attempt: Attempt) -> str:
@@ -303,31 +378,6 @@ async def _idle(bell: asyncio.Event, limit_s: float | None) -> bool:
     except TimeoutError:
         return limit_s is not None
     return False
-
-
-class Frames:
-    """Walks the whole frames of a file, each with where it ends."""
-
-    def __init__(self, file: BinaryIO, position: int = 0) -> None:
-        self._file, self._position = file, position
-        if position:
-            file.seek(position)
-
-    def __iter__(self) -> Frames:
-        return self
-
-    def __next__(self) -> tuple[Frame, int]:
-        header = self._file.read(HEADER.size)
-        if len(header) < HEADER.size:
-            raise StopIteration
-        kind, offset, length = HEADER.unpack(header)
-        gap = kind & GAP
-        data = b"" if gap else self._file.read(length)
-        if not gap and len(data) < length:
-            raise StopIteration
-        self._position += HEADER.size + len(data)
-        frame = Frame(kind & 1, offset, data, length if gap else 0, bool(kind & OVER))
-        return frame, self._position
 
 
 def _mark(frame: Frame) -> bytes:
