@@ -32,6 +32,8 @@ SETTINGS: dict[str, dict[str, str]] = {
         "tls_cert": "certificate with its chain; goes with `tls_key`",
         "tls_key": "key of the certificate",
         "store": "database that keeps the store, `postgres://USER:PASSWORD@HOST:PORT/NAME`; empty: a file in the home",
+        "files": "folder that all hubs mount, for output and large values; left out: the database of the store, else "
+        "the home",
         "store_lease_s": "how long a hub on a database may be silent before one that stands by takes over",
         "hosts": "further names that clients may use for this hub (the `Host` header is checked)",
         "proxy_domain": "hosts of services, `NAME.DOMAIN`; on loopback `localhost` by itself",

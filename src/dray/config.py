@@ -77,6 +77,7 @@ class HubConfig:
     tls_key: Path | None = None
     store: str = field(default="", repr=False)
     store_lease_s: float = 3.0
+    files: Path | None = None
     hosts: tuple[str, ...] = ()
     proxy_domain: str = ""
     log_json: bool = True
@@ -216,6 +217,7 @@ _SHARED_VARIABLES = {
     "hub_user": "DRAY_HUB_USER",
     "hub_socket": "DRAY_HUB_SOCKET",
     "store": "DRAY_STORE",
+    "files": "DRAY_FILES",
 }
 _CHOICES = {"backend": ("", "cpu", "nvidia", "metal", "vulkan"), "safe_results": ("", "json")}
 _HOME_KEYS = ("home", "origins")

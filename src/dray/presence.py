@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import stat
@@ -24,6 +25,7 @@ from dray.errors import Conflict, StoreError
 from dray.processes import look_up, read_boot_id
 
 LOCKS = {"hub": "hub.lock", "agent": "agent.lock"}
+ID_FILE = "hub.id"
 PATIENCE_S = 1.0
 # What of a home is for its owner alone: the folders, and whatever is a secret or holds one.
 _FOLDERS = (".", "worker", "log", "output", "blobs", "reports", "tls", "secrets")
@@ -210,6 +212,17 @@ def stop(holder: Holder) -> bool:
     except PermissionError:
         return False
     return True
+
+
+def ensure_id(home: Path) -> str:
+    """The name of a home among the hubs of one store, drawn where there is none."""
+    path = home / ID_FILE
+    with contextlib.suppress(OSError):
+        if (found := path.read_text("ascii", "replace").strip()) and found.isalnum():
+            return found[:16]
+    drawn = secrets.token_hex(4)
+    path.write_text(f"{drawn}\n")
+    return drawn
 
 
 def read_hub_note(home: Path) -> dict[str, Any]:

@@ -7,73 +7,19 @@ import http.client
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 from tests.hub.asking import ask, wait_until
+from tests.hub.several_hubs import Hubs, Standby, hubs
 from tests.postgres import PASSWORD, Server
 
-from dray.errors import HubUnavailable
 from dray.hub.examination import examine_home
 from dray.testing.hub_process import RunningHub
 
-LEASE_S = 1.5
-
-
-class Standby(RunningHub):
-    """A hub that is started and not waited for: another one leads."""
-
-    def start(self) -> None:
-        self.waiting = threading.Thread(target=self._start)
-        self.waiting.start()
-        wait_until(lambda: "stands by" in self.said and (self.home / "hub.json").exists())
-
-    def _start(self) -> None:
-        # One that is ended while it stands by was never ready.
-        with contextlib.suppress(HubUnavailable):
-            super().start()
-
-    @property
-    def said(self) -> str:
-        """What it has logged."""
-        path = self.home / "hub.err"
-        return path.read_text() if path.exists() else ""
-
-    @property
-    def address(self) -> str:
-        """Where it listens, though it is not ready."""
-        return str(json.loads((self.home / "hub.json").read_text())["url"])
-
-    def wait(self) -> None:
-        """Wait until it leads."""
-        self.waiting.join(60)
-        assert self.url
-
-
-Hubs = Callable[..., RunningHub]
-
-
-@pytest.fixture
-def hubs(database: str, tmp_path: Path) -> Iterator[Hubs]:
-    """Starts hubs on one database, each in a home of its own that has the token of the first."""
-    made: list[RunningHub] = []
-
-    def start(kind: type[RunningHub] = RunningHub, url: str = database, **settings: Any) -> RunningHub:
-        home = tmp_path / f"home{len(made)}"
-        home.mkdir()
-        if made:
-            (home / "token").write_bytes((made[0].home / "token").read_bytes())
-        hub = kind(home, {"store": url, "store_lease_s": LEASE_S, **settings})
-        made.append(hub)
-        hub.start()
-        return hub
-
-    yield start
-    for hub in made:
-        hub.stop()
+__all__ = ["hubs"]
 
 
 def stand_by(hubs: Hubs) -> Standby:

@@ -49,7 +49,8 @@ from dray.hub.engine.projection import Projector
 from dray.hub.engine.told_turns import Behind, TurnWords, report_behind
 from dray.hub.engine.turns import Decision
 from dray.hub.files.base import Files
-from dray.hub.files.opening import offer_blobs, open_files
+from dray.hub.files.local import LocalFiles
+from dray.hub.files.opening import has_little, lead_of, offer_blobs, open_files
 from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer
@@ -137,8 +138,8 @@ def wire_hub(
         return engine
 
     files = open_files(config, store, write_private)
-    outputs = Outputs(files.tapes, config.log_bytes_per_attempt, find_owner(rows))
-    standing = Standing(state, setbacks.reports, ground.certificate, config.home)
+    outputs = Outputs(files.tapes, config.log_bytes_per_attempt, find_owner(rows), lead_of(files, store))
+    standing = Standing(state, setbacks.reports, ground.certificate, config.home, files)
     metrics = Metrics(lambda: standing.read(the_engine(), sessions))
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(secret := ensure_secret(config.home, files.keep_secret), state.jobs.get)
@@ -161,14 +162,14 @@ def wire_hub(
     )
     engine = Engine(rows, writer, clock, runner, metrics, Projector(writer, seq), seq, setbacks)
     words = _make_words(secret, store, engine, behind)
-    is_low = SpaceWatch(partial(store.low_space, config.min_free_bytes))
+    is_low = _watch_space(config, store, files)
     limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
     more, templates = _make_more(config, engine, clock, rows, store), TemplateAnswers(engine)
     given = (engine, store, rows, feed, outputs, metrics, is_low)
     answers = Answers(Parts(*given, *limits, now_at, *more, templates, setbacks))
     notifier, alarms = _make_tellers(config, engine, store, rows, answers)
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
-    answers.checks += [owners.examine, *_checks_of(store, ground)]
+    answers.checks += [owners.examine, *_checks_of(store, ground, files)]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
@@ -190,14 +191,27 @@ def wire_hub(
     return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground)
 
 
-def _checks_of(store: Store, ground: Ground) -> list[Callable[[State], dict[str, Any]]]:
-    """For the doctor: how certificate and store are, where the hub has the one, or the other is on a server."""
+def _watch_space(config: HubConfig, store: Store, files: Files) -> SpaceWatch:
+    least = config.min_free_bytes
+    return SpaceWatch(lambda: store.low_space(least) or has_little(files, least))
+
+
+def _checks_of(store: Store, ground: Ground, files: Files) -> list[Callable[[State], dict[str, Any]]]:
+    """For the doctor: how certificate and store are, where the hub has the one, or the other is on a server; and where
+    files are, if not in the home.
+    """
     checks: list[Callable[[State], dict[str, Any]]] = []
     if ground.certificate is not None:
         checks.append(ground.certificate.check)
     if store.remote is not None:
         checks += checks_of(store.remote)
+    if not isinstance(files, LocalFiles):
+        checks.append(lambda state: _check("files", *files.describe()))
     return checks
+
+
+def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:
+    return {"name": name, "ok": ok, "detail": detail}
 
 
 def _make_routes(sessions: Sessions, channels: ClientChannels, passages: Passages) -> list[SocketRoute]:

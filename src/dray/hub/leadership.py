@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dray.config import HubConfig
@@ -25,13 +23,13 @@ from dray.hub.engine.recovery import Recovered, recover
 from dray.hub.store.base import Store
 from dray.hub.store.sqlite.opening import Check
 from dray.hub.store.sqlite.store import SqliteStore
+from dray.presence import ensure_id
 
 if TYPE_CHECKING:
     from dray.hub.store.postgres.store import PgStore
 
 LOOK_S = 0.2
 FOLLOW_S = 0.25
-ID_FILE = "hub.id"
 STORE_FILE = "hub.sqlite"
 logger = logging.getLogger("dray.hub")
 
@@ -177,14 +175,3 @@ class Following:
         """This hub will not lead: what is under way is given up."""
         self._over.set()
         self.follower.stop()
-
-
-def ensure_id(home: Path) -> str:
-    """The name of a home among the hubs of one database, drawn where there is none."""
-    path = home / ID_FILE
-    with contextlib.suppress(OSError):
-        if (found := path.read_text("ascii", "replace").strip()) and found.isalnum():
-            return found[:16]
-    drawn = secrets.token_hex(4)
-    path.write_text(f"{drawn}\n")
-    return drawn

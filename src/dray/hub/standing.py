@@ -20,6 +20,7 @@ from dray.hub.decisions.holdings import find_oldest
 from dray.hub.documents.usage import FRESH_MS
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.fault_reports import Reports
+from dray.hub.files.base import Files
 from dray.hub.workers.sessions import Sessions
 
 WORKER_STATES = ("ready", "offline", "draining", "quarantined", "suspect", "silent", "not_ready")
@@ -29,9 +30,14 @@ class Standing:
     """Made once the state is recovered, asked at every scrape."""
 
     def __init__(
-        self, state: State, reports: Reports, certificate: CertificateWatch | None, home: Path
+        self,
+        state: State,
+        reports: Reports,
+        certificate: CertificateWatch | None,
+        home: Path,
+        files: Files,
     ) -> None:
-        self._home = home
+        self._home, self._files = home, files
         self._before = dict(state.ends)
         self._reports, self._certificate = reports, certificate
 
@@ -54,7 +60,15 @@ class Standing:
         alarms = dict.fromkeys(KINDS, 0) | raised
         told = (len(sessions.open), engine.log_lag, reports, ended, left_s)
         return Gauges(
-            depths, workers, *told, waits_s, alarms, _measure_disk(self._home), _list_cards(state, at_ms)
+            depths,
+            workers,
+            *told,
+            waits_s,
+            alarms,
+            _measure_disk(self._home),
+            _list_cards(state, at_ms),
+            self._files.free_bytes(),
+            self._files.describe()[0],
         )
 
 

@@ -49,6 +49,11 @@ STORE_HELP = (
     "in the file that PGPASSFILE names.  [default: a file in the home]"
 )
 
+FILES_HELP = (
+    "Folder that all hubs of the site mount, for output and large values.  "
+    "[default: the database of the store, else the home]"
+)
+
 
 def refuse_password(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Every user of the machine can read the words of a command."""
@@ -87,6 +92,7 @@ def refuse_password(context: click.Context, option: click.Parameter, value: str 
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="Further names clients may use for it."
 )
 @click.option("--store", metavar="URL", callback=refuse_password, help=STORE_HELP)
+@click.option("--files", metavar="DIR", type=click.Path(file_okay=False), help=FILES_HELP)
 @click.option("--log-json/--log-text", default=None, help="Form of the log.  [default: json]")
 @click.option(
     "--log-file",
@@ -267,7 +273,8 @@ def worker_detect(session: Session) -> None:
 
 def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
     hub_flags = [] if flags["port"] is None else ["--port", str(flags["port"])]
-    hub_flags += ["--store", flags["store"]] if flags["store"] else []
+    for name in ("store", "files"):
+        hub_flags += [f"--{name}", flags[name]] if flags[name] else []
     agent_flags = [] if flags["slots"] is None else ["--slots", str(flags["slots"])]
     agent_flags += ["--service-slots", str(flags["service_slots"])]
     for name in ("name", "backend"):
@@ -297,11 +304,12 @@ def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Label of the worker; may be repeated.")
 @click.option("--backend", metavar="NAME", help="Offer this backend only: nvidia, metal, vulkan or cpu.")
 @click.option("--store", metavar="URL", callback=refuse_password, help=STORE_HELP)
+@click.option("--files", metavar="DIR", type=click.Path(file_okay=False), help=FILES_HELP)
 @pass_session
 def up(session: Session, detach: bool, **flags: Any) -> int:
     """Start a hub and a worker on this machine; in the foreground with a live view, Ctrl-C stops both."""
     home = session.home
-    load_hub(home, {"store": flags["store"]})
+    load_hub(home, {"store": flags["store"], "files": flags["files"]})
     read_labels(flags["labels"])
     hub_flags, agent_flags = _up_arguments(flags)
     running = find_holder(home, "hub")

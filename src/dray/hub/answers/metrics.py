@@ -38,7 +38,8 @@ class Gauges(NamedTuple):
     """How the hub stands at one moment.
 
     `log_lag` counts turns that are committed and not yet in the rows, `attempts` those that ended since the hub's
-    start, by phase. `disk` is the size of the hub's disk and what is free of it, in bytes.
+    start, by phase. `disk` is the size of the hub's disk and what is free of it, in bytes; `files_free` is what is free
+    where output and large values go, if anybody can say.
     """
 
     queue_depth: Mapping[str, int] = {}
@@ -52,6 +53,8 @@ class Gauges(NamedTuple):
     alarms: Mapping[str, int] = {}
     disk: tuple[int, int] = (0, 0)
     cards: Sequence[Card] = ()
+    files_free: int | None = None
+    files_ok: bool = True
 
 
 ReadGauges = Callable[[], Gauges]
@@ -191,6 +194,17 @@ def _site_gauges(now: Gauges) -> Iterator[Metric]:
     yield alarms
     yield GaugeMetricFamily("dray_disk_bytes", "Size of the disk of the hub's home", value=now.disk[0])
     yield GaugeMetricFamily("dray_disk_free_bytes", "What is free of it", value=now.disk[1])
+    files_free = GaugeMetricFamily(
+        "dray_files_free_bytes", "What is free where output and large values are kept, if that is a folder"
+    )
+    if now.files_free is not None:
+        files_free.add_metric([], now.files_free)
+    yield files_free
+    yield GaugeMetricFamily(
+        "dray_files_ok",
+        "1 while output and large values could be written when last tried",
+        value=now.files_ok,
+    )
     gpus = GaugeMetricFamily("dray_gpus", "GPUs by type, held by tasks or free", labels=["type", "state"])
     held: dict[str, float] = {}
     total = Tally(card.type for card in now.cards)

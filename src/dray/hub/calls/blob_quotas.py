@@ -86,7 +86,7 @@ class BlobShares:
 
         def ask() -> tuple[int, list[str]]:
             used, referred = self._store.count_user_blobs(user, loose)
-            return used, referred + [one for one in loose if self._blobs.files.size_of(one) is None]
+            return used, referred + self._blobs.gone(loose)
 
         share.referred, gone = await asyncio.to_thread(ask)
         for digest in gone:

@@ -80,8 +80,9 @@ class Blobs:
         self.files, self.most_bytes = files, most_bytes
         self._store, self._writer, self._has_space, self._clock_ms = store, writer, has_space, clock_ms
         self._count = count or (lambda size: None)
-        # Blobs that the list does not show yet.
+        # Blobs that the list does not show yet, and those that are just being looked for in it.
         self._young: dict[str, BlobRow] = {}
+        self._asked: set[str] = set()
         self._listing: asyncio.Task[None] | None = None
 
     def find(self, digest: str) -> int:
@@ -104,6 +105,8 @@ class Blobs:
     def missing(self, digests: Sequence[str]) -> list[str]:
         """Give those that are not there; the others are wanted from now on, though no job may refer to them yet."""
         unknown = [digest for digest in digests if digest not in self._young]
+        if not self.files.near:
+            return self._unlisted(unknown)
         listed = self._store.find_blobs(unknown) if unknown else {}
         missing = []
         for digest in unknown:
@@ -112,6 +115,25 @@ class Blobs:
             if self.renew(digest) is None:
                 missing.append(digest)
         return missing
+
+    def _unlisted(self, digests: Sequence[str]) -> list[str]:
+        """Where a look would be a journey, what the list lacks is not there; what it has, a sweep leaves alone."""
+        self._asked.update(digests)
+        try:
+            listed = self._store.find_blobs(digests) if digests else {}
+            for digest, row in listed.items():
+                if self._clock_ms() - row.at_ms >= RECENT_MS / 2:
+                    self.note(digest, row.size)
+        finally:
+            self._asked.difference_update(digests)
+        return [digest for digest in digests if digest not in listed]
+
+    def gone(self, digests: Sequence[str]) -> list[str]:
+        """Give those that are not there; on a thread."""
+        if self.files.near:
+            return [digest for digest in digests if self.files.size_of(digest) is None]
+        listed = self._store.find_blobs(digests)
+        return [digest for digest in digests if digest not in listed and digest not in self._young]
 
     def renew(self, digest: str) -> int | None:
         """Keep a blob for a while: somebody is about to refer to it. Gives its size; None where it is not there."""
@@ -162,7 +184,10 @@ class Blobs:
 
         def step(store: Store) -> tuple[int, list[str]]:
             found = store.sweep_blobs(before_ms, SWEEP)
-            return len(found), [one for one in found if not self.files.remove(one, before_ms / 1000)]
+            return len(found), [one for one in found if self._is_wanted(one) or not remove(one)]
+
+        def remove(digest: str) -> bool:
+            return self.files.remove(digest, before_ms / 1000)
 
         await asyncio.to_thread(self.files.remove_drafts, before_ms / 1000)
         while True:
@@ -174,6 +199,9 @@ class Blobs:
                     await self.look_up(digest, renewed=True)
             if struck < SWEEP:
                 return gone
+
+    def _is_wanted(self, digest: str) -> bool:
+        return not self.files.near and (digest in self._young or digest in self._asked)
 
     async def list_strays(self) -> int:
         """Enter files that the list lacks since a crash; once after a start is enough. Gives how many there were.

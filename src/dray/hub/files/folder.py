@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,7 +14,6 @@ from dray.hub.files.base import NOTHING, Found
 from dray.hub.files.frames import Frames
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
-logger = logging.getLogger("dray.hub.files")
 
 
 def check_name(name: str) -> str:
@@ -30,6 +30,34 @@ def measure(file: BinaryIO, found: Found = NOTHING, position: int = 0) -> Found:
         ends[frame.stream] = frame.end
         good = end
     return Found((ends[0], ends[1]), good)
+
+
+def trim_jobs(
+    folder: Path, most_bytes: int, live: frozenset[str], drop: Callable[[Sequence[str]], None]
+) -> None:
+    """Drop the oldest of the jobs that are folders here, but for live ones, until the rest fits."""
+    if not folder.exists():
+        return
+    sizes = []
+    for job in folder.iterdir():
+        stats = list(_stats(job)) if _NAME.fullmatch(job.name) else []
+        if stats:
+            newest, size = max(stat.st_mtime for stat in stats), sum(stat.st_size for stat in stats)
+            sizes.append((newest, size, job.name))
+    total = sum(size for _, size, _ in sizes)
+    for _, size, job_id in sorted(sizes):
+        if total <= most_bytes:
+            return
+        if job_id not in live:
+            drop([job_id])
+            total -= size
+
+
+def _stats(job: Path) -> Iterator[os.stat_result]:
+    for path, _, names in os.walk(job):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                yield os.stat(os.path.join(path, name))
 
 
 class FileDraft:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from dray.hub.files.base import NOTHING, PORTION_BYTES, Addition, Draft, Found, Reading, Tape
-from dray.hub.files.folder import FileDraft, check_name, measure
+from dray.hub.files.folder import FileDraft, check_name, measure, trim_jobs
 from dray.hub.files.frames import read_whole
 from dray.hub.store.space import free_bytes
 from dray.wire.local.blob_folder import BlobFolder
@@ -92,23 +92,7 @@ class LocalTapes:
 
     def trim(self, most_bytes: int, live: frozenset[str]) -> None:
         """Delete the oldest output of finished jobs until the rest fits."""
-        if not self.folder.exists():
-            return
-        sizes = []
-        for job in self.folder.iterdir():
-            files = [file.stat() for file in job.iterdir()] if job.is_dir() else []
-            sizes.append(
-                (max((stat.st_mtime for stat in files), default=0), sum(stat.st_size for stat in files), job)
-            )
-        total = sum(size for _, size, _ in sizes)
-        for _, size, job in sorted(sizes):
-            if total <= most_bytes:
-                return
-            if job.name not in live:
-                for file in job.iterdir():
-                    file.unlink(missing_ok=True)
-                job.rmdir()
-                total -= size
+        trim_jobs(self.folder, most_bytes, live, self.drop)
 
     def stop_waiting(self) -> None:
         """A disk is not waited for."""

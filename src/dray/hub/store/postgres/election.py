@@ -193,6 +193,12 @@ class Candidate:
                 raise self.lose()
             self._trust(began)
 
+    async def settled(self) -> None:
+        """Wait while a renewal is under way: a row that many share one after another might never be free for it."""
+        if self._lock.locked():
+            async with self._lock:
+                pass
+
     async def raise_epoch(self, wanted: int) -> None:
         """Pass an epoch that somebody has seen; asked until it is answered."""
         async with self._lock:

@@ -59,7 +59,8 @@ _FRONTS = {
 SWEEP_BLOBS = f"""{OWN}, idle AS (SELECT digest FROM dray.blobs WHERE at_ms < $2
         AND NOT EXISTS (SELECT 1 FROM dray.blob_refs WHERE blob_refs.digest = blobs.digest)
         ORDER BY at_ms LIMIT $3),
-    gone AS (DELETE FROM dray.blobs USING own, idle WHERE blobs.digest = idle.digest RETURNING blobs.digest)
+    gone AS (DELETE FROM dray.blobs USING own, idle WHERE blobs.digest = idle.digest AND blobs.at_ms < $2
+        RETURNING blobs.digest)
     SELECT ARRAY(SELECT digest FROM gone) AS gone, EXISTS (SELECT 1 FROM own) AS led"""
 
 

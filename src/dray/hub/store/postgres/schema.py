@@ -195,7 +195,39 @@ _HUBS = (
     ) WITH (fillfactor = 10)""",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS)
+_FILES = (
+    # What attempts printed: whole frames, each row at its byte of the tape, with up to where both streams are then.
+    """CREATE TABLE dray.output (
+        job_id text COLLATE "C" NOT NULL,
+        name text COLLATE "C" NOT NULL,
+        start bigint NOT NULL,
+        out_end bigint NOT NULL,
+        err_end bigint NOT NULL,
+        at_ms bigint NOT NULL,
+        data bytea NOT NULL,
+        PRIMARY KEY (job_id, name, start)
+    )""",
+    # Large values; one without a digest is on its way in, or on its way out.
+    """CREATE TABLE dray.bodies (
+        id text COLLATE "C" PRIMARY KEY,
+        digest text COLLATE "C" UNIQUE,
+        size bigint NOT NULL,
+        at_ms bigint NOT NULL
+    )""",
+    "CREATE INDEX bodies_drafts ON dray.bodies (at_ms) WHERE digest IS NULL",
+    """CREATE TABLE dray.body_parts (
+        body text COLLATE "C" NOT NULL,
+        no bigint NOT NULL,
+        data bytea NOT NULL,
+        PRIMARY KEY (body, no)
+    )""",
+    # What the hub signs with. Whoever reads this may act as the hub; whoever writes here could make a token anyway.
+    'CREATE TABLE dray.secrets (name text COLLATE "C" PRIMARY KEY, secret bytea NOT NULL)',
+    # Packed values are not compressed again; text that was printed is.
+    "ALTER TABLE dray.body_parts ALTER COLUMN data SET STORAGE EXTERNAL",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -81,6 +81,15 @@ _SAVE_BLOBS = f"""{OWN}, saved AS (INSERT INTO dray.blobs (digest, size, at_ms)
     ON CONFLICT (digest) DO UPDATE SET at_ms = greatest(blobs.at_ms, excluded.at_ms)) SELECT 1 FROM own"""
 
 
+class Beside(Protocol):
+    """What has connections beside those of the store."""
+
+    async def close(self) -> None: ...
+
+
+Attached = TypeVar("Attached", bound=Beside)
+
+
 class PgStore:
     """A database that is open. Nothing is written before `begin_epoch` has made this hub its leader."""
 
@@ -95,6 +104,8 @@ class PgStore:
         self._turns, self._rows = Connection(target), Connection(target)
         self._reader = Reader(target, self.set_aside)
         self._candidate = Candidate(target, holder)
+        self.store_id = ""
+        self._beside: list[Beside] = []
         self._witness: Witness | None = None
         self._loader: Loader | None = None
         self._known: Position | None = None
@@ -123,9 +134,9 @@ class PgStore:
     async def _prepare(self) -> None:
         """Refuse what cannot be used, and see how far the database is."""
         await check_server(self._target)
-        store_id = await self._migrate(if_empty=True)
-        self._known = read_witness(witness_place(self._home, store_id))
-        self._witness = Witness(witness_place(self._home, store_id))
+        self.store_id = await self._migrate(if_empty=True)
+        place = witness_place(self._home, self.store_id)
+        self._known, self._witness = read_witness(place), Witness(place)
         self._applied_seq, self._stored_seq = await self._reader.positions()
         self._last_seq = self._stored_seq
         self._size_bytes = await self._reader.size()
@@ -275,6 +286,12 @@ class PgStore:
         sound = self._candidate.lost is None and self._candidate.is_trusted
         lease = "the lease is renewed" if sound else "the lease could not be renewed: is the database there?"
         return sound, f"{self._target.address}, no pooler between: {self._candidate.holder} leads; {lease}"
+
+    def attach(self, make: Callable[[Target, LoopThread, Candidate], Attached]) -> Attached:
+        """Make something that has connections of its own, under this lead; it is closed with the store."""
+        made = make(self._target, self._loop, self._candidate)
+        self._beside.append(made)
+        return made
 
     def hurry(self) -> None:
         """The hub is to end: a server that is away is waited for only a little longer."""
@@ -448,7 +465,7 @@ class PgStore:
         if self.epoch:
             await self._candidate.resign()
         await self._candidate.leave(self.id)
-        for part in (self._candidate, self._turns, self._rows, self._reader):
+        for part in (*self._beside, self._candidate, self._turns, self._rows, self._reader):
             await part.close()
 
     # --- reads ------------------------------------------------------------------------------------------------------
@@ -579,7 +596,7 @@ class PgStore:
         return self._size_bytes
 
     def free_bytes(self) -> int:
-        """Give the space left on the disk of the hub: output and values of calls are files there."""
+        """Give the space left on the disk of the home; that of the server nobody can see from here."""
         return free_bytes(self._home)
 
     def low_space(self, min_free_bytes: int) -> bool:
