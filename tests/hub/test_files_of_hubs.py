@@ -202,3 +202,81 @@ def test_the_doctor_and_the_metrics_tell_of_files(hubs: Hubs, tmp_path: Path, pl
     metrics = ask(hub, "GET", "/metrics")[1]
     assert "dray_files_ok 1.0" in metrics
     assert ("\ndray_files_free_bytes " in metrics) == (place == "folder")
+
+
+def queues(hub: RunningHub) -> set[str]:
+    said = str(ask(hub, "POST", "/jobs", {"command": ["true"], "queue": "nowhere"})[1])
+    return {name for name in ("first", "second", "third") if name in said}
+
+
+def write_policy(hub: RunningHub, queue: str) -> None:
+    (hub.home / "policy.yaml").write_text(f"queues:\n  {queue}:\n")
+
+
+def test_a_hub_that_takes_over_leaves_the_policy_and_a_file_that_changes_is_read(hubs: Hubs) -> None:
+    first, second = hubs(), hubs(Standby)
+    assert isinstance(second, Standby)
+    first.kill()
+    second.wait()
+    write_policy(second, "second")
+    second.stop()
+    second.url = ""
+    RunningHub.start(second)
+    assert queues(second) == {"second"}
+    # A home that has none, and one that has another which nobody touched since: what is in force stays.
+    second.stop()
+    first.start()
+    assert queues(first) == {"second"}
+    first.stop()
+    third = hubs(Prepared, policy="third")
+    assert queues(third) == {"second"}
+    assert "is not the policy in force, which stays" in (third.home / "hub.err").read_text()
+    third.stop()
+    RunningHub.start(second)
+    assert queues(second) == {"second"}
+    # One that is changed there counts, and one that is removed from where it came.
+    second.stop()
+    write_policy(second, "first")
+    RunningHub.start(second)
+    assert queues(second) == {"first"}
+    second.stop()
+    third.start()
+    assert queues(third) == {"first"}
+    third.stop()
+    (second.home / "policy.yaml").unlink()
+    RunningHub.start(second)
+    assert queues(second) == set()
+
+
+class Prepared(RunningHub):
+    """A hub whose home has a policy before it starts for the first time."""
+
+    def start(self) -> None:
+        settings = dict(self._settings)
+        if policy := settings.pop("policy", ""):
+            write_policy(self, str(policy))
+        self._settings = settings
+        super().start()
+
+
+def test_tokens_of_tasks_and_of_a_new_home_outlive_the_one_that_led(
+    hubs: Hubs, database: str, tmp_path: Path
+) -> None:
+    first = hubs()
+    first.kill()
+    home = tmp_path / "bare"
+    home.mkdir()
+    other = RunningHub(home, {"store": database})
+    other.start()
+    try:
+        # The disk of the first is lost: whoever runs a hub there is not locked out.
+        assert ask(other, "GET", "/jobs")[0] == 200
+        assert ask(other, "GET", "/jobs", token=first.token)[0] == 200
+        text = other.token
+        other.restart()
+        assert other.token == text
+        (home / "token").unlink()
+        other.restart()
+        assert not (home / "token").exists()
+    finally:
+        other.stop()

@@ -34,7 +34,7 @@ from dray.hub.access.certificates import (
 )
 from dray.hub.access.tokens import ensure_first_token, rewrite_private
 from dray.hub.assembly import Ground, Hub, make_server, tell_url, tls_files, wire_hub
-from dray.hub.decisions.policy import settle_at_start
+from dray.hub.decisions.policy import read_brought, settle_at_start
 from dray.hub.decisions.policy_file import PolicyFile, find_policy_file
 from dray.hub.documents.records import check_readiness
 from dray.hub.engine.clock import HubClock
@@ -44,7 +44,7 @@ from dray.hub.engine.fault_reports import Reports
 from dray.hub.engine.garbage import leave_out_what_is_there, take_over_collector
 from dray.hub.engine.told_turns import tell_lost
 from dray.hub.engine.turns import Decision, TurnFailed
-from dray.hub.housekeeping import keep_house, tell_set_aside, watch_store
+from dray.hub.housekeeping import bring_policy, keep_house, tell_set_aside, watch_store
 from dray.hub.http.front import Front
 from dray.hub.http.server import HttpServer, bind, bind_local
 from dray.hub.leadership import Opened, ToldToEnd, open_store
@@ -177,7 +177,8 @@ async def _go_on(
             "stored value", f"{what} could not be taken in at the start: it was set aside", error=error
         )
     state, seq = recovered.state, max(recovered.seq, store.position().seq)
-    policy_change = settle_at_start(state, policy_file)
+    brought = read_brought(config.home) if store.remote is not None else None
+    policy_change = settle_at_start(state, policy_file, brought)
     clock = HubClock(recovered.now_ms, recovered.clock_base)
     now = clock.read()
     store.save_clock(now.now_ms, now.at_ms, clock.base)
@@ -185,14 +186,17 @@ async def _go_on(
     wake_up(state, now, secrets.token_bytes(32), store.recent_runs(RECALLED_RUNS))
     # What was kept warm has been left out already, and so has what was there before it.
     leave_out_what_is_there(again=again and opened.follower is None)
-    ensure_first_token(config.home, getpass.getuser(), store, now.at_ms)
+    is_new = store.remote is not None and store.remote.is_new_home
+    ensure_first_token(config.home, getpass.getuser(), store, now.at_ms, is_new)
     hub = wire_hub(config, store, state, seq, clock, ground, server)
     tell_set_aside(store, reports)
     hub.writer.start()
     hub.outputs.start()
     hub.feed.start(seq)
     _fold_epoch(hub.engine, epoch)
-    if policy_change is not None:
+    if brought is not None:
+        bring_policy(hub.engine, config.home, policy_change, policy_file)
+    elif policy_change is not None:
         hub.engine.post(policy_change)
     if not server.started:
         await server.start()

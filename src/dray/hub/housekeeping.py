@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from dray.config import HubConfig
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.errors import EpochLost, StoreGone
 from dray.hub.calls.blobs import Blobs
+from dray.hub.decisions.policy import BROUGHT_FILE, NONE_BROUGHT
+from dray.hub.decisions.policy_file import PolicyFile
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.engine.garbage import Collector
@@ -46,6 +51,27 @@ async def keep_house(
             engine.post(note_lost_epoch)
         except Exception:
             logger.exception("a sweep failed; the next one tries again")
+
+
+def bring_policy(
+    engine: Engine,
+    home: Path,
+    change: Callable[[State, Clock], Decision] | None,
+    file: PolicyFile | None,
+) -> None:
+    """Let the policy file of a home have its effect, and note there which one it was, once that is committed."""
+
+    def note(done: asyncio.Future[Any] | None = None) -> None:
+        if done is None or not (done.cancelled() or done.exception()):
+            try:
+                (home / BROUGHT_FILE).write_text(file.digest if file is not None else NONE_BROUGHT)
+            except OSError as fault:
+                logger.warning("%s cannot be written: %s", home / BROUGHT_FILE, fault.strerror)
+
+    if change is None:
+        note()
+    else:
+        engine.change(change).add_done_callback(note)
 
 
 def tell_set_aside(store: Store, reports: Reports) -> None:

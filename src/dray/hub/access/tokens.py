@@ -273,8 +273,14 @@ def make_token(
     return text, row
 
 
-def ensure_first_token(home: Path, user: str, store: TokenStore, now_ms: int) -> FirstToken:
-    """Leave an admin token in HOME/token where the store knows none that works."""
+def ensure_first_token(
+    home: Path, user: str, store: TokenStore, now_ms: int, is_new_home: bool = False
+) -> FirstToken:
+    """Leave an admin token in HOME/token where the store knows none that works.
+
+    A home that is new to a store that others have gets one as well: theirs may be lost with their disks. Whoever runs a
+    hub there may write to that store anyway.
+    """
     path = home / TOKEN_FILE
     rows = {row.id: row for row in store.tokens()}
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -283,7 +289,7 @@ def ensure_first_token(home: Path, user: str, store: TokenStore, now_ms: int) ->
         if row is not None and hmac.compare_digest(row.hash, hash_token(text)) and _is_admin(row, now_ms):
             path.chmod(0o600)
             return FirstToken(path, created=False)
-    if any(_is_admin(row, now_ms) for row in rows.values()):
+    if any(_is_admin(row, now_ms) for row in rows.values()) and not (is_new_home and not path.exists()):
         return FirstToken(path, created=False)
     text, row = make_token(user, ("admin",), now_ms)
     # The file goes first: a crash in between leaves a file that opens nothing, and the next start comes here again. The

@@ -6,8 +6,10 @@ file counts only when its content has changed since it was last read; what was a
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dray.core.lifecycle.state.events import Clock, PolicyChanged
@@ -25,8 +27,10 @@ from dray.hub.engine.turns import Decision
 from dray.hub.store.base import AuditRecord
 
 APPLIED, DEFAULT = "applied", "default"
+BROUGHT_FILE, NONE_BROUGHT = "policy.brought", "-"
 SHOWN_JOBS = 5
 SHOWN_CHANGES = 20
+logger = logging.getLogger("dray.hub")
 
 
 class Change(NamedTuple):
@@ -67,12 +71,18 @@ def apply_policy(
     return decide
 
 
-def settle_at_start(state: State, file: PolicyFile | None) -> Callable[[State, Clock], Decision] | None:
+def settle_at_start(
+    state: State, file: PolicyFile | None, brought: str | None = None
+) -> Callable[[State, Clock], Decision] | None:
     """What the file of the home changes, None where it says nothing new; raises `Conflict` where it cannot hold.
 
     A quota below what runs holds from now on: refusing it would leave the site without a hub to stop that work with.
+    Where hubs of several homes have one store, `brought` names what this home has brought before: a hub that takes over
+    leaves the policy as it is, whatever its home has, unless somebody has changed the file there since.
     """
     record = policy_record(state)
+    if brought is not None and not _is_news(record, file, brought):
+        return None
     if file is None:
         if record.origin != FILE_NAME:
             return None
@@ -90,6 +100,28 @@ def settle_at_start(state: State, file: PolicyFile | None) -> Callable[[State, C
         return Decision([event], audit=(audit,))
 
     return decide
+
+
+def _is_news(record: PolicyRecord, file: PolicyFile | None, brought: str) -> bool:
+    if file is None:
+        # Gone from the very home that the policy in force came from.
+        return bool(brought) and record.digest == brought
+    if not brought and record.origin != DEFAULT and file.digest != record.digest:
+        logger.warning(
+            "%s of this home is not the policy in force, which stays: apply it (`dray config apply`), or change the "
+            "file and start the hub anew",
+            FILE_NAME,
+        )
+        return False
+    return file.digest != brought
+
+
+def read_brought(home: Path) -> str:
+    """Name the policy file that a home has brought into its store last; empty where it has never led there."""
+    try:
+        return (home / BROUGHT_FILE).read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
 
 
 def _refuse(conflicts: list[Problem], what: str) -> None:
