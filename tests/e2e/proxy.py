@@ -38,6 +38,11 @@ class Relay:
             if later_too:
                 self._lost.add(direction)
 
+    def lead_to(self, port: int) -> None:
+        """New connections go elsewhere, as with an address that moves; those that are there break."""
+        self._target = ("127.0.0.1", port)
+        self.cut()
+
     def heal(self) -> None:
         """New connections work again; those that lost something never do."""
         self.refuses = False

@@ -25,17 +25,24 @@ def store() -> None:
 @click.command("copy", cls=HomeCommand)
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
+@click.option(
+    "--files/--no-files",
+    default=True,
+    help="Whether output and large values come along.  [default: files]",
+)
 @pass_session
-def store_copy(session: Session, source: str, target: str) -> int:
+def store_copy(session: Session, source: str, target: str, files: bool) -> int:
     """Copy a store: from a file to an empty database, or from a database to a file that is not there yet.
 
     SRC and DST are a file (HOME/hub.sqlite) and an address (postgres://USER@HOST/NAME); the word DRAY_STORE stands for
     the address in that variable, password and all. No hub may run on either. Every table is read back and compared, and
-    the copy begins an epoch later. Output and values of calls stay where they are, in the home.
+    the copy begins an epoch later. Output, values of calls and the secret of the home (the folder of the file) come
+    along, and are compared too; with --no-files they stay, as where all hubs mount a folder for them.
     """
     source, target = _read(source), _read(target)
     try:
-        from dray.hub.store.copying import Copied, copy_store
+        from dray.hub.files.copying import copy_all
+        from dray.hub.store.copying import Copied
     except ImportError as missing:
         raise StoreError(f"{missing.name} is not installed here: pip install 'dray[postgres]'") from missing
     for place in (source, target):
@@ -48,7 +55,7 @@ def store_copy(session: Session, source: str, target: str) -> int:
         if not session.json:
             print(f"{table.table:<13}{table.rows:>9}  {table.digest[:16]}")
 
-    position = copy_store(source, target, tell)
+    position = copy_all(source, target, tell, files)
     if session.json:
         tables = [table._asdict() for table in copied]
         session.print_json({"tables": tables, "epoch": position.epoch, "seq": position.seq})

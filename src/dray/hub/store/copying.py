@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import asyncpg
 import msgspec
@@ -82,6 +82,15 @@ class Copied(NamedTuple):
     digest: str
 
 
+class Beside(Protocol):
+    """What is carried along in the same transaction; `finish` or `undo` ends it where it goes into a home."""
+
+    async def to_database(self, connection: Any, tell: Callable[[Copied], None]) -> None: ...
+    async def to_home(self, connection: Any, tell: Callable[[Copied], None]) -> None: ...
+    def finish(self) -> None: ...
+    def undo(self) -> None: ...
+
+
 class _Tally:
     """A digest over rows in their order, whichever kind of store they come from."""
 
@@ -107,7 +116,9 @@ class _Tally:
         return Copied(table, self.rows, self._sum.hexdigest())
 
 
-def copy_store(source: str, target: str, tell: Callable[[Copied], None]) -> Position:
+def copy_store(
+    source: str, target: str, tell: Callable[[Copied], None], beside: Beside | None = None
+) -> Position:
     """Copy all of a store; gives where the copy stands. `tell` hears of each table that is there and the same."""
     if is_address(source) == is_address(target):
         raise StoreError(
@@ -117,16 +128,18 @@ def copy_store(source: str, target: str, tell: Callable[[Copied], None]) -> Posi
     if is_address(source):
         if (path := Path(target)).exists():
             raise StoreError(f"{path} is there already: name a file that is not, or move that one away")
-        return asyncio.run(_to_file(Address(source), path, tell))
+        return asyncio.run(_to_file(Address(source), path, tell, beside))
     if not (path := Path(source)).is_file():
         raise StoreError(f"there is no store at {path}: name the file hub.sqlite of a hub's home")
-    return asyncio.run(_to_database(path, Address(target), tell))
+    return asyncio.run(_to_database(path, Address(target), tell, beside))
 
 
 # --- from a file to a database ------------------------------------------------------------------------------
 
 
-async def _to_database(path: Path, address: Address, tell: Callable[[Copied], None]) -> Position:
+async def _to_database(
+    path: Path, address: Address, tell: Callable[[Copied], None], beside: Beside | None
+) -> Position:
     found = SqliteStore.open(path, reserve_bytes=0)
     lost = found.lost
     found.close(clean=True)
@@ -153,6 +166,8 @@ async def _to_database(path: Path, address: Address, tell: Callable[[Copied], No
                 for copied in tallies:
                     rows = _rows_of_database(connection, copied.table)
                     await _hold_against(copied, rows, tell)
+                if beside is not None:
+                    await beside.to_database(connection, tell)
     return Position(position.epoch + 1, position.seq)
 
 
@@ -192,7 +207,9 @@ def _batches(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
 # --- from a database to a file ------------------------------------------------------------------------------
 
 
-async def _to_file(address: Address, path: Path, tell: Callable[[Copied], None]) -> Position:
+async def _to_file(
+    address: Address, path: Path, tell: Callable[[Copied], None], beside: Beside | None
+) -> Position:
     async with _connected(address, "copy the store") as connection:
         if await read_version(connection, address) != SCHEMA_VERSION:
             raise StoreError(f"{address} holds no store of this version: start a hub on it once")
@@ -201,8 +218,12 @@ async def _to_file(address: Address, path: Path, tell: Callable[[Copied], None])
         try:
             with closing(connect(path)) as file:
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
-                    position = await _fill_file(connection, file, tell)
+                    position = await _fill_file(connection, file, tell, beside)
+            if beside is not None:
+                beside.finish()
         except BaseException:
+            if beside is not None:
+                beside.undo()
             for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}.witness"):
                 path.with_name(name).unlink(missing_ok=True)
             raise
@@ -219,7 +240,9 @@ async def _check_silent(connection: Any, address: Address) -> None:
             raise StoreError(f"{first['holder']} leads in {address}: stop that hub first")
 
 
-async def _fill_file(connection: Any, file: sqlite3.Connection, tell: Callable[[Copied], None]) -> Position:
+async def _fill_file(
+    connection: Any, file: sqlite3.Connection, tell: Callable[[Copied], None], beside: Beside | None
+) -> Position:
     file.execute("BEGIN IMMEDIATE")
     tallies = []
     for table, (columns, _) in TABLES.items():
@@ -236,6 +259,8 @@ async def _fill_file(connection: Any, file: sqlite3.Connection, tell: Callable[[
         columns, key = TABLES[copied.table]
         query = f"SELECT {', '.join(columns)} FROM {copied.table} ORDER BY {key}"  # noqa: S608 - as above
         await _hold_against(copied, _in_turn(file.execute(query)), tell)
+    if beside is not None:
+        await beside.to_home(connection, tell)
     file.execute("COMMIT")
     return read_position(file)
 
