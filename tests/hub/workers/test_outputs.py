@@ -1,15 +1,25 @@
-"""Output that workers send and the disk does not take: a named pipe in place of a file is as slow as anybody wants."""
+"""Output that workers send and the disk does not take: a named pipe in place of a file is as slow as anybody wants.
+
+And a place that is far: what comes while it is asked something is filed all the same.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.hub.asking import ask
 
+from dray.core.model.records.records import Attempt
+from dray.hub.files.base import Found, Tape
+from dray.hub.files.shared import SharedTapes
+from dray.hub.workers.outputs import Outputs
 from dray.testing import MockWorker, RunningHub, running_hub
+from dray.wire.messages.worker import JobLog
 
 MIB = 1 << 20
 # More than may wait for the disk and fits into sockets; a hub that reads without a bound has read it by then.
@@ -95,3 +105,38 @@ def test_a_disk_that_stands_still_holds_up_only_what_is_printed() -> None:
         assert ask(hub, "GET", f"/jobs/{job}/logs")[1] == "first\n" + "x" * AHEAD * MIB
         assert told(other, "job_log")
         assert ask(hub, "GET", f"/jobs/{beside}/logs")[1] == "beside\n"
+
+
+class SlowTapes(SharedTapes):
+    """A place that is long about its answer when it is asked how far tapes are."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, lambda: 1)
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def find(self, tapes: Sequence[Tape]) -> list[Found]:
+        self.asked.set()
+        self.answers.wait(LIMIT_S)
+        return super().find(tapes)
+
+
+async def test_what_comes_while_a_far_place_is_asked_something_is_filed(tmp_path: Path) -> None:
+    attempt = Attempt(uid="1-1", job_id="j1", index=0, no=1, fence=1, worker="w1", shape=0)
+    tapes, told = SlowTapes(tmp_path), asyncio.Event()
+    outputs = Outputs(tapes, MIB, lambda worker, job_id, index, uid: attempt)
+    outputs.start()
+
+    async def show() -> bytes:
+        return b"".join([piece async for piece in outputs.read(attempt, (0, 1), None)])
+
+    reader = asyncio.create_task(show())
+    await asyncio.to_thread(tapes.asked.wait, LIMIT_S)
+    for offset in (0, 5):
+        body = JobLog(task_id="j1/0", attempt="1-1", stream="stdout", offset=offset, data=b"text\n")
+        outputs.take("w1", body, lambda ends: told.set())
+    tapes.answers.set()
+    async with asyncio.timeout(LIMIT_S):
+        await told.wait()
+        await reader
+        assert await show() == b"text\n" * 2
+    await outputs.close()

@@ -135,8 +135,9 @@ class Outputs:
         self._owners: OrderedDict[tuple[str, str, str], Attempt] = OrderedDict()
         self._announced: OrderedDict[str, list[int]] = OrderedDict()
         self._thread = DiskThread("dray-output")
-        # What travels with the next write.
+        # What travels with the next write, and how many are under way: the thread may be busy with other things.
         self._gathered: list[_Waiting] = []
+        self._writing = 0
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -177,7 +178,7 @@ class Outputs:
         one = _Waiting(recording, piece, name_of(attempt), tell)
         if not self.tapes.near:
             self._gathered.append(one)
-            if self._thread.idle:
+            if not self._writing:
                 self._send_off()
             return
         if self._thread.idle and not recording.scanned:
@@ -197,6 +198,7 @@ class Outputs:
             self._put(batch, small=False)
 
     def _put(self, batch: list[_Waiting], small: bool) -> None:
+        self._writing += 1
         done = self._thread.do(self._file, batch, small)
         if done.done():
             self._filed(batch, done)
@@ -225,6 +227,7 @@ class Outputs:
                 recording.found(found)
 
     def _filed(self, batch: Sequence[_Waiting], done: asyncio.Future[None]) -> None:
+        self._writing -= 1
         error = done.exception()
         if error is not None:
             said = error.message if isinstance(error, DrayError) else repr(error)
@@ -329,16 +332,17 @@ class Outputs:
                 position += len(portion)
             if whole:
                 return
-            if await _idle(bell, None if running else IDLE_END_S):
+            is_quiet = await _idle(bell, None if running else IDLE_END_S)
+            if is_quiet and (self.tapes.near or not self._waiting_bytes):
                 return
             if not self.tapes.near:
-                # One that was forgotten meanwhile is not told of what comes.
+                # One that was forgotten meanwhile is not told of what comes; and a place that is slow is waited for.
                 recording = await self._settled(attempt)
 
     async def _settled(self, attempt: Attempt) -> Recording:
         """What was taken before this was asked is in the answer, also where it waits to be filed."""
         recording = self.recording(attempt)
-        if self._thread.running and not (recording.scanned and self._thread.idle):
+        if self._thread.running and (self._gathered or not (recording.scanned and self._thread.idle)):
             while self._gathered:
                 self._send_off()
             await self._thread.put(self._scan, [recording])
