@@ -24,7 +24,7 @@ from tests.e2e.cluster import CALM, DRAY, Cluster, wait_for
 from dray.client.faces.hub import Hub, connect
 from dray.errors import DrayError
 
-SHARED = ("token", "task_secret")
+SHARED = ("token",)
 # Waits are short, so that many leader changes take few minutes.
 LEASE_S = 1.5
 

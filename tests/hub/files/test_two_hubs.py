@@ -14,7 +14,7 @@ import pytest
 from tests.hub.files.test_contract import ERR, OUT, Hub
 from tests.postgres import Server
 
-from dray.errors import EpochLost, StoreError
+from dray.errors import EpochLost, NoSpace, StoreError
 from dray.hub.files.base import Files
 from dray.hub.files.postgres import PgFiles
 from dray.hub.files.shared import SharedFiles
@@ -244,6 +244,35 @@ def test_a_database_that_takes_no_writes_is_waited_for_and_told(
     assert hub.files.describe()[0]
     assert "output and values wait for it" in caplog.text
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_database_that_is_full_is_waited_for_unless_the_hub_ends(
+    lead: Callable[[], PgStore], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = lead().attach(Side)
+    hub, ask, full = Hub(PgFiles(side)), side._writes.ask, threading.Event()
+    full.set()
+
+    async def refuse(asked: str, *values: Any, **more: Any) -> list[Any]:
+        if full.is_set():
+            raise NoSpace(f"cannot {asked}: the disk of the database is full: free space there")
+        return await ask(asked, *values, **more)
+
+    monkeypatch.setattr(side._writes, "ask", refuse)
+    waiting = threading.Thread(target=lambda: hub.say((OUT, 0, b"kept")))
+    waiting.start()
+    until = time.monotonic() + 60
+    while "is full" not in hub.files.describe()[1]:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    full.clear()
+    waiting.join(60)
+    assert hub.text() == b"kept"
+    assert "free space there; output and values wait for it" in caplog.text
+    full.set()
+    hub.files.tapes.stop_waiting()
+    with pytest.raises(NoSpace):
+        hub.say((OUT, 4, b"more"))
 
 
 def test_a_renewal_finds_its_moment_while_output_flows(lead: Callable[[], PgStore]) -> None:
