@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from dray.core.model.ids import attempt_number
 from dray.core.model.records.records import LONGEST_S, Attempt, Job, JobState, Task
+from dray.hub.loop_thread import LoopThread
 from dray.hub.store.base import (
     ArgsChunk,
     AuditRecord,
@@ -22,6 +23,7 @@ from dray.hub.store.base import (
     JobFilter,
     KeyRow,
     LogEntry,
+    ReadGuard,
     ResultsChunk,
     TokenRow,
     UseQuery,
@@ -34,6 +36,8 @@ from dray.hub.store.postgres.errors import Unanswered
 from dray.hub.store.records import ATTEMPT, IDS, JOB, TASK, TOKEN, Records
 from dray.hub.store.uses import MOST_ROWS, spell_postgres
 
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
 PATIENCE_S = 10.0
 LIST_S = 60.0
 _END = 1 << 62
@@ -379,3 +383,118 @@ class Reader:
             JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = 'dray' AND relkind = 'r'"""
         (row,) = await self._list("measure the store", query)
         return int(row[0])
+
+
+class WaitedReads:
+    """The reads of a store, for whoever waits for their answers on a thread; never while a turn is decided."""
+
+    guard: ReadGuard
+    _loop: LoopThread
+    _reader: Reader
+
+    def _read(
+        self,
+        find: Callable[Concatenate[Asked], Coroutine[Any, Any, Answer]],
+        *args: Asked.args,
+        **kwargs: Asked.kwargs,
+    ) -> Answer:
+        self.guard.check()
+        return self._loop.call(find(*args, **kwargs))
+
+    def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
+        """Give the turns after `after_seq`, oldest first."""
+        return self._read(self._reader.tail, after_seq, limit)
+
+    def follow(self, after_seq: int, limit: int = 1000) -> Followed:
+        """Give what one who follows needs, with the turns after `after_seq`."""
+        return self._read(self._reader.follow, after_seq, limit)
+
+    def find_job(self, job_id: str) -> Job | None:
+        """Find a job by its id."""
+        return self._read(self._reader.find_job, job_id)
+
+    def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """List jobs newest first."""
+        return self._read(self._reader.list_jobs, wanted)
+
+    def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
+        """Count jobs in these states, of one user or of all; no further than to `most`."""
+        return self._read(self._reader.count_ended, user, states, most)
+
+    def find_tasks(
+        self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
+    ) -> list[Task]:
+        """Give a job's tasks after an index, in order."""
+        return self._read(self._reader.find_tasks, job_id, after_index, limit, states)
+
+    def find_task(self, job_id: str, index: int) -> Task | None:
+        """Find one task."""
+        return self._read(self._reader.find_task, job_id, index)
+
+    def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]:
+        """Give the attempts of a task, or of a whole job, in order of task and age."""
+        return self._read(self._reader.find_attempts, job_id, index, limit)
+
+    def sum_uses(self, asked: UseQuery) -> list[UseRow]:
+        """Sum up what attempts asked for, held and used."""
+        return self._read(self._reader.sum_uses, asked)
+
+    def find_attempt(self, uid: str) -> Attempt | None:
+        """Find an attempt by its uid."""
+        return self._read(self._reader.find_attempt, uid)
+
+    def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
+        """Find the last attempt of a task on one worker."""
+        return self._read(self._reader.newest_attempt, worker, job_id, index)
+
+    def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
+        """Give name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
+        return self._read(self._reader.recent_runs, limit)
+
+    def find_key(self, user: str, key: str) -> KeyRow | None:
+        """Find what the first request under a key made."""
+        return self._read(self._reader.find_key, user, key)
+
+    def tokens(self) -> list[TokenRow]:
+        """Give all tokens, revoked ones too."""
+        return self._read(self._reader.tokens)
+
+    def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]:
+        """Give audit records, newest first."""
+        return self._read(self._reader.audit, limit, before_ms)
+
+    def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
+        """Find the chunk that holds a call's arguments."""
+        return self._read(self._reader.find_args, job_id, index)
+
+    def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]:
+        """Give the chunks that may hold results of the calls `first` to `end - 1`, oldest first."""
+        return self._read(self._reader.find_results, job_id, first, end)
+
+    def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]:
+        """Give chunks of results from a turn on, in order of arrival."""
+        return self._read(self._reader.results_from, job_id, seq, limit)
+
+    def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]:
+        """Find those of the blobs that are filed."""
+        return self._read(self._reader.find_blobs, digests)
+
+    def is_referred(self, digest: str) -> bool:
+        """Whether any job uses a blob."""
+        return self._read(self._reader.is_referred, digest)
+
+    def count_user_blobs(self, user: str, digests: Sequence[str]) -> tuple[int, list[str]]:
+        """How many bytes of blobs the jobs of a user use, and which of these any job uses."""
+        return self._read(self._reader.count_user_blobs, user, digests)
+
+    def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
+        """Whether one of these jobs uses a blob."""
+        return self._read(self._reader.job_refers, digest, job_ids)
+
+    def user_refers(self, digest: str, user: str) -> bool:
+        """Whether a job of this user, of those that have a row, uses a blob."""
+        return self._read(self._reader.user_refers, digest, user)
+
+    def fresh_refs(self, digest: str) -> list[str]:
+        """Jobs that use a blob and have no row yet."""
+        return self._read(self._reader.fresh_refs, digest)

@@ -17,35 +17,25 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from dray.core.model.records.records import Attempt, Job, Task
 from dray.errors import BrokenInvariant, EpochLost, StoreError
 from dray.hub.loop_thread import LoopThread
 from dray.hub.store.base import (
-    ArgsChunk,
-    AuditRecord,
     BlobRow,
-    Followed,
     HubsSeen,
-    JobFilter,
-    KeyRow,
     Led,
-    LogEntry,
     Lost,
     Position,
     Projection,
     ReadGuard,
     Remote,
-    ResultsChunk,
     Retention,
     Snapshot,
     TokenRow,
     Turn,
-    UseQuery,
-    UseRow,
 )
 from dray.hub.store.columns import ODD_VALUES, mend_rows
 from dray.hub.store.postgres.address import Address
@@ -54,7 +44,7 @@ from dray.hub.store.postgres.election import OWN, RETRY_S, Candidate, Seen, Watc
 from dray.hub.store.postgres.errors import Unanswered, translate
 from dray.hub.store.postgres.loading import Loader
 from dray.hub.store.postgres.projections import PROJECT, spell_projection
-from dray.hub.store.postgres.queries import Reader
+from dray.hub.store.postgres.queries import Reader, WaitedReads
 from dray.hub.store.postgres.retention import SWEEP_BLOBS, Sweeper, Swept
 from dray.hub.store.postgres.schema import migrate
 from dray.hub.store.postgres.turns import spell_turn
@@ -62,7 +52,6 @@ from dray.hub.store.records import Records
 from dray.hub.store.space import free_bytes
 from dray.hub.store.witness import Witness, read_witness, witness_place
 
-Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer")
 _log = logging.getLogger("dray.hub.store")
 _encode = msgspec.msgpack.Encoder().encode
@@ -90,7 +79,7 @@ class Beside(Protocol):
 Attached = TypeVar("Attached", bound=Beside)
 
 
-class PgStore:
+class PgStore(WaitedReads):
     """A database that is open. Nothing is written before `begin_epoch` has made this hub its leader."""
 
     def __init__(self, target: Target, holder: str, home: Path, loop: LoopThread) -> None:
@@ -475,15 +464,6 @@ class PgStore:
 
     # --- reads ------------------------------------------------------------------------------------------------------
 
-    def _read(
-        self,
-        find: Callable[Concatenate[Asked], Coroutine[Any, Any, Answer]],
-        *args: Asked.args,
-        **kwargs: Asked.kwargs,
-    ) -> Answer:
-        self.guard.check()
-        return self._loop.call(find(*args, **kwargs))
-
     def find_soon(self, keys: Sequence[tuple[str, tuple[Any, ...]]]) -> concurrent.futures.Future[list[Any]]:
         """Answer many questions at once, without waiting for it: the name of a read, and what it is asked with."""
         return self._loop.submit(self._insist(lambda: self._reader.find_many(keys)))
@@ -495,104 +475,6 @@ class PgStore:
             self._loader.close()
         self._loader = Loader(self._loop, self._target, Records(self.set_aside))
         return self._loader.load()
-
-    def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
-        """Give the turns after `after_seq`, oldest first."""
-        return self._read(self._reader.tail, after_seq, limit)
-
-    def follow(self, after_seq: int, limit: int = 1000) -> Followed:
-        """Give what one who follows needs, with the turns after `after_seq`."""
-        return self._read(self._reader.follow, after_seq, limit)
-
-    def find_job(self, job_id: str) -> Job | None:
-        """Find a job by its id."""
-        return self._read(self._reader.find_job, job_id)
-
-    def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """List jobs newest first."""
-        return self._read(self._reader.list_jobs, wanted)
-
-    def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
-        """Count jobs in these states, of one user or of all; no further than to `most`."""
-        return self._read(self._reader.count_ended, user, states, most)
-
-    def find_tasks(
-        self, job_id: str, after_index: int, limit: int, states: tuple[str, ...] = ()
-    ) -> list[Task]:
-        """Give a job's tasks after an index, in order."""
-        return self._read(self._reader.find_tasks, job_id, after_index, limit, states)
-
-    def find_task(self, job_id: str, index: int) -> Task | None:
-        """Find one task."""
-        return self._read(self._reader.find_task, job_id, index)
-
-    def find_attempts(self, job_id: str, index: int | None = None, limit: int = 1000) -> list[Attempt]:
-        """Give the attempts of a task, or of a whole job, in order of task and age."""
-        return self._read(self._reader.find_attempts, job_id, index, limit)
-
-    def sum_uses(self, asked: UseQuery) -> list[UseRow]:
-        """Sum up what attempts asked for, held and used."""
-        return self._read(self._reader.sum_uses, asked)
-
-    def find_attempt(self, uid: str) -> Attempt | None:
-        """Find an attempt by its uid."""
-        return self._read(self._reader.find_attempt, uid)
-
-    def newest_attempt(self, worker: str, job_id: str, index: int) -> Attempt | None:
-        """Find the last attempt of a task on one worker."""
-        return self._read(self._reader.newest_attempt, worker, job_id, index)
-
-    def recent_runs(self, limit: int) -> list[tuple[str, int, int]]:
-        """Give name, run time and limit of the last attempts of named jobs that came to their own end, oldest first."""
-        return self._read(self._reader.recent_runs, limit)
-
-    def find_key(self, user: str, key: str) -> KeyRow | None:
-        """Find what the first request under a key made."""
-        return self._read(self._reader.find_key, user, key)
-
-    def tokens(self) -> list[TokenRow]:
-        """Give all tokens, revoked ones too."""
-        return self._read(self._reader.tokens)
-
-    def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]:
-        """Give audit records, newest first."""
-        return self._read(self._reader.audit, limit, before_ms)
-
-    def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
-        """Find the chunk that holds a call's arguments."""
-        return self._read(self._reader.find_args, job_id, index)
-
-    def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]:
-        """Give the chunks that may hold results of the calls `first` to `end - 1`, oldest first."""
-        return self._read(self._reader.find_results, job_id, first, end)
-
-    def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]:
-        """Give chunks of results from a turn on, in order of arrival."""
-        return self._read(self._reader.results_from, job_id, seq, limit)
-
-    def find_blobs(self, digests: Sequence[str]) -> dict[str, BlobRow]:
-        """Find those of the blobs that are filed."""
-        return self._read(self._reader.find_blobs, digests)
-
-    def is_referred(self, digest: str) -> bool:
-        """Whether any job uses a blob."""
-        return self._read(self._reader.is_referred, digest)
-
-    def count_user_blobs(self, user: str, digests: Sequence[str]) -> tuple[int, list[str]]:
-        """How many bytes of blobs the jobs of a user use, and which of these any job uses."""
-        return self._read(self._reader.count_user_blobs, user, digests)
-
-    def job_refers(self, digest: str, job_ids: Sequence[str]) -> bool:
-        """Whether one of these jobs uses a blob."""
-        return self._read(self._reader.job_refers, digest, job_ids)
-
-    def user_refers(self, digest: str, user: str) -> bool:
-        """Whether a job of this user, of those that have a row, uses a blob."""
-        return self._read(self._reader.user_refers, digest, user)
-
-    def fresh_refs(self, digest: str) -> list[str]:
-        """Jobs that use a blob and have no row yet."""
-        return self._read(self._reader.fresh_refs, digest)
 
     # --- room -------------------------------------------------------------------------------------------------------
 
