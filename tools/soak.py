@@ -43,6 +43,7 @@ SHY_SEEDS = 8
 OTHERS = {
     "--kill": "tools.kill_soak",
     "--services": "tools.service_soak",
+    "--hubs": "tools.hub_soak",
     "--calls": "tools.call_soak",
     "--fuzz": "tools.fuzz",
 }
@@ -52,7 +53,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev soak",
         description="Run the fault simulation over many seeds.",
-        epilog="Real processes and broken input: --kill, --services, --calls or --fuzz, each with its own --help.",
+        epilog="Real processes and broken input: --kill, --services, --hubs, --calls or --fuzz, each with a --help.",
     )
     parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many seeds (default 200)")
     parser.add_argument("--first", type=int, metavar="S", help="the first seed (default: drawn; of bugs 0)")

@@ -20,7 +20,12 @@ RUN = [
     ]
     # Their examples are Python, or need a database, and have tests of their own.
     if page
-    not in ("docs/howto/test-against-dray.md", "docs/howto/notebooks.md", "docs/operations/postgresql.md")
+    not in (
+        "docs/howto/test-against-dray.md",
+        "docs/howto/notebooks.md",
+        "docs/operations/postgresql.md",
+        "docs/operations/several-hubs.md",
+    )
 ]
 # What people type first, as it starts for them: from nothing.
 COLD = ("README.md", "docs/tutorial/first-job.md")

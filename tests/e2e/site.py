@@ -1,6 +1,6 @@
 """Several hubs on one database, with workers and a client that know all their addresses: for tests and the soak.
 
-The hubs share token, task secret, output and values, as a site's do. Which one leads is asked of themselves.
+The hubs share a token, as a site's do. Which one leads is asked of themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from tests.e2e.cluster import CALM, DRAY, Cluster, wait_for
 from dray.client.faces.hub import Hub, connect
 from dray.errors import DrayError
 
-SHARED = ("token",)
 # Waits are short, so that many leader changes take few minutes.
 LEASE_S = 1.5
 
@@ -32,8 +30,8 @@ LEASE_S = 1.5
 class Site(Cluster):
     """Hubs 0 to n-1, each at a port of its own; agents and clients are given all addresses."""
 
-    def __init__(self, store: str, hubs: int = 2, timers: Mapping[str, str] = CALM) -> None:
-        super().__init__({**timers, "STORE": store, "STORE_LEASE_S": str(LEASE_S)})
+    def __init__(self, store: str, hubs: int = 2, lease_s: float = LEASE_S) -> None:
+        super().__init__({**CALM, "STORE": store, "STORE_LEASE_S": str(lease_s)})
         self.homes = [self.folder / f"h{number}" for number in range(hubs)]
         self.home = self.homes[0]
         self.env["DRAY_HOME"] = str(self.home)
@@ -54,11 +52,7 @@ class Site(Cluster):
         home = self.homes[number]
         if not home.exists() and number:
             home.mkdir(mode=0o700)
-            for name in SHARED:
-                shutil.copy2(self.homes[0] / name, home / name)
-            for name in ("output", "blobs"):
-                (self.homes[0] / name).mkdir(exist_ok=True)
-                (home / name).symlink_to(self.homes[0] / name)
+            shutil.copy2(self.homes[0] / "token", home / "token")
         words = [*DRAY, "hub", "--home", str(home), "--port", str(self.ports[number]), "--log-text"]
         self.hubs[number] = self.spawn(words, self.folder / f"hub{number}.log")
 
