@@ -24,23 +24,36 @@ PACE_S = 1 / 200
 AT_ONCE = 16
 WAIT_S = 60.0
 MIB = 1 << 20
-# Answers as fast as Python can, and sends as many bytes as are asked for.
+BODY = bytes(100)
+# Answers as fast as Python can, on a connection that stays unless it is asked to close it, as services do; and sends as
+# many bytes as are asked for.
 SERVICE = """
 import asyncio, os
-ANSWER = b"HTTP/1.1 200 OK\\r\\nContent-Length: 5\\r\\nConnection: close\\r\\n\\r\\nhello"
+OK, CLOSE, HELLO = b"HTTP/1.1 200 OK\\r\\nContent-Length: 5\\r\\n", b"Connection: close\\r\\n", b"\\r\\nhello"
+async def send(writer, left):
+    piece = bytes(1 << 16)
+    while left > 0:
+        writer.write(piece)
+        await writer.drain()
+        left -= len(piece)
 async def answer(reader, writer):
-    head = await reader.readuntil(b"\\r\\n\\r\\n")
-    if head.startswith(b"BYTES "):
-        left, piece = int(head.split()[1]), bytes(1 << 16)
-        while left > 0:
-            writer.write(piece)
-            await writer.drain()
-            left -= len(piece)
-    else:
-        writer.write(ANSWER)
+    closing = False
+    while not closing and (head := await reader.readuntil(b"\\r\\n\\r\\n")):
+        closing = b"connection: close" in head.lower() or head.startswith(b"BYTES ")
+        if head.startswith(b"BYTES "):
+            await send(writer, int(head.split()[1]))
+        else:
+            if head.startswith(b"POST "):
+                await reader.readexactly(100)
+            writer.write(OK + CLOSE + HELLO if closing else OK + HELLO)
     writer.close()
+async def serve(reader, writer):
+    try:
+        await answer(reader, writer)
+    except (asyncio.IncompleteReadError, OSError):
+        writer.close()
 async def main():
-    server = await asyncio.start_server(answer, "127.0.0.1", int(os.environ["DRAY_PORT"]))
+    server = await asyncio.start_server(serve, "127.0.0.1", int(os.environ["DRAY_PORT"]))
     await server.serve_forever()
 asyncio.run(main())
 """
@@ -51,7 +64,9 @@ def measure(quick: bool) -> dict[str, Figure]:
     with running_cluster(2) as cluster:
         port = _start(cluster)
         hub, agent = cluster.hub_pid, cluster.agent_pids[0]
-        added, through, direct = asyncio.run(_paced(cluster, port, count))
+        through, direct = asyncio.run(_paced(cluster, port, count))
+        own, plainly = asyncio.run(_paced(cluster, port, count, BODY))
+        added = through - direct
         before = cpu_seconds(hub), cpu_seconds(agent)
         rate = asyncio.run(_busy(cluster, busy))
         hub_s, agent_s = cpu_seconds(hub) - before[0], cpu_seconds(agent) - before[1]
@@ -68,6 +83,12 @@ def measure(quick: bool) -> dict[str, Figure]:
             added,
             bars=[Bar(at_most=1.5)],
             note=f"{through:.2f} ms by the proxy, {direct:.2f} ms directly",
+        ),
+        "added_own_p50": Figure(
+            f"the same with a body of {len(BODY)} bytes, on a connection to the service of its own",
+            "ms",
+            own - plainly,
+            note=f"{own:.2f} ms by the proxy, {plainly:.2f} ms directly, without a body",
         ),
         "per_core": Figure(
             f"requests by the proxy for one core of the hub ({busy}, {AT_ONCE} at once)",
@@ -118,17 +139,19 @@ async def _ask(port: int, head: bytes) -> None:
         raise RuntimeError(answer[:200].decode())
 
 
-def _head(cluster: Cluster) -> tuple[int, bytes]:
-    lines = (f"GET /proxy/{TASK}/ HTTP/1.1", "Host: localhost", f"Authorization: Bearer {cluster.token}")
-    return int(cluster.url.rpartition(":")[2]), "\r\n".join([*lines, "Connection: close", "", ""]).encode()
+def _head(cluster: Cluster, body: bytes = b"") -> tuple[int, bytes]:
+    method, more = ("POST", [f"Content-Length: {len(body)}"]) if body else ("GET", [])
+    lines = (f"{method} /proxy/{TASK}/ HTTP/1.1", "Host: localhost", f"Authorization: Bearer {cluster.token}")
+    head = "\r\n".join([*lines, *more, "Connection: close", "", ""]).encode()
+    return int(cluster.url.rpartition(":")[2]), head + body
 
 
-async def _paced(cluster: Cluster, port: int, count: int) -> tuple[float, float, float]:
-    """One way and the other in turn, a new connection each: what the proxy adds to the middle one."""
-    hub_port, head = _head(cluster)
+async def _paced(cluster: Cluster, port: int, count: int, body: bytes = b"") -> tuple[float, float]:
+    """By the proxy and directly, in turn and on a new connection each: the middle one of either."""
+    hub_port, head = _head(cluster, body)
     ways: list[tuple[list[float], Callable[[], Awaitable[None]]]] = [
         ([], lambda: _ask(hub_port, head)),
-        ([], lambda: _ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")),
+        ([], lambda: _ask(port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")),
     ]
     loop = asyncio.get_running_loop()
     for number in range(count + 20):
@@ -140,7 +163,7 @@ async def _paced(cluster: Cluster, port: int, count: int) -> tuple[float, float,
                 spans.append((time.perf_counter() - began) * 1000)
         await asyncio.sleep(max(0.0, due - loop.time()))
     through, direct = (quantile(spans, 0.5) for spans, _ in ways)
-    return through - direct, through, direct
+    return through, direct
 
 
 async def _busy(cluster: Cluster, count: int) -> float:

@@ -268,6 +268,26 @@ def test_a_connection_is_kept_after_an_answer_that_has_one_end_and_nothing_behin
         assert payload == (struct.pack(">Q", len(text)) if keeps else b"")
 
 
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+def test_an_answer_without_a_body_may_name_a_length_and_the_caller_goes_on(lab: Any, status: bytes) -> None:
+    worker, job_id, _ = serve(lab)
+    asked = (
+        f"GET /proxy/{job_id}/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {lab.hub.token}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", lab.hub.port), WAIT_S) as sock, sock.makefile("rb") as got:
+        sock.sendall(asked.encode())
+        with tunnel_of(lab, worker) as tunnel:
+            for _ in range(2):
+                number, _ = read_opening(tunnel)
+                read_request(tunnel, number)
+                answer(tunnel, number, b"HTTP/1.1 " + status + b"\r\n" + LENGTH + b"\r\n")
+                lines = list(iter(got.readline, b"\r\n"))
+                assert lines[0] == b"HTTP/1.1 " + status + b"\r\n"
+                assert not any(line.lower().startswith((b"content-length", b"transfer")) for line in lines)
+                assert read_end(tunnel, number)[0] == EOF
+                sock.sendall(asked.encode())
+
+
 @pytest.mark.parametrize("text", [OK + FIVE, OK + CHUNKED + LENGTH + FIVE, OK + LENGTH + b"\r\nhel"])
 def test_a_connection_is_not_kept_after_an_answer_that_is_not_whole(lab: Any, text: bytes) -> None:
     worker, job_id, _ = serve(lab, features=(*FEATURES, "keep"))

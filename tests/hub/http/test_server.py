@@ -18,7 +18,8 @@ import websockets.sync.client
 
 from dray.errors import HubUnavailable, InvalidConfig
 from dray.hub.access.certificates import ensure_certificate, fingerprint
-from dray.hub.http.server import HEADER_BYTES, HttpServer, bind, make_url
+from dray.hub.access.connections import GONE
+from dray.hub.http.server import HEADER_BYTES, HttpServer, bind, bind_local, make_url
 
 
 def receive_all(connection):
@@ -220,3 +221,80 @@ async def test_stopping_a_server_that_never_began():
     bound = bind("127.0.0.1", 0)
     await HttpServer(lambda *_: None, bound).stop()
     bound.socket.close()
+
+
+HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]}
+
+
+async def test_a_head_waits_for_its_body_for_no_longer_than_a_step():
+    go_on = asyncio.Event()
+
+    async def slow(scope, receive, send):
+        await send(HEAD)
+        await go_on.wait()
+        await send({"type": "http.response.body", "body": b"bo", "more_body": True})
+        await send({"type": "http.response.body", "body": b"dy"})
+
+    server = HttpServer(slow, bound := bind("127.0.0.1", 0))
+    await server.start()
+    async with asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", bound.port)
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+            assert not go_on.is_set()
+            go_on.set()
+            assert await reader.readexactly(4) == b"body"
+            go_on.clear()
+        writer.close()
+    await server.stop()
+
+
+async def test_a_request_hears_at_once_that_its_caller_has_gone_or_had():
+    heard, late = asyncio.Event(), asyncio.Event()
+
+    async def waiting(scope, receive, send):
+        tell_gone = scope["extensions"][GONE]
+        tell_gone(heard.set)
+        await heard.wait()
+        tell_gone(None)
+        tell_gone(late.set)
+
+    server = HttpServer(waiting, bound := bind("127.0.0.1", 0))
+    await server.start()
+    async with asyncio.timeout(30):
+        _, writer = await asyncio.open_connection("127.0.0.1", bound.port)
+        # With another behind it, for which nothing is read.
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        await asyncio.sleep(0)
+        writer.close()
+        await heard.wait()
+        await late.wait()
+    await server.stop()
+
+
+async def test_a_request_knows_both_ends_of_its_connection(short_tmp):
+    seen = []
+
+    async def looking(scope, receive, send):
+        seen.append((scope["server"], scope["client"]))
+        await send(HEAD)
+        await send({"type": "http.response.body", "body": b"body"})
+
+    local = bind_local(short_tmp)
+    server = HttpServer(looking, bound := bind("127.0.0.1", 0), local=local)
+    await server.start()
+    async with asyncio.timeout(30):
+        for dialled in (
+            asyncio.open_connection("127.0.0.1", bound.port),
+            asyncio.open_unix_connection(str(short_tmp / "hub.sock")),
+        ):
+            reader, writer = await dialled
+            name = writer.get_extra_info("sockname")
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert (await reader.read()).endswith(b"\r\n\r\nbody")
+            writer.close()
+            assert seen[-1][1] == (tuple(name) if name else None)
+    assert seen[0][0] == ("127.0.0.1", bound.port)
+    assert seen[1][0][1] is None
+    await server.stop()

@@ -68,8 +68,8 @@ def test_an_answer_keeps_its_own_headers_and_none_of_its_neighbour() -> None:
         (b"location", b"//elsewhere/x"),
     ]
     kept = [(b"content-security-policy", b"default-src 'self'"), (b"location", b"//elsewhere/x")]
-    assert give_back(given, HOST, chunked=True) == kept
-    fenced = give_back(given, PATH, chunked=True)
+    assert give_back(given, HOST, lengthless=True) == kept
+    fenced = give_back(given, PATH, lengthless=True)
     assert fenced[:-1] == kept
     assert fenced[-1][1].startswith(b"sandbox ")
     assert b"allow-same-origin" not in fenced[-1][1]

@@ -21,6 +21,9 @@ STRANGERS, STRANGERS_OF_PEER = 4096, 1024
 # What a reader has to take in this time of an answer that waits for it.
 SLOW_READER_S, SLOW_READER_BYTES = 30.0, 64 << 10
 SAY_EVERY_S = 60.0
+# By which a request that has no body hears that its caller has gone, without a task that waits for it: what is called
+# then, or None.
+GONE = "dray.gone"
 logger = logging.getLogger("dray.hub.access.connections")
 
 

@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -102,6 +103,7 @@ class Gate:
         return name, int(match[3]) if match[3] else None
 
 
+@lru_cache(maxsize=256)
 def bare_host(text: str) -> str:
     """Spell a host name or address in one way, without a port."""
     text = text.strip().strip("[]").rstrip(".").lower()

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import is_ssl
 
 from dray.descriptors import file_limit
 from dray.errors import HubUnavailable, InvalidConfig
-from dray.hub.access.connections import Connections, ReaderWatch
+from dray.hub.access.connections import GONE, Connections, ReaderWatch
 from dray.hub.workers.frames import ADMIT, FrameSocket, ServerConfig
 from dray.wire.reach.dialling import SOCKET_NAME, short_path
 
@@ -258,6 +260,40 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
+class _AnswerTransport:
+    """What one answer is written to. Its head waits for the body, where that follows in the same step of the loop: the
+    base writes them apart, and each write wakes the reader.
+    """
+
+    __slots__ = ("_begun", "_head", "_loop", "_transport")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+        self._loop, self._transport = loop, transport
+        self._begun, self._head = False, b""
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        elif self._begun:
+            self._transport.write(data)
+        else:
+            self._begun, self._head = True, data
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _flush(self) -> None:
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
+            self._transport.write(head)
+
+
 class _BoundedProtocol(HttpToolsProtocol):
     """Adds what this parser lacks: a limit on the size of headers, on the time they take, on connections and on readers
     that do not read, a way to break off, and word of the end to a request with others behind it: the base tells only
@@ -268,7 +304,14 @@ class _BoundedProtocol(HttpToolsProtocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base class does
-        super().connection_made(transport)
+        # What the base does, which asks the system for each address twice.
+        self.connections.add(self)
+        self.transport, self.flow = transport, FlowControl(transport)
+        local, remote = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        self.server = local[:2] if isinstance(local, tuple) else (local, None) if local else None
+        self.client = remote[:2] if isinstance(remote, tuple) else None
+        self.scheme = "https" if is_ssl(transport) else "http"
+        self._gone: Callable[[], None] | None = None
         self._pending = 0
         self._latest: RequestResponseCycle | None = None
         self._earlier: list[RequestResponseCycle] = []
@@ -283,6 +326,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._reader.resumed()
         self.config.connections.leave(self.transport)
         super().connection_lost(exc)
+        if self._gone is not None:
+            self._gone()
         for cycle in self._earlier:
             if not cycle.response_complete:
                 cycle.disconnected = True
@@ -305,6 +350,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         connections, transport = self.config.connections, self.transport
         extensions: Any = {
             "dray.abort": transport.abort,
+            GONE: self._tell_gone,
             ADMIT: lambda token_id: connections.admit(transport, token_id),
         }
         self.scope["extensions"] = extensions
@@ -315,7 +361,17 @@ class _BoundedProtocol(HttpToolsProtocol):
         if self._latest is not None and not self._latest.response_complete:
             self._earlier = [*(cycle for cycle in self._earlier if not cycle.response_complete), self._latest]
         super().on_headers_complete()
+        if self.cycle is not self._latest:
+            answer: Any = _AnswerTransport(self.loop, self.transport)
+            self.cycle.transport = answer
         self._latest = self.cycle
+
+    def _tell_gone(self, gone: Callable[[], None] | None) -> None:
+        self._gone = gone
+        if gone is not None:
+            self.flow.resume_reading()
+            if self.transport.is_closing():
+                gone()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -16,11 +16,12 @@ from dray.errors import Unreachable
 from dray.hub.tunnels.flow import Flow
 
 HEAD_BYTES = 64 << 10
+RESET_CONTENT = 205
 # A service that closes what idles for less is not relied on.
 KEPT_LEAST_S = 2
 _TIMEOUT = re.compile(rb"timeout\s*=\s*\"?([0-9]{1,9})")
 # Without a body by rule. Some services send one all the same.
-_BODILESS = (204, 205, 304)
+BODILESS = (204, 304)
 
 
 class BadAnswer(Unreachable):
@@ -54,6 +55,11 @@ class AnswerReader:
     def reusable(self) -> bool:
         """Whether the answer has ended so that another request may follow it."""
         return self._ended and self._in_order and self._flow.is_read
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is no further piece."""
+        return self._complete and not self._pieces
 
     async def head(self) -> Head:
         """Status and headers; interim answers are passed over."""
@@ -113,9 +119,9 @@ class AnswerReader:
             raise BadAnswer("the service's answer has a Transfer-Encoding that is not passed on")
         self._has_end = chunked or b"content-length" in names
         self._head = Head(status, headers, chunked)
-        if self._bodiless or status in (204, 304):
-            self._complete = True
-        one_end = not self._bodiless and status not in _BODILESS and chunked != (b"content-length" in names)
+        bodiless = self._bodiless or status in BODILESS
+        self._complete = self._complete or bodiless
+        one_end = not bodiless and status != RESET_CONTENT and chunked != (b"content-length" in names)
         self._in_order = self._in_order and one_end and self._stays(names.get(b"keep-alive", b""))
 
     def _stays(self, told: bytes) -> bool:

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 
 from dray.errors import DrayError, Unreachable
+from dray.hub.access.connections import GONE
 from dray.hub.access.entrance import Receive, Scope, Send
 from dray.hub.http.replies import send_error
 from dray.hub.http.streams import cut, wait_gone
 from dray.hub.proxy.addresses import Asked
-from dray.hub.proxy.answers import AnswerReader, Head
+from dray.hub.proxy.answers import BODILESS, AnswerReader, Head
 from dray.hub.proxy.headers import Headers, give_back, pass_on
 from dray.hub.tunnels.approach import Approach
 from dray.hub.tunnels.flow import Flow, Refused
@@ -47,23 +48,36 @@ class Exchange:
     async def run(self) -> None:
         """Carry it to its end."""
         await self._begin()
-        sending = asyncio.ensure_future(self._send_body())
+        tell_gone = self._scope.get("extensions", {}).get(GONE)
         try:
-            await self._answer()
+            if tell_gone is not None and not self._chunked and self._length in (None, b"0"):
+                tell_gone(lambda: self._approach.break_off("the caller has gone"))
+                await self._answer()
+            else:
+                tell_gone = None
+                await self._answer_sending()
         except Unreachable as fault:
             if self.status:
                 await cut(self._scope, wait_gone(self._receive))
             else:
                 self.status = 502
-                sending.cancel()
                 headers = dict(self._scope["headers"])
                 body_read = not (self._chunked or self._length)
                 await send_error(self._send, self._receive, headers, fault, body_read)
         finally:
+            if tell_gone is not None:
+                tell_gone(None)
+            self._leave()
+
+    async def _answer_sending(self) -> None:
+        """Answer while the body is sent on."""
+        sending = asyncio.ensure_future(self._send_body())
+        try:
+            await self._answer()
+        finally:
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError, DrayError):
                 await sending
-            self._leave()
 
     def _write_head(self) -> bytes:
         scope, asked = self._scope, self._asked
@@ -127,11 +141,14 @@ class Exchange:
     async def _answer(self) -> None:
         reader, head = await self._stand()
         self.status = head.status
-        headers = give_back(head.headers, self._asked, head.chunked)
+        # A length without a body is the server's word for an answer that is cut.
+        headers = give_back(head.headers, self._asked, head.chunked or head.status in BODILESS)
         await self._send({"type": "http.response.start", "status": head.status, "headers": headers})
-        while piece := await reader.piece():
-            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-        await self._send({"type": "http.response.body", "body": b""})
+        more = True
+        while more:
+            piece = await reader.piece()
+            more = not reader.ended
+            await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
     def _leave(self) -> None:
         """Leave the connection to the caller's next request, or let the service close first: what is reset looks like a

@@ -6,6 +6,7 @@ pass. A service under the hub's own origin may set cookies for its own path alon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from dray.errors import InvalidInput
@@ -40,6 +41,7 @@ _OF_THE_ORIGIN = frozenset(
 )
 SANDBOX = b"sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"
 TOKEN_START = b"bearer dray_"
+_BREAKS = re.compile(rb"[\r\n\0]").search
 
 
 def check_framing(headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -89,11 +91,11 @@ def pass_on(headers: Sequence[tuple[bytes, bytes]], asked: Asked, scheme: str, c
     return passed
 
 
-def give_back(headers: Sequence[tuple[bytes, bytes]], asked: Asked, chunked: bool) -> Headers:
-    """What the caller gets of an answer's headers."""
+def give_back(headers: Sequence[tuple[bytes, bytes]], asked: Asked, lengthless: bool) -> Headers:
+    """What the caller gets of an answer's headers; of one that is `lengthless` no length."""
     named, given = _named(headers), Headers()
     for name, value in headers:
-        if name in _NOT_GIVEN_BACK or name in named or (chunked and name == b"content-length"):
+        if name in _NOT_GIVEN_BACK or name in named or (lengthless and name == b"content-length"):
             continue
         if name == b"set-cookie":
             value = _fence_cookie(value, asked)
@@ -144,7 +146,7 @@ def _fence_cookie(value: bytes, asked: Asked) -> bytes:
 
 
 def _check_line(name: bytes, value: bytes) -> None:
-    if any(mark in name or mark in value for mark in (b"\r", b"\n", b"\0")):
+    if _BREAKS(name) or _BREAKS(value):
         raise InvalidInput(
             f"the header {name[:64].decode('latin-1')} has a line break in it: it is not passed on"
         )

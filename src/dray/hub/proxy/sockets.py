@@ -56,7 +56,7 @@ class SocketExchange:
         """Carry it to its end; gives the status of the handshake."""
         response = await self._greet()
         if response.status_code != 101 or self._service.handshake_exc is not None:
-            headers = give_back(_lower(response), self._asked, chunked=True)
+            headers = give_back(_lower(response), self._asked, lengthless=True)
             await self._send(
                 {"type": "websocket.http.response.start", "status": response.status_code, "headers": headers}
             )

@@ -52,7 +52,10 @@ def find_places(state: State, caller: Caller, name: str, port: str) -> Places:
         )
     if not job.service:
         _choose_one(state, name, attempts)
-    found = [(attempt, _choose(port_names(state, job, attempt), attempt.ports, port)) for attempt in attempts]
+    found = [
+        (attempt, _choose(port_names(state, job, attempt) if port else [], attempt.ports, port))
+        for attempt in attempts
+    ]
     places = [
         Place(state.spell(attempt), attempt.worker, attempt.uid, number, job.id)
         for attempt, number in found
@@ -106,9 +109,9 @@ def _running(state: State, job: Job) -> list[Attempt]:
 
 def _choose(names: list[str], numbers: tuple[int, ...], port: str) -> int:
     """The port that is meant: the first, or by its name or number; 0 where there is none."""
-    known = name_ports(names, numbers)
     if not port:
         return numbers[0] if numbers else 0
+    known = name_ports(names, numbers)
     return known.get(port, int(port) if port.isdecimal() and int(port) in numbers else 0)
 
 
