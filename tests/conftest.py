@@ -17,11 +17,12 @@ import pytest
 from tests import compiled, warm
 from tests.leftovers import Leftovers
 from tests.postgres import database, servers, shared_postgres
+from tests.valkey import own_valkey, shared_valkey, valkey, valkeys
 
 from dray.testing.hub_process import RunningHub
 
-# Fixtures of every part that asks for a database.
-__all__ = ["database", "servers", "shared_postgres"]
+# Fixtures of every part that asks for a database, or for Redis.
+__all__ = ["database", "own_valkey", "servers", "shared_postgres", "shared_valkey", "valkey", "valkeys"]
 POLL_S = 0.01
 # Only a failure waits this long; a machine under load may be ten times slower than this one.
 LIMIT_S = 60.0

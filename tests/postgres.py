@@ -32,10 +32,11 @@ QUICK = (
     "log_lock_waits=off",
 )
 START_S = 60.0
-_NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -46,7 +47,7 @@ class Server:
 
     def __init__(self, binaries: Path, data: Path, *settings: str) -> None:
         self.binaries, self.data, self.settings = binaries, data, settings
-        self.port = _free_port()
+        self.port = free_port()
         self.log = data.with_name(data.name + ".log")
         self.process: subprocess.Popen[Any] | None = None
         self._numbers = itertools.count(1)
@@ -75,7 +76,7 @@ class Server:
                     stderr=log,
                     env={"LC_ALL": "C.UTF-8", "PATH": os.defpath},
                     start_new_session=True,
-                    **_NOBODY,
+                    **NOBODY,
                 )
             if self._wait(deadline):
                 return
@@ -176,7 +177,7 @@ class Servers:
         self._template.mkdir(mode=0o700)
         secret = folder / "secret"
         secret.write_text(PASSWORD)
-        if _NOBODY:
+        if NOBODY:
             os.chown(self._template, 65534, 65534)
             os.chown(secret, 65534, 65534)
         words = [
@@ -190,14 +191,14 @@ class Servers:
         ]
         words += ["--pwfile", str(secret), "--no-sync", "-E", "UTF8", "--locale", "C.UTF-8"]
         subprocess.run(
-            words, check=True, cwd=folder, stdout=subprocess.DEVNULL, env={"LC_ALL": "C.UTF-8"}, **_NOBODY
+            words, check=True, cwd=folder, stdout=subprocess.DEVNULL, env={"LC_ALL": "C.UTF-8"}, **NOBODY
         )
 
     def make(self, *settings: str) -> Server:
         """Another server, not started yet."""
         data = self._folder / f"data{next(self._numbers)}"
         shutil.copytree(self._template, data)
-        if _NOBODY:
+        if NOBODY:
             for place, _, files in os.walk(data):
                 for name in (place, *(os.path.join(place, file) for file in files)):
                     os.chown(name, 65534, 65534)

@@ -35,6 +35,9 @@ SETTINGS: dict[str, dict[str, str]] = {
         "files": "folder that all hubs mount, for output and large values; left out: the database of the store, else "
         "the home",
         "store_lease_s": "how long a hub on a database may be silent before one that stands by takes over",
+        "redis": "Redis to write a live view to, `redis://:PASSWORD@HOST:PORT/DB` or `rediss://…`; empty: none",
+        "redis_prefix": "what the keys of the live view begin with",
+        "redis_documents_s": "how long a job's document stays in Redis after its last change; 0: there are none",
         "hosts": "further names that clients may use for this hub (the `Host` header is checked)",
         "proxy_domain": "hosts of services, `NAME.DOMAIN`; on loopback `localhost` by itself",
         "log_json": "log as JSON lines instead of text",
@@ -228,7 +231,9 @@ def write_config() -> str:
     parts.append(
         "`fingerprint`, `cafile` and `hub_user` of both `[worker]` and `[client]`, `DRAY_HUB_SOCKET` sets"
     )
-    parts.append("`hub_socket` of `[client]`, `DRAY_STORE` sets `store` of `[hub]`.\n")
+    parts.append(
+        "`hub_socket` of `[client]`, `DRAY_STORE` and `DRAY_REDIS` set `store` and `redis` of `[hub]`.\n"
+    )
     return "\n".join(parts)
 
 

@@ -46,14 +46,15 @@ _TARGETS = (
 )
 
 
-# A hub's alone: tasks and their agent have no business with its database.
-_STORES = ("DRAY_STORE", "DRAY_HUB_STORE")
+# A hub's alone: tasks and their agent have no business with its database, nor with its Redis.
+_STORES = ("DRAY_STORE", "DRAY_HUB_STORE", "DRAY_REDIS", "DRAY_HUB_REDIS")
 
 
 def environment_of_pair(role: str = "") -> dict[str, str]:
     """This program's environment for a hub or its agent, wherever the caller's shell would point them.
 
-    Only a hub by its `role` finds the database of the site in it: one for a while, in a home of its own, has none.
+    Only a hub by its `role` finds the database and the Redis of the site in it: one for a while, in a home of its own,
+    has none.
     """
     kept_out = _TARGETS if role == "hub" else (*_TARGETS, *_STORES)
     return {name: value for name, value in os.environ.items() if name not in kept_out}
@@ -78,6 +79,9 @@ class HubConfig:
     store: str = field(default="", repr=False)
     store_lease_s: float = 3.0
     files: Path | None = None
+    redis: str = field(default="", repr=False)
+    redis_prefix: str = "dray"
+    redis_documents_s: float = DAY_S
     hosts: tuple[str, ...] = ()
     proxy_domain: str = ""
     log_json: bool = True
@@ -218,6 +222,7 @@ _SHARED_VARIABLES = {
     "hub_socket": "DRAY_HUB_SOCKET",
     "store": "DRAY_STORE",
     "files": "DRAY_FILES",
+    "redis": "DRAY_REDIS",
 }
 _CHOICES = {"backend": ("", "cpu", "nvidia", "metal", "vulkan"), "safe_results": ("", "json")}
 _HOME_KEYS = ("home", "origins")
@@ -249,6 +254,17 @@ def load_hub(home: Path, flags: Mapping[str, Any], env: Mapping[str, str] = os.e
         raise InvalidConfig(
             f"{tell_origin(config, 'store')}: the store is a database, postgres://USER@HOST:PORT/NAME; left out, it is "
             "a file in the home"
+        )
+    if config.redis and config.redis.partition("://")[0] not in ("redis", "rediss"):
+        # As above.
+        raise InvalidConfig(
+            f"{tell_origin(config, 'redis')}: Redis is redis://HOST:PORT/DB, or rediss://… with TLS; left out, there "
+            "is none"
+        )
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,64}", config.redis_prefix):
+        raise InvalidConfig(
+            f"{tell_origin(config, 'redis_prefix')}: keys begin with 1 to 64 letters, digits, '.', '_', '-' or ':', "
+            f"got {config.redis_prefix!r}"
         )
     return config
 
@@ -360,7 +376,7 @@ def _convert(item: Field[Any], raw: Any) -> Any:
         if (
             value == 0
             and default not in (MISSING, 0)
-            and item.name not in ("port", "estimate_every_s", "runners")
+            and item.name not in ("port", "estimate_every_s", "runners", "redis_documents_s")
             and isinstance(default, (int, float))
         ):
             raise InvalidInput("must be more than 0, got 0")

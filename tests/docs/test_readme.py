@@ -25,6 +25,7 @@ RUN = [
         "docs/howto/notebooks.md",
         "docs/operations/postgresql.md",
         "docs/operations/several-hubs.md",
+        "docs/operations/redis.md",
     )
 ]
 # What people type first, as it starts for them: from nothing.

@@ -272,6 +272,8 @@ async def _live(
     ]
     if (certificate := hub.ground.certificate) is not None:
         sides.append(asyncio.create_task(certificate.run(lambda: _note_address(hub))))
+    if hub.mirror is not None:
+        hub.mirror.start()
     await announce(hub)
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait({engine, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -283,6 +285,8 @@ async def _live(
         await stop_hub(hub)
     with contextlib.suppress(Exception):
         await engine
+    if hub.mirror is not None:
+        await hub.mirror.close()
     if hub.engine.failure is None:
         await hub.outputs.close()
         await hub.writer.close()

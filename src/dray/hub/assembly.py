@@ -6,12 +6,13 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dray.config import HubConfig
 from dray.core.lifecycle.state.effects import CallsDone
 from dray.core.lifecycle.state.state import State
 from dray.descriptors import file_limit
+from dray.errors import InvalidConfig
 from dray.hub.access.certificate_watch import CertificateWatch
 from dray.hub.access.certificates import (
     TlsFiles,
@@ -75,6 +76,9 @@ from dray.hub.workers.questions import Questions
 from dray.hub.workers.sessions import Limits, Sessions
 from dray.wire.messages.client import CLIENT_PATH
 
+if TYPE_CHECKING:
+    from dray.hub.mirror.mirror import Mirror
+
 logger = logging.getLogger("dray.hub")
 
 
@@ -100,6 +104,7 @@ class Hub(NamedTuple):
     server: HttpServer
     url: str
     ground: Ground
+    mirror: Mirror | None = None
 
 
 class Ground(NamedTuple):
@@ -131,6 +136,8 @@ def wire_hub(
     """Make all parts of a hub that leads, and hand them to each other."""
     setbacks, writer = ground.setbacks, make_writer(store)
     feed, rows = Feed(store), Rows(state, store)
+    projector = Projector(writer, seq)
+    mirror = _make_mirror(config, store, server.url, projector, feed)
     engine: Engine | None = None
 
     def the_engine() -> Engine:
@@ -139,7 +146,7 @@ def wire_hub(
 
     files = open_files(config, store, write_private)
     outputs = Outputs(files.tapes, config.log_bytes_per_attempt, find_owner(rows), lead_of(files, store))
-    standing = Standing(state, setbacks.reports, ground.certificate, config.home, files)
+    standing = Standing(state, setbacks.reports, ground.certificate, config.home, files, mirror)
     metrics = Metrics(lambda: standing.read(the_engine(), sessions))
     questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(secret := ensure_secret(config.home, files.keep_secret), state.jobs.get)
@@ -160,7 +167,7 @@ def wire_hub(
         partial(_report_effect, setbacks.reports),
         tasks.make_use,
     )
-    engine = Engine(rows, writer, clock, runner, metrics, Projector(writer, seq), seq, setbacks)
+    engine = Engine(rows, writer, clock, runner, metrics, projector, seq, setbacks)
     words = _make_words(secret, store, engine, behind)
     is_low = _watch_space(config, store, files)
     limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
@@ -169,7 +176,7 @@ def wire_hub(
     answers = Answers(Parts(*given, *limits, now_at, *more, templates, setbacks))
     notifier, alarms = _make_tellers(config, engine, store, rows, answers)
     answers.listeners += [call_feed.hear, args.hear, tokens.hear]
-    answers.checks += [owners.examine, *_checks_of(store, ground, files)]
+    answers.checks += [owners.examine, *_checks_of(store, ground, files, mirror)]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
 
@@ -188,7 +195,7 @@ def wire_hub(
     answers.checks.append(api.knocks.examine)
     owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
-    return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground)
+    return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground, mirror)
 
 
 def _watch_space(config: HubConfig, store: Store, files: Files) -> SpaceWatch:
@@ -196,11 +203,31 @@ def _watch_space(config: HubConfig, store: Store, files: Files) -> SpaceWatch:
     return SpaceWatch(lambda: store.low_space(least) or has_little(files, least))
 
 
-def _checks_of(store: Store, ground: Ground, files: Files) -> list[Callable[[State], dict[str, Any]]]:
-    """For the doctor: how certificate and store are, where the hub has the one, or the other is on a server; and where
-    files are, if not in the home.
+def _make_mirror(
+    config: HubConfig, store: Store, url: str, projector: Projector, feed: Feed
+) -> Mirror | None:
+    """The live view in Redis, fed with rows that were written and notes that were committed; its driver is an extra."""
+    if not config.redis:
+        return None
+    try:
+        from dray.hub.mirror.mirror import Mirror
+    except ImportError as missing:
+        raise InvalidConfig(
+            f"a live view in Redis needs {missing.name}, which is not installed here: pip install 'dray[redis]'"
+        ) from missing
+    settings: dict[str, Any] = {"prefix": config.redis_prefix, "documents_s": config.redis_documents_s}
+    mirror = Mirror(config.redis, store, words=f"the hub at {url}", **settings)
+    projector.listener, feed.listener = mirror.take_rows, mirror.take_notes
+    return mirror
+
+
+def _checks_of(
+    store: Store, ground: Ground, files: Files, mirror: Mirror | None
+) -> list[Callable[[State], dict[str, Any]]]:
+    """For the doctor: how certificate, store and mirror are, where there are any of that kind; and where files are, if
+    not in the home.
     """
-    checks: list[Callable[[State], dict[str, Any]]] = []
+    checks: list[Callable[[State], dict[str, Any]]] = [] if mirror is None else [mirror.examine]
     if ground.certificate is not None:
         checks.append(ground.certificate.check)
     if store.remote is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.alarms import KINDS
@@ -23,6 +24,9 @@ from dray.hub.engine.fault_reports import Reports
 from dray.hub.files.base import Files
 from dray.hub.workers.sessions import Sessions
 
+if TYPE_CHECKING:
+    from dray.hub.mirror.mirror import Mirror
+
 WORKER_STATES = ("ready", "offline", "draining", "quarantined", "suspect", "silent", "not_ready")
 
 
@@ -36,8 +40,9 @@ class Standing:
         certificate: CertificateWatch | None,
         home: Path,
         files: Files,
+        mirror: Mirror | None = None,
     ) -> None:
-        self._home, self._files = home, files
+        self._home, self._files, self._mirror = home, files, mirror
         self._before = dict(state.ends)
         self._reports, self._certificate = reports, certificate
 
@@ -59,6 +64,7 @@ class Standing:
         raised = Counter(record.kind for record in state.ledger.values() if isinstance(record, AlarmRecord))
         alarms = dict.fromkeys(KINDS, 0) | raised
         told = (len(sessions.open), engine.log_lag, reports, ended, left_s)
+        mirror = None if self._mirror is None else self._mirror.gauge
         return Gauges(
             depths,
             workers,
@@ -69,6 +75,7 @@ class Standing:
             _list_cards(state, at_ms),
             self._files.free_bytes(),
             self._files.describe()[0],
+            mirror,
         )
 
 

@@ -55,16 +55,28 @@ FILES_HELP = (
 )
 
 
+REDIS_HELP = (
+    "Redis to write a live view to, for other programs: redis://HOST/DB, or rediss:// with TLS; its password belongs "
+    "in DRAY_REDIS or in config.toml.  [default: none]"
+)
+
+
 def refuse_password(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Every user of the machine can read the words of a command."""
-    if value:
-        from dray.hub.store.postgres.address import Address
+    from dray.hub.addresses import read_address
 
-        if Address(value).has_password:
-            raise InvalidInput(
-                "--store: a password in a command is seen by every user of the machine. Set DRAY_STORE to the whole "
-                "address, or `store` under [hub] in config.toml, or leave it to the file that PGPASSFILE names"
-            )
+    try:
+        refused = bool(value) and read_address(value or "").has_password
+    except ValueError:
+        # Whoever uses it says what is wrong with it.
+        refused = False
+    if refused:
+        name = str(option.name)
+        instead = ", or leave it to the file that PGPASSFILE names" if name == "store" else ""
+        raise InvalidInput(
+            f"--{name}: a password in a command is seen by every user of the machine. Set DRAY_{name.upper()} to the "
+            f"whole address, or `{name}` under [hub] in config.toml{instead}"
+        )
     return value
 
 
@@ -93,6 +105,7 @@ def refuse_password(context: click.Context, option: click.Parameter, value: str 
 )
 @click.option("--store", metavar="URL", callback=refuse_password, help=STORE_HELP)
 @click.option("--files", metavar="DIR", type=click.Path(file_okay=False), help=FILES_HELP)
+@click.option("--redis", metavar="URL", callback=refuse_password, help=REDIS_HELP)
 @click.option("--log-json/--log-text", default=None, help="Form of the log.  [default: json]")
 @click.option(
     "--log-file",
@@ -273,7 +286,7 @@ def worker_detect(session: Session) -> None:
 
 def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
     hub_flags = [] if flags["port"] is None else ["--port", str(flags["port"])]
-    for name in ("store", "files"):
+    for name in ("store", "files", "redis"):
         hub_flags += [f"--{name}", flags[name]] if flags[name] else []
     agent_flags = [] if flags["slots"] is None else ["--slots", str(flags["slots"])]
     agent_flags += ["--service-slots", str(flags["service_slots"])]
@@ -305,11 +318,12 @@ def _up_arguments(flags: dict[str, Any]) -> tuple[list[str], list[str]]:
 @click.option("--backend", metavar="NAME", help="Offer this backend only: nvidia, metal, vulkan or cpu.")
 @click.option("--store", metavar="URL", callback=refuse_password, help=STORE_HELP)
 @click.option("--files", metavar="DIR", type=click.Path(file_okay=False), help=FILES_HELP)
+@click.option("--redis", metavar="URL", callback=refuse_password, help=REDIS_HELP)
 @pass_session
 def up(session: Session, detach: bool, **flags: Any) -> int:
     """Start a hub and a worker on this machine; in the foreground with a live view, Ctrl-C stops both."""
     home = session.home
-    load_hub(home, {"store": flags["store"], "files": flags["files"]})
+    load_hub(home, {name: flags[name] for name in ("store", "files", "redis")})
     read_labels(flags["labels"])
     hub_flags, agent_flags = _up_arguments(flags)
     running = find_holder(home, "hub")

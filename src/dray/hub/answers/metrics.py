@@ -34,6 +34,17 @@ class Card(NamedTuple):
     used: float | None = None
 
 
+class MirrorGauge(NamedTuple):
+    """How the live view in Redis stands: in one word, how far it is behind, how often parts of it were made anew."""
+
+    state: str
+    lag_s: float
+    rebuilds: int
+
+
+MIRROR_STATES = ("writes", "loading", "another", "away", "full", "unsafe", "refused")
+
+
 class Gauges(NamedTuple):
     """How the hub stands at one moment.
 
@@ -55,6 +66,7 @@ class Gauges(NamedTuple):
     cards: Sequence[Card] = ()
     files_free: int | None = None
     files_ok: bool = True
+    mirror: MirrorGauge | None = None
 
 
 ReadGauges = Callable[[], Gauges]
@@ -177,6 +189,24 @@ class _GaugeReader(Collector):
             certificate.add_metric([], now.certificate_s)
         yield certificate
         yield from _site_gauges(now)
+        yield from _mirror_gauges(now.mirror)
+
+
+def _mirror_gauges(now: MirrorGauge | None) -> Iterator[Metric]:
+    """Of a hub without a mirror there is nothing to tell."""
+    states = GaugeMetricFamily(
+        "dray_mirror", "1 for how the live view in Redis stands, with --redis", labels=["state"]
+    )
+    lag = GaugeMetricFamily("dray_mirror_lag_seconds", "How long something has waited to be written to Redis")
+    rebuilds = CounterMetricFamily("dray_mirror_rebuilds", "Queues that were made anew in Redis")
+    if now is not None:
+        for state in MIRROR_STATES:
+            states.add_metric([state], float(state == now.state))
+        lag.add_metric([], now.lag_s)
+        rebuilds.add_metric([], now.rebuilds)
+    yield states
+    yield lag
+    yield rebuilds
 
 
 def _site_gauges(now: Gauges) -> Iterator[Metric]:

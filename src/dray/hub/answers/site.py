@@ -26,6 +26,7 @@ from dray.core.model.specs.resources import WHOLE
 from dray.core.scheduling.turns.order import waiting_in_order
 from dray.errors import NotFound
 from dray.hub.access.caller import Caller
+from dray.hub.addresses import read_address
 from dray.hub.answers.slices import portions
 from dray.hub.decisions.holdings import (
     Holding,
@@ -47,7 +48,6 @@ from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
 from dray.hub.rows import Rows
 from dray.hub.store.base import Store, UseQuery
-from dray.hub.store.postgres.address import Address
 from dray.wire.messages.client import Usage as ShowUsage
 
 
@@ -126,8 +126,8 @@ class SiteAnswers:
             for name in names
         ]
         for value in values:
-            if value["name"] == "store" and config.store:
-                value["value"] = Address(config.store).shown
+            if value["name"] in ("store", "redis") and value["value"]:
+                value["value"] = read_address(str(value["value"])).shown
         return {"values": values}
 
     # --- queues -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import msgspec
 from dray.core.lifecycle.state.effects import Note
 from dray.errors import InvalidInput
 from dray.hub.documents.records import moment
-from dray.hub.store.base import Store
+from dray.hub.store.base import LogEntry, Store
 
 KEEP = 1024
 KEEP_ALIVE_S = 15.0
@@ -41,6 +41,8 @@ class Feed:
         self._bell = asyncio.Event()
         self._last: Position = (0, 0)
         self.closed = False
+        # Hears of each turn's notes as soon as they are committed.
+        self.listener: Callable[[int, int, Sequence[Note]], None] | None = None
 
     def start(self, seq: int) -> None:
         """Go on after the last turn of an earlier hub."""
@@ -52,6 +54,8 @@ class Feed:
             return
         # Spelled out only when somebody reads them.
         self._recent.append((seq, at_ms, notes))
+        if self.listener is not None:
+            self.listener(seq, at_ms, notes)
         self._last = (seq, len(notes) - 1)
         self._bell.set()
         self._bell = asyncio.Event()
@@ -88,8 +92,7 @@ class Feed:
         found: list[tuple[Position, FeedEvent]] = []
         # What is no longer in memory is read on a thread: it may be a lot.
         for entry in await asyncio.to_thread(self._store.tail, position[0] - 1, 200):
-            notes = [Note(*fields) for fields in _decode(entry.notes)] if entry.notes else []
-            events = _events(entry.seq, entry.at_ms, notes)
+            events = spell_events(entry.seq, entry.at_ms, read_notes(entry))
             found += [((entry.seq, place), event) for place, event in enumerate(events)]
         later = [item for item in found if item[0] > position]
         return later or self._since_recent(position)
@@ -98,14 +101,20 @@ class Feed:
         found: list[tuple[Position, FeedEvent]] = []
         for seq, at_ms, notes in self._recent:
             if seq >= position[0]:
-                events = _events(seq, at_ms, notes)
+                events = spell_events(seq, at_ms, notes)
                 found += [
                     ((seq, place), event) for place, event in enumerate(events) if (seq, place) > position
                 ]
         return found
 
 
-def _events(seq: int, at_ms: int, notes: Sequence[Note]) -> list[FeedEvent]:
+def read_notes(entry: LogEntry) -> list[Note]:
+    """The notes of a turn as the log has them."""
+    return [Note(*fields) for fields in _decode(entry.notes)] if entry.notes else []
+
+
+def spell_events(seq: int, at_ms: int, notes: Sequence[Note]) -> list[FeedEvent]:
+    """Lines of the feed of one turn."""
     at = moment(at_ms)
     events = []
     for place, note in enumerate(notes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -39,6 +39,8 @@ class Projector:
         self._under_way: asyncio.Task[None] | None = None
         self._written: list[Touched] = []
         self._applied = seq
+        # Hears of rows once they were written.
+        self.listener: Callable[[Projection], None] | None = None
 
     def lag(self, state: State, seq: int) -> int:
         """How many turns the rows are behind. One that changes no row leaves nothing to wait for."""
@@ -91,6 +93,8 @@ class Projector:
             raise
         self._written.append(touched)
         self._applied = projection.applied_seq
+        if self.listener is not None:
+            self.listener(projection)
         for settler in settlers:
             if not settler.done():
                 settler.set_result(None)

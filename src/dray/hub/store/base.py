@@ -190,6 +190,15 @@ class Snapshot(NamedTuple):
     close: Callable[[], None] = lambda: None
 
 
+class LiveRows(NamedTuple):
+    """Rows of live work for one who reads beside the hub: jobs, then live attempts, then workers, while the hub goes on
+    writing. Each was true at some moment since turn `applied_seq`, not all of them at the same one.
+    """
+
+    applied_seq: int
+    rows: Iterator[Job | Attempt | Worker]
+
+
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which finished or live jobs a list wants; empty fields do not filter. `before_seq` pages downwards.
 
@@ -396,6 +405,9 @@ class Store(Protocol):
     def begin_epoch(self) -> int: ...
     def raise_epoch(self, at_least: int) -> int: ...
     def load(self) -> Snapshot: ...
+    def live_rows(self) -> LiveRows:
+        """As `load`, for others than the hub itself: from any thread, while it goes on. Read to the end, or close."""
+
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]: ...
     def commit(self, turn: Turn) -> None: ...
     def project(self, projection: Projection) -> None: ...

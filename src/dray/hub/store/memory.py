@@ -27,6 +27,7 @@ from dray.hub.store.base import (
     JobRow,
     KeyRow,
     LedgerRow,
+    LiveRows,
     LogEntry,
     Lost,
     Position,
@@ -346,6 +347,12 @@ class MemoryStore:
         file, epoch = self.file, self._epoch_at(after_seq)
         entries = self.tail(after_seq, limit)
         return Followed(file.applied_seq, self.position().seq, epoch, file.now_ms, file.clock_base, entries)
+
+    @_read
+    def live_rows(self) -> LiveRows:
+        """Give the rows of live work, for one who reads beside the hub."""
+        found = self.load()
+        return LiveRows(found.applied_seq, iter([*found.jobs, *found.attempts, *found.workers]))
 
     @_read
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:

@@ -5,9 +5,8 @@ Nothing but `Address.url` holds the password, and nothing prints that: logs, err
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode, urlsplit
-
 from dray.errors import InvalidInput
+from dray.hub.addresses import read_address
 
 SCHEMES = ("postgres", "postgresql")
 
@@ -19,26 +18,19 @@ class Address:
 
     def __init__(self, text: str) -> None:
         try:
-            parts = urlsplit(text)
-            port, asked = parts.port, dict(parse_qsl(parts.query))
+            found = read_address(text)
         except ValueError as error:
             # The text itself may hold a password, and stays unsaid.
             raise InvalidInput(
                 f"the address of the store cannot be read ({error}): write postgres://USER@HOST:PORT/NAME"
             ) from None
-        if parts.scheme not in SCHEMES:
+        if found.scheme not in SCHEMES:
             raise InvalidInput(
-                f"the store is {parts.scheme or 'something'}://…: a hub keeps its store in its home (leave the setting "
+                f"the store is {found.scheme or 'something'}://…: a hub keeps its store in its home (leave the setting "
                 f"out) or in a database: postgres://USER@HOST:PORT/NAME"
             )
-        self.url = text
-        self.has_password = bool(parts.password or asked.get("password"))
-        user = f"{parts.username}@" if parts.username else ""
-        place = (f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname) or ""
-        shown = {name: value for name, value in asked.items() if name != "password"}
-        port_words = f":{port}" if port else ""
-        query = f"?{urlencode(shown, safe='/')}" if shown else ""
-        self.shown = f"postgres://{user}{place}{port_words}{parts.path}{query}"
+        self.url, self.has_password = text, found.has_password
+        self.shown = f"postgres{found.shown.removeprefix(found.scheme)}"
 
     def __str__(self) -> str:
         return self.shown

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import logging
 import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +28,7 @@ from dray.hub.store.base import (
     BlobRow,
     HubsSeen,
     Led,
+    LiveRows,
     Lost,
     Position,
     Projection,
@@ -476,6 +478,11 @@ class PgStore(WaitedReads):
         self._loader = Loader(self._loop, self._target, Records(self.set_aside))
         return self._loader.load()
 
+    def live_rows(self) -> LiveRows:
+        """Give the rows of live work, for one who reads beside the hub."""
+        found = Loader(self._loop, self._target, Records(self.set_aside)).load()
+        return LiveRows(found.applied_seq, _read_out(found))
+
     # --- room -------------------------------------------------------------------------------------------------------
 
     def size_bytes(self) -> int:
@@ -489,6 +496,13 @@ class PgStore(WaitedReads):
     def low_space(self, min_free_bytes: int) -> bool:
         """Tell whether new work should be refused."""
         return self.free_bytes() < min_free_bytes
+
+
+def _read_out(found: Snapshot) -> Iterator[Any]:
+    try:
+        yield from itertools.chain(found.jobs, found.attempts, found.workers)
+    finally:
+        found.close()
 
 
 async def _make(kind: type[PgStore], target: Target, holder: str, home: Path, loop: LoopThread) -> PgStore:

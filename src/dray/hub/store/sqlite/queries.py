@@ -17,6 +17,7 @@ import msgspec
 
 from dray.core.model.ids import attempt_number
 from dray.core.model.records.records import Attempt, Job, JobState, Task
+from dray.core.model.records.worker import Worker
 from dray.hub.store.base import (
     ArgsChunk,
     AuditRecord,
@@ -24,6 +25,7 @@ from dray.hub.store.base import (
     JobFilter,
     KeyRow,
     LedgerRow,
+    LiveRows,
     LogEntry,
     ReadGuard,
     ResultsChunk,
@@ -72,6 +74,14 @@ _LIVE_TASKS = f"""SELECT record FROM (
     ) ORDER BY seq, idx"""  # noqa: S608 - joins constants of this module, nothing from outside
 _LIVE_ATTEMPTS = """SELECT record FROM attempts INDEXED BY attempts_live
     WHERE phase IN ('assigned', 'accepted', 'running', 'stopping', 'unknown') ORDER BY number"""
+# The same in portions: a query that is read to its end at once keeps no snapshot, and the log can start over.
+_PORTION = 2_000
+_SOME_JOBS = """SELECT seq, record FROM jobs INDEXED BY jobs_live
+    WHERE state IN ('pending', 'running') AND seq > ? ORDER BY seq LIMIT ?"""
+_SOME_ATTEMPTS = """SELECT number, record FROM attempts INDEXED BY attempts_live
+    WHERE phase IN ('assigned', 'accepted', 'running', 'stopping', 'unknown') AND number > ? ORDER BY number LIMIT ?"""
+_ENDED_JOBS = f"""SELECT record FROM jobs
+    WHERE id IN ({_STOPPING}) AND state NOT IN ('pending', 'running')"""  # noqa: S608 - as above
 
 
 class Reader:
@@ -331,3 +341,34 @@ class Reader:
             WHERE at_ms < ? ORDER BY id DESC LIMIT ?"""
         rows = self._all("read the audit record", query, (before_ms or _END, limit))
         return [AuditRecord(*row) for row in rows]
+
+
+def read_live(path: Path, set_aside: list[str]) -> LiveRows:
+    """Rows of live work in portions, each of its own moment, through a connection that ends with them."""
+    with translated(path, "load"):
+        connection = connect(path, read_only=True)
+        (applied_seq,) = connection.execute("SELECT applied_seq FROM meta").fetchone() or (0,)
+    return LiveRows(applied_seq, _read_portions(path, connection, Records(set_aside)))
+
+
+def _read_portions(
+    path: Path, connection: sqlite3.Connection, records: Records
+) -> Iterator[Job | Attempt | Worker]:
+    def read(
+        query: str, table: str, decoder: msgspec.msgpack.Decoder[Record], portion: int
+    ) -> Iterator[Record]:
+        last = -_END
+        while True:
+            rows = connection.execute(query, (last, portion)).fetchall()
+            yield from records.read_all(table, decoder, (record for _, record in rows))
+            if len(rows) < portion:
+                return
+            last = rows[-1][0]
+
+    with contextlib.closing(connection), translated(path, "load"):
+        yield from read(_SOME_JOBS, "jobs", JOB, _PORTION)
+        ended = connection.execute(_ENDED_JOBS).fetchall()
+        yield from records.read_all("jobs", JOB, (record for (record,) in ended))
+        yield from read(_SOME_ATTEMPTS, "attempts", ATTEMPT, _PORTION)
+        workers = connection.execute("SELECT record FROM workers").fetchall()
+        yield from records.read_all("workers", WORKER, (record for (record,) in workers))

@@ -25,6 +25,7 @@ from dray.hub.store.base import (
     BlobRow,
     JobFilter,
     KeyRow,
+    LiveRows,
     LogEntry,
     Lost,
     Position,
@@ -47,7 +48,7 @@ from dray.hub.store.sqlite.chunks import write_chunks
 from dray.hub.store.sqlite.errors import is_full, translate, translated
 from dray.hub.store.sqlite.file_guard import FileGuard
 from dray.hub.store.sqlite.opening import Check, connect_writer, create_file, inspect
-from dray.hub.store.sqlite.queries import Reader
+from dray.hub.store.sqlite.queries import Reader, read_live
 from dray.hub.store.sqlite.reserve import Reserve
 from dray.hub.store.sqlite.retention import Swept, sweep_step
 from dray.hub.store.sqlite.schema import migrate
@@ -339,6 +340,10 @@ class SqliteStore:
     def load(self) -> Snapshot:
         """Give the rows of live work, streamed; read them to the end before the first projection."""
         return self._reader.load()
+
+    def live_rows(self) -> LiveRows:
+        """Give the rows of live work, for one who reads beside the hub, through a connection of its own."""
+        return read_live(self.path, self.set_aside)
 
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
         """Give the turns after `after_seq`, oldest first."""
