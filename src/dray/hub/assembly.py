@@ -135,8 +135,7 @@ def wire_hub(
 ) -> Hub:
     """Make all parts of a hub that leads, and hand them to each other."""
     setbacks, writer = ground.setbacks, make_writer(store)
-    feed, rows = Feed(store), Rows(state, store)
-    projector = Projector(writer, seq)
+    feed, rows, projector = Feed(store), Rows(state, store), Projector(writer, seq)
     mirror = _make_mirror(config, store, server.url, projector, feed)
     engine: Engine | None = None
 
@@ -183,8 +182,7 @@ def wire_hub(
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     batches = Batches(answers, engine, rows)
     values, services = Values(blobs, calls, access, batches), ServiceAnswers(answers, engine, passes, domain)
-    roles = HubRoles(ground.role, store, engine)
-    desk = Desk(answers, tokens, owners, values, notifier, services, roles)
+    desk = Desk(answers, tokens, owners, values, notifier, services, HubRoles(ground.role, store, engine))
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)

@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import pytest
 import uvloop
@@ -26,7 +26,9 @@ from dray.hub.http.api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.server import HttpServer, bind
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.operation import Desk
+from dray.hub.roles import HubRoles, Role
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
+from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.owners import Owners
 from dray.wire.messages.client import Usage as ShowUsage
 from dray.wire.schemas import jobs as schemas
@@ -428,6 +430,9 @@ class Site:
                 Owners(self.tokens, State, self._audit),
                 notifications=FakeNotifications(),
                 services=FakeServices(),
+                hubs=HubRoles(
+                    Role(), MemoryStore(), cast(Any, None)
+                ),  # only one that may resign asks its engine
             ),
             hosts=("hub.example:7373", "0.0.0.0", "::", ""),
             limits=self._options.get("limits", HttpLimits()),

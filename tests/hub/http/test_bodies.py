@@ -159,6 +159,8 @@ def test_small_bodies_are_checked_field_by_field(site):
 def make_error(kind):
     if issubclass(kind, errors.TooManyRequests):
         return kind("said so", 2.2)
+    if issubclass(kind, errors.NotLeader):
+        return kind("said so", "http://other:7373")
     return kind("said so", [Problem("a.b", "is wrong")])
 
 
@@ -178,10 +180,13 @@ def test_every_error_has_its_status_and_shape(site, kind):
     assert reply.status == expected
     assert set(reply.json) == {"error"}
     more = {"retry_after_s"} if issubclass(kind, errors.TooManyRequests) else set()
+    more |= {"leader"} if issubclass(kind, errors.NotLeader) else set()
     assert set(reply.json["error"]) == {"code", "message", "problems"} | more
     assert (reply.code, reply.message) == (kind.code, "said so")
     if issubclass(kind, errors.TooManyRequests):
         assert reply.headers["retry-after"] == "3"
+    elif issubclass(kind, errors.NotLeader):
+        assert reply.json["error"]["leader"] == "http://other:7373"
     else:
         assert reply.json["error"]["problems"] == [{"where": "a.b", "what": "is wrong"}]
 

@@ -94,7 +94,7 @@ GANGS = (
     _one(
         "ended-member-not-recalled",
         "A hub that starts does not find the members that ended before their gang did.",
-        "dray.hub.engine.recovery:_recover",
+        "dray.hub.engine.recovery:Fold.__init__",
         "(task.queued or task.current)",
         "task.queued",
     ),

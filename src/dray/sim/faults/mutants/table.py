@@ -15,7 +15,7 @@ from dray.sim.faults.mutants.shy import SHY
 from dray.sim.faults.mutants.starts import STARTS
 
 _TURN = "dray.hub.engine.turns:Conductor.turn"
-_RECOVER = "dray.hub.engine.recovery:_recover"
+_FOLD = "dray.hub.engine.recovery:Fold.take"
 _BUILD = "dray.hub.engine.projection:build_projection"
 _INBOUND = "dray.hub.workers.inbound:"
 _COMMANDS = "dray.hub.decisions.commands:"
@@ -61,8 +61,8 @@ TURNS = (
     _one(
         "log-tail-not-folded",
         "Recovery reads the rows and skips what they had not caught up with.",
-        _RECOVER,
-        "apply(state, fact, Clock(entry.now_ms, entry.at_ms))",
+        _FOLD,
+        "apply(self.state, fact, Clock(entry.now_ms, entry.at_ms))",
         "pass",
     ),
     _one(
