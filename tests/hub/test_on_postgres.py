@@ -130,6 +130,16 @@ def test_a_leader_that_slept_steps_down_and_comes_back_when_the_other_ends(hubs:
     assert not known(first, "a2")
 
 
+def test_a_home_that_leads_for_the_first_time_gets_a_token_though_it_has_stood_by(hubs: Hubs) -> None:
+    first = hubs()
+    second = stand_by(hubs)
+    (second.home / "token").unlink()
+    first.stop()
+    second.wait()
+    assert submit(second, "own") == 201
+    assert (second.home / "token").read_text() != (first.home / "token").read_text()
+
+
 def test_one_that_stands_by_ends_when_told(hubs: Hubs) -> None:
     hubs()
     second = stand_by(hubs)

@@ -186,8 +186,7 @@ async def _go_on(
     wake_up(state, now, secrets.token_bytes(32), store.recent_runs(RECALLED_RUNS))
     # What was kept warm has been left out already, and so has what was there before it.
     leave_out_what_is_there(again=again and opened.follower is None)
-    is_new = store.remote is not None and store.remote.is_new_home
-    ensure_first_token(config.home, getpass.getuser(), store, now.at_ms, is_new)
+    ensure_first_token(config.home, getpass.getuser(), store, now.at_ms, is_new_home=brought == "")
     hub = wire_hub(config, store, state, seq, clock, ground, server)
     tell_set_aside(store, reports)
     hub.writer.start()

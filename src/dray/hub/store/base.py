@@ -355,10 +355,6 @@ class Remote(Protocol):
     def is_trusted(self) -> bool:
         """Whether no other hub can lead yet; raises `EpochLost` where one is known to."""
 
-    @property
-    def is_new_home(self) -> bool:
-        """Whether no hub of this home has led here before."""
-
     def commit_soon(self, turn: Turn) -> Future[None]: ...
     def project_soon(self, projection: Projection) -> Future[None]: ...
     def find_soon(self, keys: Sequence[tuple[str, tuple[Any, ...]]]) -> Future[list[Any]]: ...

@@ -261,11 +261,6 @@ class PgStore(WaitedReads):
         """Whether nobody else can lead yet."""
         return self._candidate.is_trusted
 
-    @property
-    def is_new_home(self) -> bool:
-        """Whether this home knows nothing of this database."""
-        return self._known is None
-
     def trust_soon(self) -> concurrent.futures.Future[None]:
         """Wait until nobody else can."""
         return self._loop.submit(self._insist(self._trusted))
