@@ -7,7 +7,7 @@ from typing import Any
 from dray.agent.decide.effects import Effect, Launch, Ship, Supervise, Tell
 from dray.agent.decide.machine import Machine
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.messages.hub import Ack, AttemptRef, JobAssign, JobCancel
+from dray.wire.messages.hub import Ack, AttemptRef, GangPlace, JobAssign, JobCancel
 
 STATE = {"journal_id": "j1", "boot_id": "b1", "max_epoch": 1, "attempts": []}
 EXIT: dict[str, Any] = {"state": "succeeded", "exit_code": 0, "exit_class": "ok", "out": {"stdout": 5}}
@@ -227,3 +227,33 @@ def test_a_lease_runs_from_the_last_that_the_hub_has_answered() -> None:
     (launch,) = machine.assigned(JobAssign(spec=spec, remaining_time=10**9, attempt=ref, lease_s=60), 72_000)
     assert isinstance(launch, Launch)
     assert launch.heard_ms == 70_000
+
+
+def hold_member(machine: Machine, uid: str) -> None:
+    spec, ref = (
+        JobSpec(id=f"t{uid}", command=["true"], user_id="ann", node_count=2),
+        AttemptRef(no=1, uid=uid),
+    )
+    place = GangPlace(1, 0, 2)
+    machine.assigned(JobAssign(spec=spec, remaining_time=10**9, attempt=ref, gang=place), 0)
+    meta = {"ports": [20000], "gang": {"generation": 1, "rank": 0, "size": 2}}
+    machine.supervised({"ev": "prepared", "items": [{"uid": uid, "meta": meta}]}, 0)
+
+
+def test_a_member_that_waits_for_a_hub_which_has_forgotten_it_is_let_go() -> None:
+    machine = make_machine()
+    hold_member(machine, "1-1")
+    hold_member(machine, "1-2")
+    machine.registration(0)
+    effects = machine.acked(Ack(re="register", epoch=2, keep=["1-2"]), 0)
+    (stop,) = [one for one in effects if isinstance(one, Supervise) and one.request["op"] == "cancel"]
+    assert stop.request["uid"] == "1-1"
+    assert stop.request["held"], "what runs by now goes on, as all unknown work does"
+
+
+def test_a_member_that_came_after_a_registration_is_none_that_its_answer_forgot() -> None:
+    machine = make_machine()
+    machine.registration(0)
+    hold_member(machine, "2-1")
+    effects = machine.acked(Ack(re="register", epoch=2), 0)
+    assert not [one for one in effects if isinstance(one, Supervise) and one.request["op"] == "cancel"]

@@ -83,3 +83,19 @@ async def test_the_word_for_what_is_not_here_is_an_error(rig):
     await rig.next("prepared")
     rig.send({"op": "go", "uid": "1-1", "env": {"A": 1}})
     assert "environment" in (await rig.next("error"))["error"]
+
+
+async def test_a_member_is_let_go_only_while_it_is_held(rig):
+    prepare(rig)
+    await rig.next("prepared")
+    prepare(rig, "1-2", argv=["sleep", "60"])
+    await rig.next("prepared")
+    rig.send({"op": "go", "uid": "1-2", "env": {}})
+    await rig.next("started")
+    rig.send({"op": "cancel", "uid": "1-2", "reason": "superseded", "held": True})
+    rig.send({"op": "cancel", "uid": "1-1", "reason": "superseded", "held": True})
+    (ended,) = (await rig.next("exited"))["items"]
+    assert ended["uid"] == "1-1"
+    rig.send({"op": "cancel", "uid": "1-2", "reason": "user", "grace_s": 0.0})
+    (ended,) = (await rig.next("exited"))["items"]
+    assert (ended["uid"], ended["state"]) == ("1-2", "killed")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dray.agent.decide.calls.lanes import Stopping
-from dray.agent.decide.effects import Effect, Ship
+from dray.agent.decide.effects import Effect, Ship, Supervise
 from dray.agent.decide.words import Said
 from dray.core.model.specs.spec import HealthCheck, JobSpec
 from dray.wire.messages.hub import Ack, GangPlace, Peer
@@ -23,7 +23,7 @@ class Running(msgspec.Struct, kw_only=True):
     `gang`: it is a member of one, which is accepted when the supervisor holds it ready and started by `job_go`.
     `start_by_ms`: from then on the supervisor starts it no more; 0 where only the supervisor's own word counts.
     `behind`: it waits for the place of that attempt, and holds none itself until it has started. `health`: how it is
-    checked; `named`: its ports as the job names them.
+    checked; `named`: its ports as the job names them. `listed`: the last registration named it.
     """
 
     uid: str
@@ -45,6 +45,7 @@ class Running(msgspec.Struct, kw_only=True):
     behind: str = ""
     health: HealthCheck | None = None
     named: list[str] = []
+    listed: bool = False
 
     @property
     def waits(self) -> bool:
@@ -86,6 +87,22 @@ def known_to_hub(ack: Ack) -> set[str]:
     """
     counted = (uid for uid, verdict in ack.results.items() if verdict != "superseded")
     return {*ack.keep, *ack.stop, *ack.log_offsets, *counted}
+
+
+def list_active(running: Mapping[str, Running]) -> list[Running]:
+    """Choose what a registration names as active, and note that it did."""
+    for attempt in running.values():
+        attempt.listed = attempt.phase in ("accepted", "running")
+    return [attempt for attempt in running.values() if attempt.listed]
+
+
+def let_forgotten_go(attempt: Running) -> list[Effect]:
+    """A member that is held ready for a hub that has forgotten it, as one restored from a backup has, would hold its
+    ports for good: nobody is left to let it start. Whatever was started by then runs on, as all unknown work does.
+    """
+    if not attempt.listed or attempt.known or attempt.gang is None or attempt.phase != "accepted":
+        return []
+    return [Supervise({"op": "cancel", "uid": attempt.uid, "reason": "superseded", "held": True})]
 
 
 def ship_late(attempt: Running) -> list[Effect]:

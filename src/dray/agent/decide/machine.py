@@ -17,6 +17,8 @@ from dray.agent.decide.attempts import (
     is_careful,
     is_probe,
     known_to_hub,
+    let_forgotten_go,
+    list_active,
     name_peers,
     never_started,
     result_of,
@@ -326,14 +328,13 @@ class Machine(TaskTalk):
     def registration(self, now_ms: int) -> dict[str, Any]:
         """The first message of a session: all that this worker is, runs and has finished."""
         self._contact.registering(now_ms)
-        active = [attempt for attempt in self.running.values() if attempt.phase in ("accepted", "running")]
         finished = [attempt.result for attempt in self.running.values() if attempt.result is not None]
         return {
             "id": self.name,
             "capabilities": msgspec.to_builtins(self.capability),
             "active_tasks": [
                 {"task_id": attempt.task_id, "state": attempt.phase, "attempt": attempt.uid}
-                for attempt in active
+                for attempt in list_active(self.running)
             ]
             + self.calls.describe_active(),
             "slots": msgspec.to_builtins(self.slots()),
@@ -395,11 +396,8 @@ class Machine(TaskTalk):
         known = known_to_hub(ack)
         if ack.epoch:
             if ack.epoch < self.max_epoch:
-                return [
-                    Refuse(
-                        f"the hub's epoch {ack.epoch} is behind {self.max_epoch}, which this worker has seen"
-                    )
-                ]
+                text = f"the hub's epoch {ack.epoch} is behind {self.max_epoch}, which this worker has seen"
+                return [Refuse(text)]
             self.max_turn = max(self.max_turn, ack.turn) if ack.epoch == self.max_epoch else ack.turn
             if ack.epoch > self.max_epoch:
                 self.max_epoch = ack.epoch
@@ -412,6 +410,7 @@ class Machine(TaskTalk):
             for attempt in self.running.values():
                 attempt.known = attempt.uid in known
                 attempt.said.repeat()
+                effects += let_forgotten_go(attempt)
                 if attempt.known:
                     effects.append(Ship(attempt.uid, attempt.task_id, attempt.phase == "exited"))
                 # Without its ports a gang is not started: of its members the hub has heard them.

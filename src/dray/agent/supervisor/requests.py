@@ -203,8 +203,8 @@ class Requests:
             raise ValueError(f"reason is {reason!r}: give a word")
         reason = reason[:MOST_REASON]
         grace_s = read_seconds(message, "grace_s")
-        if self._server.prepared.cancel(uid, reason):
-            return
+        if self._server.prepared.cancel(uid, reason) or message.get("held"):
+            return  # `held`: what has been let go is none of it
         attempt = self._server.runner.attempts.get(uid)
         if attempt is not None:
             self._server.runner.cancel(uid, reason, attempt.spec.grace_s if grace_s is None else grace_s)

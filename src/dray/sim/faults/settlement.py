@@ -73,7 +73,7 @@ class Settlement:
             self._checker.calls.settle(self._hub.store, job, least)
             return
         if job.service:
-            self._checker.services.settle(job)
+            self._checker.services.settle(self._hub.now, job)
             return
         if job.gang:
             self._checker.gangs.settle(self._hub.store, job)

@@ -146,4 +146,11 @@ GANGS = (
         "lease_s, message.gang, start_by_ms)",
         "lease_s, None, start_by_ms)",
     ),
+    _one(
+        "forgotten-member-held-ready",
+        "A member that waits for a hub which has forgotten it holds its ports for good.",
+        "dray.agent.decide.attempts:let_forgotten_go",
+        "if not attempt.listed or attempt.known",
+        "if True or attempt.known",
+    ),
 )

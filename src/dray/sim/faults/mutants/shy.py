@@ -312,4 +312,5 @@ SHOWN_BY: dict[str, int] = {
     "old-replica-by-new-spec": 180,
     "old-shape-forgotten": 14,
     "old-shape-in-line": 14,
+    "forgotten-member-held-ready": 4525008638309966,
 }

@@ -397,6 +397,12 @@ class HubLife:
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
+    def hears(self, worker: str, machine: str) -> bool:
+        """Whether that machine speaks for a worker now."""
+        presence = self.state.presence.get(worker)
+        session = self.sessions.open.get(presence.session) if presence is not None else None
+        return session is not None and session.connection.owner == machine
+
     def _schedule_turn(self, delay_ms: int) -> None:
         if not self.busy:
             self.busy = True

@@ -389,6 +389,11 @@ class Supervisor:
         elif record.phase == "exited":
             self._repeat(record)
 
+    def let_go(self, uid: str, reason: str) -> None:
+        """Stop a member that is still held ready."""
+        if uid in self.prepared:
+            self.cancel(uid, reason, 0)
+
     def _finish(self, process: Process, state: str, reason: str) -> None:
         if process.gone or (process.stop and not reason):
             return

@@ -423,6 +423,11 @@ class WorkerNode:
             self._looking = True
             self.world.at(self._pace_ms(), self._look, self.life)
 
+    @property
+    def registered(self) -> bool:
+        """Whether the hub has answered its registration, as far as it knows."""
+        return self.machine is not None and self.machine.registered
+
     def _launch(self, launch: Launch) -> None:
         assert self.machine is not None
         supervisor, running = self.supervisor, self.machine.running
@@ -549,7 +554,9 @@ class WorkerNode:
     def _supervise(self, request: dict[str, Any]) -> None:
         operation = request["op"]
         supervisor = self.supervisor
-        if operation == "cancel":
+        if operation == "cancel" and request.get("held"):
+            supervisor.ask(supervisor.let_go, request["uid"], request["reason"])
+        elif operation == "cancel":
             grace_ms = round(1000 * request.get("grace_s", 30))
             supervisor.stop_for_hub(request["uid"], request["reason"], grace_ms)
         elif operation == "go":

@@ -219,7 +219,7 @@ class Keepers:
         speaker = node if own else self._rng.choice(self.machines)
         if isinstance(speaker, WorkerNode) and draw < 0.33 and self._world.faulty | (not self._updates):
             said["live"] = False
-        if speaker.connection is None:
+        if speaker.connection is None or (isinstance(speaker, WorkerNode) and not speaker.registered):
             return
         if healthy:
             # Without the name of an attempt a word is about the speaker's own of that task, whatever was looked at.

@@ -107,7 +107,7 @@ class RoomWatch:
                 if worker == attempt.worker and not self._offers.is_gone(kept, worker):
                     held = [state.attempts[uid] for uid in state.held[worker]]
                     # A promise may have been made before one of these had begun, and counts on its limit from then on.
-                    lasting = [one for one in held if _end_ms(state, one) - _delay_ms(one) > kept.start_ms]
+                    lasting = [one for one in held if _foreseen_ms(state, one) > kept.start_ms]
                     others = _expected(state, worker, kept.start_ms, job.id)
                     part = state.asks(job.shape)[variant], devices
                     self._check_beside(state, attempt, lasting, part, others, kept)
@@ -545,6 +545,14 @@ def _end_ms(state: State, attempt: Attempt) -> int:
     if attempt.phase is Phase.STOPPING:
         return min(limit_ms, attempt.cancel_ms + round(attempt.grace_s * 1000))
     return limit_ms
+
+
+def _foreseen_ms(state: State, attempt: Attempt) -> int:
+    """Until when a pass of this turn had to expect it: lanes are topped up after the pass."""
+    topped_up = attempt.calls is not None and attempt.assigned_ms < attempt.fed_ms == state.now_ms
+    if topped_up and attempt.limit_ms and attempt.phase is not Phase.STOPPING:
+        return attempt.assigned_ms + state.rules.slice_ms + attempt.limit_ms - _delay_ms(attempt)
+    return _end_ms(state, attempt) - _delay_ms(attempt)
 
 
 def _delay_ms(attempt: Attempt) -> int:

@@ -368,14 +368,16 @@ class ServiceWatch:
             if checked and not any(name in self.said_well for name in names):
                 self._world.fail(f"{attempt} counts as ready, and its worker never said so")
 
-    def settle(self, job: Job) -> None:
-        """A stopped service has no process left, but for what a machine has that nobody hears of any more."""
+    def settle(self, life: HubLife, job: Job) -> None:
+        """A stopped service has no process left, but for what a machine has that nobody hears of any more: also one
+        whose name another has taken.
+        """
         if job.state not in STOPPED:
             self._world.fail(f"service {job.id} ended as {job.state}")
         for index in range(job.total):
             name = f"{job.id}/{index}" if job.spelled(index) >= 0 else job.id
             going = (run for run in self._runs.of_task.get(name, ()) if run.ended_ms < 0 and not run.stranger)
-            left = [run for run in going if run.uid not in self._lost]
+            left = [run for run in going if run.uid not in self._lost and life.hears(run.worker, run.machine)]
             if left:
                 self._world.fail(f"service {job.id} was stopped, and {left} go on")
 
