@@ -316,6 +316,7 @@ JOB = Job(
     newest=4,
     aim=5,
     stepped_ms=6,
+    nodes=2,
 )
 TASK = Task(
     job_id="job",
@@ -343,6 +344,8 @@ TASK = Task(
     looping=True,
     revision=2,
     leaving_ms=3,
+    broken="failed",
+    breaker="1-2",
 )
 ATTEMPT = Attempt(
     uid="2-5",

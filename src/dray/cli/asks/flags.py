@@ -117,7 +117,10 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     ),
     click.option("--type", type=click.Choice(["batch", "service"]), help="Kind of job.  [default: batch]"),
     click.option(
-        "--replicas", type=int, metavar="N", help="Of a service: so many processes of it.  [default: 1]"
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="Of a service: so many processes of it, or groups of --nodes.  [default: 1]",
     ),
     click.option(
         "--restart",

@@ -36,6 +36,7 @@ REPLICA_COLUMNS = (
     Column("RESTARTS", drop=3, right=True, dull="0"),
     Column("DETAIL", least=14, cosy=24),
 )
+GROUP_COLUMN = Column("GROUP", right=True)
 REVISION_COLUMNS = (
     Column("REVISION", right=True),
     Column("KIND"),
@@ -72,11 +73,13 @@ def _detail(one: Document) -> str:
 
 def draw_service(document: Document) -> str:
     """A service with its replicas."""
+    nodes = document.get("nodes", 1)
     pairs = [
         ("id", document["id"]),
         ("name", document["name"] or "-"),
         ("user", document["user"]),
         ("command", clean(shlex.join(document["command"]))),
+        ("nodes", f"{nodes} for each replica" if nodes > 1 else ""),
         ("replicas", tell_ready(document)),
         ("revision", str(document["revision"]) if document["revision"] > 1 or document["update"] else ""),
         ("update", clean(str(document["update"]))),
@@ -86,6 +89,7 @@ def draw_service(document: Document) -> str:
     rows = [
         [
             str(one["id"]),
+            *([str(one["group"])] if nodes > 1 else []),
             str(one["health"]),
             str(one["worker"] or "-"),
             span_between(one.get("started_at"), None) or "-",
@@ -95,7 +99,8 @@ def draw_service(document: Document) -> str:
         ]
         for one in document["replica_list"]
     ]
-    table = draw_table(REPLICA_COLUMNS, rows, terminal_width(), has_colour()) if rows else ""
+    columns = (*REPLICA_COLUMNS[:1], GROUP_COLUMN, *REPLICA_COLUMNS[1:]) if nodes > 1 else REPLICA_COLUMNS
+    table = draw_table(columns, rows, terminal_width(), has_colour()) if rows else ""
     return "\n".join(filter(None, (draw_pairs(pairs), table)))
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dray.core.lifecycle.holding import groups
 from dray.core.lifecycle.holding.lanes import lane_at
 from dray.core.lifecycle.holding.rollouts import shape_of
 from dray.core.lifecycle.state.lines import RANGE
 from dray.core.lifecycle.state.parties import Gate, Holding, QuotaGate, cost_of
 from dray.core.lifecycle.state.state import State, Using
-from dray.core.lifecycle.tasks import gangs
 from dray.core.model.records.ledger import Receipt
 from dray.core.model.records.records import Attempt, Job, JobState, Task
 from dray.core.model.specs.dependency import read_need
@@ -93,7 +93,8 @@ def _job(state: State, job: Job, tasks: list[Task]) -> Iterator[str]:
     if job.limit and job.live > job.limit and not job.cancelled:
         yield f"job {job.id} has {job.live} live attempts, its cap is {job.limit}"
     if job.gang and not job.state.final:
-        yield from _gang(state, job)
+        for first in range(0, job.total, job.group_size):
+            yield from _group(state, job, first)
 
 
 def _lanes(state: State, job: Job, lanes: list[Attempt]) -> Iterator[str]:
@@ -118,29 +119,37 @@ def _lanes(state: State, job: Job, lanes: list[Attempt]) -> Iterator[str]:
                 yield f"{name} is there for the {number}. time, its record counts {task.attempts}"
 
 
-def _gang(state: State, job: Job) -> Iterator[str]:
-    """A gang is placed, started, queued again and ended whole; a generation is concluded as soon as it is over."""
-    members = gangs.members(state, job)
-    if members and len(members) != job.total:
-        yield f"gang {job.id} has {len(members)} of {job.total} members placed"
-    if job.requeued not in (0, job.total):
-        yield f"gang {job.id} has {job.requeued} of {job.total} members queued again"
-    mixed = {member.generation for member in members} - {job.generation}
-    if mixed:
-        yield f"gang {job.id} is in generation {job.generation} and has members of {sorted(mixed)}"
+def _group(state: State, job: Job, index: int) -> Iterator[str]:
+    """A group is placed, started, queued again and ended whole; a generation is concluded as soon as it is over."""
+    tasks, members = groups.tasks_of(state, job, index), groups.members(state, job, index)
+    name, size = f"group {index // job.group_size} of gang {job.id}", job.group_size
+    for what, count in (
+        ("placed", len(members)),
+        ("queued again", sum(task.queued for task in tasks)),
+        ("resting", sum(task.again_ms > 0 for task in tasks)),
+    ):
+        if count not in (0, size):
+            yield f"{name} has {count} of {size} members {what}"
+    if len({(one.restarts, one.ends_ms, one.looping, one.revision, one.leaving_ms) for one in tasks}) > 1:
+        yield f"{name} counts for its members apart: {tasks}"
+    if len({member.generation for member in members}) > 1:
+        yield f"{name} has members of several generations: {members}"
+    if any(member.generation > job.generation for member in members):
+        yield f"{name} is ahead of generation {job.generation} of its job: {members}"
     if len({member.worker for member in members}) < len(members):
-        yield f"gang {job.id} has two members on one worker"
+        yield f"{name} has two members on one worker"
     gone = sum(1 for member in members if member.go)
     if gone not in (0, len(members)):
-        yield f"gang {job.id}: {gone} of {len(members)} members may start"
-    if not gone and not job.broken and any(member.started for member in members):
-        yield f"gang {job.id} has a member that started while others may not"
-    if members and not job.live:
-        yield f"gang {job.id} is over and generation {job.generation} was not concluded"
-    if job.broken and any(member.phase.live and not member.cancel for member in members):
-        yield f"gang {job.id} is broken ({job.broken}) and a member was not asked to stop"
-    if job.broken and not members:
-        yield f"gang {job.id} is broken ({job.broken}) and has no members"
+        yield f"{name}: {gone} of {len(members)} members may start"
+    broken = tasks[0].broken if tasks and not tasks[0].state.final else ""
+    if not gone and not broken and any(member.started for member in members):
+        yield f"{name} has a member that started while others may not"
+    if members and not any(member.phase.live for member in members):
+        yield f"{name} is over and its generation was not concluded"
+    if broken and any(member.phase.live and not member.cancel for member in members):
+        yield f"{name} is broken ({broken}) and a member was not asked to stop"
+    if broken and not members:
+        yield f"{name} is broken ({broken}) and has no members"
 
 
 def _attempts(state: State) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray.core.lifecycle.happenings.workers import watch_drain
-from dray.core.lifecycle.holding import attempts, dependencies, moves, receipts, rollouts, using
+from dray.core.lifecycle.holding import attempts, dependencies, groups, moves, receipts, rollouts, using
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.tasks import calls, gangs, jobs, replicas
@@ -88,10 +88,20 @@ def load(
     for task in task_rows:
         if task.job_id in state.jobs:
             _load_task(state, task, wanted)
+    _move_breaks(state)
     for attempt in live:
         recall(state, attempt)
     receipts.recall(state)
     moves.recall(state)
+
+
+def _move_breaks(state: State) -> None:
+    """In older rows it is the job that knows how a generation broke, now the first task of a group."""
+    for job in state.jobs.values():
+        if job.broken and (first := state.tasks.get((job.id, 0))) is not None:
+            first.broken, first.breaker = job.broken, job.breaker
+            job.broken = job.breaker = ""
+            state.touched.jobs[job.id] = state.touched.tasks[job.id, 0] = None
 
 
 def _load_task(state: State, task: Task, wanted: set[tuple[str, int]]) -> None:
@@ -175,7 +185,7 @@ def release(
     """Let ended entities go whose rows are written. Live ones stay, and so does what they hang on."""
     for uid in uids:
         attempt = state.attempts.get(uid)
-        if attempt is None or gangs.is_member(state, attempt):
+        if attempt is None or groups.is_member(state, attempt):
             continue
         if not attempt.phase.live and not attempts.adoptable(state, attempt):
             del state.attempts[uid]

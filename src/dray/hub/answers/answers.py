@@ -184,7 +184,8 @@ class Answers:
                 return document | {"note": "already finished: nothing to cancel"}
             job = self._rows.job(job_id)
             if index is not None and job is not None and job.gang:
-                return document | {"note": "cancelled whole: the tasks of a gang end together"}
+                what = "group" if job.service else "gang"
+                return document | {"note": f"cancelled whole: the tasks of a {what} end together"}
             return document
 
         answer: Document = await self._engine.change(

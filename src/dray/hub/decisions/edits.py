@@ -76,9 +76,10 @@ def requeue(
         if unpack_spec(job.spec).at_most_once:
             raise Conflict(f"job {job_id} may start once only (at_most_once): cancel it and submit it again")
         live = [state.attempts[uid] for uid in state.live_of.get(job_id, ())]
-        # A gang stops and starts as one, whichever of its members is meant.
-        chosen = None if job.gang else index
-        wanted = [item for item in live if not item.cancel and _is_of(item, chosen)]
+        # A group stops and starts as one, whichever of its members is meant; of batch work a gang is one.
+        chosen = None if job.gang and not job.service else index
+        meant = job.group_of(chosen) if chosen is not None and job.gang else (chosen,)
+        wanted = [item for item in live if not item.cancel and any(_is_of(item, one) for one in meant)]
         acts = bool(wanted or job.resting)
         note = "" if acts else "nothing of it runs: it waits, or is stopping already"
         events = [RequeueRequested(job_id, -1 if chosen is None else chosen, caller.user)] if acts else []

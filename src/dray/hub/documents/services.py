@@ -13,6 +13,7 @@ from dray.core.scheduling.explain.services import (
     LOOPING,
     Standing,
     replicas_of,
+    tasks_of,
     tell_rolled_back,
     tell_rollout,
     tell_service,
@@ -45,6 +46,7 @@ def service_document(state: State, job: Job, whole: bool = True) -> Document:
         "queue": job.queue,
         "state": job.state.value,
         "command": unpack_spec(job.spec).command,
+        "nodes": job.group_size,
         "share": unpack_spec(job.spec).share,
         "submitted_at": moment(job.submitted_at_ms),
         "summary": tell_service(state, job),
@@ -54,7 +56,7 @@ def service_document(state: State, job: Job, whole: bool = True) -> Document:
     }
     return document | {
         "revisions": _revision_documents(state, job) if whole else [],
-        "replica_list": [_replica_document(state, job, one) for one in found] if whole else [],
+        "replica_list": [_replica_document(state, job, one) for one in tasks_of(state, job)] if whole else [],
     }
 
 
@@ -91,8 +93,10 @@ def _replica_document(state: State, job: Job, one: Standing) -> Document:
     task, attempt = one.task, one.attempt
     in_ms = max(0, task.again_ms - state.now_ms) if task is not None and task.again_ms else None
     return {
-        "id": f"{job.id}/{one.replica}" if job.spelled(one.replica) >= 0 else job.id,
-        "index": one.replica,
+        "id": f"{job.id}/{one.task_index}" if job.spelled(one.task_index) >= 0 else job.id,
+        "index": one.task_index,
+        "group": one.task_index // job.group_size,
+        "rank": one.task_index % job.group_size,
         "health": one.health,
         "message": one.message,
         "revision": task.revision if task is not None else job.revision,

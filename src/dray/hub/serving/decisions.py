@@ -36,12 +36,13 @@ def scale(
     caller: Caller, name: str, replicas: int, low_space: Callable[[], bool], finish: Finish
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of one change of a service's size."""
-    if not 0 <= replicas <= MAX_REPLICAS:
-        what = f"must be 0 to {MAX_REPLICAS}, got {replicas}"
-        raise InvalidInput(f"replicas {what}", [Problem("replicas", what)])
 
     def decide(state: State, clock: Clock) -> Decision:
         job = find_service(state, caller, name)
+        most = MAX_REPLICAS // job.group_size
+        if not 0 <= replicas <= most:
+            what = f"must be 0 to {most}, got {replicas}"
+            raise InvalidInput(f"replicas {what}", [Problem("replicas", what)])
         before = wanted(job)
         if replicas > before:
             check_space(low_space, "new replicas")

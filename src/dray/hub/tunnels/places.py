@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dray.core.lifecycle.holding.groups import members
 from dray.core.lifecycle.holding.rollouts import spec_of
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.replicas import ready_replicas
@@ -43,7 +44,11 @@ def find_places(state: State, caller: Caller, name: str, port: str) -> Places:
     job, index = _find(state, caller, name)
     attempts = ready_replicas(state, job) if job.service else _running(state, job)
     if index is not None:
-        attempts = [attempt for attempt in attempts if attempt.index == index]
+        # A member of a group that nobody is sent to by the service's name is reached by its own.
+        together = (
+            (one for each in attempts for one in members(state, job, each.index)) if job.service else attempts
+        )
+        attempts = [attempt for attempt in together if attempt.index == index]
     if not attempts:
         raise Unreachable(
             f"no replica of {name} is ready: `dray service show {job.name or job.id}` tells why"

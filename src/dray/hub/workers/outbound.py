@@ -10,6 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from dray.core.lifecycle.holding.groups import members
 from dray.core.lifecycle.holding.rollouts import spec_of
 from dray.core.lifecycle.state.effects import (
     Ack,
@@ -28,9 +31,10 @@ from dray.core.lifecycle.state.effects import (
     StopIfOver,
 )
 from dray.core.lifecycle.state.events import Clock
-from dray.core.lifecycle.tasks.gangs import members, waits_for_go
+from dray.core.lifecycle.tasks.gangs import waits_for_go
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.health import member_health
 from dray.core.model.specs.spec import FOREVER_NS, told_spec, unpack_spec, with_variant
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.results import AckCalls, Recorded
@@ -75,8 +79,8 @@ class Runner:
         self._publish = publish or (lambda seq, ended: None)
         self._ended: list[Recorded | CallsDone] = []
         self._acks: dict[str, list[int]] = {}
-        self._specs: dict[tuple[str, int, int], dict[str, Any]] = {}
-        self._peers: dict[str, list[dict[str, Any]]] = {}
+        self._specs: dict[tuple[str, int, int, bool], dict[str, Any]] = {}
+        self._peers: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self._send: dict[type[Any], Callable[[Any], None]] = {
             Assign: self._assign,
             FeedCalls: lambda effect: self._lanes.feed(effect.uid, effect.indices),
@@ -150,11 +154,14 @@ class Runner:
         if session is None or attempt is None or attempt.phase is not Phase.ASSIGNED:
             return
         job = self._state.jobs[attempt.job_id]
-        key = (job.id, attempt.revision, attempt.variant)
+        rank, size = attempt.index % job.group_size, job.group_size
+        key = (job.id, attempt.revision, attempt.variant, job.service and rank > 0)
         document = self._specs.get(key)
         if document is None:
             packed = spec_of(self._state, job, attempt.revision)
             spec = with_variant(unpack_spec(packed), attempt.variant)
+            if job.service:
+                spec = msgspec.structs.replace(spec, health_check=member_health(spec.health_check, rank))
             document = self._specs[key] = told_spec(spec) | {"user_id": job.user}
         told: dict[str, Any] = {"id": self._state.spell(attempt)}
         if "indices" in (document.get("array") or ()):
@@ -170,7 +177,7 @@ class Runner:
         if document.get("overlap") == "fenced":
             payload["lease_s"] = attempt.lost_after_ms / 1000
         if job.gang:
-            payload["gang"] = {"generation": attempt.generation, "rank": attempt.index, "size": job.total}
+            payload["gang"] = {"generation": attempt.generation, "rank": rank, "size": size}
         if job.uses:
             payload["token"] = self._use_token(job)
         if attempt.behind:
@@ -182,9 +189,11 @@ class Runner:
         if session is None or attempt is None or not waits_for_go(attempt):
             return
         job = self._state.jobs[attempt.job_id]
-        peers = self._peers.get(job.id)
+        group = (job.id, attempt.index // job.group_size)
+        peers = self._peers.get(group)
         if peers is None:
-            peers = self._peers[job.id] = [self._peer(member) for member in members(self._state, job)]
+            found = members(self._state, job, attempt.index)
+            peers = self._peers[group] = [self._peer(rank, member) for rank, member in enumerate(found)]
         payload = {
             "task_id": self._state.spell(attempt),
             "generation": attempt.generation,
@@ -193,11 +202,11 @@ class Runner:
         }
         session.push(message("job_go", payload))
 
-    def _peer(self, member: Attempt) -> dict[str, Any]:
+    def _peer(self, rank: int, member: Attempt) -> dict[str, Any]:
         # One whose place was removed has ended: the gang starts anew, and nobody calls on it.
         known = self._state.workers.get(member.worker)
         address = member.address or (known.address if known is not None else "")
-        return {"rank": member.index, "address": address, "ports": list(member.ports)}
+        return {"rank": rank, "address": address, "ports": list(member.ports)}
 
     def _resume(self, effect: Resume) -> None:
         session, attempt = self._session(effect.worker), self._state.attempts.get(effect.uid)

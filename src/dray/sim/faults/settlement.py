@@ -72,11 +72,11 @@ class Settlement:
             least = self._checker.account.calls.get(job.id, 0)
             self._checker.calls.settle(self._hub.store, job, least)
             return
+        if job.gang:
+            self._checker.gangs.settle(self._hub.store, job)
         if job.service:
             self._checker.services.settle(self._hub.now, job)
             return
-        if job.gang:
-            self._checker.gangs.settle(self._hub.store, job)
         for index in range(job.total):
             runs = self._runs.of_task.get(f"{job.id}/{index}" if job.numbered else job.id, [])
             attempts = self._hub.store.find_attempts(job.id, index)

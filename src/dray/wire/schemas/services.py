@@ -15,7 +15,7 @@ Users = Annotated[list[IdText], Meta(max_length=1000)]
 
 
 class ReplicaDocument(msgspec.Struct):
-    """One replica of a service."""
+    """One replica of a service, or one member of a group where its replicas have several nodes."""
 
     id: Annotated[
         str, Meta(description="of its task: the replica of a service that began with one has the job's")
@@ -39,6 +39,8 @@ class ReplicaDocument(msgspec.Struct):
     next_try_in_s: float | None = None
     last_exit_code: int | None = None
     last_error: str = ""
+    group: Annotated[int, Meta(description="of which replica it is, where a replica has several nodes")] = 0
+    rank: Annotated[int, Meta(description="which member of its group; callers are sent to 0")] = 0
 
 
 class RevisionDocument(msgspec.Struct):
@@ -72,6 +74,7 @@ class ServiceDocument(msgspec.Struct):
     ready: int
     crash_looping: int
     summary: Annotated[str, Meta(description="one line: how many are ready, and why the others are not")]
+    nodes: Annotated[int, Meta(description="of each replica: more than 1 where replicas are groups")] = 1
     share: Annotated[
         list[str], Meta(description="users who may reach it beside its owner; `*`: everybody")
     ] = []

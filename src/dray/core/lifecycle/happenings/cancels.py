@@ -24,8 +24,8 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
         Note("cancel_requested", job.id, data={"user": event.user, "index": event.index})
     ]
     state.touched.jobs[job.id] = None
-    if event.index >= 0 and not job.gang:
-        ended = _cancel_task(state, job, event.index, event, clock)
+    if event.index >= 0 and (job.service or not job.gang):
+        ended = _cancel_group(state, job, event.index, event, clock)
         job.aim -= bool(ended) and job.aim > 0
         return effects + ended
     job.cancelled, job.open = True, False
@@ -53,7 +53,16 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
 
 def end_replica(state: State, job: Job, index: int, why: str, clock: Clock) -> list[Effect]:
     """End one replica of a service for good; nothing where it has ended before."""
-    return _cancel_task(state, job, index, CancelRequested(job.id, index), clock, why)
+    return _cancel_group(state, job, index, CancelRequested(job.id, index), clock, why)
+
+
+def _cancel_group(
+    state: State, job: Job, index: int, event: CancelRequested, clock: Clock, why: str = ""
+) -> list[Effect]:
+    effects: list[Effect] = []
+    for one in job.group_of(index):
+        effects += _cancel_task(state, job, one, event, clock, why)
+    return effects
 
 
 def _cancel_task(

@@ -5,7 +5,7 @@ The shell has checked what may be changed; here it is carried out.
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import receipts
+from dray.core.lifecycle.holding import groups, receipts
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, HoldChanged, JobEdited, RequeueRequested
 from dray.core.lifecycle.state.state import State
@@ -47,7 +47,7 @@ def edited(state: State, event: JobEdited, clock: Clock) -> list[Effect]:
 def requeue_requested(state: State, event: RequeueRequested, clock: Clock) -> list[Effect]:
     """Stop what runs of a job, or one task of it; each is queued again once it is confirmed gone, free of charge.
 
-    The tasks of a gang go together, whichever was named.
+    The tasks of a group go together, whichever was named.
     """
     job = state.jobs.get(event.job_id)
     if job is None or job.state.final:
@@ -61,7 +61,7 @@ def requeue_requested(state: State, event: RequeueRequested, clock: Clock) -> li
             wanted = event.index == -1 or (attempt.calls or {}).get(event.index, 0) > 0
         else:
             task = state.tasks[job.id, attempt.index]
-            wanted = task.current == uid and (job.gang or event.index in (-1, attempt.index))
+            wanted = task.current == uid and (event.index < 0 or event.index in job.group_of(attempt.index))
         if wanted:
             effects += jobs.stop_attempt(state, attempt, REQUEUED, TIERS[job.tier].grace_s, clock)
     return effects + _end_rests(state, job, event.index, clock)
@@ -70,9 +70,10 @@ def requeue_requested(state: State, event: RequeueRequested, clock: Clock) -> li
 def _end_rests(state: State, job: Job, index: int, clock: Clock) -> list[Effect]:
     """Replicas that rest are tried at once, as if they had never ended."""
     effects: list[Effect] = []
-    for place in range(job.cursor) if job.resting else ():
-        task = state.tasks.get((job.id, place))
-        if task is not None and task.again_ms and index in (-1, place):
-            replicas.recover(task)
-            effects += replicas.wake(state, job, task, clock, "restarted on request")
+    for place in range(0, job.cursor, job.group_size) if job.resting else ():
+        tasks = groups.tasks_of(state, job, place)
+        if tasks and tasks[0].again_ms and (index < 0 or index in job.group_of(place)):
+            for task in tasks:
+                replicas.recover(task)
+            effects += replicas.wake(state, job, tasks, clock, "restarted on request")
     return effects

@@ -62,8 +62,9 @@ def _may_idle(attempt: Attempt) -> bool:
 def _idle_s(state: State, attempt: Attempt) -> float | None:
     """For how long an attempt, or the gang that it is of, has used none of its cards; None where nobody knows."""
     members = [attempt]
-    if state.jobs[attempt.job_id].gang:
-        members = [state.attempts[uid] for uid in state.live_of[attempt.job_id]]
+    if (job := state.jobs[attempt.job_id]).gang:
+        live = (state.attempts[uid] for uid in state.live_of[job.id])
+        members = [member for member in live if member.index in job.group_of(attempt.index)]
     spans = [_own_idle_s(state, member) for member in members]
     return None if None in spans else min(span for span in spans if span is not None)
 

@@ -87,8 +87,9 @@ def victims_of(state: State, attempts: Sequence[Attempt], moves: Sequence[Move] 
     going = {move.uid: move for move in moves}
     for attempt in attempts:
         job = state.jobs[attempt.job_id]
-        counted = job.gang and any(victim.job_id == job.id for victim in found)
-        members = 0 if counted else job.total if job.gang else 1
+        group = job.group_of(attempt.index)
+        counted = job.gang and any(one.job_id == job.id and one.index in group for one in found)
+        members = 0 if counted else len(group)
         found.append(_victim(state, attempt, members, going.get(attempt.uid)))
     return tuple(found)
 

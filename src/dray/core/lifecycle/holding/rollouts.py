@@ -88,14 +88,18 @@ def shape_of(state: State, job: Job, revision: int) -> int:
 
 
 def standing(state: State, job: Job) -> Iterator[Task]:
-    """The replicas of a service that were placed and have not ended, the newest first; ended ones are passed by."""
+    """The replicas of a service that were placed and have not ended, the newest first; ended ones are passed by.
+
+    A group is told of by the first of its tasks.
+    """
     left, index = job.total - job.ended - job.untouched, job.cursor
     while left > 0 and index:
         index -= 1
         task = state.tasks.get((job.id, index))
         if task is not None and not task.state.final:
             left -= 1
-            yield task
+            if index % job.group_size == 0:
+                yield task
 
 
 def is_over(state: State, job: Job, task: Task) -> bool:

@@ -3,7 +3,8 @@ or off a worker that is drained. Reads records and changes nothing.
 
 All three are one rule. Of the replicas some are as they should be and the others old. There may be `max_surge` more
 than the service is to have, and as many old ones go as those that are as they should be, and have been ready for long
-enough, leave over: counting those, ready ones never become fewer than its size less `max_unavailable` by this. The
+enough, leave over: counting those, ready ones never become fewer than its size less `max_unavailable` by this. Where
+replicas are groups of several nodes all is counted in groups, each told of by its first task. The
 surprising rule: a revision is whole only once all its replicas are settled, and until then goes back by itself.
 """
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.holding import groups, rollouts
 from dray.core.lifecycle.state.state import NEVER, State
-from dray.core.lifecycle.tasks.replicas import READY, health_of, wanted
+from dray.core.lifecycle.tasks.replicas import furthest, ready_since_ms, tell_name, wanted
 from dray.core.model.records.records import Job, Task
 from dray.core.model.specs.spec import UpdateRules, unpack_spec
 
@@ -98,15 +99,15 @@ def survey(state: State, job: Job) -> Rollout | None:
     if job.aim < 0 and not old:
         return None
     rules = unpack_spec(job.spec).replacing
-    return Rollout(wanted(job), rules, fresh, job.untouched, old, leaving, job.revision != job.stable)
+    waiting = job.untouched // job.group_size
+    return Rollout(wanted(job), rules, fresh, waiting, old, leaving, job.revision != job.stable)
 
 
 def _place(state: State, job: Job, task: Task) -> Placed:
-    attempt = state.attempts.get(task.current)
-    since_ms = -1
-    if attempt is not None and health_of(state, job, attempt) == READY:
-        since_ms = attempt.health_ms if attempt.health else attempt.started_ms
-    moving = attempt is not None and rollouts.is_moving(state, attempt)
+    # A group that is broken goes from where it is anyhow; members of it may have ended before.
+    group = groups.members(state, job, task.index) if not task.broken else []
+    moving = any(rollouts.is_moving(state, member) for member in group)
+    since_ms = ready_since_ms(state, job, task.index)
     return Placed(task, since_ms, moving or task.revision != job.revision)
 
 
@@ -148,7 +149,9 @@ def _leave_fresh(state: State, job: Job, found: Rollout, now_ms: int) -> list[in
     if excess <= 0:
         return []
     never = [
-        index for index in range(job.total - 1, job.cursor - 1, -1) if (job.id, index) not in state.tasks
+        index
+        for index in range(job.total - job.group_size, job.cursor - 1, -job.group_size)
+        if (job.id, index) not in state.tasks
     ]
     ranked = sorted(found.fresh, key=lambda one: (one.ready, found.is_settled(one, now_ms), -one.task.index))
     return [*never, *(one.task.index for one in ranked)][:excess]
@@ -166,7 +169,10 @@ def _conclude(state: State, job: Job, found: Rollout, now_ms: int) -> tuple[str,
         return DONE, ""
     for one in mine:
         if one.task.looping:
-            return FAILED, f"replica {one.task.index} keeps ending: {one.task.error or 'no reason given'}"
+            return (
+                FAILED,
+                f"{tell_name(job, one.task.index)} keeps ending: {one.task.error or 'no reason given'}",
+            )
     timeout_ms = round(found.rules.ready_timeout_s * 1000)
     if job.barred or now_ms < job.stepped_ms + timeout_ms:
         return "", ""
@@ -178,16 +184,18 @@ def _lagging(state: State, job: Job, found: Rollout, mine: list[Placed], now_ms:
     late = min((one for one in mine if not found.is_settled(one, now_ms)), key=_index, default=None)
     if late is None:
         return "no further replica found a place"
-    attempt = state.attempts.get(late.task.current)
-    if attempt is None:
+    name, group = tell_name(job, late.task.index), groups.members(state, job, late.task.index)
+    if not group:
         ended = f" ({late.task.error})" if late.task.error else ""
         lacks = "was not ready" if late.task.again_ms else "found no place"
-        return f"replica {late.task.index} {lacks}{ended}"
+        return f"{name} {lacks}{ended}"
+    attempt = furthest(state, job, group)
     # One that has ended time and again may be about to, at this very moment: how it did so last says most.
     known = attempt.health_note or late.task.error
     note = f" ({known})" if known and not late.ready else ""
     said = "ready for long enough" if late.ready else "ready"
-    return f"replica {late.task.index} on {attempt.worker} was not {said}{note}"
+    where = f"{state.spell(attempt)} of {name}" if job.gang else name
+    return f"{where} on {attempt.worker} was not {said}{note}"
 
 
 def _index(one: Placed) -> int:

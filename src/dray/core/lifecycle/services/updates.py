@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from dray.core.lifecycle.happenings import cancels
-from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.holding import groups, rollouts
 from dray.core.lifecycle.services import steps
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import ArrayExtended, Clock
@@ -53,11 +53,11 @@ def scaled(state: State, event: ServiceScaled, clock: Clock) -> list[Effect]:
         _aim(state, job, event.replicas, clock)
         return effects
     if event.replicas > before:
-        more = ArrayExtended(job.id, event.replicas - before)
+        more = ArrayExtended(job.id, (event.replicas - before) * job.group_size)
         return effects + jobs.extended(state, more, clock)
     index, left = job.total, before - event.replicas
     while left and index:
-        index -= 1
+        index -= job.group_size
         why = f"scaled down to {event.replicas} by {event.user}" if event.user else "scaled down"
         ended = cancels.end_replica(state, job, index, why, clock)
         left -= bool(ended)
@@ -146,7 +146,7 @@ def stepped(state: State, event: RolloutStepped, clock: Clock) -> list[Effect]:
     for index in step.leave:
         effects += _leave(state, job, index, clock)
     if step.more:
-        effects += jobs.extended(state, ArrayExtended(job.id, step.more), clock)
+        effects += jobs.extended(state, ArrayExtended(job.id, step.more * job.group_size), clock)
     if step.more or step.leave:
         job.stepped_ms = clock.now_ms
     if step.outcome == steps.DONE:
@@ -159,14 +159,14 @@ def stepped(state: State, event: RolloutStepped, clock: Clock) -> list[Effect]:
 
 def _leave(state: State, job: Job, index: int, clock: Clock) -> list[Effect]:
     """Send a replica no new requests; one that has had none is stopped at once."""
-    task = state.tasks.get((job.id, index))
-    attempt = state.attempts.get(task.current) if task is not None else None
-    serves = attempt is not None and replicas.health_of(state, job, attempt) == replicas.READY
-    if task is None or attempt is None or not serves or not unpack_spec(job.spec).replacing.drain_s:
+    serves = replicas.ready_since_ms(state, job, index) >= 0
+    if not serves or not unpack_spec(job.spec).replacing.drain_s:
         return cancels.end_replica(state, job, index, _why(job), clock)
-    task.leaving_ms = clock.now_ms
-    state.touched.tasks[job.id, index] = None
-    data = {"attempt": attempt.no, "revision": task.revision, "reason": _why(job)}
+    for task in groups.tasks_of(state, job, index):
+        task.leaving_ms = clock.now_ms
+        state.touched.tasks[job.id, task.index] = None
+    attempt = groups.members(state, job, index)[0]
+    data = {"attempt": attempt.no, "revision": attempt.revision, "reason": _why(job)}
     return [Note("replica_leaving", job.id, state.spell(attempt), attempt.worker, data)]
 
 

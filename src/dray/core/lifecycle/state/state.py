@@ -5,7 +5,7 @@ signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assig
 many attempts of tasks ended in which phase), learnt in passing (experience, suspicions) or a cache that can be derived
 (columns, backlog, parties, services, revised: the shapes of their revisions, rollouts: when those are looked at of
 which replicas are replaced, held, live_of, requeued_of, dependents, task_waiters, using, newest, timers, reservations,
-first_missing: up to which rank a gang is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
+first_missing: up to which task a group is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
 than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened;
 followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place goes
 from one attempt to the next; use_notes: why jobs that use services wait).
@@ -130,7 +130,7 @@ class State:
         self.touched = Touched()
         self.ends: dict[Phase, int] = {}
         self.polls: dict[str, int] = {}
-        self.first_missing: dict[str, int] = {}
+        self.first_missing: dict[TaskKey, int] = {}
         self.hungry: dict[str, None] = {}
         self.busy: dict[str, None] = {}
         self.lingering: dict[str, int] = {}

@@ -6,12 +6,12 @@ does not live is, or the same word some times in a row from a worker that knows 
 
 from __future__ import annotations
 
-from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.holding import groups, rollouts
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.service_events import HealthChanged
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import jobs, replicas
+from dray.core.lifecycle.tasks import gangs, jobs, replicas
 from dray.core.lifecycle.tasks.results import find
 from dray.core.model.records.records import Attempt
 from dray.core.model.specs.spec import TIERS
@@ -35,13 +35,15 @@ def health_changed(state: State, event: HealthChanged, clock: Clock) -> list[Eff
     attempt = find(state, event.worker, event.job_id, event.index, event.uid)
     if attempt is None or not attempt.phase.live or not is_news(state, attempt, event.healthy, event.live):
         return []
-    job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]
+    job = state.jobs[attempt.job_id]
+    tasks = groups.tasks_of(state, job, attempt.index)
     said = replicas.READY if event.healthy else replicas.UNHEALTHY
     effects: list[Effect] = []
     if attempt.health != said:
-        if replicas.was_well(state, job, attempt):
-            replicas.recover(task)
-            state.touched.tasks[job.id, task.index] = None
+        if replicas.was_well(state, job, tasks):
+            for task in tasks:
+                replicas.recover(task)
+                state.touched.tasks[job.id, task.index] = None
         attempt.health, attempt.health_ms = said, clock.now_ms
         if job.aim >= 0:
             rollouts.watch(state, job.id, clock.now_ms)
@@ -53,4 +55,7 @@ def health_changed(state: State, event: HealthChanged, clock: Clock) -> list[Eff
     gives_up = state.workers[attempt.worker].base and attempt.ills >= state.rules.most_ills
     if gives_up or not event.live:
         effects += jobs.stop_attempt(state, attempt, replicas.NOT_WELL, TIERS[job.tier].grace_s, clock)
+        if job.gang:
+            # All of its group at once, not each a grace after the other.
+            effects += gangs.break_up(state, job, attempt, gangs.KILLED, clock)
     return effects

@@ -106,6 +106,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         waiting_since_ms=clock.now_ms,
         submitted_at_ms=clock.at_ms,
         gang=spec.node_count > 1,
+        nodes=spec.node_count if spec.node_count > 1 else 0,
         plugin=spec.plugin,
         template=spec.template_name,
         ranked=spec.priority != TIERS[spec.job_tier].priority,
@@ -176,14 +177,15 @@ def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in. A plan is advice: a placement that no longer holds is dropped."""
     effects: list[Effect] = []
     placed: dict[int, int] = {}
-    last, job, whole = "", None, True
+    last, job, whole, until = "", None, True, -1
     for at, placement in enumerate(event.placements):
-        if placement.job_id != last:
-            last = placement.job_id
+        if placement.job_id != last or at == until:
+            last, until = placement.job_id, -1
             job = state.jobs.get(last)
             whole = job is not None
             if job is not None and job.gang:
-                whole = _is_whole(state, job, event.placements[at : at + job.total])
+                until = at + job.group_size
+                whole = _is_whole(state, job, event.placements[at:until])
                 job.generation += whole
         if whole and job is not None and (done := place(state, job, placement, clock)):
             effects += done
@@ -194,16 +196,24 @@ def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
 
 
 def _is_whole(state: State, job: Job, placements: tuple[Placement, ...]) -> bool:
-    """Whether every member of a gang can still be taken, each on a worker of its own: if one cannot, none is."""
-    workers = {placement.worker for placement in placements}
+    """Whether every member of a group can still be taken, each on a worker of its own: if one cannot, none is."""
+    workers, group = {placement.worker for placement in placements}, job.group_of(placements[0].index)
     return (
-        [placement.index for placement in placements if placement.job_id == job.id] == list(range(job.total))
-        and job.waiting == job.total
-        and len(workers) == job.total
+        [placement.index for placement in placements if placement.job_id == job.id] == list(group)
+        and _waits(state, job, group)
+        and len(workers) == len(group)
         and all("gang" in state.workers[name].features for name in workers if name in state.workers)
         and all(name in state.workers for name in workers)
         and not any(placement.uid in state.attempts for placement in placements)
     )
+
+
+def _waits(state: State, job: Job, group: range) -> bool:
+    """Whether a whole group waits: queued again, or the next one never placed."""
+    tasks = [state.tasks.get((job.id, index)) for index in group]
+    if any(tasks):
+        return all(task is not None and task.queued for task in tasks)
+    return job.rest in OPEN_STATES and group[0] == next_index(state, job) and group[-1] < job.total
 
 
 def place(state: State, job: Job, placement: Placement, clock: Clock) -> list[Effect]:
@@ -494,7 +504,8 @@ def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
 def _derive(state: State, job: Job, clock: Clock) -> bool:
     """Derive the job's state from its tasks'; True when it has ended: all of them have and no more may come."""
     if job.ended < job.total or job.open:
-        going = job.running > 0 or ((job.numbered or job.service) and not job.gang and job.started_at_ms > 0)
+        lasts = job.service or (job.numbered and not job.gang)
+        going = job.running > 0 or (lasts and job.started_at_ms > 0)
         job.state = JobState.RUNNING if going else JobState.PENDING
         return False
     job.state = next((final for final, count in _FINAL_ORDER if getattr(job, count)), JobState.SUCCEEDED)

@@ -208,7 +208,7 @@ def conclude(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock)
         return gangs.member_ended(state, job, attempt, clock)
     task.exit_code, task.signal = attempt.exit_code, attempt.signal
     if job.service:
-        return replicas.ended(state, job, task, attempt, clock)
+        return replicas.ended(state, job, [task], attempt, clock)
     phase = attempt.phase
     if phase is Phase.SUCCEEDED:
         return jobs.end_task(state, job, task, JobState.SUCCEEDED, clock, attempt.exit_class or "ok", "")

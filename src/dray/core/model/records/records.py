@@ -67,8 +67,9 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     has an exit class of its own). `holes` counts tasks inside the range that ended by themselves (cancelled one by one)
     and do have a record. `waiting_since_ms` restarts with each placement: an array that moves on does not time out.
     `held` by a person (`held_by`), or while `after` names jobs that have not ended: it is in no line. `original` is the
-    spec as submitted, where an edit changed it. A gang counts its tries in `generation`; `broken` says how the present
-    one came to its end while members are still stopping, `breaker` by which attempt, `blamed` which worker is avoided.
+    spec as submitted, where an edit changed it. Of a gang `nodes` tasks are a group each, of batch work all of them
+    (0 in older rows); it counts the tries of all its groups in `generation`, `blamed` says which worker is avoided.
+    `broken` and `breaker` are of older rows: a group has them with its first task.
     `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time. `calls`: its tasks are calls
     of a function and go through lanes; a call has a record of its own only once it had trouble, and [0, cursor) was
     fed into lanes at least once. `outgrown_bytes`: cards with no more memory than that have proved too small for it, as
@@ -144,6 +145,17 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     newest: int = 1
     aim: int = -1
     stepped_ms: int = 0
+    nodes: int = 0
+
+    @property
+    def group_size(self) -> int:
+        """How many tasks start together or not at all."""
+        return (self.nodes or self.total) if self.gang else 1
+
+    def group_of(self, index: int) -> range:
+        """The tasks that start and end with one, by rank: of anything but a gang that one alone."""
+        first = index - index % self.group_size
+        return range(first, first + self.group_size)
 
     @property
     def barred(self) -> bool:
@@ -181,7 +193,9 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     A replica of a service that has ended rests until `again_ms` (hub time) before it is queued again. `restarts` counts
     such ends since it was last well for long, `ends_ms` says when the last of them were; `looping`: there were too many
     of them, and it has not been well for long since. It runs by a `revision` of the spec for all its life; from
-    `leaving_ms` on (hub time) it gets no new requests, and is stopped soon after.
+    `leaving_ms` on (hub time) it gets no new requests, and is stopped soon after. All of this is the same for all tasks
+    of a group. The first of them says how the present generation came to its end while members are still stopping
+    (`broken`), and by which attempt (`breaker`).
     """
 
     job_id: str
@@ -209,6 +223,8 @@ class Task(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     looping: bool = False
     revision: int = 1
     leaving_ms: int = 0
+    broken: str = ""
+    breaker: str = ""
 
 
 class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):

@@ -15,7 +15,7 @@ import msgspec
 
 from dray.core.model.ids import EVERYBODY, is_id
 from dray.core.model.specs.ports import read_port
-from dray.core.model.specs.spec import HealthCheck, HealthProbe
+from dray.core.model.specs.spec import MAX_REPLICAS, HealthCheck, HealthProbe
 from dray.core.model.specs.values import quote, texts_fault
 from dray.errors import Problem
 
@@ -69,7 +69,25 @@ def _read(given: str | HealthProbe, health: HealthCheck) -> HealthProbe | None:
     return HealthProbe(command=["/bin/sh", "-c", given], interval_s=health.interval_secs)
 
 
-def way_of(check: HealthProbe) -> str:
+def member_health(health: HealthCheck | None, rank: int) -> HealthCheck | None:
+    """What is checked of one member of a group: of the first all of it; of the others, which nobody calls, what is a
+    command, and not what asks a port.
+    """
+    if health is None or rank == 0:
+        return health
+    if way_of(health):
+        return health if way_of(health) == "command" else None
+    kept = {
+        name: given
+        for name in ("readiness", "liveness")
+        if (probe := _read(given := getattr(health, name), health)) is not None and way_of(probe) == "command"
+    }
+    if not kept:
+        return None
+    return msgspec.structs.replace(health, **({"readiness": "", "liveness": ""} | kept))
+
+
+def way_of(check: HealthProbe | HealthCheck) -> str:
     """By which of the ways it asks; empty where it names none."""
     return next((name for name in _WAYS if getattr(check, name)), "")
 
@@ -111,9 +129,14 @@ def _replica_problems(raw: Mapping[str, Any]) -> list[Problem]:
             "update": bool(raw.get("update")),
         }
         return [Problem(field, what) for field, given in asked.items() if given]
-    if (raw.get("node_count") or 1) > 1 or raw.get("array"):
-        what = "goes neither with several nodes nor with an array: drop one of them"
-        return [Problem("replicas", what)] if several else []
+    if raw.get("array"):
+        return [Problem("replicas", "does not go with an array: drop one of them")] if several else []
+    if (raw.get("node_count") or 1) > 1 and several and not always:
+        what = "are groups of several nodes here, which start again whenever they end: drop restart: never"
+        return [Problem("replicas", what)]
+    tasks = (raw.get("replicas") or 1) * (raw.get("node_count") or 1)
+    if tasks > MAX_REPLICAS:
+        return [Problem("replicas", f"times node_count is {tasks}, the most is {MAX_REPLICAS}")]
     what = "a service starts again whenever it ends: add restart: never, or drop it"
     once = [Problem("at_most_once", what)] if raw.get("at_most_once") and always else []
     rules = raw.get("update") or {}

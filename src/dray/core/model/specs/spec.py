@@ -254,9 +254,9 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def goes_on(self) -> bool:
-        """Whether it is a service whose tasks are replicas that start again whenever they end."""
+        """Whether it is a service whose replicas start again whenever they end: tasks, or groups of several nodes."""
         lasting = self.type == "service" and self.restart == "always"
-        return lasting and self.node_count == 1 and self.array is None
+        return lasting and self.array is None
 
     @property
     def limit_s(self) -> float:
@@ -276,7 +276,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """How many tasks the job has when it is submitted."""
         if self.array is not None:
             return self.array.count
-        return self.node_count if self.node_count > 1 else self.replicas
+        return self.node_count * self.replicas
 
     @property
     def rules(self) -> Retries:

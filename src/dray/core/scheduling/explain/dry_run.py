@@ -115,7 +115,7 @@ def _rank(state: State, job: Job, found: Rehearsal) -> None:
 
 def _place(state: State, job: Job, found: Rehearsal) -> None:
     overlay, names = look_through(state), state.columns.worker_of
-    found.asked = job.total if job.gang else min(job.total, MOST_PLACED)
+    found.asked = job.total if job.gang and not job.service else min(job.total, MOST_PLACED)
     barred = job.barred
     outcome = try_out(overlay, job, found.asked) if not barred else None
     placed = 0

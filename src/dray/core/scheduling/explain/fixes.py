@@ -112,7 +112,7 @@ def _works(state: State, job: Job, proposal: Proposal) -> str:
     nodes = proposal.asks[0].nodes
     changed = job
     if job.gang:
-        changed = msgspec.structs.replace(job, total=nodes, gang=nodes > 1)
+        changed = msgspec.structs.replace(job, total=nodes, nodes=nodes, gang=nodes > 1)
     if proposal.limit_ms >= 0:
         changed = msgspec.structs.replace(changed, limit_ms=proposal.limit_ms)
     with Guest(state, changed, proposal.asks) as tried:

@@ -46,7 +46,7 @@ def _word_quota(state: State, job: Job, gate: Gate) -> Blocker:
             f"the next period begins in {span(in_ms)}"
         )
         return Blocker("quota", need, have, message=text, in_ms=in_ms)
-    milli = most_gpus(state, job.shape) * (job.total if job.gang else 1)
+    milli = most_gpus(state, job.shape) * job.group_size
     held, limit = _cards(gate.gpu_milli), _cards(gate.limit_milli)
     ever = milli > gate.limit_milli
     text = f"{whose(gate)} holds {held} of {limit} GPUs, and it asks for {_cards(milli)}"
@@ -55,7 +55,7 @@ def _word_quota(state: State, job: Job, gate: Gate) -> Blocker:
 
 def _word_amount(state: State, job: Job, gate: Gate) -> Blocker:
     assert isinstance(gate, AmountGate)
-    asked = most_of(gate, state, job.shape) * (job.total if job.gang else 1)
+    asked = most_of(gate, state, job.shape) * job.group_size
     held, limit, wants = (_amount(gate, each) for each in (gate.gpu_milli, gate.limit, asked))
     text = f"{whose(gate)} holds {held} of {limit} {gate.unit}, and it asks for {wants}"
     return Blocker("quota", wants, f"{held} of {limit} held", ever=asked > gate.limit, message=text)

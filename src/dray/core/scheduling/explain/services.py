@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.holding import groups, rollouts
 from dray.core.lifecycle.services.steps import Rollout, survey
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks.replicas import LEAVING, READY, SILENT, STOPPING, UNHEALTHY, health_of, wanted
+from dray.core.lifecycle.tasks.replicas import (
+    LEAVING,
+    READY,
+    SILENT,
+    STOPPING,
+    UNHEALTHY,
+    furthest,
+    health_of,
+    tell_name,
+    wanted,
+)
 from dray.core.lifecycle.tasks.uses import missing
 from dray.core.model.records.records import Attempt, Job, Task
 from dray.core.scheduling.explain.reason import Blocker, span
@@ -19,9 +29,9 @@ QUEUED, RESTING, LOOPING = "queued", "restarting", "crash_looping"
 
 
 class Standing(NamedTuple):
-    """How one replica stands, in a word and in a line; `task` and `attempt` where it has any."""
+    """How a replica stands, or one member of a group, in a word and in a line; `task` and `attempt` if it has any."""
 
-    replica: int
+    task_index: int
     health: str
     message: str
     task: Task | None = None
@@ -29,9 +39,30 @@ class Standing(NamedTuple):
 
 
 def replicas_of(state: State, job: Job) -> list[Standing]:
-    """Every replica that a service is to have, by index; those never placed share one line of their own."""
+    """Every replica that a service is to have, by index: a group as that of its members is which is furthest from
+    ready, under the index of its first.
+    """
     found: list[Standing] = []
-    for index in range(job.total):
+    for one in _standings(state, job, job.group_size):
+        if job.gang and one.task is not None and (group := groups.members(state, job, one.task_index)):
+            member = furthest(state, job, group)
+            told = _stand(state, job, state.tasks[job.id, member.index])
+            found.append(
+                told._replace(task_index=one.task_index, message=f"{state.spell(member)} {told.message}")
+            )
+        else:
+            found.append(one)
+    return found
+
+
+def tasks_of(state: State, job: Job) -> list[Standing]:
+    """Every task of a service by index: its replicas, or each member of its groups."""
+    return _standings(state, job, 1)
+
+
+def _standings(state: State, job: Job, step: int) -> list[Standing]:
+    found: list[Standing] = []
+    for index in range(0, job.total, step):
         task = state.tasks.get((job.id, index))
         if task is None and index >= job.cursor and not job.rest.final:
             found.append(Standing(index, QUEUED, "waits for a place"))
@@ -50,7 +81,7 @@ def _stand(state: State, job: Job, task: Task) -> Standing:
         READY: f"ready {where}",
         UNHEALTHY: f"not well {where} for {span(state.now_ms - since_ms)}: {attempt.health_note or 'no reason given'}",
         LEAVING: f"gets no new requests {where}, and is stopped in a moment: another took its place",
-        STOPPING: f"asked to stop {where} ({attempt.cancel or 'cancelled'})",
+        STOPPING: _tell_stop(attempt, where),
         SILENT: f"its worker {attempt.worker} is silent",
     }
     began = f"for {span(state.now_ms - attempt.started_ms)}" if attempt.started else "and has not begun"
@@ -58,6 +89,13 @@ def _stand(state: State, job: Job, task: Task) -> Standing:
     if task.looping and health != READY:
         return Standing(task.index, LOOPING, f"{message}; {_tell_loop(task)}", task, attempt)
     return Standing(task.index, health, message, task, attempt)
+
+
+def _tell_stop(attempt: Attempt, where: str) -> str:
+    if not attempt.phase.live:
+        return f"ended {where}, waits for the others of its group to do so"
+    why = "with its group" if attempt.cancel == "gang" else f"({attempt.cancel or 'cancelled'})"
+    return f"asked to stop {where} {why}"
 
 
 def _rest(state: State, task: Task) -> Standing:
@@ -78,10 +116,11 @@ def tell_service(state: State, job: Job) -> str:
     """A service in one line."""
     found = replicas_of(state, job)
     ready = sum(1 for one in found if one.health == READY)
-    rest = [f"replica {one.replica}: {one.message}" for one in found if one.health != READY]
+    rest = [f"{tell_name(job, one.task_index)}: {one.message}" for one in found if one.health != READY]
     more = f" and {len(rest) - 3} more" if len(rest) > 3 else ""
     told = filter(None, (tell_rollout(state, job), tell_rolled_back(state, job)))
-    return "; ".join([f"{ready} of {wanted(job)} replicas ready", *told, *rest[:3]]) + more
+    what = f"groups of {job.group_size} nodes" if job.gang else "replicas"
+    return "; ".join([f"{ready} of {wanted(job)} {what} ready", *told, *rest[:3]]) + more
 
 
 def tell_rollout(state: State, job: Job) -> str:
@@ -90,11 +129,11 @@ def tell_rollout(state: State, job: Job) -> str:
     if found is None:
         return ""
     settled = sum(1 for one in found.fresh if found.is_settled(one, state.now_ms))
-    done = f"{settled} of {found.aim} replicas are settled"
-    moving = sorted({_worker(state, one.task) for one in found.old if one.task.revision == job.revision})
+    done = f"{settled} of {found.aim} {'groups' if job.gang else 'replicas'} are settled"
+    moving = sorted(_drained(state, job, found))
     if found.forward:
         what = f"update from revision {job.stable} to {job.revision}"
-    elif moving and len(moving) == len({_worker(state, one.task) for one in found.old}):
+    elif moving and all(one.task.revision == job.revision for one in found.old):
         what = f"moving off {', '.join(moving)}, which {'is' if len(moving) == 1 else 'are'} drained"
     else:
         what = f"going back to revision {job.revision}"
@@ -102,9 +141,10 @@ def tell_rollout(state: State, job: Job) -> str:
     return f"{what}: {done}{left}, waits for {_tell_next(state, job, found)}"
 
 
-def _worker(state: State, task: Task) -> str:
-    attempt = state.attempts.get(task.current)
-    return attempt.worker if attempt is not None else ""
+def _drained(state: State, job: Job, found: Rollout) -> set[str]:
+    """The workers that old replicas are to leave."""
+    held = (one for old in found.old for one in groups.members(state, job, old.task.index))
+    return {one.worker for one in held if rollouts.is_moving(state, one)}
 
 
 def _tell_next(state: State, job: Job, found: Rollout) -> str:
@@ -115,15 +155,15 @@ def _tell_next(state: State, job: Job, found: Rollout) -> str:
     ]
     resting = [one.task.index for one in found.fresh if one.task.again_ms]
     if starting:
-        return f"replica {min(starting)} to be ready"
+        return f"{tell_name(job, min(starting))} to be ready"
     if resting:
-        return f"replica {min(resting)}, which has ended, to start again"
+        return f"{tell_name(job, min(resting))}, which has ended, to start again"
     if settling:
-        return f"replica {min(settling)} to be ready for {found.rules.settle_s:g} s"
+        return f"{tell_name(job, min(settling))} to be ready for {found.rules.settle_s:g} s"
     if waiting:
-        return "room for another replica"
+        return f"room for another {'group' if job.gang else 'replica'}"
     if found.leaving:
-        return f"replica {min(task.index for task in found.leaving)} to get no more requests"
+        return f"{tell_name(job, min(task.index for task in found.leaving))} to get no more requests"
     return "the next step"
 
 
@@ -143,7 +183,7 @@ def replica_blockers(state: State, job: Job) -> list[Blocker]:
     told = tell_rollout(state, job)
     replaced = [Blocker("replica", "settled", "replaced", message=told)] if told else []
     return replaced + [
-        Blocker("replica", "ready", one.health, message=f"replica {one.replica}: {one.message}")
+        Blocker("replica", "ready", one.health, message=f"{tell_name(job, one.task_index)}: {one.message}")
         for one in replicas_of(state, job)
         if one.health not in (READY, QUEUED)
     ]

@@ -55,7 +55,9 @@ def try_out(overlay: Overlay, job: Job, most: int) -> Outcome:
     room, gate = overlay.gates.room_for(job)
     if room <= 0:
         return Outcome([], gate, None)
-    wanted = job.total if job.gang else min(most, room, job.waiting)
+    wanted = min(most, room, job.waiting)
+    if job.gang:
+        wanted = max(job.group_size, wanted - wanted % job.group_size)
     if job.limit:
         wanted = min(wanted, job.limit - job.live)
     spots = overlay.find(job, wanted) if wanted > 0 else []

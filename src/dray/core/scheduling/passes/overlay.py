@@ -41,20 +41,28 @@ class Overlay:
         self.window.until_ms = placed_until_ms(self.state, job)
 
     def find(self, job: Job, count: int) -> list[Spot]:
-        """Claim room for some tasks of a job, or for its whole gang; fewer means that there is no more."""
+        """Claim room for some tasks of a job, or for whole groups of a gang; fewer means that there is no more."""
         self.look_for(job)
         if job.gang:
-            spots = self.placer.place_gang(job.shape, job.id, (job.blamed,)) or []
-            for spot in spots:
-                self.tell_keeper(job, spot)
-            return spots
+            return self._find_groups(job, count)
         if not self.watch.of_row:
             return self.placer.place(job.shape, count, job.id, job.blamed)
         # One by one: what a keeper lets in changes what it lets in next.
-        spots = []
+        spots: list[Spot] = []
         while len(spots) < count and (found := self.placer.place(job.shape, 1, job.id, job.blamed)):
             spots += found
             self.tell_keeper(job, found[0])
+        return spots
+
+    def _find_groups(self, job: Job, count: int) -> list[Spot]:
+        spots: list[Spot] = []
+        while len(spots) < count:
+            found = self.placer.place_gang(job.shape, job.id, (job.blamed,))
+            if not found:
+                break
+            for spot in found:
+                self.tell_keeper(job, spot)
+            spots += found
         return spots
 
     def keep(self, job: Job, preemption: Preemption) -> None:

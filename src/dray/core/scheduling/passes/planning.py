@@ -221,9 +221,9 @@ class _Pass:
             self._seek(head, next_index(self._state, job) if position == RANGE else position)
 
     def _wanted(self, job: Job, entry: Entry, most: int) -> Sequence[int]:
-        """The tasks behind an entry in order, as many as the array's own cap allows; of a gang all or none."""
+        """The tasks behind an entry in order, as many as the array's own cap allows; of a group all or none."""
         if job.gang:
-            return () if job.id in self._taken else range(job.total)
+            return self._draw_group(job, entry)
         if job.total == 1 and entry.position == RANGE:
             return () if job.id in self._taken else _ONLY
         if job.limit:
@@ -233,6 +233,13 @@ class _Pass:
         if entry.position != RANGE:
             return () if (job.id, entry.position) in self._served else (entry.position,)
         return self._draw(job, most)
+
+    def _draw_group(self, job: Job, entry: Entry) -> Sequence[int]:
+        """The group behind an entry, which each of its tasks has one of where it is queued again."""
+        if entry.position == RANGE:
+            return self._draw(job, job.group_size)
+        group = job.group_of(entry.position)
+        return () if (job.id, group[0]) in self._served else group
 
     def _draw(self, job: Job, most: int) -> Sequence[int]:
         """The next tasks of a job's range that this pass has not looked at yet."""
@@ -249,7 +256,7 @@ class _Pass:
         return drawn
 
     def _has_more(self, job: Job) -> bool:
-        return not (job.gang or (job.limit and job.live + self._taken[job.id] >= job.limit))
+        return not (job.limit and job.live + self._taken[job.id] >= job.limit)
 
     def _take(self, head: Head, wanted: Sequence[int], spots: list[Spot]) -> None:
         state, job, again = self._state, head.job, head.rank[2].position != RANGE

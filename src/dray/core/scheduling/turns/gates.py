@@ -39,8 +39,9 @@ class Gates:
         asked = most_of(gate, self._state, job.shape)
         room = gate.room(asked, *self._taken.get(gate.key, (0, 0)), self._state.now_ms)
         if job.gang:
-            # More members than a pace ever saves up start when it is full, and it goes into debt for them.
-            needed = min(job.total, gate.rule.burst) if isinstance(gate, PaceGate) else job.total
+            # More members of a group than a pace ever saves up start when it is full, and it goes into debt for them.
+            size = job.group_size
+            needed = min(size, gate.rule.burst) if isinstance(gate, PaceGate) else size
             room = room if room >= needed else 0
         return room
 

@@ -100,7 +100,7 @@ def _by_share(state: State, job: Job, ask: Ask, given: Given) -> Below:
 
 def _by_service(state: State, job: Job, ask: Ask, given: Given) -> Below:
     task = state.tasks.get((job.id, 0))
-    alone = task is not None and (job.gang or not job.numbered)
+    alone = task is not None and ((job.gang and not job.service) or not job.numbered)
     mine = _service(job, ask, task.used_ms if task is not None and alone else 0)
 
     def is_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:
@@ -138,7 +138,7 @@ def cost_of_stop(state: State, attempt: Attempt) -> Cost:
     if job.deadline_ms:
         grace_ms = TIERS[job.tier].grace_s * 1000
         risk += 2 + (attempt.limit_ms + grace_ms > job.deadline_ms - attempt.started_at_ms)
-    members = job.total if job.gang else 1
+    members = job.group_size
     ask = state.ask(attempt)
     size = (gpus_of(ask) * 1000 + ask.cpu_milli) * members
     band = job.priority

@@ -1,4 +1,4 @@
-"""Deliberate bugs in how gangs are placed, started, broken up and charged."""
+"""Deliberate bugs in how gangs are placed, started, broken up and charged, and services whose replicas are groups."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ _CANCELS = "dray.core.lifecycle.happenings.cancels:"
 _JOBS = "dray.core.lifecycle.tasks.jobs:"
 _RESULTS = "dray.core.lifecycle.tasks.results:"
 _WORKERS = "dray.core.lifecycle.happenings.workers:"
+_REPLICAS = "dray.core.lifecycle.tasks.replicas:"
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
@@ -20,8 +21,8 @@ GANGS = (
         "go-before-all-accepted",
         "A gang is told to start with its first acceptance.",
         _GANGS + "accepted",
-        "job.broken or not _all_accepted(state, job)",
-        "job.broken",
+        "_broken(state, job, attempt) or not _all_accepted(state, job, attempt)",
+        "_broken(state, job, attempt)",
     ),
     _one(
         "member-concluded-alone",
@@ -40,16 +41,16 @@ GANGS = (
     _one(
         "gang-succeeds-early",
         "The first member that succeeds decides for all.",
-        _GANGS + "_conclude_if_over",
-        "if job.live:",
-        "if job.live and job.broken:",
+        _GANGS + "_is_over",
+        "if not job.live:",
+        "if not job.live or not _broken(state, job, attempt):",
     ),
     _one(
         "next-generation-early",
         "A broken gang is queued again while members of it still run.",
-        _GANGS + "_conclude_if_over",
-        "if job.live:",
-        "if job.live and not job.broken:",
+        _GANGS + "_is_over",
+        "if not job.live:",
+        "if not job.live or _broken(state, job, attempt):",
     ),
     _one(
         "prepared-member-left",
@@ -80,15 +81,15 @@ GANGS = (
     _one(
         "break-not-written",
         "The rows do not show that a generation broke.",
-        _GANGS + "_break",
-        "state.touched.jobs[job.id] = None",
-        "state.touched.jobs.pop(job.id, None)",
+        _GANGS + "break_up",
+        "state.touched.jobs[job.id] = state.touched.tasks[job.id, first.index] = None",
+        "state.touched.tasks.pop((job.id, first.index), None)",
     ),
     _one(
         "ended-member-released",
         "Memory lets go of members that ended before their gang did.",
         "dray.core.lifecycle.recovery:release",
-        "or gangs.is_member(state, attempt)",
+        "or groups.is_member(state, attempt)",
         "",
     ),
     _one(
@@ -132,12 +133,17 @@ GANGS = (
         "range(job.cursor) if job.gang or job.service else live",
         "live",
     ),
-    _one(
+    Mutant(
         "half-a-gang-cancelled",
         "A cancel of one member lets the others go on.",
-        _CANCELS + "cancelled",
-        "event.index >= 0 and not job.gang",
-        "event.index >= 0",
+        (
+            Edit(
+                _CANCELS + "cancelled",
+                "event.index >= 0 and (job.service or not job.gang)",
+                "event.index >= 0",
+            ),
+            Edit(_CANCELS + "_cancel_group", "in job.group_of(index):", "in (index,):"),
+        ),
     ),
     _one(
         "start-not-waited-for",
@@ -152,5 +158,71 @@ GANGS = (
         "dray.agent.decide.attempts:let_forgotten_go",
         "if not attempt.listed or attempt.known",
         "if True or attempt.known",
+    ),
+)
+
+GROUPS = (
+    _one(
+        "member-starts-again-alone",
+        "A member of a service's group that ends is started again by itself.",
+        _RESULTS + "conclude",
+        "if job.gang:",
+        "if job.gang and not job.service:",
+    ),
+    _one(
+        "member-that-exits-is-waited-for",
+        "A member of a service's group that exits well is waited for, as one of batch work is.",
+        _GANGS + "member_ended",
+        "(job.service or attempt.phase is not Phase.SUCCEEDED)",
+        "attempt.phase is not Phase.SUCCEEDED",
+    ),
+    _one(
+        "group-again-too-soon",
+        "A service's group that broke is queued again while members of it still run.",
+        _GANGS + "_is_over",
+        "return job.service and not any(one.phase.live for one in groups.members(state, job, attempt.index))",
+        "return job.service",
+    ),
+    _one(
+        "group-end-counted-by-member",
+        "The end of a group counts once for each of its members.",
+        _REPLICAS + "_rest",
+        "first.restarts + 1",
+        "first.restarts + len(tasks)",
+    ),
+    _one(
+        "half-a-group-ready",
+        "A group is ready when its first member is.",
+        _REPLICAS + "ready_since_ms",
+        "any(health_of(state, job, member) != READY for member in group)",
+        "health_of(state, job, group[0]) != READY",
+    ),
+    _one(
+        "every-member-listed",
+        "Callers are sent to members of a group that do not serve them.",
+        _REPLICAS + "ready_replicas",
+        "attempt.index % job.group_size == 0",
+        "attempt.index >= 0",
+    ),
+    _one(
+        "scaled-by-member",
+        "A service that is scaled up gets as many members more as it should get groups.",
+        "dray.core.lifecycle.services.updates:scaled",
+        "(event.replicas - before) * job.group_size",
+        "event.replicas - before",
+    ),
+    _one(
+        "drain-sees-first-members",
+        "A group stays on a worker that is drained unless its first member runs there.",
+        "dray.core.lifecycle.services.steps:_place",
+        "for member in group)",
+        "for member in group[:1])",
+    ),
+    _one(
+        "half-a-group-leaves",
+        "Of a group that is replaced only the first member is known to leave.",
+        "dray.core.lifecycle.services.updates:_leave",
+        "for task in groups.tasks_of(state, job, index):",
+        "for task in groups.tasks_of(state, job, index)[:1]:",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dray.sim.faults.mutants.behind import BEHIND
 from dray.sim.faults.mutants.calls import CALLS
 from dray.sim.faults.mutants.control import CONTROL
-from dray.sim.faults.mutants.gangs import GANGS
+from dray.sim.faults.mutants.gangs import GANGS, GROUPS
 from dray.sim.faults.mutants.mutants import Edit, Mutant
 from dray.sim.faults.mutants.policy import POLICIES
 from dray.sim.faults.mutants.ports import PORTS
@@ -282,7 +282,7 @@ JOBS = (
         "live-entity-released",
         "Memory lets go of attempts that still run.",
         (
-            Edit(_RECOVERY + "release", "or gangs.is_member(state, attempt)", ""),
+            Edit(_RECOVERY + "release", "or groups.is_member(state, attempt)", ""),
             Edit(
                 _RECOVERY + "release",
                 "not attempt.phase.live and not attempts.adoptable",
@@ -547,6 +547,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TIMERS,
     *AGENT,
     *GANGS,
+    *GROUPS,
     *SAVES,
     *PORTS,
     *CONTROL,

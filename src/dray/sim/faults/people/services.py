@@ -1,5 +1,5 @@
 """The people who keep services: they start some, scale, update and restart them, roll them back, and stop every one of
-them in the end.
+them in the end. In some worlds replicas are groups of several nodes.
 
 Only in a share of the worlds, and by a generator of their own: the others stay as they were. Machines say now and then
 how what they run is; now and then one says it of what another runs.
@@ -26,7 +26,7 @@ from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
 
 # Which worlds is of no account: these leave those alone that are kept because they show rare bugs.
-SERVICE_WORLDS, UPDATE_WORLDS = (0.133, 0.284), (0.661, 0.808)
+SERVICE_WORLDS, UPDATE_WORLDS, GROUP_WORLDS = (0.133, 0.284), (0.661, 0.808), (0.353, 0.490)
 CHECK_EVERY_MS, STOP_EVERY_MS, LINGER_MS = 2500, 3000, 12_000
 # In calm every update ends by then: one that finds no place was rolled back long before.
 UPDATED_MS = 240_000
@@ -49,6 +49,10 @@ class Keepers:
         self._updates = not self.unanswered and UPDATE_WORLDS[0] < again < UPDATE_WORLDS[1]
         if self._updates:
             self.unanswered = self._rng.choice([1, 2])
+        groups = random.Random(f"groups 11295 of {world.seed}").random()  # nor this
+        self._grouped = not self.unanswered and GROUP_WORLDS[0] < groups < GROUP_WORLDS[1]
+        if self._grouped:
+            self.unanswered, self._updates = self._rng.choice([1, 1, 2]), self._rng.random() < 0.6
         self._answered: set[str] = set()
         self._dressed: set[str] = set()
         self._calm_ms = -1
@@ -75,9 +79,17 @@ class Keepers:
             spec["health_check"] = {"readiness": "/"}
         if rng.random() < 0.2:
             spec["overlap"] = "fenced"
+        if self._grouped:
+            # Small and unlike each other: there are few machines, and two groups at once where one is replaced.
+            spec |= {"node_count": rng.choice([2, 2, 2, 3]), "mixed_backends": rng.random() < 0.9}
+            spec |= {"replicas": rng.choice([1, 1, 2]), "cpu_milli": rng.choice([0, 0, 250])}
+            if "health_check" in spec and rng.random() < 0.6:
+                spec["health_check"] = {"readiness": "true"}  # a command, which is run for every member
         if self._updates:
             # By its id it is known for one whose replicas go on until they are stopped.
             spec |= {"id": f"{LASTING}-{number}", "command": ["serve", GOOD], "update": self._draw_rules()}
+            if self._grouped:
+                spec["update"]["ready_timeout_s"] = 60
         return spec
 
     def _draw_rules(self) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """What is promised of gangs, judged by what was committed, what was sent and what truly ran.
 
-Nobody runs user code before every member of its generation was accepted and the word to start was committed, and no
-generation is told to start while an earlier one may still run within the hub's reach.
+Nobody runs user code before every member of its generation was accepted and the word to start was committed for all of
+them, and no generation is told to start while an earlier one of its group may still run within the hub's reach. Of a
+service each replica is a group.
 """
 
 from __future__ import annotations
 
+from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Phase
 from dray.core.model.specs.spec import unpack_spec
 from dray.hub.store.base import Store
@@ -26,12 +28,16 @@ class GangWatch:
         self._members: dict[tuple[str, int], dict[int, str]] = {}
         self._accepted: dict[str, None] = {}
         self._gone: dict[str, tuple[str, int]] = {}
+        self._sizes: dict[str, int] = {}
         self.shared_names: dict[str, None] = {}
         runs.gangs = self
 
     def committed(self, life: HubLife, attempt: Attempt) -> None:
         """A member changed: one attempt per rank and generation, and `go` only for all."""
         place, members = (attempt.job_id, attempt.generation), self._known(attempt)
+        self._sizes[attempt.job_id] = life.state.jobs[attempt.job_id].group_size
+        if len({index // self._sizes[attempt.job_id] for index in (*members, attempt.index)}) > 1:
+            self._world.fail(f"{place} has members of several groups: {members} and {attempt}")
         if members.setdefault(attempt.index, attempt.uid) != attempt.uid:
             self._world.fail(f"{place} has two members of rank {attempt.index}: {members} and {attempt.uid}")
         if attempt.accepted_at_ms:
@@ -48,7 +54,7 @@ class GangWatch:
         proved = any(run.uid in members.values() for run in self._runs.all)
         missing = [
             rank
-            for rank in range(job.total)
+            for rank in job.group_of(attempt.index)
             if (current := life.state.tasks[job.id, rank].current)
             and current not in self._accepted
             # All of a turn's acceptances are committed at once; this one may not have been looked at yet.
@@ -57,7 +63,9 @@ class GangWatch:
         if missing and not proved:
             self._world.fail(f"gang {job.id} may start and ranks {missing} were never accepted")
         for earlier in range(1, attempt.generation):
-            for uid in self._members.get((job.id, earlier), {}).values():
+            for index, uid in self._members.get((job.id, earlier), {}).items():
+                if index not in job.group_of(attempt.index):
+                    continue
                 found = life.state.attempts.get(uid) or life.store.find_attempt(uid)
                 if found is not None and found.job_id == job.id and found.phase.live:
                     self._world.fail(
@@ -73,13 +81,23 @@ class GangWatch:
         """User code of a member runs; `others` of its job do as well, and this is what the hub has of them."""
         if run.uid not in self._gone:
             self._world.fail(f"{run} runs, and its gang was never told to start")
+        members = self._members.get((run.job_id, run.generation), {})
+        if run.uid in members.values() and (
+            left := [uid for uid in members.values() if uid not in self._gone]
+        ):
+            self._world.fail(f"{run} runs, and {left} of its generation were never told to start")
         for other, known in others:
+            if self._group_of(other) != self._group_of(run):
+                continue
             settled = known is not None and known.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.KILLED)
             apart = other.generation != run.generation and other.worker not in self.shared_names
             if settled and apart and not other.stranger:
                 self._world.fail(
                     f"generations mix: {run} begins while {other} still runs, recorded as {known}"
                 )
+
+    def _group_of(self, run: Execution) -> int:
+        return max(0, (split_task_id(run.task_id) or ("", 0))[1]) // self._sizes.get(run.job_id, 1)
 
     def rewind(self) -> None:
         """The hub was restored from a backup: it may count the same generations once more."""
@@ -88,17 +106,23 @@ class GangWatch:
     # --- the final account --------------------------------------------------------------------------------------------
 
     def settle(self, store: Store, job: Job) -> None:
-        """All tasks of a gang end alike, after as many attempts each, and every generation was charged at most once."""
-        tasks = [store.find_task(job.id, index) for index in range(job.total)]
+        """All tasks of a group end alike, after as many attempts each; every generation was charged at most once."""
+        for first in range(0, job.total, job.group_size):
+            self._settle_group(store, job, first)
+
+    def _settle_group(self, store: Store, job: Job, index: int) -> None:
+        tasks = [store.find_task(job.id, each) for each in job.group_of(index)]
         there = [task for task in tasks if task is not None]
-        if job.rest.final:
+        if job.rest.final and (not job.service or not there):
             return
-        if len({task.state for task in there}) != 1 or len(there) != job.total:
+        if len({task.state for task in there}) != 1 or len(there) != job.group_size:
             self._world.fail(f"gang {job.id} ended as {[task and task.state for task in tasks]}")
-        for name in ("attempts", "failures", "losses"):
+        for name in ("attempts", "failures", "losses", "restarts"):
             if len({getattr(task, name) for task in there}) != 1:
                 self._world.fail(f"gang {job.id} counts {name} apart: {there}")
         first = there[0]
+        if job.service:
+            return
         if first.attempts != job.generation:
             self._world.fail(f"gang {job.id} had {first.attempts} attempts in generation {job.generation}")
         self._settle_charges(store, job, first.failures, first.losses)

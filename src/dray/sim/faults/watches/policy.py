@@ -173,7 +173,7 @@ class PolicyWatch:
 
     def _check_paces(self, state: State, attempt: Attempt, job: Job) -> None:
         if job.gang:
-            self._widest_gang = max(self._widest_gang, job.total)
+            self._widest_gang = max(self._widest_gang, job.group_size)
         for number, pace in enumerate(state.policy.pacing.starts):
             for kind, name in paced(state.policy, pace, job):
                 times = self._starts.setdefault((number, kind, name), [])

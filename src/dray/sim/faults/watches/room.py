@@ -291,7 +291,8 @@ class RoomWatch:
             task = state.tasks.get((attempt.job_id, attempt.index))
             used_ms = task.used_ms if task is not None else 0
             ran_ms = receipt.now_ms - attempt.started_ms if attempt.started else 0
-            first = state.tasks.get((job.id, 0)) if job.gang or not job.numbered else None
+            alone = (job.gang and not job.service) or not job.numbered
+            first = state.tasks.get((job.id, 0)) if alone else None
             mine = _service(job, state.asks(job.shape)[0], first.used_ms if first is not None else 0)
             below = other.queue == job.queue and _service(other, state.ask(attempt), used_ms + ran_ms) > mine
         else:

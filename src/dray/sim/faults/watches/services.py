@@ -1,12 +1,13 @@
 """What must hold of services: replicas go on, rest as long as they must and no longer, only those count as ready that
-are well by the word of their own worker, and where some are replaced by others enough stay ready.
+are well by the word of their own worker, and where some are replaced by others enough stay ready. A replica of several
+nodes is a group: looked at as one, by the first of its tasks, and ready only with all its members.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.holding import groups, rollouts
 from dray.core.lifecycle.services.steps import decide
 from dray.core.lifecycle.state.events import (
     AttemptEnded,
@@ -31,6 +32,7 @@ from dray.core.lifecycle.state.service_events import (
 from dray.core.lifecycle.state.state import NEVER, State, TaskKey
 from dray.core.lifecycle.tasks.replicas import ready_replicas, wanted
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
+from dray.core.model.specs.health import member_health
 from dray.core.model.specs.spec import unpack_spec
 from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.nodes.runs import Runs
@@ -58,10 +60,12 @@ STOPPED = (JobState.KILLED, JobState.UNSCHEDULABLE)
 
 
 class Rest(NamedTuple):
-    """For how long a replica rested, and until when."""
+    """For how long a replica rested, until when, after how many ends and by which attempt."""
 
     pause_ms: int
     again_ms: int
+    restarts: int
+    uid: str
 
 
 class ServiceWatch:
@@ -203,7 +207,7 @@ class ServiceWatch:
             for task in standing
             if task.revision == job.revision
             and task.leaving_ms == state.now_ms
-            and _is_drained(state, state.attempts.get(task.current))
+            and any(_is_drained(state, one) for one in groups.members(state, job, task.index))
         ]
         if others or len(ready_replicas(state, job)) + len(going) < wanted(job):
             self._world.fail(f"service {job.id} is said to be whole, beside {others}: {job}")
@@ -214,7 +218,8 @@ class ServiceWatch:
         return not self._is_old(state, job, attempt) and state.now_ms - since_ms >= settle_ms - SLACK_MS // 2
 
     def _is_old(self, state: State, job: Job, attempt: Attempt) -> bool:
-        return attempt.revision != job.revision or _is_drained(state, attempt)
+        group = groups.members(state, job, attempt.index) or [attempt]
+        return attempt.revision != job.revision or any(_is_drained(state, one) for one in group)
 
     def _check_abandoned(self, state: State, fact: UpdateAbandoned) -> None:
         """Only what keeps ending, or has come no further for long, is given up by itself; and that says why."""
@@ -243,7 +248,7 @@ class ServiceWatch:
             return
         self._stopped[uid] = None
         drain_ms = min(unpack_spec(job.spec).replacing.drain_s * 1000, self._drains.get(job.id, 0))
-        served = uid in self._ready.get((life.number, job.id), ()) and attempt.health != "unhealthy"
+        served = uid in self._ready.get((life.number, job.id), ()) and _goes_on(state, job, attempt)
         served = served or task.leaving_ms > 0
         since_ms = task.leaving_ms or attempt.cancel_ms
         if served and task.error.startswith("another replica") and attempt.cancel_ms - since_ms < drain_ms:
@@ -260,7 +265,8 @@ class ServiceWatch:
         ready = self._ready_now(state, job)
         for uid in ready:
             self._well_ms.setdefault((life.number, uid), state.now_ms)
-            self._check_move(state, job, state.attempts[uid])
+            for member in groups.members(state, job, state.attempts[uid].index):
+                self._check_move(state, job, member)
         for attempt in (state.attempts[uid] for uid in state.live_of.get(job.id, ())):
             if attempt.uid not in ready:
                 self._well_ms.pop((life.number, attempt.uid), None)
@@ -337,8 +343,11 @@ class ServiceWatch:
         before = self._rests.get(key)
         if not task.again_ms or (before is not None and before.again_ms == task.again_ms):
             return
-        rules, rest = state.rules, Rest(task.again_ms - task.ends_ms[-1], task.again_ms)
+        rules = state.rules
+        rest = Rest(task.again_ms - task.ends_ms[-1], task.again_ms, task.restarts, task.last_uid)
         self._rests[key] = rest
+        if before is not None and (before.uid == rest.uid or rest.restarts not in (1, before.restarts + 1)):
+            self._world.fail(f"{name} counts one end as several, after {before}: {task}")
         steps = [rules.restart_ms << step for step in range(9)]
         allowed = [min(2 * before.pause_ms, rules.longest_restart_ms)] if before is not None else steps
         if before is None:
@@ -358,8 +367,12 @@ class ServiceWatch:
 
     def _check_ready(self, state: State, job: Job) -> None:
         """Only current attempts that run, that nobody stops, and whose worker says that they are well."""
-        for attempt in ready_replicas(state, job):
-            checked = unpack_spec(rollouts.spec_of(state, job, attempt.revision)).health_check is not None
+        ready = ready_replicas(state, job)
+        for first in ready:
+            self._check_together(state, job, first)
+        for attempt in (one for first in ready for one in groups.members(state, job, first.index)):
+            health = unpack_spec(rollouts.spec_of(state, job, attempt.revision)).health_check
+            checked = member_health(health, attempt.index % job.group_size) is not None
             task = state.tasks[job.id, attempt.index]
             going = attempt.phase in GOING and attempt.started and not (attempt.cancel or task.leaving_ms)
             if task.current != attempt.uid or not going:
@@ -367,6 +380,15 @@ class ServiceWatch:
             names = ((attempt.worker, attempt.uid), (attempt.worker, state.spell(attempt)))
             if checked and not any(name in self.said_well for name in names):
                 self._world.fail(f"{attempt} counts as ready, and its worker never said so")
+
+    def _check_together(self, state: State, job: Job, first: Attempt) -> None:
+        """Whoever is sent requests is the first of a group that runs whole, in one generation."""
+        group = groups.members(state, job, first.index)
+        tries = {(member.generation, member.revision, member.go) for member in group}
+        if group[0] is not first or len(group) != job.group_size or len(tries) != 1:
+            self._world.fail(f"{first} is sent requests, and its group is {group}")
+        if job.gang and not first.go:
+            self._world.fail(f"{first} is sent requests, and its group was never told to start")
 
     def settle(self, life: HubLife, job: Job) -> None:
         """A stopped service has no process left, but for what a machine has that nobody hears of any more: also one
@@ -382,6 +404,14 @@ class ServiceWatch:
                 self._world.fail(f"service {job.id} was stopped, and {left} go on")
 
 
+def _goes_on(state: State, job: Job, attempt: Attempt) -> bool:
+    """Whether a replica that was ready is so but for being asked to stop: one of its group may not be well any more."""
+    known = (state.attempts[uid] for uid in state.live_of.get(job.id, ()))
+    group = [one for one in known if job.gang and one.generation == attempt.generation] or [attempt]
+    well = all(one.health != "unhealthy" and not state.workers[one.worker].silent for one in group)
+    return well and len(group) == job.group_size
+
+
 def _is_drained(state: State, attempt: Attempt | None) -> bool:
     """Whether a replica is to go because its worker is drained."""
     if attempt is None:
@@ -392,19 +422,19 @@ def _is_drained(state: State, attempt: Attempt | None) -> bool:
 
 def _standing(state: State, job: Job) -> list[Task]:
     """Replicas that were placed and have not ended."""
-    found = (state.tasks.get((job.id, index)) for index in range(job.cursor))
+    found = (state.tasks.get((job.id, index)) for index in range(0, job.cursor, job.group_size))
     return [task for task in found if task is not None and not task.state.final]
 
 
 def _size(state: State, job: Job) -> int:
     """How many replicas there are, without those that leave."""
-    return job.untouched + sum(1 for task in _standing(state, job) if not task.leaving_ms)
+    return job.untouched // job.group_size + sum(1 for task in _standing(state, job) if not task.leaving_ms)
 
 
 def _open_replicas(state: State, job: Job) -> set[int]:
     """The replicas that a service is to have."""
     found = set()
-    for index in range(job.total):
+    for index in range(0, job.total, job.group_size):
         task = state.tasks.get((job.id, index))
         untouched = task is None and index >= job.cursor and not job.rest.final
         if untouched or (task is not None and not task.state.final):

@@ -9,12 +9,14 @@ neither at the last commit nor is now.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.holding.rollouts import spec_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, Phase
+from dray.core.model.specs.health import member_health
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.passes.planning import plan
 from dray.sim.faults.nodes.hub_life import HubLife
@@ -90,22 +92,25 @@ class UseWatch:
 def _look(state: State, job: Job) -> Sign:
     spec = unpack_spec(job.spec)
     live = [state.attempts[uid] for uid in state.live_of.get(job.id, ())]
-    ready = any(
-        one.started
+    ready = Counter(
+        one.index // job.group_size
+        for one in live
+        if one.started
         and one.phase in (Phase.ACCEPTED, Phase.RUNNING)
         and not one.cancel
         and state.tasks[job.id, one.index].current == one.uid
         and not state.tasks[job.id, one.index].leaving_ms
         and (one.health or _unsaid(state, job, one)) == "ready"
-        for one in live
     )
-    return Sign(job.id, (job.name, f"{job.name}@{job.user}"), job.user, tuple(spec.share), ready)
+    # Of a service with several nodes all members of a group have to be.
+    whole = job.group_size in ready.values()
+    return Sign(job.id, (job.name, f"{job.name}@{job.user}"), job.user, tuple(spec.share), whole)
 
 
 def _unsaid(state: State, job: Job, attempt: Attempt) -> str:
     """What a replica is of which nothing was said: by its own revision it may have checks."""
-    checked = unpack_spec(spec_of(state, job, attempt.revision)).health_check is not None
-    return "" if checked else "ready"
+    health = unpack_spec(spec_of(state, job, attempt.revision)).health_check
+    return "ready" if member_health(health, attempt.index % job.group_size) is None else ""
 
 
 def _is_served(signs: Iterable[Sign], user: str, uses: Iterable[str]) -> bool:
