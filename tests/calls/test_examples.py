@@ -29,6 +29,11 @@ SHOWN = {
         "in 2 attempts: preempted, succeeded",
         "receipt: priority",
     ],
+    "gang_service": [
+        "1 of 1 groups of 2 nodes ready, on 2 workers",
+        "callers are sent to ['",
+        "rank 1 was killed: both of 2 started again, one end counts once: [1, 1]",
+    ],
     "update_under_load": [
         "revision 2 serves",
         "revision 2 serves again: revision 3 was rolled back: replica 4 ",
