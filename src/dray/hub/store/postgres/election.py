@@ -118,7 +118,8 @@ class Candidate:
                 else:
                     told.tell(seen)
                 if last != seen.mark:
-                    last, since = seen.mark, began
+                    # From its answer on: what passed before, this hub may have slept through.
+                    last, since = seen.mark, time.monotonic()
                 elif seen.holder and began - since >= self._timings.lease_s:
                     self.led = Led(seen.holder, "silent", began - since)
                     return seen
