@@ -116,8 +116,8 @@ class Server:
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait()
 
-    def run(self, sql: str, database: str = "postgres") -> str:
-        """Run statements as the owner; gives what they select, without frills."""
+    def run(self, sql: str, database: str = "postgres", user: str = "dray") -> str:
+        """Run statements as the owner, or somebody else; gives what they select, without frills."""
         words = [
             str(self.binaries / "bin" / "psql"),
             "-X",
@@ -130,17 +130,17 @@ class Server:
             sql,
         ]
         done = subprocess.run(
-            words, env=self.environment(database), capture_output=True, text=True, check=False
+            words, env=self.environment(database, user), capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
         return str(done.stdout).strip()
 
-    def environment(self, database: str) -> dict[str, str]:
+    def environment(self, database: str, user: str = "dray") -> dict[str, str]:
         """What programs of PostgreSQL find it by."""
         return {
             "PGHOST": "127.0.0.1",
             "PGPORT": str(self.port),
-            "PGUSER": "dray",
+            "PGUSER": user,
             "PGPASSWORD": PASSWORD,
             "PGDATABASE": database,
             "PATH": os.defpath,

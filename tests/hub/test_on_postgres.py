@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
-from tests.hub.asking import ask, wait_until
+from tests.hub.asking import ask, look, wait_until
 from tests.hub.several_hubs import Hubs, Standby, hubs
 from tests.postgres import PASSWORD, Server
 
@@ -30,13 +26,6 @@ def stand_by(hubs: Hubs) -> Standby:
 
 def submit(hub: RunningHub, job_id: str) -> int:
     return ask(hub, "POST", "/jobs", {"id": job_id, "command": ["true"]})[0]
-
-
-def look(url: str, path: str) -> Any:
-    """Ask as a stranger."""
-    with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"))) as line:
-        line.request("GET", path)
-        return json.loads(line.getresponse().read())
 
 
 def known(hub: RunningHub, job_id: str) -> bool:

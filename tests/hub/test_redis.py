@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -62,6 +63,32 @@ def test_jobs_are_shown_and_told_of(
     (line,) = [check for check in told["checks"] if check["name"] == "redis"]
     assert line["ok"], line
     assert line["detail"].startswith(f"{valkey.url}: writes")
+
+
+def test_a_hub_answers_as_ever_while_redis_stands_still_or_is_gone(
+    own_valkey: Callable[..., Valkey], tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    server, home = own_valkey(), tmp_path / "home"
+    home.mkdir()
+    hub = RunningHub(home, {"redis": server.url})
+    hub.start()
+    try:
+        submit(hub, "before")
+        client = server.client()
+        wait_until(lambda: client.zcard(WAITING) == 1)
+        server.pause(signal.SIGSTOP)
+        for number in range(20):
+            submit(hub, f"stopped{number}")
+        assert 'dray_mirror{state="refused"} 0.0' in str(ask(hub, "GET", "/metrics")[1])
+        server.kill()
+        for number in range(20):
+            submit(hub, f"killed{number}")
+        wait_until(lambda: 'dray_mirror{state="away"} 1.0' in str(ask(hub, "GET", "/metrics")[1]))
+        server.start()
+        client = server.client()
+        wait_until(lambda: client.zcard(WAITING) == 41)
+    finally:
+        hub.stop()
 
 
 def test_metrics_and_settings(hub: RunningHub, valkey: Valkey, wait_until: Callable[..., object]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dray.config import HubConfig
 from dray.core.lifecycle.state.timings import Rules
-from dray.errors import StoreError
+from dray.errors import StoreAway, StoreError
 from dray.hub.assembly import Ground
 from dray.hub.engine.follower import Abandoned, Follower
 from dray.hub.engine.garbage import leave_out_what_is_there
@@ -71,7 +71,7 @@ async def open_store(
         path = config.home / STORE_FILE
         return Opened(SqliteStore.open(path, reserve_bytes=config.reserve_bytes, check=check))
     home_id = ensure_id(config.home)
-    store = await asyncio.to_thread(open_postgres, config, home_id)
+    store = await asyncio.to_thread(open_postgres, config, home_id, again)
     follower = Follower(store, rules, lambda: leave_out_what_is_there(again=again), ground.tell_went_back)
     following, role = Following(store, follower), ground.role
     patience_s = config.store_lease_s if role.resigned else 0.0
@@ -89,16 +89,22 @@ async def open_store(
     return Opened(store, follower if following.is_warm else None)
 
 
-def open_postgres(config: HubConfig, name: str = "") -> PgStore:
-    """Connect to the database of a hub; its driver is an extra."""
+def open_postgres(config: HubConfig, name: str = "", again: bool = False) -> PgStore:
+    """Connect to the database of a hub; its driver is an extra. A refusal is told, or, `again`, may pass."""
     try:
         from dray.hub.store.postgres.address import Address
+        from dray.hub.store.postgres.errors import Refused
         from dray.hub.store.postgres.store import PgStore
     except ImportError as missing:
         raise StoreError(
             f"a store in PostgreSQL needs {missing.name}, which is not installed here: pip install 'dray[postgres]'"
         ) from missing
-    return PgStore.open(Address(config.store), config.home, lease_s=config.store_lease_s, name=name)
+    try:
+        return PgStore.open(Address(config.store), config.home, lease_s=config.store_lease_s, name=name)
+    except Refused as fault:
+        if again:
+            raise StoreAway(fault.message) from fault
+        raise
 
 
 async def _stand_by(

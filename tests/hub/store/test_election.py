@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from tests.e2e.proxy import Relay
 from tests.hub.asking import wait_until
-from tests.postgres import Server
+from tests.postgres import PASSWORD, Server
 
 from dray.errors import EpochLost
 from dray.hub.store.postgres.election import Seen
@@ -130,6 +130,33 @@ def test_a_look_that_came_late_is_no_silence(open_postgres: Open, database: str)
     other._candidate.look = look_late  # type: ignore[method-assign]  # stands still before it asks
     other.lead_soon("http://other").result(60)
     assert looks > 5, "it has looked for a whole lease"
+
+
+def test_a_leader_outlives_a_database_that_turns_it_away(
+    open_postgres: Open, servers: Callable[..., Server], make: Any
+) -> None:
+    """A password that is changed before hubs know of it; a server that has no room for one more row."""
+    server = servers()
+    leader, other = (open_postgres(server.url("postgres"), lease_s=LEASE_S) for _ in range(2))
+    leader.begin_epoch()
+    leader.commit(make.turn(1))
+    waiting = other.lead_soon("http://other")
+    wait_until(lambda: "leads" in other.watched.words)
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'dray:%'"
+    server.run(f"CREATE ROLE keeper SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
+    server.run("ALTER ROLE dray PASSWORD 'another'; " + end)
+    late = leader.commit_soon(make.turn(2))
+    wait_until(lambda: not leader.is_trusted and "let this user in" in other.watched.words)
+    assert not late.done()
+    assert not waiting.done()
+    server.run(f"ALTER ROLE dray PASSWORD '{PASSWORD}'", user="keeper")
+    # Whoever is back first leads.
+    wait_until(lambda: other.epoch or leader.is_trusted)
+    if other.epoch:
+        with pytest.raises(EpochLost):
+            late.result(60)
+    else:
+        late.result(60)
 
 
 def test_a_database_that_stands_still_makes_nobody_take_over(

@@ -17,6 +17,8 @@ import asyncpg
 from dray.hub.store.postgres.address import Address
 from dray.hub.store.postgres.errors import (
     OLDEST,
+    Refused,
+    Unanswered,
     explain_refusal,
     is_broken,
     tell_absent,
@@ -109,7 +111,11 @@ class Connection:
 
     async def _open_again(self) -> asyncpg.Connection[asyncpg.Record]:
         """Connect, after whatever the last connection was given has come to its end: it must not take effect later."""
-        connection = await open_connection(self._target)
+        try:
+            connection = await open_connection(self._target)
+        except Refused as fault:
+            # This hub was let in before: a password that is being changed, a server that is being moved.
+            raise Unanswered(fault.message) from fault
         try:
             if self._left_pid:
                 await self._wait_for_the_last(connection)

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import dray
-from dray.errors import EpochLost, StoreError
+from dray.errors import EpochLost, NoSpace, StoreError
 from dray.hub.store.base import HubSeen, HubsSeen, Led
 from dray.hub.store.postgres.connection import Connection, Target
-from dray.hub.store.postgres.errors import Unanswered
+from dray.hub.store.postgres.errors import PASSING, Unanswered
 
 _log = logging.getLogger("dray.hub.store")
 OWN = "WITH own AS (SELECT 1 FROM dray.leader WHERE id = 1 AND epoch = $1 FOR SHARE)"
@@ -103,7 +103,7 @@ class Candidate:
             began = time.monotonic()
             try:
                 seen = await self.look()
-            except Unanswered as fault:
+            except PASSING as fault:
                 told.tell_away(fault)
                 last = None
             else:
@@ -178,7 +178,7 @@ class Candidate:
                     break
                 except EpochLost:
                     return
-                except Unanswered:
+                except PASSING:
                     await asyncio.sleep(pause_s)
                     pause_s = min(self._timings.renew_s, 2 * pause_s)
 
@@ -207,7 +207,7 @@ class Candidate:
             while rows is None:
                 try:
                     rows = await self._beats.ask("raise the epoch", _RAISE, self.epoch, wanted, self.holder)
-                except Unanswered:
+                except PASSING:
                     await asyncio.sleep(RETRY_S)
             if not rows:
                 raise self.lose()
@@ -216,7 +216,7 @@ class Candidate:
     async def resign(self) -> None:
         """Let go, so that nobody has to wait for the lease."""
         if self.epoch and self.lost is None:
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(*PASSING):
                 await self._beats.ask("resign", _RESIGN, self.epoch)
 
     def lose(self) -> EpochLost:
@@ -257,7 +257,7 @@ class Candidate:
         The tables of an older dray have no place for it.
         """
         while True:
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(StoreError, NoSpace):
                 values = (hub_id, self.holder, self.url, how_far(), dray.__version__, self.stale_s)
                 await self._helper.ask("announce this hub", _ANNOUNCE, *values)
                 self.hubs = await self.list_hubs()
@@ -267,7 +267,7 @@ class Candidate:
         """Say goodbye, if anybody was greeted."""
         if self.hubs is None:
             return
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError, NoSpace):
             await self._helper.ask("announce this hub", _LEAVE, hub_id, self.holder)
 
     async def list_hubs(self) -> HubsSeen:
@@ -296,7 +296,7 @@ class Watched:
         self.leader, self.epoch = seen.url, seen.epoch
         self._say(f"{seen.holder} leads{place} (epoch {seen.epoch}): this hub stands by")
 
-    def tell_away(self, fault: Unanswered) -> None:
+    def tell_away(self, fault: Unanswered | NoSpace) -> None:
         """Nobody can tell."""
         self.leader = ""
         self._say(f"this hub stands by: {fault.message}")

@@ -1,7 +1,8 @@
 """PostgreSQL's errors in the words of dray's own: what was asked, what is there, what to do.
 
 Two kinds matter to whoever writes. `Unanswered`: nobody knows whether the statement took effect, or the server is not
-there at all; it is asked again. All others are answers: nothing of that statement is in the database.
+there at all; it is asked again. All others are answers: nothing of that statement is in the database. A disk that is
+full is such an answer, and one that another time may be different (`PASSING`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _BROKEN = (
     # Being shut down, started, or asked by too many: the same question may be answered in a moment.
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.OutOfMemoryError,
     # Another one was chosen to lose, or the server was made a standby of another.
     asyncpg.TransactionRollbackError,
     asyncpg.ReadOnlySQLTransactionError,
@@ -32,6 +34,14 @@ _BROKEN = (
 
 class Unanswered(StoreAway):
     """A statement whose outcome nobody knows, or a server that is not there."""
+
+
+class Refused(StoreError):
+    """The server is there and turns this hub away: at a start that is told, later it is waited for."""
+
+
+PASSING = (Unanswered, NoSpace)
+"""What is asked again until it goes well, by a hub that runs."""
 
 
 class OddValue(StoreError, ValueError):
@@ -67,22 +77,22 @@ def tell(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
-def explain_refusal(error: BaseException, address: Address) -> StoreError | None:
+def explain_refusal(error: BaseException, address: Address) -> Refused | None:
     """Why a connection was refused for good, with what to do about it; None where a later try may be taken."""
     if isinstance(error, asyncpg.InvalidPasswordError | asyncpg.InvalidAuthorizationSpecificationError):
-        return StoreError(
+        return Refused(
             f"the database {address} does not let this user in: {tell(error)}. Set the password in DRAY_STORE, in "
             f"`store` of [hub] in config.toml, or in the file that PGPASSFILE names; pg_hba.conf of the server "
             f"says who may come"
         )
     if isinstance(error, asyncpg.InvalidCatalogNameError):
-        return StoreError(
+        return Refused(
             f"there is no such database: {tell(error)} ({address}). Make it with `createdb`, or name another one"
         )
     if isinstance(error, asyncpg.ClientConfigurationError | asyncpg.exceptions.UnsupportedClientFeatureError):
-        return StoreError(f"the address of the store cannot be used ({address}): {tell(error)}")
+        return Refused(f"the address of the store cannot be used ({address}): {tell(error)}")
     if isinstance(error, asyncpg.UndefinedObjectError | asyncpg.ProtocolViolationError):
-        return StoreError(
+        return Refused(
             f"{address} does not take the settings that a hub needs ({tell(error)}): connect to the server itself, "
             f"not through a pooler"
         )
@@ -102,9 +112,9 @@ def tell_old(version: tuple[int, ...], address: Address) -> StoreError:
     return StoreError(f"{address} is PostgreSQL {found}: dray needs {OLDEST} or newer, upgrade the server")
 
 
-def tell_read_only(address: Address) -> StoreError:
+def tell_read_only(address: Address) -> Refused:
     """Say that the server takes no writes."""
-    return StoreError(
+    return Refused(
         f"{address} takes no writes: it is a standby of another server, or its transactions are read-only by default. "
         f"Name the primary in the address"
     )

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from dray.errors import BrokenInvariant, EpochLost, StoreError
+from dray.errors import BrokenInvariant, EpochLost, NoSpace, StoreError
 from dray.hub.loop_thread import LoopThread
 from dray.hub.store.base import (
     BlobRow,
@@ -43,7 +43,7 @@ from dray.hub.store.columns import ODD_VALUES, mend_rows
 from dray.hub.store.postgres.address import Address
 from dray.hub.store.postgres.connection import Connection, Target, Timings, check_server, open_connection
 from dray.hub.store.postgres.election import OWN, RETRY_S, Candidate, Seen, Watched
-from dray.hub.store.postgres.errors import Unanswered, translate
+from dray.hub.store.postgres.errors import PASSING, Unanswered, translate
 from dray.hub.store.postgres.loading import Loader
 from dray.hub.store.postgres.projections import PROJECT, spell_projection
 from dray.hub.store.postgres.queries import Reader, WaitedReads
@@ -167,7 +167,7 @@ class PgStore(WaitedReads):
             try:
                 if await self._take(seen):
                     return
-            except Unanswered as fault:
+            except PASSING as fault:
                 self.watched.tell_away(fault)
 
     def begin_epoch(self) -> int:
@@ -296,7 +296,7 @@ class PgStore(WaitedReads):
         while True:
             try:
                 answer = await work()
-            except Unanswered as fault:
+            except PASSING as fault:
                 self.verify()
                 if self._closing or 0 < self._give_up_at < time.monotonic():
                     raise
@@ -307,7 +307,7 @@ class PgStore(WaitedReads):
                 self._tell_back()
                 return answer
 
-    def _tell_away(self, fault: Unanswered) -> None:
+    def _tell_away(self, fault: Unanswered | NoSpace) -> None:
         if not self._away_since:
             self._away_since = time.monotonic()
             _log.warning("%s; the hub waits for it, and answers nobody until then", fault.message)
@@ -351,7 +351,7 @@ class PgStore(WaitedReads):
                 await self._settle(turn, query, values)
             elif not await self._turns.ask("commit a turn", query, *values):
                 raise self._candidate.lose()
-        except Unanswered as fault:
+        except PASSING as fault:
             self._tell_away(fault)
             await self._insist(lambda: self._settle(turn, query, values))
         self._last_seq = self._stored_seq = turn.seq
