@@ -2,7 +2,8 @@
 
 Every statement is its own transaction, so that no lock is ever held while the server waits for this hub. One that is
 not answered in time costs the connection: what the server makes of it is found out by whoever asked. The next one is
-asked when the server is done with it, so that no statement takes effect after a later one.
+asked when the server is done with it, so that no statement takes effect after a later one. An answer that came because
+the server gave up waiting for standbys of its own is none.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _CHECK = (
 )
 
 _LEFT = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND application_name = $2"
+# What a server that gives up waiting for its standbys says so with: a warning, beside an answer like any other.
+_GAVE_UP = "SyncRepWaitForLSN"
 # How long a statement that nobody waits for may go on before it is ended.
 LEFT_LEASES, LEFT_POLL_S = 5, 0.02
 
@@ -81,6 +84,7 @@ class Connection:
         self._left_pid = 0
         self._lock = asyncio.Lock()
         self._open: asyncpg.Connection[asyncpg.Record] | None = None
+        self._warning = ""
 
     @property
     def is_open(self) -> bool:
@@ -99,8 +103,14 @@ class Connection:
         if connection is None or connection.is_closed():
             connection = self._open = await self._open_again()
         try:
+            self._warning = ""
             async with asyncio.timeout(timeout_s):
-                return list(await connection.fetch(query, *values))
+                rows = list(await connection.fetch(query, *values))
+            if self._warning:
+                raise Unanswered(f"cannot {asked}: the database {self._target.address} says: {self._warning}")
+            return rows
+        except Unanswered:
+            raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) or is_broken(error):
                 self._left_pid = connection.get_server_pid()
@@ -125,7 +135,13 @@ class Connection:
                 raise translate(error, self._target.address, "ask again") from error
             raise
         self._left_pid = 0
+        connection.add_log_listener(self._listen)
         return connection
+
+    def _listen(self, connection: Any, said: Any) -> None:
+        # Called before whoever waits for the answer goes on: the driver hears of it first.
+        if said.server_source_function == _GAVE_UP:
+            self._warning = str(said.message)
 
     async def _wait_for_the_last(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         until = time.monotonic() + LEFT_LEASES * self._target.timings.lease_s
