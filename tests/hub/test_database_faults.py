@@ -14,6 +14,7 @@ import psutil
 import pytest
 from tests.e2e.proxy import Relay
 from tests.hub.asking import ask, wait_until
+from tests.hub.replicas import Pair
 from tests.hub.several_hubs import Hubs, Standby, hubs
 from tests.hub.small_disk import fill_up, mounted
 from tests.postgres import NOBODY, Server
@@ -246,6 +247,50 @@ def submit_at(url: str, token: str, job_id: str) -> int:
     hub = RunningHub(Path(), {})
     hub.url = url
     return ask(hub, "POST", "/jobs", {"id": job_id, "command": ["true"]}, token=token)[0]
+
+
+def test_a_failover_that_lost_turns_is_told_and_what_runs_unknown_is_not_killed(
+    hubs: Hubs, servers: Callable[..., Server]
+) -> None:
+    """An asynchronous standby is promoted that lacks the last turns; the hub that gave them out leads again, and knows."""
+    pair = Pair(servers)
+    relay = Relay(pair.primary.port)
+    url = pair.primary.url("postgres").replace(str(pair.primary.port), relay.url.rpartition(":")[2])
+    try:
+        first = hubs(url=url)
+        second = stand_by(hubs, url=url)
+        with first.worker("w1") as worker:
+            worker.register()
+            assert submit(first, "kept") == 201
+            worker.run_one()
+            wait_until(lambda: ask(first, "GET", "/jobs/kept")[1]["state"] == "succeeded")
+            reached = pair.primary.run("SELECT pg_current_wal_lsn()")
+            wait_until(lambda: pair.standby.run(f"SELECT pg_last_wal_replay_lsn() >= '{reached}'") == "t")
+            pair.part()
+            assert submit(first, "gone") == 201
+            worker.ready()
+            task = worker.assigned()
+            worker.accept(task)
+            worker.started(task)
+            wait_until(lambda: ask(first, "GET", "/jobs/gone")[1]["state"] == "running")
+            pair.fail_over(relay)
+        # The first commit finds it out.
+        wait_until(lambda: submit(find_leader(first, second), "later") in (200, 201))
+        leader = find_leader(first, second)
+        assert [ask(leader, "GET", f"/jobs/{job}")[0] for job in ("kept", "gone")] == [200, 404]
+        told = str(ask(leader, "GET", "/doctor")[1])
+        assert "lost turns" in told
+        with leader.worker("w1") as worker:
+            worker.register(
+                active_tasks=[{"task_id": task.task_id, "state": "running", "attempt": task.attempt}]
+            )
+            worker.heartbeat()
+            worker.recv("ack", 60.0)
+            assert "job_cancel" not in [message.type for message in worker.script.held]
+        assert (leader, all(psutil.pid_exists(hub.pid) for hub in (first, second))) == (first, True)
+    finally:
+        relay.close()
+        pair.close()
 
 
 class HourAhead(subprocess.Popen[str]):

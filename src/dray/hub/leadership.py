@@ -75,10 +75,11 @@ async def open_store(
     follower = Follower(store, rules, lambda: leave_out_what_is_there(again=again), ground.tell_went_back)
     following, role = Following(store, follower), ground.role
     patience_s = config.store_lease_s if role.resigned else 0.0
-    leading = asyncio.wrap_future(store.lead_soon(url, "" if again else f"{home_id}.", patience_s))
+    # The lock of the home says that no other process is this hub, and this one has no other store: what this hub held
+    # before, nobody holds now.
+    leading = asyncio.wrap_future(store.lead_soon(url, f"{home_id}.", patience_s))
     role.id = store.id
     try:
-        # The lock of the home says that no other process is this hub: what it held before, nobody holds now.
         await _stand_by(store, following, ground, told, leading)
         await following.end()
     except BaseException:

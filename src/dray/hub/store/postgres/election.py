@@ -219,10 +219,10 @@ class Candidate:
             with contextlib.suppress(*PASSING):
                 await self._beats.ask("resign", _RESIGN, self.epoch)
 
-    def lose(self) -> EpochLost:
-        """Note that another one leads."""
+    def lose(self, why: str = "") -> EpochLost:
+        """Note that another one leads, or why this one must not go on."""
         self.lost = EpochLost(
-            f"another hub has taken {self._target.address} over (this one held epoch {self.epoch})"
+            why or f"another hub has taken {self._target.address} over (this one held epoch {self.epoch})"
         )
         self._trusted.set()
         return self.lost

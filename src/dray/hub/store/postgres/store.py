@@ -368,8 +368,10 @@ class PgStore(WaitedReads):
         if epoch == self.epoch:
             return
         if last < self._stored_seq:
-            _log.error("%s has gone back to turn %s, from %s", self._target.address, last, self._stored_seq)
-            raise self._candidate.lose()
+            # Whoever leads next says what is lost: this very hub, at once, since nobody has taken the row from it.
+            raise self._candidate.lose(
+                f"{self._target.address} has gone back to turn {last}, from {self._stored_seq}"
+            )
         if not await self._turns.ask("commit a turn", query, *values):
             raise self._candidate.lose()
 
