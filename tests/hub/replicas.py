@@ -1,4 +1,4 @@
-"""A PostgreSQL with a standby of its own, on this machine: cut off, promoted, with commits that wait for it or do not."""
+"""A PostgreSQL with a standby of its own: cut off, promoted, with commits that wait for it or do not."""
 
 from __future__ import annotations
 

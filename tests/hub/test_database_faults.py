@@ -1,4 +1,4 @@
-"""Whole hubs whose database is full, read-only, slow or out of reach, and hubs that stop, sleep or err about the time."""
+"""Whole hubs whose database is full, read-only, slow or out of reach; hubs that stop, sleep or err about the time."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def submit_at(url: str, token: str, job_id: str) -> int:
 def test_a_failover_that_lost_turns_is_told_and_what_runs_unknown_is_not_killed(
     hubs: Hubs, servers: Callable[..., Server]
 ) -> None:
-    """An asynchronous standby is promoted that lacks the last turns; the hub that gave them out leads again, and knows."""
+    """A standby of the server is promoted that lacks the last turns; the hub that gave them out leads again."""
     pair = Pair(servers)
     relay = Relay(pair.primary.port)
     url = pair.primary.url("postgres").replace(str(pair.primary.port), relay.url.rpartition(":")[2])

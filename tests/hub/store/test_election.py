@@ -1,4 +1,4 @@
-"""Who leads when something stands between hubs and their database: silence of the network, hands that hold on, refusals.
+"""Who leads when something stands between hubs and their database: silence, hands that hold on, refusals.
 
 Real servers, and a relay that stops passing bytes. Leases are short; nothing here depends on how short.
 """
