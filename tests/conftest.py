@@ -14,7 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests import compiled, warm
+from tests import compiled, sites, warm
 from tests.leftovers import Leftovers
 from tests.postgres import database, servers, shared_postgres
 from tests.valkey import own_valkey, shared_valkey, valkey, valkeys
@@ -44,11 +44,31 @@ warm.spare_the_disk()
 EXTRA_WORKERS = 2
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "what hubs of end-to-end tests, contracts and calls keep their store in (default: their home)"
+    parser.addoption("--site", choices=sites.KINDS, default=sites.HOME, help=text)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    kinds = getattr(metafunc.module, "SITES", ())
+    if kinds and metafunc.config.getoption("--site") == sites.HOME:
+        metafunc.parametrize("site_kind", kinds, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def site_kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What kind of site hubs are started on now."""
+    sites.current = getattr(request, "param", "") or request.config.getoption("--site")
+    yield sites.current
+    sites.current = request.config.getoption("--site")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell has what it starts in the background (`./dev test &`) ignore Ctrl-C, and so would all that is started
         # from here: what a test interrupts would go on.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    sites.current = config.getoption("--site")
     if getattr(config.option, "numprocesses", None):
         compiled.compile_ahead(
             config, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
@@ -67,6 +87,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
     warm.stop()
+    sites.stop()
 
 
 @pytest.hookimpl(optionalhook=True)

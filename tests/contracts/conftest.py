@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import warm
+from tests import sites, warm
 
 HERE = Path(__file__).parent
 START_S = 30.0
@@ -47,6 +47,8 @@ class HubProcess:
         self._env |= {f"DRAY_HUB_{name.upper()}": value for name, value in timers.items()}
         self.process: subprocess.Popen[str] | None = None
         self.port = 0
+        self._backing = sites.make_backing((sys.executable, "-m", "dray.cli.main"), home, self._env)
+        self._env |= self._backing.settings if self._backing is not None else {}
         self.start()
         self.token = (home / "token").read_text().strip()
 
@@ -70,6 +72,8 @@ class HubProcess:
             self.kill()
             pytest.fail(f"the hub said {line!r}: {(self.home / 'hub.log').read_text()[-2000:]}")
         self.port = int(line.rsplit(":", 1)[1])
+        if self._backing is not None:
+            self._backing.stand_by(self.home, self._env)
 
     def kill(self) -> None:
         """Kill -9, and wait until it is gone."""
@@ -77,6 +81,8 @@ class HubProcess:
 
     def stop(self) -> None:
         """Ask it to stop, and wait until it has."""
+        if self._backing is not None:
+            self._backing.leave()
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
@@ -86,6 +92,12 @@ class HubProcess:
             if self.process.stdout is not None:
                 self.process.stdout.close()
             self.process = None
+
+    def close(self) -> None:
+        """Kill it, and let go of what stands behind it."""
+        self.kill()
+        if self._backing is not None:
+            self._backing.close()
 
     @property
     def ws(self) -> str:
@@ -194,7 +206,7 @@ class Lab:
 def run_hub(folder: Path, **timers: str) -> Iterator[HubProcess]:
     hub = HubProcess(folder, timers)
     yield hub
-    hub.kill()
+    hub.close()
 
 
 @pytest.fixture(scope="module")
@@ -222,4 +234,4 @@ def own_lab(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
 
     yield make
     for hub in hubs:
-        hub.kill()
+        hub.close()

@@ -14,6 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+SITES = ("home", "postgres")
+
 SLOTS = {"batch_total": 8, "batch_in_use": 0, "service_total": 1, "service_in_use": 0}
 RESULT = {
     "task_id": "JOB",

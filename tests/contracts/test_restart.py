@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+SITES = ("home", "postgres")
+
 
 def back(lab: Any, worker: Any, active: list[str]) -> tuple[Any, Any]:
     """Connect to the new hub as the same worker and register with what still runs."""

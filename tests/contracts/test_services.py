@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+SITES = ("home", "postgres")
+
 
 def _endpoints(lab: Any, job_id: str) -> list[str]:
     status, answer = lab.hub.ask("GET", f"/api/v1/services/{job_id}/endpoints")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from tests import warm
+from tests import sites, warm
 
 T = TypeVar("T")
 ENDED = ("succeeded", "failed", "killed", "worker_failed", "unschedulable")
@@ -154,6 +154,8 @@ class Cluster:
         self.hub: subprocess.Popen[bytes] | None = None
         self.agents: dict[str, Agent] = {}
         self.port = 0
+        self._backing = sites.make_backing(DRAY, self.folder, self.env)
+        self.env |= self._backing.settings if self._backing is not None else {}
         self._spawned: list[subprocess.Popen[bytes]] = []
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -180,6 +182,8 @@ class Cluster:
         words = [*DRAY, "hub", "--home", str(self.home), "--port", str(self.port), *flags]
         self.hub = self.spawn(words, self.folder / "hub.log", env)
         self.port = int(urlsplit(self.wait_ready(self.hub)["url"]).port or 0)
+        if self._backing is not None:
+            self._backing.stand_by(self.home, self.env)
 
     def wait_ready(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         def ready() -> dict[str, Any] | None:
@@ -188,7 +192,8 @@ class Cluster:
                 document: dict[str, Any] = json.loads((self.home / "hub.json").read_text())
             except (OSError, ValueError):
                 return None
-            return document if document["pid"] == process.pid else None
+            leads = document["pid"] == process.pid and document["role"] == "leader"
+            return document if leads else None
 
         return wait_for(ready, "the hub is ready") or {}
 
@@ -204,6 +209,8 @@ class Cluster:
     def stop_hub(self) -> int:
         """Ask the hub to stop; give its exit code."""
         assert self.hub is not None
+        if self._backing is not None:
+            self._backing.leave()
         self.hub.terminate()
         return self.hub.wait(DEADLINE_S)
 
@@ -388,4 +395,6 @@ class Cluster:
         wait_for(quiet, "every process of the cluster is gone")
         for process in self._spawned:
             process.wait(DEADLINE_S)
+        if self._backing is not None:
+            self._backing.close()
         shutil.rmtree(self.folder, ignore_errors=True)

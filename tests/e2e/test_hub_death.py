@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.cluster import NERVOUS, Cluster, is_alive, wait_for
 
+SITES = ("home", "postgres")
+
 NOTE = 'echo "$DRAY_TASK_ID $DRAY_ATTEMPT_UID" >> {trace}'
 
 
