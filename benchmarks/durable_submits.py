@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -25,16 +26,16 @@ from dray.client.reach.discovery import settle_config
 IN_FLIGHT = 32
 BATCH = 500
 BATCHES_IN_FLIGHT = 4
-Way = Callable[[Cluster, int], Awaitable[None]]
+Way = Callable[[Cluster, int], Coroutine[Any, Any, None]]
 
 
 def measure(quick: bool) -> dict[str, Figure]:
     singles, specs, runs = (64, 1_000, 1) if quick else (8_000, 60_000, 3)
     one, many = "one at a time, 32 in flight", f"in batches of {BATCH}"
     ways: tuple[tuple[str, str, Way, int, float], ...] = (
-        ("channel_singles", f"durable submits {one}, client channel", _channel_singles, singles, 3_000),
+        ("channel_singles", f"durable submits {one}, client channel", channel_singles, singles, 3_000),
         ("http_singles", f"durable submits {one}, HTTP, 32 connections", _http_singles, singles, 0),
-        ("channel_batches", f"durable submits {many}, client channel", _channel_batches, specs, 20_000),
+        ("channel_batches", f"durable submits {many}, client channel", channel_batches, specs, 20_000),
         ("http_batches", f"durable submits {many}, HTTP", _http_batches, specs, 0),
     )
     figures = {}
@@ -49,9 +50,9 @@ def measure(quick: bool) -> dict[str, Figure]:
 
 def _rate(way: Way, count: int) -> float:
     with running_cluster() as cluster:
-        asyncio.run(_warm_up(cluster))
+        asyncio.run(warm_up(cluster))
         began = time.perf_counter()
-        asyncio.run(_await(way(cluster, count)))
+        asyncio.run(way(cluster, count))
         span = time.perf_counter() - began
         kept = sum(queue["waiting"] for queue in cluster.request("GET", "/queues")["queues"])
     if kept < count:
@@ -59,21 +60,17 @@ def _rate(way: Way, count: int) -> float:
     return count / span
 
 
-async def _await(work: Awaitable[None]) -> None:
-    await work
-
-
-async def _warm_up(cluster: Cluster) -> None:
-    async with _open(cluster) as hub:
+async def warm_up(cluster: Cluster) -> None:
+    async with open_client(cluster) as hub:
         await hub.ping()
 
 
-def _open(cluster: Cluster) -> AsyncHub:
+def open_client(cluster: Cluster) -> AsyncHub:
     return AsyncHub(settle_config(cluster.home, hub=cluster.url, token=cluster.token))
 
 
-async def _channel_singles(cluster: Cluster, count: int) -> None:
-    async with _open(cluster) as hub:
+async def channel_singles(cluster: Cluster, count: int) -> None:
+    async with open_client(cluster) as hub:
 
         async def submit(times: int) -> None:
             for _ in range(times):
@@ -82,8 +79,8 @@ async def _channel_singles(cluster: Cluster, count: int) -> None:
         await asyncio.gather(*(submit(count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
 
 
-async def _channel_batches(cluster: Cluster, count: int) -> None:
-    async with _open(cluster) as hub:
+async def channel_batches(cluster: Cluster, count: int) -> None:
+    async with open_client(cluster) as hub:
 
         async def submit(times: int) -> None:
             for _ in range(times):

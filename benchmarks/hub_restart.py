@@ -7,6 +7,7 @@ The hub that is killed has rows behind its log, as one that dies under load has.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from dray.hub.engine.projection import build_projection
 from dray.hub.engine.recovery import recover
 from dray.hub.engine.turns import Commit, Conductor, Decide, Decision, Request
 from dray.hub.rows import Rows
+from dray.hub.store.base import Store
 from dray.hub.store.sqlite.store import SqliteStore
 
 BATCH = 2_000
@@ -67,23 +69,30 @@ def fill_store(path: Path, jobs: int, prefix: str = "wait", cancelled: bool = Fa
     store = SqliteStore.open(path)
     try:
         store.begin_epoch()
-        recovered = recover(store, State().rules)
-        state, conductor = recovered.state, Conductor(Rows(recovered.state, store), recovered.seq)
-        spec = pack_spec(msgspec.structs.replace(check_spec(waiting_spec()), user_id="bench"))
-        for first in range(0, jobs, BATCH):
-            clock = Clock(recovered.now_ms + 1, round(time.time() * 1000))
-            count = min(BATCH, jobs - first)
-            new = tuple(NewJob(f"{prefix}{first + place:08d}", "bench", spec) for place in range(count))
-            ends = [CancelRequested(job.id, user="bench") for job in new] if cancelled else []
-            request = Request(_decide([JobsSubmitted(new), *ends]), None)
-            for step in conductor.turn([request], (), clock):
-                if isinstance(step, Commit):
-                    store.commit(step.turn)
-            touched, state.touched = state.touched, Touched()
-            store.project(build_projection(state, touched, conductor.seq, clock))
-            release(state, touched.jobs, touched.tasks, touched.attempts)
+        for _ in write_jobs(store, jobs, prefix, cancelled):
+            pass
     finally:
         store.close(clean=True)
+
+
+def write_jobs(store: Store, jobs: int, prefix: str = "wait", cancelled: bool = False) -> Iterator[State]:
+    """The same in a store that is led already; gives the state after each turn and its rows."""
+    recovered = recover(store, State().rules)
+    state, conductor = recovered.state, Conductor(Rows(recovered.state, store), recovered.seq)
+    spec = pack_spec(msgspec.structs.replace(check_spec(waiting_spec()), user_id="bench"))
+    for first in range(0, jobs, BATCH):
+        clock = Clock(recovered.now_ms + 1, round(time.time() * 1000))
+        count = min(BATCH, jobs - first)
+        new = tuple(NewJob(f"{prefix}{first + place:08d}", "bench", spec) for place in range(count))
+        ends = [CancelRequested(job.id, user="bench") for job in new] if cancelled else []
+        request = Request(_decide([JobsSubmitted(new), *ends]), None)
+        for step in conductor.turn([request], (), clock):
+            if isinstance(step, Commit):
+                store.commit(step.turn)
+        touched, state.touched = state.touched, Touched()
+        store.project(build_projection(state, touched, conductor.seq, clock))
+        release(state, touched.jobs, touched.tasks, touched.attempts)
+        yield state
 
 
 def _decide(facts: list[Fact]) -> Decide:

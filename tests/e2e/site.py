@@ -36,6 +36,8 @@ class Site(Cluster):
         self.home = self.homes[0]
         self.env["DRAY_HOME"] = str(self.home)
         self.ports = [_free_port() for _ in self.homes]
+        # Where each of them finds the database: one may have a way of its own there, that can be cut.
+        self.stores = [store] * hubs
         self.hubs: list[subprocess.Popen[bytes] | None] = [None] * hubs
 
     @property
@@ -54,7 +56,8 @@ class Site(Cluster):
             home.mkdir(mode=0o700)
             shutil.copy2(self.homes[0] / "token", home / "token")
         words = [*DRAY, "hub", "--home", str(home), "--port", str(self.ports[number]), "--log-text"]
-        self.hubs[number] = self.spawn(words, self.folder / f"hub{number}.log")
+        env = {"DRAY_HUB_STORE": self.stores[number]}
+        self.hubs[number] = self.spawn(words, self.folder / f"hub{number}.log", env)
 
     def start_all(self, agents: int = 2) -> None:
         """Start everything; the first hub leads."""
@@ -78,6 +81,11 @@ class Site(Cluster):
             except (OSError, HTTPException, ValueError):
                 return {}
         return found
+
+    def ask_to_resign(self, number: int) -> int:
+        """Have one of the hubs hand over, without starting a command for it; gives the status of its answer."""
+        self.port = self.ports[number]
+        return self.call("POST", "/hub/resign").status
 
     def find_leader(self, but: int = -1) -> int:
         """The number of the hub that leads; -1 while none does."""
