@@ -49,6 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--site", choices=sites.KINDS, default=sites.HOME, help=text)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--site") != sites.HOME:
+        for item in items:
+            if (mark := item.get_closest_marker("home_site")) is not None:
+                item.add_marker(pytest.mark.skip(reason=f"about a store in the home: {mark.args[0]}"))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kinds = getattr(metafunc.module, "SITES", ())
     if kinds and metafunc.config.getoption("--site") == sites.HOME:
@@ -68,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell has what it starts in the background (`./dev test &`) ignore Ctrl-C, and so would all that is started
         # from here: what a test interrupts would go on.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "home_site(why): not run where hubs keep their store in a database")
     sites.current = config.getoption("--site")
     if getattr(config.option, "numprocesses", None):
         compiled.compile_ahead(

@@ -68,7 +68,7 @@ class Backing:
     def close(self) -> None:
         """End what is left, and make room for others."""
         self.leave()
-        _serve().run(f"DROP DATABASE {self._database} WITH (FORCE)")
+        _serve().run(f"DROP DATABASE IF EXISTS {self._database} WITH (FORCE)")
 
 
 def make_backing(program: tuple[str, ...], folder: Path, env: Mapping[str, str]) -> Backing | None:

@@ -12,6 +12,7 @@ from dray.cli.main import main
 from dray.client.faces.private_hub import PrivateHub
 
 
+@pytest.mark.home_site("the simulation replays its file")
 def test_a_map_in_the_history_is_replayed_as_the_places_it_held(
     cluster: PrivateHub,
     hub: dray.Hub,

@@ -47,6 +47,7 @@ def far(cluster: PrivateHub, tmp_path: Path) -> Iterator[dray.Hub]:
         yield connected
 
 
+@pytest.mark.home_site("values lie in files")
 def test_in_one_home_nothing_is_sent(cluster: PrivateHub, hub: dray.Hub) -> None:
     sent, known = sent_bytes(cluster), blobs_of(cluster)
     for given, found in zip(arrays(100), hub.map(np.negative, arrays(100), timeout=LIMIT_S), strict=True):
@@ -59,6 +60,7 @@ def test_in_one_home_nothing_is_sent(cluster: PrivateHub, hub: dray.Hub) -> None
     assert os.listdir(cluster.home / "blobs" / "drafts") == []
 
 
+@pytest.mark.home_site("values lie in files")
 def test_from_elsewhere_values_travel_and_are_the_same(cluster: PrivateHub, far: dray.Hub) -> None:
     sent = sent_bytes(cluster)
     given = arrays(300)
@@ -85,6 +87,7 @@ def test_arguments_far_ahead_of_their_use_are_read_from_the_disk(
     assert [found[0] for found in hub.map(np.negative, given, timeout=LIMIT_S)] == [-one[0] for one in given]
 
 
+@pytest.mark.home_site("values lie in files")
 def test_equal_results_and_equal_arguments(cluster: PrivateHub, hub: dray.Hub) -> None:
     known = blobs_of(cluster)
     shared = np.full(WIDE, 0.5)

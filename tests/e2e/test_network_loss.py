@@ -131,6 +131,7 @@ def test_a_long_break_ends_as_unknown_then_back_to_running(cluster: Cluster, rel
     cluster.wait_state(waiting, "succeeded")
 
 
+@pytest.mark.home_site("its file is put back")
 def test_a_hub_from_an_older_backup_lists_what_it_does_not_know(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(CALM)
     cluster.start_hub()

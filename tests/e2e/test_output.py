@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.e2e.cluster import Cluster, wait_for
 
 MIB = 1 << 20
@@ -22,6 +23,7 @@ def peak_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.home_site("output lies in a file")
 def test_100_mb_in_one_line(site: Cluster) -> None:
     assert site.hub is not None
     agent = site.agents["w1"]

@@ -119,6 +119,7 @@ def test_a_certificate_without_its_key_is_no_way_round_that(make_cluster: Callab
     assert not (cluster.home / "hub.json").exists()
 
 
+@pytest.mark.home_site("its file is damaged")
 def test_a_corrupt_store_is_left_as_it_is(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster()
     cluster.start_hub()
@@ -135,6 +136,7 @@ def test_a_corrupt_store_is_left_as_it_is(make_cluster: Callable[..., Cluster]) 
     assert store.read_bytes() == bytes(content)
 
 
+@pytest.mark.home_site("its file is changed")
 def test_a_store_from_a_newer_version(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster()
     cluster.start_hub()
@@ -244,6 +246,7 @@ def test_a_full_disk(small_disk: Cluster) -> None:
     assert {cluster.job(job_id)["exit_code"] for job_id in running} == {8}
 
 
+@pytest.mark.home_site("a database has a clock of its own, and the doctor says so")
 def test_a_clock_that_is_set_back_and_forth_moves_no_timer(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster({**NERVOUS, "LOST_S": "4", "START_GRACE_S": "0.1"})
     site_folder, clock = cluster.folder / "site", cluster.folder / "clock"
