@@ -7,6 +7,7 @@ import http.client
 import json
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,8 @@ from dray.client.reach.discovery import settle_config
 from dray.testing.hub_process import RunningHub
 
 FRAME = 4096 + 24
+# Where the index of a write-ahead log says how many of its frames are in the database.
+COPIED = 96
 
 
 @pytest.fixture
@@ -91,15 +94,20 @@ def test_an_idle_hub_notices_too(hub: RunningHub) -> None:
 
 
 def flip_bit_in_log(store: Path) -> None:
-    """One bit in the middle of what the write-ahead log holds: SQLite drops that frame and all behind it."""
+    """One bit in the middle of what only the write-ahead log holds: SQLite drops that frame and all behind it.
+
+    In what a checkpoint has copied already it would make the file a damaged one instead.
+    """
     log = store.with_name(store.name + "-wal")
+    index = store.with_name(store.name + "-shm").read_bytes()
+    copied = int.from_bytes(index[COPIED : COPIED + 4], sys.byteorder)
     content = bytearray(log.read_bytes())
     salt = content[16:24]
     frames = 0
     while content[32 + frames * FRAME + 8 : 32 + frames * FRAME + 16] == salt:
         frames += 1
-    assert frames > 20
-    content[32 + (frames // 2) * FRAME + 2000] ^= 1
+    assert frames - copied > 20
+    content[32 + ((copied + frames) // 2) * FRAME + 2000] ^= 1
     log.write_bytes(content)
 
 
