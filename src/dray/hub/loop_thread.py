@@ -21,6 +21,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = _new_loop()
+        self._lock, self._over = threading.Lock(), False
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -29,12 +30,20 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
+            # Whoever came in while others were being ended would wait for ever; whoever comes later is told.
+            with self._lock:
+                self._over = True
+            self._loop.run_until_complete(_cancel_all())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
     def submit(self, work: Coroutine[Any, Any, Answer]) -> concurrent.futures.Future[Answer]:
         """Start something there; the future has its answer."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._over:
+                work.close()
+                raise RuntimeError("this was asked of connections that are closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Do something there and wait for it."""
