@@ -17,6 +17,7 @@ LEADER = {
     "seen_s": 0.2,
     "lag": 0,
     "version": "1",
+    "workers": 7,
 }
 STANDBY = {
     "id": "bb22",
@@ -26,6 +27,7 @@ STANDBY = {
     "seen_s": 0.9,
     "lag": 3,
     "version": "1",
+    "workers": 5,
 }
 STATUS = {
     "id": "bb22",
@@ -49,8 +51,8 @@ def test_hubs_are_listed(hub, capfd):
     hub.canned["GET", "/hubs"] = (200, {"hubs": [LEADER, STANDBY], "shared": True})
     assert main(["hub", "ls"]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert lines[1].split() == ["aa11", "leader", "https://one:7373", "4", "0.2s", "0"]
-    assert lines[2].split() == ["bb22", "standby", "https://two:7373", "4", "0.9s", "3"]
+    assert lines[1].split() == ["aa11", "leader", "https://one:7373", "4", "7", "0.2s", "0"]
+    assert lines[2].split() == ["bb22", "standby", "https://two:7373", "4", "5", "0.9s", "3"]
     assert main(["hub", "ls", "-o", "json"]) == 0
     assert json.loads(capfd.readouterr().out)["hubs"][1]["lag"] == 3
 

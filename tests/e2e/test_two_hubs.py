@@ -70,3 +70,33 @@ def test_commands_find_the_leader_from_the_home_of_one_that_stands_by(site: Site
     assert done.code == 0, done.err
     done = site.dray("hub", "status", "-o", "json", "--home", str(site.homes[other]))
     assert done.json["role"] == "standby"
+
+
+def count_ended(site: Site, name: str) -> int:
+    """How many sessions of an agent have ended, by its own log."""
+    return (site.folder / f"{name}.log").read_text().count("the session ended")
+
+
+def test_an_agent_at_a_gateway_keeps_its_socket_when_the_leader_is_killed(site: Site) -> None:
+    standby = 1 - site.find_leader()
+    token = site.dray("token", "create", "--scope", "worker", "--hub", ",".join(site.urls), "-o", "json").json
+    env = {"DRAY_TOKEN": token["token"]}
+    site.start_agent("far", 4, site.urls[standby], "--label", "at=gateway", env=env, wait=False)
+    with site.connect() as hub:
+        wait_for(lambda: len(hub.workers()) == 3, "it is there")
+        wait_for(
+            lambda: {row["workers"] for row in site.dray("hub", "ls", "-o", "json").json["hubs"]} == {2, 1},
+            "the hub that stands by has one",
+        )
+        words = f"echo began >> {site.lines}; echo out; sleep 5; echo more; echo ended >> {site.lines}"
+        job = hub.submit(["sh", "-c", words], require=["at=gateway"])
+        wait_for(site.lines.exists, "it runs")
+        # A tunnel goes from the worker to the leader itself, whose address it was told.
+        done = site.dray("exec", job.id, "--hub", ",".join(site.urls), "--", "echo", "inside")
+        assert (done.code, done.out.strip()) == (0, "inside"), done.err
+        site.signal_hub(1 - standby, signal.SIGKILL)
+        assert hub.wait(job, 60).state == "succeeded"
+        assert b"".join(hub.logs(job)).split() == [b"out", b"more"]
+    assert site.lines.read_text().split() == ["began", "ended"]
+    wait_for(lambda: count_ended(site, "w0") > 0, "one that was connected to the dead hub has dialled again")
+    assert count_ended(site, "far") == 0

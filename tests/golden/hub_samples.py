@@ -77,6 +77,9 @@ class Peer:
     """Stands where a socket would be, and keeps what is pushed."""
 
     number = 1
+    leader = ""
+
+    def registered(self, incarnation: str, at_ms: int) -> None: ...
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []

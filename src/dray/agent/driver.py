@@ -299,6 +299,7 @@ class Driver:
             self.carry_out(machine.calls_acked(body, _now_ms()))
         elif kind == "ack":
             self.link.answered()
+            self.link.lead_at(body.leader)
             if body.heartbeat_s and body.heartbeat_s != self.link.heartbeat_s:
                 self.link.heartbeat_s = body.heartbeat_s
                 self._paced.set()
@@ -317,6 +318,7 @@ class Driver:
         elif kind in self._decided:
             self.carry_out(self._decided[kind](body, _now_ms()))
         elif kind == "tunnel_dial":
+            self.link.lead_at(body.leader)
             self._tunnels.dial(body.ticket)
         elif kind == "error":
             self.link.answered()

@@ -20,7 +20,7 @@ from dray.agent.runners.blobs import HubAccess
 from dray.agent.tasks.aside import do_aside
 from dray.config import AgentConfig
 from dray.core.model.specs.dependency import service_variable
-from dray.errors import HubUnavailable, InvalidInput
+from dray.errors import HubUnavailable, InvalidConfig, InvalidInput
 from dray.presence import read_hub_note
 from dray.wire.messages.codec import Envelope, message
 from dray.wire.messages.hub import hub_codec
@@ -128,6 +128,24 @@ class Link:
         if config.cafile is not None:
             variables["DRAY_CAFILE"] = str(config.cafile)
         return variables
+
+    def lead_at(self, url: str) -> None:
+        """The hub that leads is at `url`, and this session goes by another one: what goes beside it (large values,
+        tunnels, services) goes there, by the rules of any address.
+        """
+        if not url or self.hub is None or url == self.hub.way.url:
+            return
+        try:
+            check_url(url)
+        except InvalidConfig as fault:
+            logger.warning("the hub names a leader that cannot be used: %s", fault.message)
+            return
+        pinned, cafile = self.fingerprint, self._config.cafile
+
+        def trust() -> ssl.SSLContext:
+            return make_context(url, pinned, cafile)
+
+        self.hub = HubAccess(Way(url, "", self._config.hub_user), self.hub.token, trust, self.hub.uid)
 
     def name_services(self, uses: Sequence[str], token: str) -> dict[str, str]:
         """Where a task finds the services that it uses: through the hub, wherever they run and whatever port they have

@@ -33,7 +33,7 @@ from dray.hub.access.certificates import (
     is_loopback,
 )
 from dray.hub.access.tokens import ensure_first_token, rewrite_private
-from dray.hub.assembly import Ground, Hub, make_server, tell_url, tls_files, wire_hub
+from dray.hub.assembly import Ground, Hub, make_links, make_server, tell_url, tls_files, wire_hub
 from dray.hub.decisions.policy import read_brought, settle_at_start
 from dray.hub.decisions.policy_file import PolicyFile, find_policy_file
 from dray.hub.documents.records import check_readiness
@@ -53,7 +53,7 @@ from dray.hub.proxy.addresses import choose_domain
 from dray.hub.proxy.doors import open_doors
 from dray.hub.roles import Resigned, Role
 from dray.hub.store.sqlite.errors import tell_unusable
-from dray.hub.workers.sessions import GOING_AWAY
+from dray.hub.workers.session import GOING_AWAY
 from dray.logfile import make_handler
 from dray.presence import describe_self, hold, keep_private
 from dray.settings_file import list_ignored
@@ -103,7 +103,9 @@ async def start_hub(config: HubConfig, told: asyncio.Event | None = None) -> Hub
     bound = bind(config.host, config.port)
     setbacks = Setbacks(Reports(config.home / "reports"))
     certificate = CertificateWatch(tls) if tls is not None else None
-    ground = Ground(bound, bind_local(config.home), Front(), setbacks, role := Role(), certificate)
+    front, links = Front(), make_links(config)
+    front.gateway = links.gateway if links is not None else None
+    ground = Ground(bound, bind_local(config.home), front, setbacks, role := Role(), certificate, links)
     server = make_server(config, ground, tls)
     role.url, ground.front.role = tell_url(config, server.url), role.describe
     ground = ground._replace(note_address=_make_note(config, ground, server))
@@ -121,6 +123,8 @@ async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
     hub.feed.close()
     hub.api.close()
     hub.sessions.closed_all(RELOADING, why)
+    if hub.gateways is not None:
+        hub.gateways.close(why)
     hub.passages.close(RELOADING, why)
     for channel in list(hub.channels.open):
         channel.close(RELOADING, why)
@@ -202,7 +206,10 @@ async def _go_on(
     hub.answers.checks.append(check_readiness)
     hub.answers.ready = True
     ground.role.lead(ground.role.url, epoch, store.remote)
+    ground.role.sessions = hub.sessions.count_near
     ground.front.app = open_doors(hub.api, hub.passages, choose_domain(config.proxy_domain, config.host))
+    if ground.links is not None and hub.gateways is not None:
+        ground.links.lead(hub.gateways)
     return hub
 
 
@@ -216,6 +223,10 @@ async def stop_hub(hub: Hub) -> None:
     hub.feed.close()
     hub.api.close()
     hub.sessions.closed_all(GOING_AWAY, "the hub is stopping")
+    if hub.gateways is not None:
+        hub.gateways.close("the hub is stopping")
+    if hub.ground.links is not None:
+        hub.ground.links.gateway.close_all(GOING_AWAY, "the hub is stopping")
     hub.passages.close(GOING_AWAY, "the hub is stopping")
     await hub.channels.stop(GOING_AWAY, "the hub is stopping")
     await hub.server.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -52,6 +53,11 @@ from dray.hub.engine.turns import Decision
 from dray.hub.files.base import Files
 from dray.hub.files.local import LocalFiles
 from dray.hub.files.opening import has_little, lead_of, offer_blobs, open_files
+from dray.hub.gateways.frames import PATH
+from dray.hub.gateways.gateway import Gateway
+from dray.hub.gateways.hub_tokens import GATEWAY, SECRET_BYTES, SECRET_NAME, HubTokens
+from dray.hub.gateways.leading import Gateways
+from dray.hub.gateways.links import Links
 from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer
@@ -73,7 +79,9 @@ from dray.hub.workers.outbound import Publish, Runner
 from dray.hub.workers.outputs import Outputs
 from dray.hub.workers.owners import Owners
 from dray.hub.workers.questions import Questions
-from dray.hub.workers.sessions import Limits, Sessions
+from dray.hub.workers.session import Limits
+from dray.hub.workers.sessions import Sessions
+from dray.presence import ensure_id
 from dray.wire.messages.client import CLIENT_PATH
 
 if TYPE_CHECKING:
@@ -105,6 +113,7 @@ class Hub(NamedTuple):
     url: str
     ground: Ground
     mirror: Mirror | None = None
+    gateways: Gateways | None = None
 
 
 class Ground(NamedTuple):
@@ -116,8 +125,19 @@ class Ground(NamedTuple):
     setbacks: Setbacks
     role: Role
     certificate: CertificateWatch | None = None
+    # Where the store is on a server: what holds sockets of workers while others lead, and its way to them.
+    links: Links | None = None
     # Says where this process is, to programs of this machine; again and again costs nothing.
     note_address: Callable[[], None] = lambda: None
+
+    def tell_fingerprint(self) -> str:
+        """By what other hubs know that they talk to this one; a certificate is renewed meanwhile."""
+        return "" if self.certificate is None else self.certificate.fingerprint
+
+    def count_workers(self) -> int:
+        """How many workers are connected to this very process."""
+        held = 0 if self.links is None else len(self.links.gateway.peers)
+        return held + self.role.sessions()
 
     def tell_went_back(self, why: str) -> None:
         """A store that this hub followed is not the one that it was."""
@@ -168,32 +188,32 @@ def wire_hub(
     )
     engine = Engine(rows, writer, clock, runner, metrics, projector, seq, setbacks)
     words = _make_words(secret, store, engine, behind)
-    is_low = _watch_space(config, store, files)
     limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
     more, templates = _make_more(config, engine, clock, rows, store), TemplateAnswers(engine)
-    given = (engine, store, rows, feed, outputs, metrics, is_low)
+    given = (engine, store, rows, feed, outputs, metrics, _watch_space(config, store, files))
     answers = Answers(Parts(*given, *limits, now_at, *more, templates, setbacks))
     notifier, alarms = _make_tellers(config, engine, store, rows, answers)
-    answers.listeners += [call_feed.hear, args.hear, tokens.hear]
     answers.checks += [owners.examine, *_checks_of(store, ground, files, mirror)]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
-
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
-    batches = Batches(answers, engine, rows)
-    values, services = Values(blobs, calls, access, batches), ServiceAnswers(answers, engine, passes, domain)
+    values = Values(blobs, calls, access, Batches(answers, engine, rows))
+    services = ServiceAnswers(answers, engine, passes, domain)
     desk = Desk(answers, tokens, owners, values, notifier, services, HubRoles(ground.role, store, engine))
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
-    answers.listeners.append(passages.reacher.hear)
+    gateways = standing.gateways = _make_gateways(store, the_engine, sessions, tokens, owners, ground)
+    answers.listeners += [call_feed.hear, args.hear, tokens.hear, passages.reacher.hear]
     answers.shared_accounts = tokens.tell_shared
-    api = _make_api(config, desk, _make_routes(sessions, channels, passages), metrics, report, budgets)
-    api.words = words
-    answers.checks.append(api.knocks.examine)
+    routes = _make_routes(sessions, channels, passages, gateways)
+    api = _make_api(config, desk, routes, metrics, report, budgets)
+    api.words, sessions.gate = words, api.gate
+    answers.checks += [api.knocks.examine]
     owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
-    return Hub(config, store, writer, engine, answers, *sides, api, server, server.url, ground, mirror)
+    rest = (api, server, server.url, ground, mirror, gateways)
+    return Hub(config, store, writer, engine, answers, *sides, *rest)
 
 
 def _watch_space(config: HubConfig, store: Store, files: Files) -> SpaceWatch:
@@ -239,8 +259,28 @@ def _check(name: str, ok: bool, detail: str) -> dict[str, Any]:
     return {"name": name, "ok": ok, "detail": detail}
 
 
-def _make_routes(sessions: Sessions, channels: ClientChannels, passages: Passages) -> list[SocketRoute]:
+def _make_gateways(
+    store: Store,
+    engine: Callable[[], Engine],
+    sessions: Sessions,
+    tokens: Tokens,
+    owners: Owners,
+    ground: Ground,
+) -> Gateways | None:
+    """The leader's end of links to other hubs; one that keeps its store in its home is alone."""
+    if (remote := store.remote) is None:
+        return None
+    secret = remote.keep_secret(SECRET_NAME, secrets.token_bytes(SECRET_BYTES))
+    tokens.signed = HubTokens(secret, remote.holder)
+    return Gateways(engine, sessions, tokens, owners, ground.role.url, lambda: store.epoch)
+
+
+def _make_routes(
+    sessions: Sessions, channels: ClientChannels, passages: Passages, gateways: Gateways | None
+) -> list[SocketRoute]:
+    links = [] if gateways is None else [SocketRoute(PATH, GATEWAY, gateways.handle)]
     return [
+        *links,
         SocketRoute("/ws", ("worker", "read"), sessions.handle),
         SocketRoute(CLIENT_PATH, SCOPES, channels.handle),
         *(SocketRoute(*socket) for socket in passages.sockets),
@@ -295,6 +335,14 @@ def _make_tokens(
 
     tokens = Tokens(store.tokens(), lambda: clock.read().at_ms, save, tasks)
     return tokens, Owners(tokens, lambda: engine().state, audit)
+
+
+def make_links(config: HubConfig) -> Links | None:
+    """What makes this hub a gateway while another one leads; only where several can share a store."""
+    if not config.store:
+        return None
+    hosts, hub_id = (*config.hosts, config.host, socket.gethostname()), ensure_id(config.home)
+    return Links(Gateway(hub_id, hosts, _limits(config)), hub_id)
 
 
 def _limits(config: HubConfig) -> Limits:

@@ -20,6 +20,8 @@ from dray.hub.assembly import Ground
 from dray.hub.engine.follower import Abandoned, Follower
 from dray.hub.engine.garbage import leave_out_what_is_there
 from dray.hub.engine.recovery import Recovered, recover
+from dray.hub.gateways.hub_tokens import SECRET_NAME
+from dray.hub.gateways.links import Leader
 from dray.hub.store.base import Store
 from dray.hub.store.sqlite.opening import Check
 from dray.hub.store.sqlite.store import SqliteStore
@@ -74,6 +76,7 @@ async def open_store(
     store = await asyncio.to_thread(open_postgres, config, home_id, again)
     follower = Follower(store, rules, lambda: leave_out_what_is_there(again=again), ground.tell_went_back)
     following, role = Following(store, follower), ground.role
+    store.fingerprint, store.count_workers = ground.tell_fingerprint, ground.count_workers
     patience_s = config.store_lease_s if role.resigned else 0.0
     # The lock of the home says that no other process is this hub, and this one has no other store: what this hub held
     # before, nobody holds now.
@@ -119,15 +122,35 @@ async def _stand_by(
                 raise ToldToEnd
             if (seen := store.watched).words:
                 ground.role.stand_by(seen.leader, seen.epoch, following.follower)
+                await _link(store, ground)
                 ground.front.withdraw(seen.words, seen.leader)
                 following.begin()
                 ground.note_address()
         await leading
+        if ground.links is not None:
+            ground.links.drop()
     finally:
         ending.cancel()
         leading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ending
+
+
+async def _link(store: PgStore, ground: Ground) -> None:
+    """Carry what workers say to the one that leads, as soon as it is known how to reach it and be known to it."""
+    seen, hubs = store.watched, store.hubs
+    if ground.links is None or not seen.leader or ground.links.is_linked_to(seen.holder):
+        return
+    try:
+        if hubs is None or hubs.find(seen.holder) is None:
+            hubs = await asyncio.wrap_future(store.list_hubs_soon())
+        secret = await asyncio.wrap_future(store.read_secret_soon(SECRET_NAME))
+    except StoreError:
+        # Who watches the lease tells of it as well; tables of an older dray have no place for it.
+        return
+    leader = hubs.find(seen.holder)
+    if secret and leader is not None:
+        ground.links.follow(Leader(seen.leader, seen.holder, leader.fingerprint, secret))
 
 
 class Following:

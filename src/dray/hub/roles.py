@@ -45,12 +45,15 @@ class Role:
         self.leader, self.epoch = "", 0
         self.resigned = False
         self._follower: Follower | None = None
+        # Of a hub that leads: how many workers are connected to it.
+        self.sessions: Callable[[], int] = lambda: 0
         self._led: Led | None = None
         self._led_at_ms = 0
 
     def stand_by(self, leader: str, epoch: int, follower: Follower) -> None:
         """Another hub leads, at this address; empty while nobody can tell."""
         self._become(STANDBY)
+        self.sessions = lambda: 0
         self._follower, self.leader, self.epoch = follower, leader, epoch
 
     def lead(self, url: str, epoch: int, remote: Remote | None) -> None:
@@ -110,7 +113,10 @@ class HubRoles:
         remote, role = self._store.remote, self._role
         if remote is None:
             own: Document = {"id": "", "url": role.url, "role": LEADER, "epoch": self._store.epoch}
-            return {"hubs": [{**own, "seen_s": 0.0, "lag": 0, "version": ""}], "shared": False}
+            return {
+                "hubs": [{**own, "seen_s": 0.0, "lag": 0, "version": "", "workers": role.sessions()}],
+                "shared": False,
+            }
         found = await asyncio.wrap_future(remote.list_hubs_soon())
         return {"hubs": list_hubs(found), "shared": True}
 
@@ -149,6 +155,7 @@ def list_hubs(found: HubsSeen) -> list[Document]:
                 "seen_s": round(hub.age_s, 3),
                 "lag": 0 if leads else max(0, found.last_seq - hub.seq) if hub.seq else None,
                 "version": hub.version,
+                "workers": hub.workers,
             }
         )
     return sorted(

@@ -22,6 +22,7 @@ from dray.hub.documents.usage import FRESH_MS
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.files.base import Files
+from dray.hub.gateways.leading import Gateways
 from dray.hub.workers.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Standing:
         mirror: Mirror | None = None,
     ) -> None:
         self._home, self._files, self._mirror = home, files, mirror
+        self.gateways: Gateways | None = None
         self._before = dict(state.ends)
         self._reports, self._certificate = reports, certificate
 
@@ -76,6 +78,7 @@ class Standing:
             self._files.free_bytes(),
             self._files.describe()[0],
             mirror,
+            {} if self.gateways is None else self.gateways.gauge,
         )
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from dray.errors import Conflict, SharedAccount
-from dray.hub.access.task_accounts import TaskAccounts
+from dray.hub.access.task_accounts import Said, TaskAccounts
 from dray.wire.local.blob_folder import name_machine
 from dray.wire.messages.worker import Offered, Register, TaskAccount
 
@@ -21,10 +21,14 @@ def register(*accounts: tuple[str, str, int], here: bool = False, name: str = "w
     return Register(id=name, capabilities=Offered(), boot_id=boot, accounts=said)
 
 
+def read(accounts: TaskAccounts, body: Register) -> Said:
+    return accounts.read(body.id, body.boot_id or "", body.accounts or ())
+
+
 def accounts_of(*bodies: Register, own_allowed: bool = False) -> TaskAccounts:
     made = TaskAccounts(own_allowed)
     for number, body in enumerate(bodies):
-        made.note(number, made.read(body))
+        made.note(number, read(made, body))
     return made
 
 
@@ -66,7 +70,7 @@ def test_no_yes_opens_the_hub_s_home(uid: int) -> None:
     accounts = accounts_of(body)
     with pytest.raises(Conflict, match="read its home with the admin token"):
         accounts.check(TWO, agreed=True)
-    assert "share_own_account" in accounts.refusal(accounts.read(body), TWO)
+    assert "share_own_account" in accounts.refusal(read(accounts, body), TWO)
     # Admins can do no more by it than they may anyway; elsewhere there is no such home.
     accounts.check({"ada": True, "bob": True}, agreed=True)
     accounts_of(register(("*", "me", uid))).check(TWO, agreed=True)

@@ -16,7 +16,7 @@ from dray.hub.calls.assignments import MESSAGE_BYTES, _portions
 from dray.hub.store.base import Turn
 from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.frames import Departures
-from dray.hub.workers.sessions import FRAME_BYTES, Limits, Session
+from dray.hub.workers.session import FRAME_BYTES, Limits, SocketSession
 from dray.wire.messages.codec import message
 from dray.wire.messages.worker import worker_codec
 
@@ -106,9 +106,9 @@ class Socket:
         self.frames.append(event)
 
 
-def session_on(socket: Socket) -> Session:
+def session_on(socket: Socket) -> SocketSession:
     limits = Limits(1 << 20, 8 << 20, 4, 1 << 20)
-    session = Session(
+    session = SocketSession(
         1, Caller("t", "ana", ("worker",)), worker_codec(True), socket.send, limits, Departures()
     )
     session.lists = True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dray.hub.access.caller import Caller
 from dray.hub.workers.frames import Departures
-from dray.hub.workers.sessions import Limits, Session
+from dray.hub.workers.session import Limits, SocketSession
 from dray.wire.messages.codec import message
 from dray.wire.messages.worker import worker_codec
 
@@ -30,9 +30,9 @@ class Direct:
 async def nothing(event: object) -> None: ...
 
 
-def session_on(direct: Direct, departures: Departures) -> Session:
+def session_on(direct: Direct, departures: Departures) -> SocketSession:
     caller, limits = Caller("t", "ana", ("worker",)), Limits(1 << 20, 8 << 20, 4, 1 << 20)
-    session = Session(1, caller, worker_codec(True), nothing, limits, departures, direct)
+    session = SocketSession(1, caller, worker_codec(True), nothing, limits, departures, direct)
     session.lists = True
     return session
 
@@ -79,7 +79,7 @@ async def test_a_socket_that_takes_nothing_more_may_still_have_been_read_from() 
         raise OSError("the peer has gone")
 
     caller, limits = Caller("t", "ana", ("worker",)), Limits(1 << 20, 8 << 20, 4, 1 << 20)
-    session = Session(1, caller, worker_codec(False), gone, limits, Departures())
+    session = SocketSession(1, caller, worker_codec(False), gone, limits, Departures())
     session.push(message("ack"))
     await session.pump()
     assert session.closing is None, "frames of a session that is being closed are dropped"

@@ -265,6 +265,7 @@ HUB_COLUMNS = (
     Column("ROLE"),
     Column("URL", least=12),
     Column("EPOCH", right=True),
+    Column("WORKERS", right=True),
     Column("SEEN", right=True),
     Column("LAG", right=True),
 )
@@ -278,6 +279,7 @@ def draw_hubs(hubs: Sequence[Document]) -> str:
             str(hub.get("role", "")),
             str(hub.get("url", "")),
             str(hub.get("epoch", "")),
+            str(hub.get("workers") or 0),
             f"{float(hub.get('seen_s') or 0):.1f}s",
             "loading" if hub.get("lag") is None else str(hub["lag"]),
         ]

@@ -81,6 +81,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.CreditSet: workers.credit_set,
     events.SessionOpened: workers.session_opened,
     events.SessionClosed: workers.session_closed,
+    events.SessionsResumed: workers.sessions_resumed,
     events.Suspected: workers.suspected,
     events.ResendDue: workers.resend_due,
     events.StopDue: workers.stop_due,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dray.errors import InvalidConfig
-from dray.hub.access.certificates import TlsFiles, seconds_left, warn_of_end
+from dray.hub.access.certificates import TlsFiles, fingerprint, seconds_left, warn_of_end
 
 LOOK_S = 60.0
 WARN_EVERY_S = 86400.0
@@ -30,7 +30,7 @@ class CertificateWatch:
         self._marks = self._look()
         self._warned_s = -WARN_EVERY_S
         self.left_s = 0.0
-        self.complaint = ""
+        self.complaint = self.fingerprint = ""
         self._judge()
 
     def _look(self) -> Marks:
@@ -40,6 +40,7 @@ class CertificateWatch:
 
     def _judge(self) -> None:
         try:
+            self.fingerprint = fingerprint(self._files.cert)
             self.left_s = seconds_left(self._files.cert)
             self.complaint = warn_of_end(self._files, self.left_s)
         except InvalidConfig as fault:

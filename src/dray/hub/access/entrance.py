@@ -61,11 +61,10 @@ class UnsupportedMedia(DrayError):
     code = "unsupported_media_type"
 
 
-class Gate:
+class Hosts:
     """`hosts` are the names this hub may be called by, besides loopback and the address that was connected to."""
 
-    def __init__(self, tokens: Tokens, hosts: Iterable[str], knocks: Knocks) -> None:
-        self._tokens, self._knocks = tokens, knocks
+    def __init__(self, hosts: Iterable[str]) -> None:
         # "Every address" is where a hub may listen, never what it is called.
         self._hosts = frozenset(map(_name_of, (*LOOPBACK_NAMES, *hosts))) - {"", "0.0.0.0", "::"}
 
@@ -78,18 +77,6 @@ class Gate:
                 "the Origin of this request is another site: the hub answers its own pages and programs that send none"
             )
 
-    def check_caller(self, scope: Scope, headers: Headers, scopes: Iterable[str]) -> Caller:
-        """Refuse a missing or dead token (401; 429 where there were too many) and one without any of `scopes` (403)."""
-        given = headers.get(b"authorization")
-        try:
-            caller = self._tokens.authenticate(None if given is None else given.decode("latin-1"))
-        except Unauthenticated as fault:
-            if given is not None:
-                self._knocks.miss((scope.get("client") or ("",))[0], fault.message)
-            raise
-        caller.check(scopes)
-        return caller
-
     def _check_host(self, scope: Scope, headers: Headers) -> tuple[str, int | None]:
         match = _HOST.fullmatch(headers.get(b"host", b"").decode("latin-1"))
         if match is None:
@@ -101,6 +88,26 @@ class Gate:
                 f"this hub is not called {name!r}: use its address, or add the name to `hosts` of [hub]"
             )
         return name, int(match[3]) if match[3] else None
+
+
+class Gate(Hosts):
+    """Knows tokens as well."""
+
+    def __init__(self, tokens: Tokens, hosts: Iterable[str], knocks: Knocks) -> None:
+        super().__init__(hosts)
+        self._tokens, self._knocks = tokens, knocks
+
+    def check_caller(self, scope: Scope, headers: Headers, scopes: Iterable[str]) -> Caller:
+        """Refuse a missing or dead token (401; 429 where there were too many) and one without any of `scopes` (403)."""
+        given = headers.get(b"authorization")
+        try:
+            caller = self._tokens.authenticate(None if given is None else given.decode("latin-1"))
+        except Unauthenticated as fault:
+            if given is not None:
+                self._knocks.miss((scope.get("client") or ("",))[0], fault.message)
+            raise
+        caller.check(scopes)
+        return caller
 
 
 @lru_cache(maxsize=256)

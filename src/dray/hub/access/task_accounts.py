@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dray.errors import Conflict, SharedAccount
 from dray.wire.local.blob_folder import name_machine
-from dray.wire.messages.worker import Register, TaskAccount
+from dray.wire.messages.worker import TaskAccount
 
 EVERYBODY = "*"
 MOST_LINES = 20
@@ -43,11 +43,11 @@ class TaskAccounts:
         self._uid = os.geteuid()
         self._said: dict[int, Said] = {}
 
-    def read(self, body: Register) -> Said:
+    def read(self, worker: str, boot_id: str, accounts: Sequence[TaskAccount]) -> Said:
         """What a worker says of itself when it registers."""
-        is_here = bool(body.boot_id) and body.boot_id == name_machine()
-        told = sorted((item.user, item.name, item.uid) for item in body.accounts or ())
-        return Said(body.id, is_here, {item.user: item for item in body.accounts or ()}, tuple(told))
+        is_here = bool(boot_id) and boot_id == name_machine()
+        told = sorted((item.user, item.name, item.uid) for item in accounts)
+        return Said(worker, is_here, {item.user: item for item in accounts}, tuple(told))
 
     def note(self, session: int, said: Said) -> None:
         self._said[session] = said

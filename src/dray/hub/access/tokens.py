@@ -51,6 +51,13 @@ class TokenStore(Protocol):
     def save_token(self, token: TokenRow) -> None: ...
 
 
+class SignedTokens(Protocol):
+    """A kind of tokens that are not stored."""
+
+    def knows(self, text: str) -> bool: ...
+    def authenticate(self, text: str) -> Caller: ...
+
+
 class FirstToken(NamedTuple):
     """Where the token of the hub's owner lies, and whether this start made it."""
 
@@ -80,6 +87,8 @@ class Tokens:
         self._clock_ms = clock_ms
         self.accounts = TaskAccounts()
         self._save, self._tasks = save, tasks
+        # Of other hubs, where there are any.
+        self.signed: SignedTokens | None = None
         self._entries = {row.id: _Entry(row) for row in rows}
         # Those of whom work is run, apart from the many of workers.
         self._submitters = [entry for entry in self._entries.values() if _may_run(entry.row.scopes)]
@@ -98,6 +107,8 @@ class Tokens:
             raise Unauthenticated(f"the Authorization header is not of the form `Bearer <token>`: {_HINT}")
         if self._tasks is not None and is_task_token(presented):
             return self._tasks.authenticate(presented)
+        if self.signed is not None and self.signed.knows(presented):
+            return self.signed.authenticate(presented)
         entry = self._entries.get(_id_of(presented))
         kept = entry.row.hash if entry is not None else _NO_HASH
         # An unknown id costs the same as a wrong secret, so the time of an answer names no ids.
@@ -112,9 +123,11 @@ class Tokens:
         return entry.caller
 
     def recall(self, token_id: str) -> Caller:
-        """The caller behind a stored token that was good before, if it still is."""
+        """The caller behind a stored token that was good before; raises where it is not, or was never stored."""
         self.check_live(token_id)
-        return self._entries[token_id].caller
+        if (entry := self._entries.get(token_id)) is None:
+            raise Unauthenticated(f"{token_id} is no token that is stored")
+        return entry.caller
 
     def clock_ms(self) -> int:
         """Wall time, which expiry is measured by."""

@@ -67,6 +67,7 @@ class Gauges(NamedTuple):
     files_free: int | None = None
     files_ok: bool = True
     mirror: MirrorGauge | None = None
+    gateways: Mapping[str, int] = {}
 
 
 ReadGauges = Callable[[], Gauges]
@@ -172,6 +173,12 @@ class _GaugeReader(Collector):
         yield depth
         yield workers
         yield GaugeMetricFamily("dray_sessions", "Open worker sessions", value=now.sessions)
+        gateways = GaugeMetricFamily(
+            "dray_gateway_sessions", "Open worker sessions at hubs that stand by, by hub", labels=["gateway"]
+        )
+        for gateway, count in sorted(now.gateways.items()):
+            gateways.add_metric([gateway], count)
+        yield gateways
         yield GaugeMetricFamily("dray_log_lag", "Turns committed and not yet in the rows", value=now.log_lag)
         yield GaugeMetricFamily(
             "dray_reports", "Reports of faults that nobody has dealt with", value=now.reports

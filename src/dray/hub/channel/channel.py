@@ -37,7 +37,7 @@ from dray.hub.operations.table import OPERATIONS
 from dray.hub.operations.values import values_of
 from dray.hub.store.base import JobFilter
 from dray.hub.workers.frames import EXTENSION, Departures
-from dray.hub.workers.sessions import Frames
+from dray.hub.workers.session import Frames
 from dray.wire.messages import client as wire
 from dray.wire.messages.packed import Packed
 

@@ -14,7 +14,7 @@ from dray.hub.files.base import PORTION_BYTES, Addition, Found, Tape
 from dray.hub.files.folder import check_name
 from dray.hub.files.postgres_blobs import PgBlobs
 from dray.hub.files.side import LONG_S, Side
-from dray.hub.store.postgres.election import OWN
+from dray.hub.store.postgres.election import KEEP_SECRET, OWN, SECRET
 
 _FIND = """SELECT coalesce(last.start + last.size, 0), coalesce(last.out_end, 0), coalesce(last.err_end, 0)
     FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (job_id, name, place)
@@ -38,12 +38,6 @@ _JOB_SIZES = """SELECT job_id, sum(octet_length(data))::bigint, max(at_ms) FROM 
     ORDER BY 3, 1"""
 _FILES_SIZE = """SELECT pg_total_relation_size('dray.output') + pg_total_relation_size('dray.body_parts')
     + pg_total_relation_size('dray.bodies')"""
-# One that can be none is replaced.
-_KEEP_SECRET = f"""{OWN}, kept AS (INSERT INTO dray.secrets (name, secret) SELECT $2, $3 FROM own
-        ON CONFLICT (name) DO UPDATE SET secret = excluded.secret
-            WHERE octet_length(secrets.secret) <> octet_length(excluded.secret))
-    SELECT 1 FROM own"""
-_SECRET = "SELECT secret FROM dray.secrets WHERE name = $1"
 ROWS = 1000
 # After a look at the size of every job that found nothing to remove.
 REST_S = 600.0
@@ -142,8 +136,8 @@ class PgFiles:
 
     def keep_secret(self, name: str, drawn: bytes) -> bytes:
         """Give the secret of all hubs of this database."""
-        self._side.call(self._side.own("keep a secret", _KEEP_SECRET, name, drawn))
-        found = self._side.call(self._side.read("read a secret", _SECRET, name))
+        self._side.call(self._side.own("keep a secret", KEEP_SECRET, name, drawn))
+        found = self._side.call(self._side.read("read a secret", SECRET, name))
         return bytes(found[0][0])
 
     def free_bytes(self) -> int | None:

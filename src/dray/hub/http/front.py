@@ -1,21 +1,30 @@
 """What the server calls: the hub that is there now, or word that there is none at the moment.
 
 A hub that reloads keeps its sockets: whoever asks meanwhile is told to ask again, and nobody finds the door shut. One
-that stands by tells everybody who leads and where, and strangers no more than that: it knows no tokens.
+that stands by tells everybody who leads and where, and strangers no more than that: it knows no tokens. Workers it
+takes in where the leader lets them (`hub.gateways`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from dray.errors import NotLeader, NotReady
 from dray.hub.access.entrance import Receive, Scope, Send, read_headers
 from dray.hub.http.replies import deny_upgrade, encode, send_error, send_whole
 from dray.hub.http.routes import API
 
-ROLE_PATH = f"{API}/hub/status"
+ROLE_PATH, WORKERS_PATH = f"{API}/hub/status", "/ws"
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class WorkerDoor(Protocol):
+    """Where workers come in while another hub leads."""
+
+    @property
+    def is_linked(self) -> bool: ...
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 class Front:
@@ -25,6 +34,7 @@ class Front:
         self.app: App | None = None
         self.why, self._leader = "the hub is starting: ask again in a second", ""
         self.role: Callable[[], dict[str, Any]] | None = None
+        self.gateway: WorkerDoor | None = None
 
     def withdraw(self, why: str, leader: str = "") -> None:
         """Nobody is there for a while; somebody is at `leader`, where another hub leads."""
@@ -33,6 +43,10 @@ class Front:
     @property
     def _refusal(self) -> NotReady:
         return NotLeader(self.why, self._leader) if self._leader else NotReady(self.why)
+
+    @property
+    def _is_gateway(self) -> bool:
+        return bool(self._leader) and self.gateway is not None and self.gateway.is_linked
 
     def _tell(self, scope: Scope) -> dict[str, Any] | None:
         """What is answered though nobody is there: that the process lives, and which part it plays."""
@@ -45,6 +59,9 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.app is not None:
             await self.app(scope, receive, send)
+        elif scope["type"] == "websocket" and scope["path"] == WORKERS_PATH and self._is_gateway:
+            assert self.gateway is not None
+            await self.gateway.handle(scope, receive, send)
         elif scope["type"] == "websocket":
             await deny_upgrade(send, self._refusal)
         elif scope["type"] == "http" and (told := self._tell(scope)) is not None:

@@ -312,7 +312,9 @@ class ReadGuard:
 
 
 class HubSeen(NamedTuple):
-    """A hub of a database by its own last word, and how long ago that was."""
+    """A hub of a database by its own last word, and how long ago that was. `fingerprint` is that of its certificate,
+    empty where it listens on its own machine alone; `workers` are those that are connected to it.
+    """
 
     id: str
     holder: str
@@ -320,6 +322,8 @@ class HubSeen(NamedTuple):
     seq: int
     version: str
     age_s: float
+    fingerprint: str = ""
+    workers: int = 0
 
 
 class HubsSeen(NamedTuple):
@@ -334,6 +338,10 @@ class HubsSeen(NamedTuple):
     standbys: str
     ahead_s: float
     hubs: list[HubSeen]
+
+    def find(self, holder: str) -> HubSeen | None:
+        """The one that signs with a name."""
+        return next((hub for hub in self.hubs if hub.holder == holder), None)
 
     def leads(self, hub: HubSeen) -> bool:
         """Whether this is the one that leads."""
@@ -365,6 +373,13 @@ class Remote(Protocol):
     @property
     def id(self) -> str:
         """This hub's name among those of the database."""
+
+    @property
+    def holder(self) -> str:
+        """What this very process signs with there."""
+
+    def keep_secret(self, name: str, drawn: bytes) -> bytes:
+        """Give a secret of all hubs of the database; where there is none, the one that was drawn is it from now on."""
 
     @property
     def led(self) -> Led | None:

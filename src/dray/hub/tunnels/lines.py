@@ -129,7 +129,8 @@ class Tunnels:
         peer, ticket = self._sessions.open[session], secrets.token_urlsafe(18)
         asked = _Asked(worker, session, peer.caller.token_id, asyncio.get_running_loop().create_future())
         self._asked[ticket] = asked
-        peer.push(message("tunnel_dial", {"ticket": ticket}))
+        told = {"leader": peer.leader} if peer.leader else {}
+        peer.push(message("tunnel_dial", {"ticket": ticket, **told}))
         try:
             async with asyncio.timeout(DIAL_S):
                 line = await asked.answer

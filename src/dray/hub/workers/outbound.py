@@ -41,7 +41,8 @@ from dray.hub.calls.results import AckCalls, Recorded
 from dray.hub.documents.public_feed import Feed
 from dray.hub.engine.turns import Leaving
 from dray.hub.rows import Rows
-from dray.hub.workers.sessions import Session, Sessions
+from dray.hub.workers.session import Session
+from dray.hub.workers.sessions import Sessions
 from dray.wire.messages.codec import message
 
 logger = logging.getLogger("dray.hub")
@@ -238,7 +239,11 @@ class Runner:
             payload["results"] = dict(effect.results)
         if effect.beat:
             payload["beat"] = effect.beat
+        if session.leader:
+            payload["leader"] = session.leader
         if effect.re == "register":
+            row = self._state.workers[effect.worker]
+            session.registered(row.incarnation, row.registered_at_ms)
             payload |= {
                 "session": str(session.number),
                 "heartbeat_s": self._heartbeat_s,

@@ -1,17 +1,16 @@
-"""Worker sockets: frames in, frames out, nothing decided. What a message means is settled in `inbound`, inside a turn.
+"""Sessions of workers: frames in, nothing decided. What a message means is settled in `inbound`, inside a turn.
 
-Each session has an outbox with a bound: a peer that does not read is closed (1013) instead of eating the hub's memory.
-Small frames go straight in and out of the socket where it offers that; a task reads and another writes all that has to
-wait, in the same order.
+Sockets of this hub are read here; frames of those that a gateway holds are handed in by `hub.gateways`. Either way a
+small frame is taken in one step, and one that has to wait step by step, in the same order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from dray.core.lifecycle.state.events import Clock, SessionClosed, WorkerLeft
 from dray.core.lifecycle.state.state import State
@@ -19,7 +18,7 @@ from dray.core.lifecycle.tasks.results import find
 from dray.core.model.ids import split_task_id
 from dray.errors import InternalFault, InvalidInput
 from dray.hub.access.caller import Caller
-from dray.hub.access.entrance import Receive, Scope, Send
+from dray.hub.access.entrance import Gate, Receive, Scope, Send
 from dray.hub.access.tokens import Tokens
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.told_turns import Behind
@@ -31,7 +30,15 @@ from dray.hub.workers.frames import EXTENSION, Departures
 from dray.hub.workers.outputs import Outputs
 from dray.hub.workers.owners import Owners
 from dray.hub.workers.questions import Questions
-from dray.wire.messages.codec import Codec, Envelope, message
+from dray.hub.workers.session import (
+    BAD_INPUT,
+    OVERLOADED,
+    Frames,
+    Limits,
+    Session,
+    SocketSession,
+)
+from dray.wire.messages.codec import Envelope, message
 from dray.wire.messages.worker import (
     MAX_OFFER_BYTES,
     QUESTIONS,
@@ -42,180 +49,21 @@ from dray.wire.messages.worker import (
     JobLog,
     JobResult,
     Register,
+    TaskAccount,
     check_message,
     check_offer,
     worker_codec,
 )
 
-BAD_INPUT, TOKEN_GONE, OVERLOADED, GOING_AWAY = 4400, 4401, 1013, 1001
 BAD_IN_A_ROW = 10
 GOODBYE_S = 2.0
 # A frame may hold a million messages: others get their turn, and the outbox its bound, after so many of them.
 FRAME_SLICE = 64
-FRAME_MESSAGES, FRAME_BYTES = 256, 1 << 20
-CALLS = "calls_assign"
 logger = logging.getLogger("dray.hub.workers.sessions")
 
 
-class Limits:
-    """Sizes a connection must keep to."""
-
-    def __init__(
-        self,
-        text_bytes: int,
-        binary_bytes: int,
-        queue_messages: int,
-        queue_bytes: int,
-        workers: int = 20_000,
-        epoch_jump: int = 4096,
-    ) -> None:
-        self.text_bytes, self.binary_bytes = text_bytes, binary_bytes
-        self.queue_messages, self.queue_bytes = queue_messages, queue_bytes
-        self.workers, self.epoch_jump = workers, epoch_jump
-
-
-class Frames(Protocol):
-    """The short way in and out of a socket."""
-
-    def take_frames(self, take: Callable[[bytes], bool]) -> None: ...
-    def write_frame(self, frame: bytes) -> bool: ...
-    def abort_in(self, delay_s: float) -> None: ...
-
-
-class Session:
-    """One socket. `worker` is empty until it has registered; `reading`: a frame is being taken step by step.
-
-    `prints`: it has sent output. `deaf`: nothing can be written to it any more; what it said before still counts.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        caller: Caller,
-        codec: Codec,
-        send: Send,
-        limits: Limits,
-        departures: Departures,
-        frames: Frames | None = None,
-    ) -> None:
-        self.number, self.caller, self.codec = number, caller, codec
-        self.worker = ""
-        self.lists = self.calls = self.knows_answers = False
-        # What the owner of its worker should know, told when it has registered.
-        self.notes: list[str] = []
-        # Whether frames of this peer may hold lists: in msgpack always, in JSON once it has named them.
-        self.may_list = codec.binary
-        self.bad_in_a_row = 0
-        self.reading = self.prints = self.deaf = False
-        self.closing: tuple[int, str] | None = None
-        self._send, self._limits, self._departures = send, limits, departures
-        # Text frames are rare enough for the long way.
-        self._direct = frames if codec.binary else None
-        self._flushing = False
-        self._outbox: list[dict[str, Any]] = []
-        self._plain = 0
-        self._in_flight = 0
-        self._flying_bytes = 0
-        self._wake = asyncio.Event()
-
-    def push(self, envelope: dict[str, Any]) -> None:
-        """Queue one message; too many unread ones end the session."""
-        if self.closing is not None or self.deaf:
-            return
-        # Calls are left out of the count: what a lane may have outstanding bounds them.
-        calls = envelope["type"] == CALLS
-        if (
-            self._in_flight
-            and not calls
-            and (self._plain >= self._limits.queue_messages or self._flying_bytes > self._limits.queue_bytes)
-        ):
-            self.close(OVERLOADED, "this peer does not read what it is sent")
-            return
-        self._outbox.append(envelope)
-        self._plain += not calls
-        if self._direct is None or self._in_flight:
-            self._wake.set()
-        elif not self._flushing:
-            self._flushing = True
-            self._departures.add(self._flush)
-
-    def _flush(self) -> None:
-        """Write what is queued at once if it is one frame and the socket takes it; else the pump sends it."""
-        self._flushing = False
-        if not self._outbox or self.closing is not None or self._in_flight or self._direct is None:
-            self._wake.set()
-            return
-        first, *more = self._groups(self._outbox)
-        if not more and self._direct.write_frame(self.codec.encode(first)):
-            self._outbox, self._plain = [], 0
-        else:
-            self._wake.set()
-
-    def close(self, code: int, reason: str) -> None:
-        """End the session after what is queued; later messages are dropped."""
-        if self.closing is None:
-            self.closing = (code, reason)
-            self._wake.set()
-
-    def end(self, why: str) -> None:
-        """End the session because its token has ended: nothing that is queued leaves any more, and nothing is taken."""
-        self._outbox, self._plain = [], 0
-        self.close(TOKEN_GONE, why)
-
-    async def pump(self) -> None:
-        """Send what is queued until the session ends; a socket that broke is the reader's to notice.
-
-        The reader comes to it when it has read what arrived before: a worker may say how a task ended and then goodbye,
-        and be gone before an earlier message of its is answered.
-        """
-        try:
-            await self._send_all()
-        except (OSError, RuntimeError):
-            # A runtime error is the server's word for a socket that it has closed itself, over text that is not UTF-8.
-            self._outbox, self._plain, self.deaf = [], 0, True
-
-    async def _send_all(self) -> None:
-        """Send in lists where the peer takes them."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            batch, self._outbox, self._plain = self._outbox, [], 0
-            for group in self._groups(batch):
-                frame = self.codec.encode(group)
-                calls = any(envelope["type"] == CALLS for envelope in group)
-                self._in_flight, self._flying_bytes = 1, 0 if calls else len(frame)
-                body = {"bytes": frame} if self.codec.binary else {"text": frame.decode()}
-                await self._send({"type": "websocket.send", **body})
-            self._in_flight = self._flying_bytes = 0
-            if self.closing is not None and not self._outbox:
-                code, reason = self.closing
-                await self._send(
-                    {
-                        "type": "websocket.close",
-                        "code": code,
-                        "reason": reason.encode()[:120].decode(errors="ignore"),
-                    }
-                )
-                return
-
-    def _groups(self, batch: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-        """Cut what is queued into frames: one message each unless the peer takes lists."""
-        group: list[dict[str, Any]] = []
-        size = 0
-        most = FRAME_MESSAGES if self.lists else 1
-        for envelope in batch:
-            weight = sum(map(len, envelope["payload"]["args"])) if envelope["type"] == CALLS else 0
-            if group and (len(group) >= most or size + weight > FRAME_BYTES):
-                yield group
-                group, size = [], 0
-            group.append(envelope)
-            size += weight
-        if group:
-            yield group
-
-
 class Sessions:
-    """All worker sockets of this hub."""
+    """All that are open, here and at gateways."""
 
     def __init__(
         self,
@@ -234,9 +82,11 @@ class Sessions:
         self._outputs, self._questions = outputs, questions
         self._limits, self._hold, self._owners = limits, tokens.hold, owners
         self._accounts, self._users = tokens.accounts, tokens.users
-        self._codecs = {True: worker_codec(True), False: worker_codec(False)}
+        self.codecs = {True: worker_codec(True), False: worker_codec(False)}
         self._numbers = self._first_epoch = 0
         self.departures = Departures()
+        # The door of this hub, which gateways ask at; set where that is made.
+        self.gate: Gate | None = None
         self.open: dict[int, Session] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
@@ -247,8 +97,8 @@ class Sessions:
         await send({"type": "websocket.accept", "subprotocol": chosen})
         self._numbers += 1
         frames: Frames | None = (scope.get("extensions") or {}).get(EXTENSION)
-        codec = self._codecs[chosen == SUBPROTOCOL_MSGPACK]
-        session = Session(self._numbers, caller, codec, send, self._limits, self.departures, frames)
+        codec = self.codecs[chosen == SUBPROTOCOL_MSGPACK]
+        session = SocketSession(self._numbers, caller, codec, send, self._limits, self.departures, frames)
         self.open[session.number] = session
         pump = asyncio.create_task(session.pump())
         if offered and chosen is None:
@@ -256,24 +106,48 @@ class Sessions:
                 BAD_INPUT, f"this hub speaks {SUBPROTOCOL_MSGPACK} and plain JSON, not {offered[0][:40]}"
             )
         if frames is not None:
-            frames.take_frames(lambda frame: self._take(session, frame))
+            frames.take_frames(lambda frame: self.take(session, frame))
         try:
             with self._hold(caller.token_id, lambda why: self._end(session, why, frames)):
                 code = await self._read(session, receive)
         finally:
-            self._ended(session, pump)
-        self._report_end(session, code)
+            self._forget(session)
+            if not pump.done():
+                pump.cancel()
+        self._report_end([(session, code)])
 
-    def _end(self, session: Session, why: str, frames: Frames | None) -> None:
+    def count_near(self) -> int:
+        """How many are connected to this very hub."""
+        return sum(session.near for session in list(self.open.values()))
+
+    def enter(self, session: Session) -> None:
+        """Somebody is there whose socket is another's to read."""
+        self.open[session.number] = session
+
+    def leave(self, ended: Sequence[tuple[Session, int]]) -> None:
+        """They are gone, with the codes that their sockets were closed by."""
+        for session, _ in ended:
+            self._forget(session)
+        self._report_end(ended)
+
+    def readmit(self, session: Session, boot_id: str, accounts: Sequence[TaskAccount]) -> str:
+        """Why a worker that another hub let in is not to go on here, by the accounts that it runs tasks in."""
+        said = self._accounts.read(session.worker, boot_id, accounts)
+        if not (refused := self._accounts.refusal(said, self._users())):
+            self._accounts.note(session.number, said)
+        return refused
+
+    def _end(self, session: SocketSession, why: str, frames: Frames | None) -> None:
         logger.warning("closing a session", extra={"worker": session.worker, "reason": why})
         session.end(why)
         if frames is not None:
             frames.abort_in(GOODBYE_S)
 
     def closed_all(self, code: int, reason: str) -> None:
-        """Say goodbye to everybody."""
+        """Say goodbye to everybody who is connected to this hub."""
         for session in list(self.open.values()):
-            session.close(code, reason)
+            if session.near:
+                session.close(code, reason)
 
     async def _read(self, session: Session, receive: Receive) -> int:
         """Read until the peer has gone; frames that arrive while the session is being closed are dropped."""
@@ -284,12 +158,16 @@ class Sessions:
             if session.closing is not None:
                 continue
             frame: bytes | str = got["bytes"] if got.get("bytes") is not None else got.get("text") or ""
-            session.reading = True
-            await self._frame(session, frame)
-            await self._has_room(session)
-            session.reading = False
+            await self.take_slowly(session, frame)
 
-    def _take(self, session: Session, frame: bytes) -> bool:
+    async def take_slowly(self, session: Session, frame: bytes | str) -> None:
+        """Take a frame step by step, and wait until there is room for another."""
+        session.reading = True
+        await self._frame(session, frame)
+        await self._has_room(session)
+        session.reading = False
+
+    def take(self, session: Session, frame: bytes) -> bool:
         """Take a frame in one step where nothing stands in its way; what is odd about one the long way says."""
         if session.reading or session.closing is not None or not session.codec.binary:
             return False
@@ -372,8 +250,9 @@ class Sessions:
                 f"{envelope.type}: worker_id {claimed!r} is not {session.worker!r}, as this session registered"
             )
         if isinstance(body, JobLog):
-            session.prints = True
-            self._outputs.take(session.worker, body, partial(self._filed, session))
+            session.prints = session.near
+            self._outputs.take(session.worker, body, session.awaits_filing(partial(self._filed, session)))
+            session.filing()
         if isinstance(body, JobResult):
             self._expect(session.worker, body)
         if isinstance(body, CallsResult):
@@ -439,16 +318,13 @@ class Sessions:
             raise InvalidInput(f"register: this session is {session.worker!r} already")
         self._check_epoch(body)
         self._check_room(body.id)
-        said, users = self._accounts.read(body), self._users()
+        said = self._accounts.read(body.id, body.boot_id or "", body.accounts or ())
+        users = self._users()
         if refused := self._accounts.refusal(said, users):
             raise InvalidInput(f"register: {refused}")
         self._accounts.note(session.number, said)
         session.notes = self._accounts.tell_worker(said, users)
-        session.worker = body.id
-        session.lists = session.codec.binary and "list" in (body.features or ())
-        session.may_list = session.codec.binary or "list" in (body.features or ())
-        session.calls = "calls" in (body.features or ())
-        session.knows_answers = bool(body.features)
+        session.name(body.id, tuple(body.features or ()))
         engine, number, caller, owners = self._engine(), session.number, session.caller, self._owners
         most = self._limits.workers
 
@@ -511,23 +387,25 @@ class Sessions:
         if session.bad_in_a_row >= BAD_IN_A_ROW:
             session.close(BAD_INPUT, f"{BAD_IN_A_ROW} bad messages in a row; the last: {fault}")
 
-    def _ended(self, session: Session, pump: asyncio.Task[None]) -> None:
+    def _forget(self, session: Session) -> None:
         self.open.pop(session.number, None)
         self._accounts.forget(session.number)
-        if not pump.done():
-            pump.cancel()
 
-    def _report_end(self, session: Session, code: int) -> None:
-        if not session.worker:
+    def _report_end(self, ended: Sequence[tuple[Session, int]]) -> None:
+        known = [
+            (session.worker, session.number, code in (1000, 1001) and session.closing is None)
+            for session, code in ended
+            if session.worker
+        ]
+        if not known:
             return
-        worker, number = session.worker, session.number
-        said_goodbye = code in (1000, 1001) and session.closing is None
 
-        def decide(state: Any, clock: Any) -> Decision:
-            presence = state.presence.get(worker)
-            if presence is None or presence.session != number:
-                return Decision()
-            events: list[Any] = [SessionClosed(worker, number)]
-            return Decision([*events, WorkerLeft(worker)] if said_goodbye else events)
+        def decide(state: State, clock: Clock) -> Decision:
+            events: list[Any] = []
+            for worker, number, said_goodbye in known:
+                if inbound.is_let_in(state, worker, number):
+                    events.append(SessionClosed(worker, number))
+                    events += [WorkerLeft(worker)] if said_goodbye else []
+            return Decision(events)
 
         self._engine().post(decide)

@@ -45,7 +45,10 @@ class AttemptRef(msgspec.Struct):
 
 
 class Ack(msgspec.Struct):
-    """Answers what was sent; `results` and `log_offsets` say what may be forgotten, `beat` which heartbeat is meant."""
+    """Answers what was sent; `results` and `log_offsets` say what may be forgotten, `beat` which heartbeat is meant.
+
+    `leader`: the hub that leads is not the one that this worker is connected to, but at this address.
+    """
 
     re: Word = ""
     session: IdText = ""
@@ -58,6 +61,7 @@ class Ack(msgspec.Struct):
     notes: Few[Line] = []
     log_offsets: ManyNamed[FewNamed[Offset]] = {}
     beat: Offset = 0
+    leader: Line = ""
 
 
 class GangPlace(msgspec.Struct):
@@ -134,9 +138,12 @@ class JobResume(msgspec.Struct):
 
 
 class TunnelDial(msgspec.Struct):
-    """Somebody wants to reach a task here: open a tunnel and name this ticket."""
+    """Somebody wants to reach a task here: open a tunnel, to `leader` where that is not the hub of this session, and
+    name this ticket.
+    """
 
     ticket: IdText
+    leader: Line = ""
 
 
 class NoWork(msgspec.Struct):

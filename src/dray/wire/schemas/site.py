@@ -431,6 +431,7 @@ class HubEntry(msgspec.Struct):
     seen_s: Annotated[float, Meta(description="how long ago it said that it is there")]
     lag: Annotated[int, Meta(description="turns that it has not folded in yet")] | None
     version: str
+    workers: Annotated[int, Meta(description="that are connected to this very hub")] = 0
 
 
 class HubList(msgspec.Struct):

@@ -42,6 +42,7 @@ from dray.core.lifecycle.state.events import (
     ResendDue,
     SessionClosed,
     SessionOpened,
+    SessionsResumed,
     SlotsSeen,
     StopDue,
     Suspected,
@@ -58,9 +59,11 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import gangs, jobs, results
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Phase
-from dray.core.model.records.worker import Presence, Worker
+from dray.core.model.records.worker import Presence, ResumedSession, Worker
 
 TAKEN_OVER, FLAPPING = 4409, 4429
+# "Service restart": whoever hears it dials again, and registers.
+NOT_RESUMED = 1012
 # Of what one heartbeat names and memory does not hold: each is looked for in the store.
 MOST_UNKNOWN = 16
 # A wall clock may be set meanwhile: a moment that is far away is looked at again now and then.
@@ -136,6 +139,54 @@ def session_opened(state: State, event: SessionOpened, clock: Clock) -> list[Eff
     text = f"two machines keep registering as worker {event.worker}: both are refused for a minute; give each a --name"
     closing = [CloseSession(event.worker, session, FLAPPING, text) for session in (old, event.session)]
     return [*closing, Alarm(text)]
+
+
+def sessions_resumed(state: State, event: SessionsResumed, clock: Clock) -> list[Effect]:
+    """Go on with sockets that another hub has kept, where they stand for the very registration that is on record."""
+    effects: list[Effect] = []
+    for one in event.sessions:
+        if why := _why_not_resumed(state, one, clock):
+            effects.append(CloseSession(one.worker, one.session, NOT_RESUMED, why))
+        else:
+            effects += _resume(state, one, clock)
+    return effects
+
+
+def _why_not_resumed(state: State, one: ResumedSession, clock: Clock) -> str:
+    worker, presence = state.workers.get(one.worker), state.presence.get(one.worker)
+    if worker is None or presence is None or worker.left:
+        return "this hub does not know that worker: register"
+    if (worker.incarnation, worker.registered_at_ms) != (one.incarnation, one.registered_at_ms):
+        return "that worker has registered since, or the hub has lost that it did: register"
+    if "resend" not in worker.features:
+        return "this worker takes what it is told twice for two things: register"
+    if presence.session not in (0, one.session) or presence.refused_until_ms > clock.now_ms:
+        return "another session goes on under this worker id"
+    return ""
+
+
+def _resume(state: State, one: ResumedSession, clock: Clock) -> list[Effect]:
+    """Take presence up, and say again what may have been lost on the way; the worker knows what it has."""
+    presence, messages = state.presence[one.worker], list[Effect]()
+    unheard = 0
+    for uid in attempts.with_followers(state, state.held.get(one.worker, ())):
+        attempt = state.attempts[uid]
+        if attempt.phase is Phase.STOPPING:
+            messages.append(_ask_to_stop(state, attempt, clock))
+        elif attempt.phase is Phase.ASSIGNED or attempt.lane:
+            messages.append(Assign(one.worker, uid))
+            unheard += attempt.phase is Phase.ASSIGNED
+        elif gangs.waits_for_go(attempt):
+            messages.append(Go(one.worker, uid))
+    # Whether it was told of them before its last word on credit nobody knows: it asks again for what it misses.
+    presence.session, presence.credit = one.session, max(0, one.credit - unheard)
+    presence.asked, presence.slots = one.credit, one.slots
+    presence.suspect, presence.not_ready = False, ""
+    _hear(presence, clock)
+    watch_silence(state, one.worker, clock)
+    state.touch_worker(one.worker)
+    lanes.wake_worker(state, one.worker)
+    return messages
 
 
 def _reconcile(
@@ -378,8 +429,12 @@ def stop_due(state: State, event: StopDue, clock: Clock) -> list[Effect]:
     attempt = state.attempts.get(event.uid)
     if attempt is None or attempt.phase is not Phase.STOPPING or not state.presence[attempt.worker].session:
         return []
+    return [_ask_to_stop(state, attempt, clock)]
+
+
+def _ask_to_stop(state: State, attempt: Attempt, clock: Clock) -> Cancel:
     left_s = attempt.grace_s - (clock.now_ms - attempt.cancel_ms) / 1000
-    return [Cancel(attempt.worker, state.spell(attempt), attempt.uid, attempt.cancel, max(0.0, left_s))]
+    return Cancel(attempt.worker, state.spell(attempt), attempt.uid, attempt.cancel, max(0.0, left_s))
 
 
 def go_due(state: State, event: GoDue, clock: Clock) -> list[Effect]:

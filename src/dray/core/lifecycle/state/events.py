@@ -21,7 +21,7 @@ from dray.core.lifecycle.state.service_events import (
     UseChanged,
 )
 from dray.core.model.capability import Capability, Device, Slots
-from dray.core.model.records.worker import Use
+from dray.core.model.records.worker import ResumedSession, Use
 
 
 class Clock(NamedTuple):
@@ -465,6 +465,12 @@ class SessionClosed(NamedTuple):
     session: int
 
 
+class SessionsResumed(NamedTuple):
+    """Sockets that another hub has kept go on under this one; their workers notice nothing."""
+
+    sessions: tuple[ResumedSession, ...]
+
+
 class Suspected(NamedTuple):
     """A worker was silent long enough to get no new work."""
 
@@ -556,6 +562,7 @@ Signal = (
     | CreditSet
     | SessionOpened
     | SessionClosed
+    | SessionsResumed
     | Suspected
     | ResendDue
     | StopDue

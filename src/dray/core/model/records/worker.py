@@ -101,6 +101,19 @@ class Presence(msgspec.Struct, kw_only=True):
     paused_until_ms: int = 0
 
 
+class ResumedSession(NamedTuple):
+    """A worker's socket that stayed open while the lead changed, or its way to the leader broke: the registration that
+    it stands for, and how much it had asked for that it was not told of yet.
+    """
+
+    worker: str
+    session: int
+    incarnation: str
+    registered_at_ms: int
+    credit: int
+    slots: Slots
+
+
 def usable_credit(worker: Worker, presence: Presence) -> int:
     """How many attempts a worker may be given now of what it asked for."""
     if presence.resuming:

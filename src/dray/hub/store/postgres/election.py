@@ -37,16 +37,24 @@ _RAISE = (
 )
 # The clock of the database tells people how old a word is; who may lead never depends on it.
 _ANNOUNCE = """WITH gone AS (DELETE FROM dray.hubs WHERE id <> $1 AND seen_at < clock_timestamp() - $6 * interval '1 s')
-    INSERT INTO dray.hubs (id, holder, url, seq, version, seen_at) VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+    INSERT INTO dray.hubs (id, holder, url, seq, version, seen_at, fingerprint, workers)
+        VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $7, $8)
     ON CONFLICT (id) DO UPDATE SET holder = excluded.holder, url = excluded.url, seq = excluded.seq,
-        version = excluded.version, seen_at = excluded.seen_at"""
+        version = excluded.version, seen_at = excluded.seen_at, fingerprint = excluded.fingerprint,
+        workers = excluded.workers"""
 _LEAVE = "DELETE FROM dray.hubs WHERE id = $1 AND holder = $2"
 _HUBS = """SELECT id, holder, url, seq, version,
-        greatest(0, extract(epoch FROM clock_timestamp() - seen_at))::float8 AS age_s
+        greatest(0, extract(epoch FROM clock_timestamp() - seen_at))::float8 AS age_s, fingerprint, workers
     FROM dray.hubs WHERE seen_at > clock_timestamp() - $1 * interval '1 s' ORDER BY id"""
 _LEADS = """SELECT epoch, holder, url, greatest(applied_seq, (SELECT max(seq) FROM dray.log)),
         current_setting('synchronous_standby_names'), extract(epoch FROM clock_timestamp())::float8
     FROM dray.leader, dray.meta WHERE leader.id = 1 AND meta.id = 1"""
+# One that can be none is replaced.
+KEEP_SECRET = f"""{OWN}, kept AS (INSERT INTO dray.secrets (name, secret) SELECT $2, $3 FROM own
+        ON CONFLICT (name) DO UPDATE SET secret = excluded.secret
+            WHERE octet_length(secrets.secret) <> octet_length(excluded.secret))
+    SELECT 1 FROM own"""
+SECRET = "SELECT secret FROM dray.secrets WHERE name = $1"
 STALE_LEASES, LEAST_STALE_S = 4, 10.0
 _TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE usename = current_user AND application_name = $1 AND pid <> pg_backend_pid()"""
@@ -66,6 +74,14 @@ class Seen(NamedTuple):
     def mark(self) -> tuple[int, int]:
         """What changes with every beat."""
         return self.epoch, self.beat
+
+
+class Told(NamedTuple):
+    """What a hub says of itself: how far it has come, by what it is known, how many workers are connected to it."""
+
+    seq: int
+    fingerprint: str
+    workers: int
 
 
 class Candidate:
@@ -251,14 +267,20 @@ class Candidate:
         """After how long a hub that says nothing is not listed any more."""
         return max(LEAST_STALE_S, STALE_LEASES * self._timings.lease_s)
 
-    async def keep_announcing(self, hub_id: str, how_far: Callable[[], int]) -> None:
+    async def read_secret(self, name: str) -> bytes:
+        """A secret of all hubs; empty where there is none yet."""
+        rows = await self._helper.ask("read a secret", SECRET, name)
+        return bytes(rows[0][0]) if rows else b""
+
+    async def keep_announcing(self, hub_id: str, told: Callable[[], Told]) -> None:
         """Say that this hub is there and how far it has come, and see who else is; who is long gone is struck off.
 
         The tables of an older dray have no place for it.
         """
         while True:
             with contextlib.suppress(StoreError, NoSpace):
-                values = (hub_id, self.holder, self.url, how_far(), dray.__version__, self.stale_s)
+                seq, *more = told()
+                values = (hub_id, self.holder, self.url, seq, dray.__version__, self.stale_s, *more)
                 await self._helper.ask("announce this hub", _ANNOUNCE, *values)
                 self.hubs = await self.list_hubs()
             await asyncio.sleep(self._timings.renew_s)
@@ -287,13 +309,13 @@ class Watched:
     """What one that stands by sees, for people: who leads, or that the database does not answer. Told once each."""
 
     def __init__(self) -> None:
-        self.words = self.leader = ""
+        self.words = self.leader = self.holder = ""
         self.epoch = 0
 
     def tell(self, seen: Seen) -> None:
         """Another hub leads."""
         place = f" at {seen.url}" if seen.url else ""
-        self.leader, self.epoch = seen.url, seen.epoch
+        self.leader, self.holder, self.epoch = seen.url, seen.holder, seen.epoch
         self._say(f"{seen.holder} leads{place} (epoch {seen.epoch}): this hub stands by")
 
     def tell_away(self, fault: Unanswered | NoSpace) -> None:

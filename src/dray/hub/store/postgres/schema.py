@@ -227,7 +227,13 @@ _FILES = (
     "ALTER TABLE dray.body_parts ALTER COLUMN data SET STORAGE EXTERNAL",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES)
+# By what other hubs know that it is this one, and how many workers are connected to it.
+_GATEWAYS = (
+    "ALTER TABLE dray.hubs ADD COLUMN fingerprint text NOT NULL DEFAULT ''",
+    "ALTER TABLE dray.hubs ADD COLUMN workers bigint NOT NULL DEFAULT 0",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES, _GATEWAYS)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

@@ -42,7 +42,7 @@ from dray.hub.store.base import (
 from dray.hub.store.columns import ODD_VALUES, mend_rows
 from dray.hub.store.postgres.address import Address
 from dray.hub.store.postgres.connection import Connection, Target, Timings, check_server, open_connection
-from dray.hub.store.postgres.election import OWN, RETRY_S, Candidate, Seen, Watched
+from dray.hub.store.postgres.election import KEEP_SECRET, OWN, RETRY_S, Candidate, Seen, Told, Watched
 from dray.hub.store.postgres.errors import PASSING, Unanswered, translate
 from dray.hub.store.postgres.loading import Loader
 from dray.hub.store.postgres.projections import PROJECT, spell_projection
@@ -103,6 +103,9 @@ class PgStore(WaitedReads):
         # The newest turn that was given out, and the newest that is in the database: after a loss they differ.
         self._last_seq = self._stored_seq = self._applied_seq = 0
         self._followed_seq = self._size_bytes = 0
+        # What others hear of this hub beside how far it is.
+        self.fingerprint: Callable[[], str] = lambda: ""
+        self.count_workers: Callable[[], int] = lambda: 0
         self.id = holder.partition(".")[0]
         self._away_since = 0.0
         self._give_up_at = 0.0
@@ -160,8 +163,7 @@ class PgStore(WaitedReads):
         self._candidate.patience_s = 0.0 if warm else 2 * self._target.timings.poll_s
 
     async def _lead(self, at_once_from: str) -> None:
-        how_far = lambda: self._last_seq if self.epoch else self._followed_seq  # noqa: E731 - said once, short
-        self._work(self._candidate.keep_announcing(self.id, how_far))
+        self._work(self._candidate.keep_announcing(self.id, self._tell))
         while True:
             seen = await self._candidate.wait(self.watched, at_once_from)
             try:
@@ -169,6 +171,24 @@ class PgStore(WaitedReads):
                     return
             except PASSING as fault:
                 self.watched.tell_away(fault)
+
+    def _tell(self) -> Told:
+        seq = self._last_seq if self.epoch else self._followed_seq
+        return Told(seq, self.fingerprint(), self.count_workers())
+
+    @property
+    def holder(self) -> str:
+        """What this very process signs with."""
+        return self._candidate.holder
+
+    def keep_secret(self, name: str, drawn: bytes) -> bytes:
+        """Give a secret of all hubs; only one that leads may bring it."""
+        self._write("keep a secret", KEEP_SECRET, name, drawn)
+        return self._loop.call(self._insist(lambda: self._candidate.read_secret(name)))
+
+    def read_secret_soon(self, name: str) -> concurrent.futures.Future[bytes]:
+        """A secret of all hubs, for one that stands by; empty where there is none yet."""
+        return self._loop.submit(self._candidate.read_secret(name))
 
     def begin_epoch(self) -> int:
         """Lead: from here on every other hub's writes fail. Takes the lead from whoever has it, unless `lead_soon` was

@@ -88,6 +88,8 @@ class Site(Protocol):
 class SimSession:
     """A socket as the effect runner knows it."""
 
+    leader = ""
+
     def __init__(self, life: HubLife, connection: Connection) -> None:
         self.number, self.connection, self.worker = connection.number, connection, ""
         self.notes: list[str] = []
@@ -96,6 +98,9 @@ class SimSession:
     def push(self, envelope: Message) -> None:
         self._life.site.witness.sent(self._life, self, envelope)
         self.connection.send_down(envelope)
+
+    def registered(self, incarnation: str, at_ms: int) -> None:
+        """Only who may hand sockets on needs to know."""
 
     def close(self, code: int, reason: str) -> None:
         self.connection.break_off(code)

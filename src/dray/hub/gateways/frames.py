@@ -1,0 +1,168 @@
+"""What a gateway and the leader say to each other: lists, the kind first, in msgpack. Only ever appended to.
+
+The pace of the socket makes the batches. Everything that the leader says carries its epoch, and the last turn that it
+may speak of: a gateway drops what is of a lower epoch than it has seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dray.core.model.capability import Slots
+from dray.wire.messages.worker import TaskAccount
+
+PATH = "/ws/gateway"
+SUBPROTOCOL = "dray.gateway.v1.msgpack"
+# A frame of a worker as it came, bytes or (JSON) text. No decoder of msgspec tells them apart.
+Frame = Any
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """One socket that a gateway holds. `worker` is empty unless the leader has acked its registration."""
+
+    no: int
+    token_id: str
+    binary: bool
+    worker: str = ""
+    incarnation: str = ""
+    registered_at_ms: int = 0
+    credit: int = 0
+    slots: Slots = Slots()
+    features: tuple[str, ...] = ()
+    boot_id: str = ""
+    accounts: tuple[TaskAccount, ...] = ()
+
+
+# --- up ---------------------------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
+    """First of all: who it is, how far it has heard others lead, and every socket that it holds."""
+
+    gateway: str
+    boot: str
+    max_epoch: int
+    done_seq: int
+    sessions: tuple[Held, ...]
+
+
+class Items(msgspec.Struct, frozen=True, array_like=True, tag="items"):
+    """What workers said, numbered from `first` on; kept by the gateway until it is done."""
+
+    first: int
+    items: list[tuple[int, Frame]]
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
+    """Whose heartbeats came since the last digest that had nothing new to say."""
+
+    d: int
+    sessions: list[int]
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+    """Somebody stands before the gateway's door; `caller` is his Authorization header."""
+
+    id: int
+    caller: str
+    request: dict[str, Any]
+    key: str = ""
+
+
+class Closed(msgspec.Struct, frozen=True, array_like=True, tag="closed"):
+    """A socket has ended."""
+
+    session: int
+    code: int
+
+
+Up = Hello | Items | Beat | Ask | Closed
+
+
+# --- down -------------------------------------------------------------------------------------------------------------
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
+    """The sockets that were named go on, but for those that are closed; `seq` is the leader's last turn."""
+
+    epoch: int
+    seq: int
+    now_ms: int
+    url: str = ""
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag="items"):
+    """What workers are told: the session, a frame, and what is left of its credit then."""
+
+    epoch: int
+    seq: int
+    items: list[tuple[int, Frame, int]]
+
+
+class Registered(msgspec.Struct, frozen=True, array_like=True, tag="registered"):
+    """A registration is on record; the ack of it follows."""
+
+    epoch: int
+    session: int
+    worker: str
+    incarnation: str
+    registered_at_ms: int
+
+
+class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
+    """A socket is to be closed. `at_once`: nothing that waits for it leaves any more."""
+
+    epoch: int
+    session: int
+    code: int
+    reason: str
+    at_once: bool = False
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+    """All that workers said up to this number is committed, and what they printed is filed."""
+
+    epoch: int
+    seq: int
+    upto: int
+
+
+class BeatAck(msgspec.Struct, frozen=True, array_like=True, tag="beat_ack"):
+    """The leader has heard a digest, but for sessions that are `strange` to it."""
+
+    epoch: int
+    seq: int
+    d: int
+    strange: list[int] = []
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """What an `ask` came to: {"token"}, or {"error"} as the HTTP API spells one."""
+
+    id: int
+    seq: int
+    payload: dict[str, Any]
+
+
+Down = Welcome | Told | Registered | Close | Done | BeatAck | Answer
+
+_encoder = msgspec.msgpack.Encoder()
+_up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
+_down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
+
+
+def write_frame(frame: Up | Down) -> bytes:
+    """A frame as bytes."""
+    return _encoder.encode(frame)
+
+
+def read_up(raw: bytes) -> Up:
+    """What a gateway says."""
+    return _up.decode(raw)
+
+
+def read_down(raw: bytes) -> Down:
+    """What the leader says."""
+    return _down.decode(raw)

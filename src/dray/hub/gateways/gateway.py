@@ -1,0 +1,312 @@
+"""A hub as a gateway: it holds sockets of workers, and carries what they say to whoever leads.
+
+Lives as long as the process, whichever part that plays: its sockets outlive every leader, this hub's own reigns
+included. Who may come in the leader says; nothing is acked here that the leader has not; what it has not done with is
+kept, and sent again to the next one. What a leader of a lower epoch says is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from dray.errors import DrayError, NotReady
+from dray.hub.access.entrance import Headers, Hosts, Receive, Scope, Send, read_headers
+from dray.hub.gateways.frames import (
+    Answer,
+    Ask,
+    Beat,
+    BeatAck,
+    Close,
+    Done,
+    Down,
+    Frame,
+    Hello,
+    Registered,
+    Told,
+    Up,
+    Welcome,
+    read_down,
+    write_frame,
+)
+from dray.hub.gateways.kept import Kept
+from dray.hub.gateways.peers import Peer
+from dray.hub.http.replies import deny_upgrade
+from dray.hub.workers.frames import ADMIT, EXTENSION
+from dray.hub.workers.session import BAD_INPUT, Frames, Limits
+from dray.wire.messages.worker import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, worker_codec
+from dray.wire.reach.refusals import read_error
+
+BEAT_S = 0.25
+ASK_S = 10.0
+GOODBYE_S = 2.0
+RELOADING, GOING_AWAY = 1012, 1001
+logger = logging.getLogger("dray.hub.gateways")
+
+
+class Line(Protocol):
+    """The way to a leader."""
+
+    @property
+    def writable(self) -> bool: ...
+    def send(self, frame: bytes) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Gateway:
+    """`hub_id` names this hub among those of its database."""
+
+    def __init__(self, hub_id: str, hosts: Iterable[str], limits: Limits) -> None:
+        self._id, self._boot, self._hosts, self._limits = hub_id, secrets.token_hex(8), Hosts(hosts), limits
+        self.peers: dict[int, Peer] = {}
+        self.kept = Kept()
+        self._numbers, self._asked, self._digests = (itertools.count(1) for _ in range(3))
+        self._codecs = {True: worker_codec(True), False: worker_codec(False)}
+        self._line: Line | None = None
+        self._welcomed = self._flushing = False
+        self._leader = ""
+        self._max_epoch = self._done_seq = 0
+        # Heartbeats that the next digest tells of, by session, and those of digests that were not acked yet.
+        self._heard: dict[int, int] = {}
+        self._told: dict[int, dict[int, int]] = {}
+        self._beating: asyncio.TimerHandle | None = None
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._closing = False
+
+    # --- the link -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether there is a leader to carry things to."""
+        return self._welcomed
+
+    @property
+    def max_epoch(self) -> int:
+        """The latest epoch that was heard of."""
+        return self._max_epoch
+
+    def linked(self, line: Line) -> None:
+        """A way to a leader stands: greet it with all that is held here."""
+        self._line, self._welcomed = line, False
+        held = tuple(peer.held() for peer in self.peers.values() if peer.closing is None)
+        self._say(Hello(self._id, self._boot, self._max_epoch, self._done_seq, held))
+
+    def unlinked(self, line: Line) -> None:
+        """It is gone. Sockets stay; what the leader has not done with waits for the next one."""
+        if line is not self._line:
+            return
+        self._line, self._welcomed = None, False
+        self.kept.rewind(self.peers)
+        for digest in self._told.values():
+            self._heard = {**digest, **self._heard}
+        self._told.clear()
+        for peer in self.peers.values():
+            peer.forget_said()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(NotReady("the hub that leads went away: ask again in a second"))
+        self._waiting.clear()
+
+    def take(self, raw: bytes) -> None:
+        """Take one frame of the leader."""
+        frame: Down = read_down(raw)
+        if isinstance(frame, Answer):
+            waiting = self._waiting.pop(frame.id, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(frame.payload)
+            return
+        if frame.epoch < self._max_epoch:
+            logger.warning("a leader of epoch %d is not heeded: %d was seen", frame.epoch, self._max_epoch)
+            if self._line is not None:
+                self._line.abort()
+            return
+        self._max_epoch = frame.epoch
+        _TAKE[type(frame)](self, frame)
+
+    def _take_welcome(self, frame: Welcome) -> None:
+        self._welcomed, self._leader = True, frame.url
+        if frame.seq < self._done_seq:
+            logger.error(
+                "the store went back from turn %d to %d: workers register", self._done_seq, frame.seq
+            )
+            self.close_all(RELOADING, "the hub has lost turns: register")
+        self._done_seq = frame.seq
+        self._flush()
+        self._beat_soon()
+
+    def _take_told(self, frame: Told) -> None:
+        for no, said, credit in frame.items:
+            if (peer := self.peers.get(no)) is not None:
+                peer.push(said, credit)
+
+    def _take_registered(self, frame: Registered) -> None:
+        if (peer := self.peers.get(frame.session)) is not None:
+            peer.registered(frame.worker, frame.incarnation, frame.registered_at_ms)
+
+    def _take_close(self, frame: Close) -> None:
+        if (peer := self.peers.get(frame.session)) is not None:
+            peer.close(frame.code, frame.reason, frame.at_once)
+
+    def _take_done(self, frame: Done) -> None:
+        self._done_seq = max(self._done_seq, frame.seq)
+        self.kept.done(frame.upto)
+
+    def _take_beat_ack(self, frame: BeatAck) -> None:
+        strange = frozenset(frame.strange)
+        for no, beat in self._told.pop(frame.d, {}).items():
+            peer = self.peers.get(no)
+            if peer is not None and no not in strange:
+                peer.ack(beat, frame.epoch, frame.seq, self._leader)
+
+    def _say(self, frame: Up) -> None:
+        if self._line is not None:
+            self._line.send(write_frame(frame))
+
+    def flush(self) -> None:
+        """Send what waits, as far as the link takes it."""
+        self._flushing = False
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._welcomed and self._line is not None and self._line.writable:
+            if (frame := self.kept.take()) is None:
+                return
+            self._say(frame)
+
+    def _flush_soon(self) -> None:
+        """Once all that this step of the loop brings is there."""
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def _beat_soon(self) -> None:
+        if self._beating is None and self._heard:
+            self._beating = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    def _beat(self) -> None:
+        self._beating = None
+        if self._welcomed and self._heard:
+            heard, self._heard = {no: beat for no, beat in self._heard.items() if no in self.peers}, {}
+            digest = next(self._digests)
+            self._told[digest] = heard
+            self._say(Beat(digest, list(heard)))
+
+    # --- sockets ------------------------------------------------------------------------------------------------------
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a worker's socket, whoever leads meanwhile."""
+        offered: list[str] = list(scope.get("subprotocols") or ())
+        chosen = next((name for name in offered if name in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON)), None)
+        no, binary = next(self._numbers), chosen == SUBPROTOCOL_MSGPACK
+        try:
+            headers = read_headers(scope["headers"])
+            self._hosts.check_source(scope, headers)
+            token_id = await self._let_in(no, binary, scope, headers)
+        except DrayError as fault:
+            await deny_upgrade(send, fault)
+            return
+        await receive()
+        await send({"type": "websocket.accept", "subprotocol": chosen})
+        frames: Frames | None = (scope.get("extensions") or {}).get(EXTENSION)
+        peer = self.peers[no] = Peer(no, token_id, self._codecs[binary], send, frames, self._limits)
+        pump = asyncio.create_task(peer.pump())
+        if offered and chosen is None:
+            peer.close(
+                BAD_INPUT, f"this hub speaks {SUBPROTOCOL_MSGPACK} and plain JSON, not {offered[0][:40]}"
+            )
+        if not self._welcomed:
+            # Whoever let it in has gone since, and the next one has not heard of it.
+            peer.close(RELOADING, "the hub that leads went away: dial again")
+        if frames is not None:
+            frames.take_frames(lambda frame: self._take_now(peer, frame))
+        code = 1006
+        try:
+            code = await self._read(peer, receive, frames)
+        finally:
+            self._left(peer, code, pump)
+
+    async def _let_in(self, no: int, binary: bool, scope: Scope, headers: Headers) -> str:
+        """Ask the leader whether somebody may come in; gives the id of his token."""
+        if not self._welcomed:
+            raise NotReady("this hub stands by, and reaches none that leads: ask again in a second")
+        number, peer = next(self._asked), str((scope.get("client") or ("",))[0])
+        request = {"session": no, "binary": binary, "peer": peer}
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._say(Ask(number, headers.get(b"authorization", b"").decode("latin-1"), request))
+        try:
+            async with asyncio.timeout(ASK_S):
+                found = await waiting
+        except TimeoutError:
+            raise NotReady("the hub that leads does not answer: ask again in a second") from None
+        finally:
+            self._waiting.pop(number, None)
+        if "error" in found:
+            raise read_error(found["error"])
+        token_id = str(found["token"])
+        if (admit := (scope.get("extensions") or {}).get(ADMIT)) is not None:
+            try:
+                admit(token_id)
+            except DrayError:
+                self.kept.close(no, 1006)
+                self._flush_soon()
+                raise
+        return token_id
+
+    async def _read(self, peer: Peer, receive: Receive, frames: Frames | None) -> int:
+        while True:
+            got = await receive()
+            if got["type"] == "websocket.disconnect":
+                return int(got.get("code") or 1006)
+            if peer.closing is not None:
+                if frames is not None:
+                    frames.abort_in(GOODBYE_S)
+                continue
+            peer.reading = True
+            self._pass_on(peer, got["bytes"] if got.get("bytes") is not None else got.get("text") or "")
+            await self.kept.has_room(peer.prints)
+            peer.reading = False
+
+    def _take_now(self, peer: Peer, frame: bytes) -> bool:
+        if peer.reading or peer.closing is not None or self.kept.is_full(peer.prints):
+            return False
+        self._pass_on(peer, frame)
+        return True
+
+    def _pass_on(self, peer: Peer, frame: Frame) -> None:
+        most = self._limits.binary_bytes if isinstance(frame, bytes) else self._limits.text_bytes
+        if len(frame) > most:
+            peer.close(BAD_INPUT, f"a frame of {len(frame)} bytes is over the limit of {most}")
+            return
+        read = peer.read(frame)
+        if read.beat is not None:
+            self._heard[peer.no] = read.beat
+            self._beat_soon()
+            return
+        self.kept.add(peer.no, frame, read.prints)
+        self._flush_soon()
+
+    def _left(self, peer: Peer, code: int, pump: asyncio.Task[None]) -> None:
+        self.peers.pop(peer.no, None)
+        self._heard.pop(peer.no, None)
+        pump.cancel()
+        self.kept.close(peer.no, code or 1006)
+        self._flush_soon()
+
+    def close_all(self, code: int, reason: str) -> None:
+        """Say goodbye to everybody."""
+        for peer in self.peers.values():
+            peer.close(code, reason)
+
+
+_TAKE: dict[type[Any], Callable[[Gateway, Any], None]] = {
+    Welcome: Gateway._take_welcome,
+    Told: Gateway._take_told,
+    Registered: Gateway._take_registered,
+    Close: Gateway._take_close,
+    Done: Gateway._take_done,
+    BeatAck: Gateway._take_beat_ack,
+}
