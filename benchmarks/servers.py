@@ -26,8 +26,9 @@ def running_postgres() -> Iterator[Server]:
 @contextlib.contextmanager
 def running_valkey() -> Iterator[Valkey]:
     """One server that keeps nothing on disk."""
-    maker = Valkeys(Path(tempfile.mkdtemp(prefix="drayb-")))
-    try:
-        yield maker.make()
-    finally:
-        maker.stop()
+    with tempfile.TemporaryDirectory(prefix="drayb-", ignore_cleanup_errors=True) as folder:
+        maker = Valkeys(Path(folder))
+        try:
+            yield maker.make()
+        finally:
+            maker.stop()
