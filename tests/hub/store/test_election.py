@@ -18,7 +18,7 @@ from tests.hub.asking import wait_until
 from tests.postgres import PASSWORD, Server
 
 from dray.errors import EpochLost
-from dray.hub.store.postgres.election import Seen
+from dray.hub.store.leading import Seen
 from dray.hub.store.postgres.store import PgStore
 
 Open = Callable[..., PgStore]

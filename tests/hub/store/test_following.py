@@ -203,6 +203,41 @@ def test_another_history_at_the_same_turn_is_loaded_anew(open_store: Callable[[]
     assert told == ["turn 2 is of epoch 2, and was of epoch 1"]
 
 
+@pytest.mark.parametrize("jumps", [True, False], ids=["its number is left out", "another has its number"])
+def test_a_turn_that_was_lost_unseen_is_noticed(jumps: bool) -> None:
+    """After a failover the next hub may count to the same epoch, and has gone on before anybody looked."""
+    file, told = MemoryFile(), list[str]()
+    leader = Leader(store := MemoryStore(file))
+    leader.submit("a1")
+    follower = Follower(MemoryStore(file), Rules(), tell=told.append)
+    catch_up(follower)
+    _cut_log(store, 2)
+    leader._conductor.seq -= 0 if jumps else 1
+    leader.now_ms += 7
+    leader.submit("b1")
+    leader.submit("b2")
+    other = recover(MemoryStore(file), Rules()).state
+    compare(catch_up(follower), other)
+    assert (follower.loads, len(told)) == (2, 1)
+
+
+def test_rows_that_went_back_are_loaded_anew() -> None:
+    """What was let go because its rows were there would never be written again."""
+    file, told = MemoryFile(), list[str]()
+    leader = Leader(store := MemoryStore(file))
+    leader.submit("a1")
+    before = (file.applied_seq, dict(file.jobs))
+    leader.write_rows()
+    follower = Follower(MemoryStore(file), Rules(), tell=told.append)
+    assert set(catch_up(follower).jobs) == {"a1"}
+    leader.submit("a2")
+    catch_up(follower)
+    store.file.applied_seq, store.file.jobs = before
+    assert set(catch_up(follower).jobs) == {"a1", "a2"}
+    assert (follower.loads, told) == (2, ["its rows are of turn 0, and those of turn 2 were there"])
+    assert set(follower.finish().state.touched.jobs) == {"a1", "a2"}
+
+
 def _cut_log(store: Any, from_seq: int) -> None:
     """Take turns away, as a failover to a server that lacks them does."""
     if isinstance(store, MemoryStore):

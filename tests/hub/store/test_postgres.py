@@ -207,6 +207,62 @@ def test_a_database_that_goes_back_under_a_leader_is_not_written_to(
     assert [entry.seq for entry in store.tail(0)] == [1]
 
 
+def test_an_epoch_that_another_hub_has_taken_after_a_failover_is_not_ones_own(
+    open_postgres: Open, shared_postgres: Server, make: Any
+) -> None:
+    """The take was among what was lost: the next hub counts to the same number."""
+    first = open_postgres(name="first")
+    first.begin_epoch()
+    first.commit(make.turn(1))
+    first.project(make.projection(1))
+    shared_postgres.run("UPDATE dray.leader SET epoch = 0, beat = 0, holder = ''")
+    second = open_postgres(name="second")
+    assert (second.begin_epoch(), first.epoch) == (1, 1)
+    shared_postgres.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'dray:first.%'"
+    )
+    wait_until(lambda: not (first._turns.is_open or first._rows.is_open))
+    with pytest.raises(EpochLost):
+        first.project(make.projection(1, jobs=[make.row(1)]))
+    with pytest.raises(EpochLost):
+        first.commit(make.turn(2))
+    first.close(clean=True)
+    second.commit(make.turn(2))
+    assert "second." in shared_postgres.run("SELECT holder FROM dray.leader")
+
+
+def test_rows_never_hide_turns_that_a_database_has_lost(
+    open_postgres: Open, shared_postgres: Server, make: Any, tmp_path: Path
+) -> None:
+    """Rows come by a connection of their own: written to a server that lacks their turn, they would claim that it was
+    there, and the next commit would find nothing wrong.
+    """
+    home = tmp_path / "home"
+    home.mkdir()
+    store = open_postgres(home=home)
+    store.begin_epoch()
+    for seq in (1, 2, 3):
+        store.commit(make.turn(seq))
+    store.project(make.projection(1))
+    shared_postgres.run("DELETE FROM dray.log WHERE seq > 1")
+    with pytest.raises(EpochLost):
+        store.project(make.projection(3, jobs=[make.row(1)]))
+    store.close(clean=False)
+    # Rows alone may be what was lost.
+    third = open_postgres()
+    third.begin_epoch()
+    third.commit(make.turn(2))
+    third.project(make.projection(2))
+    shared_postgres.run("UPDATE dray.meta SET applied_seq = 1")
+    with pytest.raises(EpochLost):
+        third.project(make.projection(2, jobs=[make.row(1)]))
+    third.close(clean=False)
+    shared_postgres.run("DELETE FROM dray.log WHERE seq > 1")
+    again = open_postgres(home=home)
+    again.begin_epoch()
+    assert (again.lost, again.find_job("j1")) == ((Position(2, 1), Position(1, 3)), None)
+
+
 def test_a_newer_schema_is_refused_and_an_older_one_waits_for_its_leader(
     open_postgres: Open, shared_postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

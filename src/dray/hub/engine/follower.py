@@ -44,7 +44,7 @@ class Follower:
         self._fold: Fold | None = None
         # What each turn changed, until the leader has written its rows.
         self._unwritten: deque[tuple[int, Touched]] = deque()
-        self._last_seq = 0
+        self._last_seq = self._applied_seq = 0
         self._stopped = threading.Event()
         self.loads = 0
 
@@ -72,10 +72,15 @@ class Follower:
         """Load, or take the next turns; gives whether there are more."""
         if self._stopped.is_set():
             raise Abandoned
-        fold = self._fold or self._load()
+        fold = self._fold
+        fresh = fold is None
+        if fold is None:
+            fold = self._load()
         found = self._store.follow(fold.seq, BATCH)
+        if fresh:
+            fold.turn_at_ms = found.at_ms
         self._last_seq = found.last_seq
-        if why := _tell_other(fold, found):
+        if why := _tell_other(fold, found, self._applied_seq):
             _log.error("the store is not the one that this hub followed: %s; it loads anew", why)
             self._tell(why)
         if why or _is_cut(fold, found):
@@ -119,6 +124,7 @@ class Follower:
         self._unwritten.clear()
         self.loads += 1
         snapshot = self._store.load()
+        self._applied_seq = snapshot.applied_seq
         rows = snapshot._replace(
             jobs=self._while_wanted(snapshot.jobs),
             tasks=self._while_wanted(snapshot.tasks),
@@ -136,6 +142,7 @@ class Follower:
 
     def _release(self, fold: Fold, found: Followed) -> None:
         """Let go of what the leader's rows show. What was touched again since is kept: they do not show that yet."""
+        self._applied_seq = found.applied_seq
         fold.now_ms, fold.clock_base = max(fold.now_ms, found.now_ms), found.clock_base
         written: list[Touched] = []
         while self._unwritten and self._unwritten[0][0] <= found.applied_seq:
@@ -158,12 +165,20 @@ def _let_rest(state: State) -> None:
         waiting.clear()
 
 
-def _tell_other(fold: Fold, found: Followed) -> str:
-    """Why a log is not the one that was followed; empty where it is."""
+def _tell_other(fold: Fold, found: Followed, applied_seq: int) -> str:
+    """Why a store is not the one that was followed; empty where it is. `applied_seq`: how far its rows were."""
+    if found.applied_seq < applied_seq:
+        # What was let go since is in those rows no more, and would never be written again.
+        return f"its rows are of turn {found.applied_seq}, and those of turn {applied_seq} were there"
     if found.last_seq < fold.seq:
         return f"its last turn is {found.last_seq}, and turn {fold.seq} was there"
     if found.epoch and fold.epoch and found.epoch != fold.epoch:
         return f"turn {fold.seq} is of epoch {found.epoch}, and was of epoch {fold.epoch}"
+    if not found.epoch and fold.epoch and found.applied_seq < fold.seq:
+        # The log lets nothing go that the rows do not show: one who lost it has gone on after its number.
+        return f"turn {fold.seq} is not there any more"
+    if found.at_ms and fold.turn_at_ms and found.at_ms != fold.turn_at_ms:
+        return f"turn {fold.seq} is another one than was there, of the same epoch {fold.epoch}"
     epochs = [fold.epoch, *(entry.epoch for entry in found.entries)]
     if epochs != sorted(epochs):
         return f"turns after {fold.seq} are of earlier epochs than that"
@@ -172,6 +187,9 @@ def _tell_other(fold: Fold, found: Followed) -> str:
 
 def _is_cut(fold: Fold, found: Followed) -> bool:
     """Whether turns that would come next are in the rows alone: whoever is away for long misses them."""
+    if fold.epoch and not found.epoch:
+        # Swept by now, or lost and passed by: whatever followed it may be another history.
+        return True
     next_seq = found.entries[0].seq if found.entries else found.last_seq + 1
     return next_seq > fold.seq + 1 and found.applied_seq > fold.seq
 

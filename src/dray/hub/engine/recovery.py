@@ -75,6 +75,8 @@ class Fold:
     def __init__(self, snapshot: Snapshot, rules: Rules, skipped: Skipped) -> None:
         self.faults: Faults = []
         self.seq, self.epoch, self.now_ms = snapshot.applied_seq, snapshot.epoch, snapshot.now_ms
+        # When the last turn that was folded was taken; 0 while that is in the rows alone.
+        self.turn_at_ms = 0
         self.clock_base, self._skipped = snapshot.clock_base, skipped
         self.state = state = State(rules)
         try:
@@ -101,6 +103,7 @@ class Fold:
             except Exception as error:  # noqa: BLE001 - whatever is odd about a stored value, it is set aside
                 self._skipped.judge(place, fact, error)
         self.seq, self.epoch, self.now_ms = entry.seq, entry.epoch, max(self.now_ms, entry.now_ms)
+        self.turn_at_ms = entry.at_ms
 
     def tell(self) -> Recovered:
         """The state as far as it is."""

@@ -244,7 +244,8 @@ class LogEntry(NamedTuple):
 
 class Followed(NamedTuple):
     """What one who follows the log needs at each look: how far rows and log are, the epoch of the turn that it has
-    reached (0 where the log has it no more), hub time, and the next turns.
+    reached (0 where the log has it no more), hub time, and the next turns. `at_ms` is when the reached turn was taken:
+    after a failover two hubs may have had one epoch, and a turn of each the same number.
     """
 
     applied_seq: int
@@ -253,6 +254,7 @@ class Followed(NamedTuple):
     now_ms: int
     clock_base: bytes
     entries: list[LogEntry]
+    at_ms: int = 0
 
 
 class Followable(Protocol):

@@ -21,8 +21,9 @@ import msgspec
 from dray.errors import StoreError
 from dray.hub.store.base import Position
 from dray.hub.store.columns import clean, clean_values
+from dray.hub.store.leading import Timings
 from dray.hub.store.postgres.address import Address, is_address
-from dray.hub.store.postgres.connection import Target, Timings, check_server, open_connection
+from dray.hub.store.postgres.connection import Target, check_server, open_connection
 from dray.hub.store.postgres.errors import translate
 from dray.hub.store.postgres.projections import NAMES
 from dray.hub.store.postgres.schema import SCHEMA_VERSION, migrate, read_version

@@ -8,6 +8,7 @@ live object.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -346,7 +347,10 @@ class MemoryStore:
         """Give what one who follows needs, with the turns after `after_seq`."""
         file, epoch = self.file, self._epoch_at(after_seq)
         entries = self.tail(after_seq, limit)
-        return Followed(file.applied_seq, self.position().seq, epoch, file.now_ms, file.clock_base, entries)
+        at_ms = file.log[after_seq].at_ms if after_seq in file.log else 0
+        return Followed(
+            file.applied_seq, self.position().seq, epoch, file.now_ms, file.clock_base, entries, at_ms
+        )
 
     @_read
     def live_rows(self) -> LiveRows:
@@ -357,8 +361,10 @@ class MemoryStore:
     @_read
     def tail(self, after_seq: int, limit: int = 1000) -> list[LogEntry]:
         """Give the turns after `after_seq`, oldest first."""
-        found = (entry for seq, entry in self.file.log.items() if seq > after_seq)
-        return [entry for entry, _ in zip(found, range(limit), strict=False)]
+        log = self.file.log
+        first = max(after_seq + 1, next(iter(log), 1))
+        found = (log[seq] for seq in range(first, self.file.last_seq + 1) if seq in log)
+        return list(itertools.islice(found, limit))
 
     @_read
     def find_job(self, job_id: str) -> Job | None:

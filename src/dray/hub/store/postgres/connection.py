@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
+from dray.hub.store.leading import Timings
 from dray.hub.store.postgres.address import Address
 from dray.hub.store.postgres.errors import (
     OLDEST,
@@ -38,33 +39,6 @@ _LEFT = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND application_name = $2
 _GAVE_UP = "SyncRepWaitForLSN"
 # How long a statement that nobody waits for may go on before it is ended.
 LEFT_LEASES, LEFT_POLL_S = 5, 0.02
-
-
-class Timings(NamedTuple):
-    """How long is waited for what, in seconds: all in proportion to the lease."""
-
-    lease_s: float
-
-    @property
-    def renew_s(self) -> float:
-        return self.lease_s / 3
-
-    @property
-    def poll_s(self) -> float:
-        return self.lease_s / 12
-
-    @property
-    def trust_s(self) -> float:
-        """From the start of a renewal that was answered; over before anybody else's patience is."""
-        return self.lease_s * 5 / 6
-
-    @property
-    def answer_s(self) -> float:
-        return self.lease_s * 2 / 3
-
-    @property
-    def blocked_s(self) -> float:
-        return self.lease_s / 3
 
 
 class Target(NamedTuple):

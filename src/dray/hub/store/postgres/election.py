@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import dray
 from dray.errors import EpochLost, NoSpace, StoreError
 from dray.hub.store.base import HubSeen, HubsSeen, Led
+from dray.hub.store.leading import Seen, Trust, Vigil
 from dray.hub.store.postgres.connection import Connection, Target
 from dray.hub.store.postgres.errors import PASSING, Unanswered
 
@@ -28,9 +29,12 @@ OWN = "WITH own AS (SELECT 1 FROM dray.leader WHERE id = 1 AND epoch = $1 FOR SH
 _WATCH = "SELECT epoch, beat, holder, url, now_ms FROM dray.leader WHERE id = 1"
 _TAKE = """UPDATE dray.leader SET epoch = greatest(epoch + 1, $1), beat = 0, holder = $2, url = $3
     WHERE id = 1 AND epoch = $4 AND beat = $5 RETURNING epoch"""
+# A failover may lose a take, and the next hub count to the same epoch: by its holder each knows its own. Nothing is
+# written on a new connection before a renewal there.
 _RENEW = """UPDATE dray.leader SET beat = beat + 1, now_ms = greatest(now_ms, $2)
-    WHERE id = 1 AND epoch = $1 RETURNING beat"""
-_RESIGN = "UPDATE dray.leader SET holder = '', beat = beat + 1 WHERE id = 1 AND epoch = $1 RETURNING epoch"
+    WHERE id = 1 AND epoch = $1 AND holder = $3 RETURNING beat"""
+_RESIGN = """UPDATE dray.leader SET holder = '', beat = beat + 1
+    WHERE id = 1 AND epoch = $1 AND holder = $2 RETURNING epoch"""
 # One's own only; asked again after no answer, it finds what it has done.
 _RAISE = (
     "UPDATE dray.leader SET epoch = $2 WHERE id = 1 AND epoch IN ($1, $2) AND holder = $3 RETURNING epoch"
@@ -61,21 +65,6 @@ _TERMINATE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 RETRY_S, MOST_RETRY_S = 0.1, 1.0
 
 
-class Seen(NamedTuple):
-    """The row of the leader, as it was found."""
-
-    epoch: int
-    beat: int
-    holder: str
-    url: str
-    now_ms: int
-
-    @property
-    def mark(self) -> tuple[int, int]:
-        """What changes with every beat."""
-        return self.epoch, self.beat
-
-
 class Told(NamedTuple):
     """What a hub says of itself: how far it has come, by what it is known, how many workers are connected to it."""
 
@@ -91,7 +80,7 @@ class Candidate:
         self.holder, self._target, self._timings = holder, target, target.timings
         self.epoch, self.url = 0, ""
         self.lost: EpochLost | None = None
-        self._trusted_until = 0.0
+        self._trust = Trust(self._timings.trust_s)
         self._trusted = asyncio.Event()
         self._beats = Connection(target)
         self._helper = Connection(target._replace(name=target.name + "+"))
@@ -114,31 +103,21 @@ class Candidate:
         """Wait until nobody leads any more; gives the row as it stands. `at_once_from` names the start of holders that
         are known to be gone.
         """
-        last, since, free_since = None, 0.0, 0.0
+        vigil = Vigil(self._timings.lease_s, at_once_from)
         while True:
             began = time.monotonic()
             try:
                 seen = await self.look()
             except PASSING as fault:
                 told.tell_away(fault)
-                last = None
+                vigil.miss()
             else:
-                free_since = (free_since or began) if not seen.holder else 0.0
-                if free_since:
-                    if began - free_since >= self.patience_s:
-                        self.led = Led("", "resigned" if seen.epoch else "first", began - free_since)
-                        return seen
-                elif at_once_from and seen.holder.startswith(at_once_from):
-                    self.led = Led(seen.holder, "restarted", 0.0)
+                vigil.patience_s = self.patience_s
+                if (led := vigil.note(seen, began, time.monotonic())) is not None:
+                    self.led = led
                     return seen
-                else:
+                if seen.holder:
                     told.tell(seen)
-                if last != seen.mark:
-                    # From its answer on: what passed before, this hub may have slept through.
-                    last, since = seen.mark, time.monotonic()
-                elif seen.holder and began - since >= self._timings.lease_s:
-                    self.led = Led(seen.holder, "silent", began - since)
-                    return seen
             await asyncio.sleep(self._timings.poll_s)
 
     async def take(self, seen: Seen, at_least: int) -> bool:
@@ -174,7 +153,7 @@ class Candidate:
             return False
         self.epoch = int(rows[0]["epoch"])
         self.lost = None
-        self._trust(began)
+        self._renewed(began)
         return True
 
     # --- while this one leads ---------------------------------------------------------------------------------------
@@ -206,9 +185,9 @@ class Candidate:
             hub_now_ms = now_ms + round((began - at) * 1000) if now_ms else 0
             if self.lost is not None:
                 raise self.lost
-            if not await self._beats.ask("renew the lease", _RENEW, self.epoch, hub_now_ms):
+            if not await self._beats.ask("renew the lease", _RENEW, self.epoch, hub_now_ms, self.holder):
                 raise self.lose()
-            self._trust(began)
+            self._renewed(began)
 
     async def settled(self) -> None:
         """Wait while a renewal is under way: a row that many share one after another might never be free for it."""
@@ -233,7 +212,7 @@ class Candidate:
         """Let go, so that nobody has to wait for the lease."""
         if self.epoch and self.lost is None:
             with contextlib.suppress(*PASSING):
-                await self._beats.ask("resign", _RESIGN, self.epoch)
+                await self._beats.ask("resign", _RESIGN, self.epoch, self.holder)
 
     def lose(self, why: str = "") -> EpochLost:
         """Note that another one leads, or why this one must not go on."""
@@ -243,8 +222,8 @@ class Candidate:
         self._trusted.set()
         return self.lost
 
-    def _trust(self, began: float) -> None:
-        self._trusted_until = began + self._timings.trust_s
+    def _renewed(self, began: float) -> None:
+        self._trust.renew(began)
         self._trusted.set()
 
     @property
@@ -252,7 +231,7 @@ class Candidate:
         """Whether nobody else can lead yet: asked before anything leaves that needs no commit. From any thread."""
         if self.lost is not None:
             raise self.lost
-        return time.monotonic() < self._trusted_until
+        return self._trust.holds(time.monotonic())
 
     async def trusted(self) -> None:
         """Wait until it is so again."""

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import asyncpg
 
 from dray.hub.store.base import Position
+from dray.hub.store.leading import Timings
 from dray.hub.store.postgres.address import Address
-from dray.hub.store.postgres.connection import Target, Timings, check_server, open_connection
+from dray.hub.store.postgres.connection import Target, check_server, open_connection
 from dray.hub.store.postgres.errors import translate
 from dray.hub.store.postgres.schema import read_version
 

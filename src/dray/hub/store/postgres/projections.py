@@ -59,7 +59,14 @@ def _spell(table: Table, first: int) -> str:
 _TABLES = (columns.JOBS, columns.TASKS, columns.ATTEMPTS, columns.WORKERS, columns.LEDGER)
 _FIRST = 5
 _LAST = _FIRST + 2 * len(_TABLES)
-PROJECT = f"""{OWN}, {", ".join(_spell(table, _FIRST + 2 * at) for at, table in enumerate(_TABLES))},
+# Not ahead of the log, and after all rows that were written before: a failover may have lost turns or rows, which these
+# would hide from whoever looks.
+_OWN = OWN.replace(
+    " FOR SHARE",
+    f""" AND (SELECT $2 <= greatest(applied_seq, (SELECT max(seq) FROM dray.log)) AND applied_seq >= ${_LAST + 3}
+        FROM dray.meta WHERE meta.id = 1) FOR SHARE""",
+)
+PROJECT = f"""{_OWN}, {", ".join(_spell(table, _FIRST + 2 * at) for at, table in enumerate(_TABLES))},
     gone AS (DELETE FROM dray.workers USING own WHERE id = ANY(${_LAST}::text[])),
     struck AS (DELETE FROM dray.ledger USING own, unnest(${_LAST + 1}::text[], ${_LAST + 2}::text[]) AS x (kind, key)
         WHERE ledger.kind = x.kind AND ledger.key = x.key)
@@ -67,8 +74,8 @@ PROJECT = f"""{OWN}, {", ".join(_spell(table, _FIRST + 2 * at) for at, table in 
         FROM own WHERE id = 1 RETURNING 1"""
 
 
-def spell_projection(projection: Projection) -> list[Any]:
-    """Give the values of `PROJECT`, after the epoch."""
+def spell_projection(projection: Projection, written_seq: int) -> list[Any]:
+    """Give the values of `PROJECT`, after the epoch; `written_seq` is the turn of the rows that were written last."""
     kept = [row for row in projection.ledger if row.record is not None]
     struck = [row for row in projection.ledger if row.record is None]
     rows: tuple[Iterable[tuple[Any, ...]], ...] = (
@@ -82,7 +89,7 @@ def spell_projection(projection: Projection) -> list[Any]:
     for table, each in zip(_TABLES, rows, strict=True):
         values += pack_rows(table, each)
     values.append([clean(worker_id) for worker_id in projection.gone_workers])
-    values += [[clean(row.kind) for row in struck], [clean(row.key) for row in struck]]
+    values += [[clean(row.kind) for row in struck], [clean(row.key) for row in struck], written_seq]
     return values
 
 

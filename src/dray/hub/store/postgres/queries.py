@@ -46,7 +46,8 @@ _STATE_TERMS = {"pending": "state IN ('pending', 'running')", "running": "state 
 _RESULT = "SELECT job_id, lo, hi, worker, lane, blob, seq, at_ms FROM dray.call_results"
 _TAIL = "SELECT seq, now_ms, at_ms, facts, notes, epoch FROM dray.log WHERE seq > $1 ORDER BY seq LIMIT $2"
 _FOLLOW = """SELECT applied_seq, greatest(applied_seq, (SELECT max(seq) FROM dray.log)),
-    coalesce((SELECT epoch FROM dray.log WHERE seq = $1), 0), greatest(meta.now_ms, leader.now_ms), clock_base
+    coalesce((SELECT epoch FROM dray.log WHERE seq = $1), 0), greatest(meta.now_ms, leader.now_ms), clock_base,
+    coalesce((SELECT at_ms FROM dray.log WHERE seq = $1), 0)
     FROM dray.meta, dray.leader WHERE meta.id = 1 AND leader.id = 1"""
 # With the turn that was reached last, so that what follows it is known to be of the same history.
 _TAIL_FROM = """SELECT seq, now_ms, at_ms, CASE WHEN seq > $1 THEN facts END, CASE WHEN seq > $1 THEN notes END, epoch
@@ -189,14 +190,15 @@ class Reader:
     async def follow(self, after_seq: int, limit: int) -> Followed:
         """Give what one who follows needs; turns are asked for only where there are some."""
         (row,) = await self._all("follow the log", _FOLLOW, after_seq)
-        found = Followed(*(*row, []))
+        applied_seq, last_seq, epoch, now_ms, clock_base, at_ms = row
+        found = Followed(applied_seq, last_seq, epoch, now_ms, clock_base, [], at_ms)
         if found.last_seq <= after_seq:
             return found
         rows = await self._list("read the log", _TAIL_FROM, after_seq, limit)
         entries = [LogEntry(*row) for row in rows]
         if entries and entries[0].seq == after_seq:
-            return found._replace(epoch=entries[0].epoch, entries=entries[1:])
-        return found._replace(epoch=0, entries=entries[:limit])
+            return found._replace(epoch=entries[0].epoch, at_ms=entries[0].at_ms, entries=entries[1:])
+        return found._replace(epoch=0, at_ms=0, entries=entries[:limit])
 
     async def positions(self) -> tuple[int, int]:
         """Give the turn that the rows have reached and the newest turn; the rows know both where the log was swept."""

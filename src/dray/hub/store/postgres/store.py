@@ -40,9 +40,21 @@ from dray.hub.store.base import (
     Turn,
 )
 from dray.hub.store.columns import ODD_VALUES, mend_rows
+from dray.hub.store.leading import (
+    Found,
+    Seen,
+    Settling,
+    Timings,
+    WentBack,
+    find_lost,
+    further,
+    last_given_out,
+    least_epoch,
+    settle,
+)
 from dray.hub.store.postgres.address import Address
-from dray.hub.store.postgres.connection import Connection, Target, Timings, check_server, open_connection
-from dray.hub.store.postgres.election import KEEP_SECRET, OWN, RETRY_S, Candidate, Seen, Told, Watched
+from dray.hub.store.postgres.connection import Connection, Target, check_server, open_connection
+from dray.hub.store.postgres.election import KEEP_SECRET, OWN, RETRY_S, Candidate, Told, Watched
 from dray.hub.store.postgres.errors import PASSING, Unanswered, translate
 from dray.hub.store.postgres.loading import Loader
 from dray.hub.store.postgres.projections import PROJECT, spell_projection
@@ -62,7 +74,7 @@ MEASURE_S = 30.0
 MOST_PAUSE_S = 1.0
 STOP_S = 5.0
 _IN_DOUBT = """SELECT (SELECT epoch FROM dray.log WHERE seq = $1),
-    greatest(applied_seq, (SELECT max(seq) FROM dray.log)) FROM dray.meta WHERE id = 1"""
+    greatest(applied_seq, (SELECT max(seq) FROM dray.log)), applied_seq FROM dray.meta WHERE id = 1"""
 _SAVE_CLOCK = f"""{OWN} UPDATE dray.meta SET now_ms = greatest(now_ms, $2), at_ms = $3, clock_base = $4
     FROM own WHERE id = 1 RETURNING 1"""
 _SAVE_TOKEN = f"""{OWN} INSERT INTO dray.tokens (id, record) SELECT $2, $3 FROM own
@@ -204,15 +216,13 @@ class PgStore(WaitedReads):
 
     async def _take(self, seen: Seen) -> bool:
         known = self._known
-        if not await self._candidate.take(seen, known.epoch + 1 if known is not None else 1):
+        if not await self._candidate.take(seen, least_epoch(known)):
             return False
         await self._migrate(if_empty=False)
         self._applied_seq, self._stored_seq = await self._reader.positions()
-        self._last_seq, found = self._stored_seq, Position(seen.epoch, self._stored_seq)
-        if known is not None and (found.epoch < known.epoch or found.seq < known.seq):
-            self.lost = Lost(found, known)
-            # Numbers that were given out once are not given out again: whoever reads on from one would miss the new.
-            self._last_seq = max(found.seq, known.seq)
+        found = Position(seen.epoch, self._stored_seq)
+        self.lost = find_lost(found, known)
+        self._last_seq = last_given_out(found, self.lost)
         self.epoch = self._candidate.epoch
         self._note()
         self._work(self._candidate.beat(), self._measure())
@@ -257,9 +267,10 @@ class PgStore(WaitedReads):
 
     def note_seen(self, seen: Position) -> None:
         """One that stands by has seen a turn: should it be gone when this hub leads, the store has lost it."""
-        known, self._followed_seq = self._known or Position(0, 0), seen.seq
-        if not self.epoch and seen.seq > known.seq and seen.epoch >= known.epoch:
-            self._known = seen
+        self._followed_seq = seen.seq
+        known = further(self._known, seen)
+        if not self.epoch and known is not self._known:
+            self._known = known
             if self._witness is not None:
                 self._witness.note(*seen)
 
@@ -340,7 +351,14 @@ class PgStore(WaitedReads):
     async def _own(self, connection: Connection, asked: str, query: str, *values: Any) -> list[Any]:
         """Write something that begins with a share of the leader's row; no row came back where that was not ours."""
         self._check_leads()
-        rows = await self._insist(lambda: connection.ask(asked, query, self.epoch, *values))
+
+        async def ask() -> list[Any]:
+            if not connection.is_open:
+                # Behind a new connection may be a server on which another hub has this very epoch.
+                await self._candidate.renew()
+            return await connection.ask(asked, query, self.epoch, *values)
+
+        rows = await self._insist(ask)
         if not rows:
             raise self._candidate.lose()
         return rows
@@ -378,22 +396,27 @@ class PgStore(WaitedReads):
         self._note()
 
     async def _settle(self, turn: Turn, query: str, values: list[Any]) -> None:
-        """Find out what became of a turn, and commit the very same again where nothing did.
-
-        The renewal comes first. It waits for whatever still holds a share of the row, so the outcome stands when it is
-        answered; and a row alone proves nothing where the server waits for standbys of its own: only an answer does.
-        """
-        await self._candidate.renew()
-        ((epoch, last),) = await self._turns.ask("look for a turn", _IN_DOUBT, turn.seq)
-        if epoch == self.epoch:
+        """Find out what became of a turn, step by step, and commit the very same again where nothing did."""
+        steps = settle(self.epoch, Found(None, self._stored_seq, self._applied_seq))
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(await self._take_step(step, turn.seq, query, values))
+        except StopIteration:
             return
-        if last < self._stored_seq:
+        except WentBack as gone:
             # Whoever leads next says what is lost: this very hub, at once, since nobody has taken the row from it.
-            raise self._candidate.lose(
-                f"{self._target.address} has gone back to turn {last}, from {self._stored_seq}"
-            )
-        if not await self._turns.ask("commit a turn", query, *values):
+            raise self._candidate.lose(f"{self._target.address}: {gone}") from gone
+
+    async def _take_step(self, step: Settling, seq: int, query: str, values: list[Any]) -> Found:
+        if step is Settling.RENEW:
+            await self._candidate.renew()
+        elif step is Settling.LOOK:
+            (found,) = await self._turns.ask("look for a turn", _IN_DOUBT, seq)
+            return Found(*found)
+        elif not await self._turns.ask("commit a turn", query, *values):
             raise self._candidate.lose()
+        return Found(None, 0, 0)
 
     def project(self, projection: Projection) -> None:
         """Write rows as they stand after a turn, with that turn's number, in one statement."""
@@ -414,11 +437,13 @@ class PgStore(WaitedReads):
                 f"projection behind the rows: rows of turn {seq} after those of {self._applied_seq}"
             )
         try:
-            await self._own(self._rows, "write rows", PROJECT, *spell_projection(projection))
+            await self._own(
+                self._rows, "write rows", PROJECT, *spell_projection(projection, self._applied_seq)
+            )
         except ODD_VALUES:
             # One value that no row can hold must not keep all the others from theirs, now and at every start.
             mended = mend_rows(projection, self.set_aside)
-            await self._own(self._rows, "write rows", PROJECT, *spell_projection(mended))
+            await self._own(self._rows, "write rows", PROJECT, *spell_projection(mended, self._applied_seq))
         self._applied_seq = seq
 
     def save_clock(self, now_ms: int, at_ms: int, clock_base: bytes) -> None:
