@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.timings import Rules
+from dray.sim.faults.hub_troubles import HUB_TROUBLES
+from dray.sim.faults.hubs.group import HubGroup
+from dray.sim.faults.hubs.watch import LeadWatch
 from dray.sim.faults.nodes.foreign import ForeignNode
 from dray.sim.faults.nodes.hub import Backup, HubNode
 from dray.sim.faults.nodes.runs import Runs
@@ -31,6 +35,7 @@ from dray.sim.faults.watches.checker import Checker
 from dray.sim.faults.world.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
+SEVERAL_HUBS, SEVERAL_FROM = 1 / 3, 10**9
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
 STEERED_SHARE, BROKEN_SHARE, UNTOLD_SHARE = 0.15, 0.2, 0.1
 # Which worlds is of no account: these leave those alone that are kept because they show rare bugs.
@@ -55,6 +60,14 @@ def draw_rules(seed: int) -> Rules:
     return Rules()
 
 
+def has_several_hubs(seed: int) -> bool:
+    """Whether in this world several hubs share a store; in none of those that are kept because they showed a bug before
+    there were such worlds. The number is chosen for that.
+    """
+    drawn = random.Random(f"several hubs 5109529 in {seed}").random()  # chance, no secret
+    return seed >= SEVERAL_FROM and drawn < SEVERAL_HUBS
+
+
 class History:
     """A world with its people, machines and troubles."""
 
@@ -63,15 +76,18 @@ class History:
 
     def __init__(self, seed: int, size: Size, skipped: frozenset[int] = frozenset()) -> None:
         self.world = World(seed, size)
-        self.hub = HubNode(self.world, draw_rules(seed))
+        self.hub = (HubGroup if has_several_hubs(seed) else HubNode)(self.world, draw_rules(seed))
         self.runs = Runs(self.world, self.hub)
         self.checker = Checker(self.world, self.hub, self.runs)
+        if isinstance(self.hub, HubGroup):
+            self.checker.hubs = LeadWatch(self.world, self.hub)
         self.clients = Clients(self.world, self.hub, self.checker)
         self.callers = Callers(self.world, self.hub, self.checker, self.clients, self.runs)
         self.keepers = Keepers(self.world, self.hub, self.checker, self.clients, self.runs)
         self.backups: list[Backup] = []
         self.drained: dict[str, None] = {}
         self.restored = False
+        self.rewinds = 0
         self.workers: list[WorkerNode | ForeignNode] = []
         self.checker.machines = self.keepers.machines = self.workers
         self._twins = 0
@@ -103,6 +119,8 @@ class History:
         self._plan_steering(skipped)
         self._plan_breakdowns(skipped)
         self._plan_last_words(skipped)
+        if isinstance(self.hub, HubGroup):
+            self._plan_some(skipped, 6, "hubs", 1.0, list(HUB_TROUBLES), 3)
 
     def _plan_steering(self, skipped: frozenset[int]) -> None:
         # By this number none of the worlds is drawn that are kept because they showed a bug: they stay as they were.
@@ -119,11 +137,11 @@ class History:
         self._plan_some(skipped, 1, "disabilities", DISABLED_SHARE, list(DISABILITIES))
 
     def _plan_some(
-        self, skipped: frozenset[int], place: int, draws: str, share: float, kinds: list[str]
+        self, skipped: frozenset[int], place: int, draws: str, share: float, kinds: list[str], part: int = 6
     ) -> None:
         """Plan troubles of a kind that only a share of the worlds has, by draws of their own."""
         size, chance = self.world.size, random.Random(f"{draws} {self.world.seed}")  # no secret
-        most = size.faults // 6 if chance.random() < share else 0
+        most = size.faults // part if chance.random() < share else 0
         for number in range(place * size.faults, place * size.faults + most):
             when, kind = chance.randint(0, size.span_ms), chance.choice(kinds)
             draw = chance.getrandbits(40)
@@ -154,7 +172,7 @@ class History:
         worker = self.workers[draw % len(self.workers)]
         self.world.counts[kind] += 1
         self.world.tell(f"fault {number}: {kind} ({worker.machine_name})")
-        BY_NAME[kind](self, worker, draw >> 8)
+        (BY_NAME | HUB_TROUBLES)[kind](self, worker, draw >> 8)
 
     # --- troubles that need the whole world ---------------------------------------------------------------------------
 
@@ -164,9 +182,18 @@ class History:
 
     def restore(self, backup: Backup) -> None:
         """Go back to a backup."""
+        self._go_back_to(backup, self.hub.restore)
+
+    def lose_turns(self, backup: Backup, rewinds: int) -> None:
+        """The database fails over to a server that lacks its last turns, under hubs that go on."""
+        if self.world.faulty and isinstance(self.hub, HubGroup) and rewinds == self.rewinds:
+            self._go_back_to(backup, self.hub.go_back)
+
+    def _go_back_to(self, backup: Backup, put: Callable[[Backup], None]) -> None:
         self.restored = True
+        self.rewinds += 1
         self.backups = [kept for kept in self.backups if kept.at_ms <= backup.at_ms]
-        self.hub.restore(backup)
+        put(backup)
         self.checker.rewind(backup.account)
         for worker in self.workers:
             if isinstance(worker, WorkerNode):
@@ -244,6 +271,8 @@ class History:
         hub = self.hub
         hub.slow_store = hub.failing_store = hub.low_space = False
         hub.die_at_step = 0
+        if isinstance(hub, HubGroup):
+            hub.calm()
         hub.start()
         for worker in self.workers:
             if worker.machine_name != worker.name and isinstance(worker, WorkerNode):

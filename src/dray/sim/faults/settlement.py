@@ -174,6 +174,8 @@ class Settlement:
         for entry in store.tail(0, 1 << 30):
             for fact in unpack_facts(entry.facts):
                 apply(fresh, fact, Clock(entry.now_ms, entry.at_ms))
+        if self._checker.hubs is not None:
+            self._checker.hubs.settle(fresh)
         for job_id, job in fresh.jobs.items():
             row = store.find_job(job_id)
             if row is None:

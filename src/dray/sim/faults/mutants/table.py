@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dray.sim.faults.mutants.behind import BEHIND
 from dray.sim.faults.mutants.calls import CALLS
 from dray.sim.faults.mutants.control import CONTROL
 from dray.sim.faults.mutants.gangs import GANGS, GROUPS
+from dray.sim.faults.mutants.hubs import HUBS
 from dray.sim.faults.mutants.mutants import Edit, Mutant
 from dray.sim.faults.mutants.policy import POLICIES
 from dray.sim.faults.mutants.ports import PORTS
 from dray.sim.faults.mutants.saves import SAVES
 from dray.sim.faults.mutants.services import SERVICES, USES
 from dray.sim.faults.mutants.shy import SHY
-from dray.sim.faults.mutants.starts import STARTS
+from dray.sim.faults.mutants.starts import BEHIND, STARTS
 
 _TURN = "dray.hub.engine.turns:Conductor.turn"
 _FOLD = "dray.hub.engine.recovery:Fold.take"
@@ -558,4 +558,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *STARTS,
     *SERVICES,
     *USES,
+    *HUBS,
 )

@@ -128,12 +128,14 @@ class ForeignNode:
         self._dialling = False
         if not self.up or self.connection is not None:
             return
-        if not self.hub.up or self.weather.cut:
+        if not self.hub.open or self.weather.cut:
             self._dial(self.world.rng.randint(100, 5000))
             return
         connection = Connection(self.world, self.weather, self.world.rng.getrandbits(60), self.name)
         connection.to_agent, connection.agent_hears_end = self._hub_said, self._session_over
-        self.hub.connect(connection)
+        if not self.hub.connect(connection):
+            self._dial(self.world.rng.randint(100, 1000))
+            return
         self.connection = connection
         self._heard_ms = self.world.now_ms
         self._sent = []

@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
+from dray.hub.engine.recovery import recover
 from dray.hub.store.memory import MemoryFile, MemoryStore
-from dray.sim.faults.nodes.hub_life import HubLife, Witness
+from dray.sim.faults.leads.database import copy_file
+from dray.sim.faults.nodes.hub_life import HubLife, Start, Witness
 from dray.sim.faults.world.network import Connection
+from dray.sim.faults.world.process import Process
 from dray.sim.faults.world.world import World
 
 NARROW, LOST_WAY = 0.25, 0.3
@@ -63,6 +66,16 @@ class HubNode:
         return self.now.store
 
     @property
+    def open(self) -> bool:
+        """Whether a worker that dials may find somebody."""
+        return self.up
+
+    @property
+    def found(self) -> HubLife:
+        """The hub that whoever asks finds."""
+        return self.now
+
+    @property
     def busy(self) -> bool:
         return self.now.busy
 
@@ -73,7 +86,13 @@ class HubNode:
 
     def _begin(self) -> None:
         self.lives += 1
-        self.life = HubLife(self, self.lives)
+        store = MemoryStore(self.file)
+        # In the order of the product: what an older hub may still commit is in what is read, or nowhere.
+        epoch = store.begin_epoch()
+        recovered = recover(store, self.rules)
+        self.shift_ms = max(self.shift_ms, recovered.now_ms + 1 - self.world.now_ms)
+        start = Start(store, epoch, recovered, Process(self.world), self.shift_ms)
+        self.life = HubLife(self, self.lives, start)
 
     def start_second(self) -> None:
         """Somebody starts another hub on the same store: it takes over, the first one has yet to find out."""
@@ -88,18 +107,25 @@ class HubNode:
         if life is self.life:
             self.world.at(self.world.rng.randint(50, 8000), self.start)
 
+    def stepped_down(self, life: HubLife) -> None:
+        """One that has its store alone ends with it."""
+
+    def noted(self, life: HubLife, seq: int) -> None:
+        """What it committed is in its store."""
+
     def die(self, why: str) -> None:
         """kill -9."""
         if self.up:
             self.now.die(why)
 
-    def connect(self, connection: Connection) -> None:
+    def connect(self, connection: Connection) -> bool:
         """Take a new socket; while a hub that lost its store goes on, some still find that one."""
         stale = next((life for life in self.stale if life.up), None)
         if stale is not None and self._chance.random() < LOST_WAY:
             stale.connect(connection)
         else:
             self.now.connect(connection)
+        return True
 
     def back_up(self, account: Any) -> Backup:
         """Copy the store as a file-level backup does; rows are never changed in place, so their tables are enough."""
@@ -114,16 +140,3 @@ class HubNode:
         self.file = copy_file(backup.file)
         self.die_at_step = 0
         self._begin()
-
-
-def copy_file(file: MemoryFile) -> MemoryFile:
-    """Copy a store: tables one level deep, since a row is replaced and never changed."""
-    copied = MemoryFile()
-    for name, value in vars(file).items():
-        setattr(copied, name, value.copy() if isinstance(value, dict | list) else value)
-    copied.tasks = {job_id: dict(tasks) for job_id, tasks in file.tasks.items()}
-    copied.call_args = {job_id: chunks.copy() for job_id, chunks in file.call_args.items()}
-    copied.call_results = {job_id: list(chunks) for job_id, chunks in file.call_results.items()}
-    copied.blob_refs = {job_id: refs.copy() for job_id, refs in file.blob_refs.items()}
-    copied.numbers_by_job = {job_id: dict(numbers) for job_id, numbers in file.numbers_by_job.items()}
-    return copied

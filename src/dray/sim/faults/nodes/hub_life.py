@@ -7,16 +7,16 @@ tells it that it lost its epoch.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from dray.core.lifecycle.recovery import release, take_touched, wake_up
 from dray.core.lifecycle.state.effects import Alarm, Note
 from dray.core.lifecycle.state.events import (
-    ArrayExtended,
     Clock,
     EpochStarted,
     Fact,
@@ -27,34 +27,34 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.state import State, Touched
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import next_due_ms
-from dray.core.model.policies.policy import Policy
-from dray.errors import DrayError, EpochLost, NotFound, StoreError
+from dray.errors import EpochLost, StoreError
 from dray.hub.access.caller import Caller
 from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.reading import CallReader
-from dray.hub.decisions import calls as call_commands
-from dray.hub.decisions import commands, edits, machines
-from dray.hub.decisions import policy as policy_changes
 from dray.hub.decisions.commands import KeyMemory, Sources
 from dray.hub.engine.inbox import Inbox
 from dray.hub.engine.projection import build_projection
-from dray.hub.engine.recovery import recover
+from dray.hub.engine.recovery import Recovered
 from dray.hub.engine.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.hub.housekeeping import note_lost_epoch
-from dray.hub.rows import RowKey, Rows, job_row
-from dray.hub.serving import decisions as services
-from dray.hub.store.base import Projection, Retention
+from dray.hub.rows import RowKey, Rows
+from dray.hub.store.base import Projection, Retention, Turn
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
 from dray.hub.workers.frames import Departures
 from dray.hub.workers.outbound import Runner
+from dray.sim.faults.leads.lead import Lead
+from dray.sim.faults.nodes.desk import Desk
 from dray.sim.faults.world.network import Connection, Message
+from dray.sim.faults.world.process import Process
 from dray.sim.faults.world.world import World
-from dray.wire.messages.client import Calls
 from dray.wire.messages.worker import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register, WorkerMessage
 
 HOUSEKEEPING_MS = 60_000
+RELOADING = 1012
+LONG_TURN_MS = 2000
+READ_AGAIN_MS = 500
 USER = Caller("sim", "sim", ("admin",))
 
 
@@ -66,6 +66,22 @@ class Witness(Protocol):
     def committed(self, life: HubLife) -> None: ...
     def turned(self, life: HubLife) -> None: ...
     def alarmed(self, life: HubLife, text: str) -> None: ...
+    def took(self, number: int, machine: Any, taken: Any) -> None: ...
+    def leaves(self, life: HubLife) -> None: ...
+    def kept(self, life: HubLife, turn: Turn) -> None: ...
+
+
+class Start(NamedTuple):
+    """What a hub begins with. `lead`: where several share a store; `ahead_ms`: how far off its wall clock is."""
+
+    store: MemoryStore
+    epoch: int
+    recovered: Recovered
+    process: Process
+    shift_ms: int
+    lead: Lead | None = None
+    ahead_ms: int = 0
+    least_seq: int = 0
 
 
 class Site(Protocol):
@@ -83,6 +99,8 @@ class Site(Protocol):
     witness: Witness
 
     def ended(self, life: HubLife) -> None: ...
+    def stepped_down(self, life: HubLife) -> None: ...
+    def noted(self, life: HubLife, seq: int) -> None: ...
 
 
 class SimSession:
@@ -121,25 +139,30 @@ class SilentFeed:
         """Notes are checked through the log."""
 
 
-class HubLife:
+class HubLife(Desk):
     """A hub from its start to its end."""
 
-    def __init__(self, site: Site, number: int) -> None:
+    def __init__(self, site: Site, number: int, start: Start) -> None:
         self.site, self.world, self.number = site, site.world, number
         self.up = True
-        self.began_ms = self.world.now_ms
-        self.store = MemoryStore(site.file)
-        # In the order of the product: what an older hub may still commit is in what is read, or nowhere.
-        epoch = self.store.begin_epoch()
-        recovered = recover(self.store, site.rules)
+        # Whether the store has lost turns that this hub still believes in.
+        self.astray = False
+        self.began_ms = self.steady_ms = self.world.now_ms
+        self.store, self.process, self.lead, self.shift_ms = (
+            start.store,
+            start.process,
+            start.lead,
+            start.shift_ms,
+        )
+        self._ahead_ms = start.ahead_ms
+        recovered = start.recovered
         for _, error in recovered.faults:
             # The product sets aside what it cannot fold; here it is a bug to be found.
             raise error
-        site.shift_ms = max(site.shift_ms, recovered.now_ms + 1 - self.world.now_ms)
         self.state: State = recovered.state
         wake_up(self.state, self.clock(), f"hub {number}".encode())
         self.rows = Rows(self.state, self.store)
-        self.conductor = Conductor(self.rows, recovered.seq)
+        self.conductor = Conductor(self.rows, max(recovered.seq, start.least_seq))
         self.sessions = SimSessions()
         sessions: Any = self.sessions
         feed: Any = SilentFeed()
@@ -161,25 +184,29 @@ class HubLife:
         self._knocks: list[tuple[SimSession, int]] = []
         self.braked_ms = -1
         self._inbox = Inbox(site.turn_work)
-        self._first: list[Fact] = [EpochStarted(epoch)]
+        self._first: list[Fact] = [EpochStarted(start.epoch)]
+        self._epoch_wanted = 0
         self.busy = False
         self._timer_ms = -1
         self._projecting = False
         self._in_flight: Projection | None = None
         self._written: list[Touched] = []
-        self.world.tell(f"hub {number} starts, epoch {epoch}, after turn {recovered.seq}")
+        if self.lead is not None:
+            self.lead.lost, self.lead.hub_now = self._fall, lambda: self.clock().now_ms
+        self.world.tell(f"hub {number} starts, epoch {start.epoch}, after turn {recovered.seq}")
         self._schedule_turn(0)
-        self.world.at(HOUSEKEEPING_MS, self._keep_house)
+        self.process.at(HOUSEKEEPING_MS, self._keep_house)
 
     def _keep_house(self) -> None:
         """As the hub's housekeeping does; nothing here is old enough to go, but an epoch may be lost."""
-        if not self.up:
+        if not self.up or self.lead is not None:
+            # A shared store is swept by the same rules, and says by each beat who leads.
             return
         try:
             self.store.sweep(Retention(0, 1 << 30, 0, 0, 0))
         except EpochLost:
             self.post(note_lost_epoch)
-        self.world.at(HOUSEKEEPING_MS, self._keep_house)
+        self.process.at(HOUSEKEEPING_MS, self._keep_house)
 
     def _draw_ids(self, count: int) -> list[str]:
         return [f"drawn-{self.world.rng.getrandbits(60):x}" for _ in range(count)]
@@ -189,17 +216,27 @@ class HubLife:
 
     def die(self, why: str) -> None:
         """kill -9."""
-        if not self.up:
-            return
-        self.world.tell(f"hub {self.number} dies: {why}")
+        if self.up:
+            self.world.tell(f"hub {self.number} dies: {why}")
+            self._end(1006)
+            self.site.ended(self)
+
+    def step_down(self, why: str) -> None:
+        """Let go of the memory, and of everybody connected; the process goes on."""
+        if self.up:
+            self.world.tell(f"hub {self.number} steps down: {why}")
+            self._end(RELOADING)
+            self.site.stepped_down(self)
+
+    def _end(self, code: int) -> None:
         self.up = False
         for session in list(self.sessions.open.values()):
-            session.connection.break_off()
-        self.site.ended(self)
+            session.connection.break_off(code)
 
     def clock(self) -> Clock:
         """Hub time goes on through restarts; wall time jumps as it likes."""
-        return Clock(self.world.now_ms + self.site.shift_ms, self.world.now_ms + self.world.wall_shift_ms)
+        now_ms = self.world.now_ms
+        return Clock(now_ms + self.shift_ms, now_ms + self.world.wall_shift_ms + self._ahead_ms)
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
@@ -208,8 +245,8 @@ class HubLife:
         session = SimSession(self, connection)
         self.sessions.open[session.number] = session
         connection.hub = self.number
-        connection.to_hub = lambda _, message: self._received(session, message)
-        connection.hub_hears_end = lambda _, code: self._closed(session, code)
+        connection.to_hub = lambda _, message: self.process.run(self._received, session, message)
+        connection.hub_hears_end = lambda _, code: self.process.run(self._closed, session, code)
 
     def post(
         self, decide: Decide, done: Any = None, presses: bool = False, wants: tuple[RowKey, ...] = ()
@@ -218,101 +255,6 @@ class HubLife:
         self._inbox.add(Request(decide, done, wants=wants), presses)
         self._schedule_turn(0)
 
-    def submit(self, specs: list[dict[str, Any]], key: str, done: Any) -> None:
-        """Submit as a client would, under a key; answers the ids, whether they are new, and the space there was."""
-        checked = commands.read_specs(USER, specs, 1000, expand=dict)
-        self.post(
-            commands.submit(
-                USER,
-                checked,
-                key,
-                self.sources,
-                lambda state, ids, created: (tuple(ids), created, self.site.low_space),
-            ),
-            done,
-            wants=commands.submit_rows(USER, checked, key),
-        )
-
-    def cancel(self, job_id: str, index: int | None, done: Any) -> None:
-        """Cancel as a client would."""
-        decide = commands.cancel(USER, job_id, index, None, self.rows, lambda state, ids, did: did)
-        self.post(decide, done, wants=(job_row(job_id),))
-
-    def hold(self, job_id: str, on: bool, done: Any) -> None:
-        """Hold or release as a client would."""
-        decide = edits.hold(USER, job_id, on, self.rows, lambda state, job_id, note: note)
-        self.post(decide, done, wants=(job_row(job_id),))
-
-    def requeue(self, job_id: str, index: int | None, done: Any) -> None:
-        """Queue again as a client would."""
-        decide = edits.requeue(USER, job_id, index, self.calls, lambda state, job_id, note: note)
-        self.post(decide, done, wants=(job_row(job_id),))
-
-    def scale(self, job_id: str, replicas: int, done: Any) -> None:
-        """Scale a service as a client would."""
-        decide = services.scale(USER, job_id, replicas, lambda: False, lambda state, job, note: note)
-        self.post(decide, done)
-
-    def update(self, job_id: str, changes: dict[str, Any], done: Any) -> None:
-        """Update a service as a client would."""
-        decide = services.update(USER, job_id, changes, False, lambda: False, lambda state, job, note: note)
-        self.post(decide, done)
-
-    def rollback(self, job_id: str, to: int | None, done: Any) -> None:
-        """Roll a service back as a client would."""
-        self.post(services.rollback(USER, job_id, to, lambda state, job, note: note), done)
-
-    def restart(self, job_id: str, done: Any) -> None:
-        """Restart a service replica by replica, as a client would."""
-        self.post(services.restart(USER, job_id, lambda: False, lambda state, job, note: note), done)
-
-    def edit(self, job_id: str, wanted: dict[str, Any], done: Any) -> None:
-        """Edit as a client would."""
-        # Whoever edits has room here: what a full disk refuses is watched at submits, by the same check.
-        decide = edits.edit(USER, job_id, wanted, self.calls, lambda state, job_id, note: note, lambda: False)
-        self.post(decide, done, wants=(job_row(job_id),))
-
-    def apply_policy(self, policy: Policy, done: Any) -> None:
-        """Replace the policy as an operator would."""
-        self.post(policy_changes.apply_policy(USER, policy, True, lambda state, change: True), done)
-
-    def drain(self, worker: str, on: bool, until: str = "") -> None:
-        """Drain or resume as an operator would."""
-        self.post(machines.drain(USER, worker, on, lambda state, worker_id: None, until=until))
-
-    def remove_worker(self, worker: str) -> None:
-        """Remove a worker as an operator would; one that is here, or may run something, is left alone."""
-        self.post(machines.remove(USER, worker, False, lambda state, worker_id: None))
-
-    def add_calls(self, body: Calls, done: Any) -> None:
-        """Add calls to a job as a client would; answers how many it has."""
-        try:
-            spec = call_commands.read_call_spec(USER, body)
-        except DrayError as refusal:
-            done.set_exception(refusal)
-            return
-        sources = call_commands.CallSources(self.sources, self.args)
-        self.post(
-            call_commands.add_calls(USER, body, spec, sources, self._count_calls),
-            done,
-            wants=(job_row(body.job), *commands.submit_rows(USER, [spec] if spec is not None else [])),
-        )
-
-    def _count_calls(self, state: State, job_id: str) -> int:
-        job = self.rows.job(job_id)
-        return job.total if job is not None else 0
-
-    def extend(self, job_id: str, count: int, close: bool, done: Any) -> None:
-        """Give an open array further members, or close it; what has ended stays as it is."""
-
-        def decide(state: State, clock: Clock) -> Decision:
-            job = commands.owned(USER, self.rows.job(job_id), job_id)
-            if not job.open or job.state.final:
-                raise NotFound(f"array {job_id} is closed")
-            return Decision([ArrayExtended(job_id, count, close)], lambda after: True)
-
-        self.post(decide, done, wants=(job_row(job_id),))
-
     def _received(self, session: SimSession, message: Message) -> None:
         if not self.up:
             return
@@ -320,13 +262,9 @@ class HubLife:
         at_ms = self.world.now_ms
         if isinstance(body, Register):
             session.worker = body.id
-            if inbound.is_outdated(self.state, self.store.epoch, body):
-                try:
-                    raised = self.store.raise_epoch(body.max_epoch_seen + 1)
-                except EpochLost as failure:
-                    self._fall(failure)
-                    return
-                self._first.append(EpochStarted(raised))
+            outdated = inbound.is_outdated(self.state, self.store.epoch, body)
+            if outdated and not self._raise_epoch(body.max_epoch_seen + 1):
+                return
             self.post(
                 lambda state, clock: self._let_in(session, body, at_ms), wants=inbound.register_rows(body)
             )
@@ -342,6 +280,18 @@ class HubLife:
             presence = self.state.presence.get(worker)
             if presence is not None and presence.session == number:
                 self.heard_ms[worker] = at_ms
+
+    def _raise_epoch(self, wanted: int) -> bool:
+        """A worker has seen a later epoch; whether this hub still leads. A shared store is asked before a turn."""
+        if self.lead is not None:
+            self._epoch_wanted = max(self._epoch_wanted, wanted)
+            return True
+        try:
+            self._first.append(EpochStarted(self.store.raise_epoch(wanted)))
+        except EpochLost as failure:
+            self._fall(failure)
+            return False
+        return True
 
     def _let_in(self, session: SimSession, body: Register, at_ms: int) -> Decision:
         """Its turn has come; that it spoke counts, from outside, once it was let in."""
@@ -411,40 +361,78 @@ class HubLife:
     def _schedule_turn(self, delay_ms: int) -> None:
         if not self.busy:
             self.busy = True
-            self.world.at(delay_ms, self._turn)
+            self.process.at(delay_ms, self._turn)
 
     def _turn(self) -> None:
         if not self.up:
             return
+        if self.lead is not None and self._epoch_wanted > self.state.counters.epoch:
+            wanted, self._epoch_wanted = max(self._epoch_wanted, self.store.epoch + 1), 0
+            self.lead.raise_epoch(wanted, self._raised)
+            return
         # What was put back has a turn of its own, at once: so a world goes on as if its rows had been there.
         requests = self.conductor.take_back() or self._inbox.take()
-        self.rows.read(self.rows.missing(key for request in requests for key in request.wants))
+        self._read_for(requests)
+
+    def _raised(self, epoch: int) -> None:
+        if self.up:
+            self._first.append(EpochStarted(epoch))
+            self._turn()
+
+    def _read_for(self, requests: list[Request]) -> None:
+        if not self.up:
+            return
+        missing = self.rows.missing(key for request in requests for key in request.wants)
+        if missing and self.lead is not None and not self.lead.link.sound:
+            # Asked until it is answered.
+            self.process.at(READ_AGAIN_MS, self._read_for, requests)
+            return
+        self.rows.read(missing)
         self.turn_ms = self.world.now_ms
         first, self._first = self._first, []
         self._go_on(self.conductor.turn(requests, first, self.clock()))
 
-    def _go_on(self, steps: Iterator[Step]) -> None:
+    def _go_on(self, steps: Iterator[Step], waiting: Deliver | None = None) -> None:
         if not self.up:
             return
-        for step in steps:
+        for step in steps if waiting is None else itertools.chain((waiting,), steps):
             if self._dies_here():
                 return
             if isinstance(step, Commit):
-                slow = self.site.slow_store
-                delay = self.world.rng.randint(100, 2000) if slow else self.world.rng.randint(0, 3)
-                self.world.at(delay, self._committed, step, steps)
+                self._commit(step, steps)
                 return
             if isinstance(step, Deliver):
+                if self.lead is not None and not self.lead.trusted:
+                    # As the writer of a shared store does: nothing leaves while another hub may lead.
+                    self.world.counts["waited for the lease"] += 1
+                    self.lead.when_trusted(lambda late=step: self._go_on(steps, late))  # type: ignore[misc]
+                    return
                 self._deliver(step.effects)
             elif isinstance(step, Answer):
-                step.give()
+                self._answer(step)
         self._turn_over()
 
     def _deliver(self, effects: list[Leaving]) -> None:
+        if effects:
+            self.site.witness.leaves(self)
         for effect in effects:
             if isinstance(effect, Alarm):
                 self.site.witness.alarmed(self, effect.text)
         self.runner.run(effects, self.conductor.seq, self.clock())
+
+    def _answer(self, answers: Answer) -> None:
+        """What one says whose turns are lost binds nobody: who asked goes on asking."""
+        if answers.answers and not self.astray:
+            self.site.witness.leaves(self)
+            answers.give()
+
+    def _commit(self, step: Commit, steps: Iterator[Step]) -> None:
+        if self.lead is not None:
+            self.lead.commit(step.turn, lambda: self._kept(step.turn), lambda: self._known(step.turn, steps))
+            return
+        slow = self.site.slow_store
+        delay = self.world.rng.randint(100, 2000) if slow else self.world.rng.randint(0, 3)
+        self.process.at(delay, self._committed, step, steps)
 
     def _committed(self, step: Commit, steps: Iterator[Step]) -> None:
         if not self.up or self._dies_here():
@@ -456,13 +444,27 @@ class HubLife:
         except StoreError as failure:
             self._fall(failure)
             return
-        self.site.witness.logged(self, unpack_facts(step.turn.facts))
-        self.site.witness.committed(self)
+        self._kept(step.turn)
         self._go_on(steps)
+
+    def _kept(self, turn: Turn) -> None:
+        """A turn is durable, whether or not this hub hears of it."""
+        self.site.witness.kept(self, turn)
+        self.site.witness.logged(self, unpack_facts(turn.facts))
+        self.site.witness.committed(self)
+
+    def _known(self, turn: Turn, steps: Iterator[Step]) -> None:
+        """This hub has heard that a turn is durable."""
+        if self.up and not self._dies_here():
+            self.site.noted(self, turn.seq)
+            self._go_on(steps)
 
     def _fall(self, failure: StoreError) -> None:
         self.world.counts[f"hub ended by {failure.code}"] += 1
-        self.die(f"the store failed: {failure}")
+        if self.lead is not None:
+            self.step_down(failure.message)
+        else:
+            self.die(f"the store failed: {failure}")
 
     def _dies_here(self) -> bool:
         if self.site.die_at_step:
@@ -481,11 +483,14 @@ class HubLife:
         self._note_arrivals()
         if self.state.braked:
             self.braked_ms = self.world.now_ms
-        self.site.witness.turned(self)
+        if self.world.now_ms - self.turn_ms > LONG_TURN_MS:
+            self.steady_ms = self.world.now_ms
+        if not self.astray:
+            self.site.witness.turned(self)
         self._release()
         if len(self.state.touched) and not self._projecting and self.world.rng.random() < 0.3:
             self._project()
-        if self._inbox or self._first or self.conductor.cut:
+        if self._inbox or self._first or self._epoch_wanted or self.conductor.cut:
             self._schedule_turn(0)
         self._arm_timer()
 
@@ -493,10 +498,10 @@ class HubLife:
         due_ms = next_due_ms(self.state)
         if due_ms is None:
             return
-        when = due_ms - self.site.shift_ms
+        when = due_ms - self.shift_ms
         if self._timer_ms < self.world.now_ms or when < self._timer_ms:
             self._timer_ms = max(when, self.world.now_ms)
-            self.world.at(when - self.world.now_ms, self._timer)
+            self.process.at(when - self.world.now_ms, self._timer)
 
     def _timer(self) -> None:
         if self.up:
@@ -511,7 +516,10 @@ class HubLife:
         projection = build_projection(self.state, touched, self.conductor.seq, self.clock())
         self._projecting = True
         self._in_flight = projection
-        self.world.at(self.world.rng.randint(0, 60), self._projected, projection, touched)
+        if self.lead is not None:
+            self.lead.project(projection, lambda: self._written_down(touched))
+        else:
+            self.process.at(self.world.rng.randint(0, 60), self._projected, projection, touched)
 
     def _projected(self, projection: Projection, touched: Touched) -> None:
         if not self.up:
@@ -520,6 +528,11 @@ class HubLife:
             self.store.project(projection)
         except StoreError as failure:
             self._fall(failure)
+            return
+        self._written_down(touched)
+
+    def _written_down(self, touched: Touched) -> None:
+        if not self.up:
             return
         self._projecting, self._in_flight = False, None
         self._written.append(touched)

@@ -286,14 +286,16 @@ class WorkerNode:
         self._dialling = False
         if not self.up or self.connection is not None:
             return
-        if not self.hub.up or self.weather.cut:
+        if not self.hub.open or self.weather.cut:
             self._dial(self.world.rng.randint(100, 5000))
             return
         assert self.machine is not None
         connection = Connection(self.world, self.weather, self.world.rng.getrandbits(60), self.machine_name)
         connection.to_agent = self._hub_said
         connection.agent_hears_end = self._session_over
-        self.hub.connect(connection)
+        if not self.hub.connect(connection):
+            self._dial(self.world.rng.randint(100, 1000))
+            return
         self.connection = connection
         self._heard_ms = self.world.now_ms
         connection.send_up(

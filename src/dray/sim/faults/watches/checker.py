@@ -6,7 +6,7 @@ Watches every hub of a history as it commits and sends; the final account is set
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -27,6 +27,7 @@ from dray.core.model.records.worker import Worker
 from dray.core.model.specs.dependency import read_need
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.turns.order import stands
+from dray.hub.store.base import Turn
 from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.hub_life import HubLife, SimSession
@@ -87,6 +88,18 @@ class Holder(Protocol):
     def still_has(self, uid: str) -> bool: ...
 
 
+class HubFacts(Protocol):
+    """Whoever follows several hubs."""
+
+    assigned: dict[str, None]
+
+    def took(self, number: int, machine: Any, taken: Any) -> None: ...
+    def leaves(self, life: HubLife) -> None: ...
+    def kept(self, life: HubLife, turn: Turn) -> None: ...
+    def rewind(self) -> None: ...
+    def settle(self, folded: State) -> None: ...
+
+
 class CallFacts(Protocol):
     """Whoever follows the calls."""
 
@@ -122,9 +135,27 @@ class Checker:
         self.services = ServiceWatch(world, runs)
         self._uses = UseWatch(world)
         self.calls: CallFacts | None = None
+        self.hubs: HubFacts | None = None
         self._owners: dict[tuple[int, str], SimSession] = {}
         self._takeovers: dict[tuple[int, str], list[int]] = {}
         hub.witness = self
+
+    # --- several hubs -----------------------------------------------------------------------------------------------
+
+    def took(self, number: int, machine: Any, taken: Any) -> None:
+        """A hub is about to lead."""
+        if self.hubs is not None:
+            self.hubs.took(number, machine, taken)
+
+    def leaves(self, life: HubLife) -> None:
+        """Something is sent or answered."""
+        if self.hubs is not None:
+            self.hubs.leaves(life)
+
+    def kept(self, life: HubLife, turn: Turn) -> None:
+        """A turn is durable."""
+        if self.hubs is not None:
+            self.hubs.kept(life, turn)
 
     # --- what leaves ------------------------------------------------------------------------------------------------
 
@@ -136,6 +167,8 @@ class Checker:
             if uid not in self._placed:
                 self._world.fail(f"attempt {uid} was sent to {session.worker} and is not committed")
             self._check_spec(life.state, life.state.attempts[uid], payload["spec"])
+            if self.hubs is not None and not life.astray:
+                self.hubs.assigned[uid] = None
         elif envelope["type"] == "job_go":
             self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
@@ -150,7 +183,7 @@ class Checker:
             if life.beats[session.worker] < 0:
                 self._world.fail(f"{session.worker} was answered more heartbeats than it sent")
             for uid, verdict in payload.get("results", {}).items():
-                if verdict == "recorded":
+                if verdict == "recorded" and not life.astray:
                     self.account.recorded[uid] = None
 
     def alarmed(self, life: HubLife, text: str) -> None:
@@ -350,7 +383,8 @@ class Checker:
                 f"attempt {attempt.uid} was given up after {silent_ms} ms of silence of {attempt.worker}, "
                 f"{age_ms} ms after the hub's start"
             )
-        late_ms = min(silent_ms - patience_ms, age_ms - rules.start_grace_ms)
+        steady_for_ms = now_ms - life.steady_ms
+        late_ms = min(silent_ms - patience_ms, age_ms - rules.start_grace_ms, steady_for_ms)
         # While the brake is on a hub looks now and then whether it still must be.
         braked = life.braked_ms >= 0 and now_ms - life.braked_ms < rules.suspect_ms + LATE_SLACK_MS
         if late_ms > LATE_SLACK_MS and not braked and attempt.worker not in self.shared_names:
@@ -466,6 +500,8 @@ class Checker:
         # Taken back since, and lost again by the backup: that loss was looked at when it was decided.
         self._lost |= self._ever_lost
         self._runs.estrange()
+        if self.hubs is not None:
+            self.hubs.rewind()
         self.gangs.rewind()
         self.services.rewind()
         self._uses.rewind()

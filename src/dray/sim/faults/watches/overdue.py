@@ -54,7 +54,7 @@ def find_unasked(life: HubLife) -> Iterator[str]:
         session = life.sessions.open.get(state.presence[attempt.worker].session)
         if session is None:
             continue
-        grace_over_ms = attempt.cancel_ms - life.site.shift_ms + round(1000 * attempt.grace_s)
+        grace_over_ms = attempt.cancel_ms - life.shift_ms + round(1000 * attempt.grace_s)
         began_ms = max(life.began_ms, session.connection.began_ms)
         waits_ms = now_ms - max(began_ms, grace_over_ms, life.stop_asked_ms.get(uid, 0))
         if waits_ms > state.rules.stop_again_ms + SHORT_SLACK_MS:
@@ -83,7 +83,7 @@ def find_unstopped(life: HubLife, over_ms: Mapping[tuple[str, str], int]) -> Ite
 def find_stale(life: HubLife) -> Iterator[str]:
     """A hub that lost its store to another finds out, also with nothing to write, and never gets it back."""
     stale_ms = life.world.now_ms - life.replaced_ms
-    if life.replaced_ms >= 0 and life.store.epoch == life.site.file.epoch:
+    if life.replaced_ms >= 0 and life.lead is None and life.store.epoch == life.site.file.epoch:
         yield f"hub {life.number} lost its store {stale_ms} ms ago and took it back"
     if life.replaced_ms >= 0 and stale_ms > HOUSEKEEPING_MS + SHORT_SLACK_MS:
         yield f"hub {life.number} lost its store {stale_ms} ms ago and goes on"
@@ -92,6 +92,8 @@ def find_stale(life: HubLife) -> Iterator[str]:
 def _silences(life: HubLife) -> Iterator[str]:
     """Of a worker that says nothing the hub is wary in time, also where that has happened before."""
     state, now_ms = life.state, life.clock().now_ms
+    if life.world.now_ms - life.steady_ms < SHORT_SLACK_MS:
+        return  # it stood still until now
     for worker, presence in state.presence.items():
         silent_ms = now_ms - presence.seen_ms
         if not presence.suspect and silent_ms > state.rules.suspect_ms + SHORT_SLACK_MS:
@@ -177,9 +179,7 @@ def _stops(life: HubLife, runs: Runs) -> Iterator[str]:
         session = life.sessions.open.get(state.presence[attempt.worker].session)
         if session is None:
             continue
-        asked_ms = (
-            max(attempt.cancel_ms, state.started_ms) - life.site.shift_ms + round(1000 * attempt.grace_s)
-        )
+        asked_ms = max(attempt.cancel_ms, state.started_ms) - life.shift_ms + round(1000 * attempt.grace_s)
         reads_ms = runs.reads_from_ms.get(session.connection.owner, 0)
         waits_ms = now_ms - max(asked_ms, session.connection.began_ms, reads_ms)
         if waits_ms > 2 * state.rules.stop_again_ms + SLACK_MS and session.connection.undisturbed(SLACK_MS):
@@ -242,4 +242,4 @@ def _grace_over_ms(life: HubLife, attempt: Attempt) -> int:
     worker = life.state.workers.get(attempt.worker)
     if worker is None or not worker.base or not attempt.cancel:
         return 0
-    return attempt.cancel_ms - life.site.shift_ms + round(1000 * attempt.grace_s)
+    return attempt.cancel_ms - life.shift_ms + round(1000 * attempt.grace_s)

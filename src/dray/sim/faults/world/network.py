@@ -35,11 +35,16 @@ class Weather:
         return self.up_lost or self.down_lost
 
 
+FAIR = Weather()
+
+
 class Connection:
     """One socket to one `hub`. Each end hears of the break by itself, late; a one-way loss is heard of by nobody."""
 
     def __init__(self, world: World, weather: Weather, number: int, owner: str) -> None:
         self._world, self._weather = world, weather
+        # What is wrong at the other end, where that has a network of its own.
+        self.far = FAIR
         self.number, self.owner, self.hub = number, owner, 0
         self.began_ms = world.now_ms
         self.alive = True
@@ -52,12 +57,12 @@ class Connection:
 
     def send_up(self, message: Message) -> None:
         """From the agent to the hub."""
-        if not self._drops("up", self._weather.up_lost):
+        if not self._drops("up", self._weather.up_lost or self.far.up_lost):
             self._carry("up", self._arrive_up, message)
 
     def send_down(self, message: Message) -> None:
         """From the hub to the agent."""
-        if not self._drops("down", self._weather.down_lost):
+        if not self._drops("down", self._weather.down_lost or self.far.down_lost):
             self._carry("down", self._arrive_down, message)
 
     def _drops(self, way: str, lost: bool) -> bool:
@@ -91,17 +96,23 @@ class Connection:
 
     def undisturbed(self, for_ms: int) -> bool:
         """Whether everything got through here for so long; of a socket that waits for what was lost nothing does."""
-        since = max(self.began_ms, self._weather.rough_ms)
+        since = max(self.began_ms, self._weather.rough_ms, self.far.rough_ms)
         flows = self.alive and not any(self._stalled.values())
-        return flows and self._weather.calm and self._world.now_ms - since > for_ms
+        return flows and self._weather.calm and self.far.calm and self._world.now_ms - since > for_ms
 
     def break_off(self, code: int = 1006) -> None:
         """The socket dies; both ends hear of it some time later, much later where the network says nothing."""
         if self.alive:
             self.alive = False
             rng = self._world.rng
-            up_ms = rng.randint(5000, 60_000) if self._weather.up_lost else rng.randint(0, 50)
-            down_ms = rng.randint(5000, 60_000) if self._weather.down_lost else rng.randint(0, 50)
+            up_ms = (
+                rng.randint(5000, 60_000) if self._weather.up_lost or self.far.up_lost else rng.randint(0, 50)
+            )
+            down_ms = (
+                rng.randint(5000, 60_000)
+                if self._weather.down_lost or self.far.down_lost
+                else rng.randint(0, 50)
+            )
             self._world.at(up_ms, self.hub_hears_end, self, code)
             self._world.at(down_ms, self.agent_hears_end, self, code)
 

@@ -1,0 +1,1 @@
+"""A database that hubs share, and who leads there."""
