@@ -63,8 +63,12 @@ def second_worker(hub: dray.Hub) -> Iterator[None]:
         try:
             yield
         finally:
+            # Killed is a verdict; that its process is gone is another, which comes a moment later.
+            while any(one["active_jobs"] for one in hub.workers() if one["id"] == "second"):
+                time.sleep(0.05)
             agent.terminate()
             agent.wait()
+            hub.remove_worker("second")
 
 
 def ask(hub: dray.Hub, besides: list[int]) -> list[int]:
