@@ -30,8 +30,8 @@ LEASE_S = 1.5
 class Site(Cluster):
     """Hubs 0 to n-1, each at a port of its own; agents and clients are given all addresses."""
 
-    def __init__(self, store: str, hubs: int = 2, lease_s: float = LEASE_S) -> None:
-        super().__init__({**CALM, "STORE": store, "STORE_LEASE_S": str(lease_s)})
+    def __init__(self, store: str, hubs: int = 2, lease_s: float = LEASE_S, **more: str) -> None:
+        super().__init__({**CALM, "STORE": store, "STORE_LEASE_S": str(lease_s), **more})
         self.homes = [self.folder / f"h{number}" for number in range(hubs)]
         self.home = self.homes[0]
         self.env["DRAY_HOME"] = str(self.home)

@@ -13,8 +13,8 @@ NOTHING_WRONG: dict[str, list[str]] = {"lost": [], "doubled": [], "stuck": []}
 
 
 @pytest.fixture
-def site(database: str) -> Iterator[Site]:
-    made = Site(database)
+def site(database: str, request: pytest.FixtureRequest) -> Iterator[Site]:
+    made = Site(database, **getattr(request, "param", {}))
     try:
         made.start_all()
         yield made
@@ -77,6 +77,8 @@ def count_ended(site: Site, name: str) -> int:
     return (site.folder / f"{name}.log").read_text().count("the session ended")
 
 
+# As with the defaults, an agent is patient for longer than a take-over lasts.
+@pytest.mark.parametrize("site", [{"HEARTBEAT_S": "4"}], indirect=True)
 def test_an_agent_at_a_gateway_keeps_its_socket_when_the_leader_is_killed(site: Site) -> None:
     standby = 1 - site.find_leader()
     token = site.dray("token", "create", "--scope", "worker", "--hub", ",".join(site.urls), "-o", "json").json
