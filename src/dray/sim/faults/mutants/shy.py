@@ -328,7 +328,7 @@ SHOWN_BY: dict[str, int] = {
     "turn-in-doubt-dropped": 2000000013,
     "turn-in-doubt-repeated": 2000000014,
     "lost-turns-unnoticed": 2000000036,
-    "lost-rows-unnoticed": 2000000132,
+    "lost-rows-unnoticed": 2000000159,
     "trust-without-end": 2000000007,
     "failed-look-is-silence": 2000000014,
     "silence-from-the-asking": 2000000162,

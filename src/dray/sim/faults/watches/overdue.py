@@ -55,7 +55,7 @@ def find_unasked(life: HubLife) -> Iterator[str]:
         if session is None:
             continue
         grace_over_ms = attempt.cancel_ms - life.shift_ms + round(1000 * attempt.grace_s)
-        began_ms = max(life.began_ms, session.connection.began_ms)
+        began_ms = max(life.steady_ms, session.connection.began_ms)
         waits_ms = now_ms - max(began_ms, grace_over_ms, life.stop_asked_ms.get(uid, 0))
         if waits_ms > state.rules.stop_again_ms + SHORT_SLACK_MS:
             yield f"attempt {uid} is to stop on {attempt.worker}, and was not asked again for {waits_ms} ms"
