@@ -70,6 +70,8 @@ def measure(quick: bool) -> dict[str, Figure]:
         before = cpu_seconds(hub), cpu_seconds(agent)
         rate = asyncio.run(_busy(cluster, busy))
         hub_s, agent_s = cpu_seconds(hub) - before[0], cpu_seconds(agent) - before[1]
+        # By ticks of a hundredth: in a short run there may be none.
+        hub_s, agent_s = max(hub_s, 0.01), max(agent_s, 0.01)
         carried, plain = asyncio.run(_bulk(cluster, port, size))
         cluster.request("POST", f"/jobs/{TASK}/cancel", {"grace_s": 0})
         wait_until(lambda: cluster.request("GET", f"/jobs/{TASK}")["state"] == "killed", WAIT_S, "its end")

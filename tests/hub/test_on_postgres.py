@@ -131,10 +131,11 @@ def test_a_home_that_leads_for_the_first_time_gets_a_token_though_it_has_stood_b
 
 def test_one_that_stands_by_ends_when_told(hubs: Hubs) -> None:
     hubs()
-    second = stand_by(hubs)
-    assert second._process is not None
-    second._process.send_signal(signal.SIGTERM)
-    assert second._process.wait(60) == 0
+    for _ in range(4):  # it may be told in the middle of a look at the leader's turns, or between two
+        second = stand_by(hubs)
+        assert second._process is not None
+        second._process.send_signal(signal.SIGTERM)
+        assert second._process.wait(60) == 0, (second.home / "hub.err").read_text()
 
 
 def test_a_hub_ends_though_its_server_is_away(hubs: Hubs, servers: Callable[..., Server]) -> None:

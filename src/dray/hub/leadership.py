@@ -177,6 +177,11 @@ class Following:
                 more = await asyncio.to_thread(self.follower.look)
             except Abandoned:
                 return
+            except asyncio.CancelledError:
+                # What was under way on connections that are being closed ends so as well.
+                if self._over.is_set():
+                    return
+                raise
             except StoreError as fault:
                 # Who watches the lease tells of it as well.
                 logger.info("cannot follow the leader: %s", fault.message)
