@@ -38,6 +38,7 @@ CATALOGUE = (
     "busy_workers",
     "core_passes",
     "core_curves",
+    "many_users",
     "policy_stack",
     "explain",
     "function_calls",

@@ -5,6 +5,7 @@ Every change goes through `apply`, every decision through `plan`, exactly as in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dray.core.lifecycle.apply import apply
@@ -44,12 +45,14 @@ class CoreCluster:
             self._join(f"w{number:05d}", number + 1)
         self._jobs = 0
 
-    def submit(self, specs: list[bytes]) -> None:
-        """Queue one job per packed spec, in turns as large as a batch may be."""
+    def submit(self, specs: list[bytes], users: Sequence[str] = ()) -> None:
+        """Queue one job per packed spec, in turns as large as a batch may be; `users`: whose each of them is."""
         for first in range(0, len(specs), 10_000):
             part = specs[first : first + 10_000]
+            whose = users[first : first + 10_000] or ["bench"] * len(part)
             jobs = tuple(
-                NewJob(f"j{self._jobs + place:07d}", "bench", spec) for place, spec in enumerate(part)
+                NewJob(f"j{self._jobs + place:07d}", user, spec)
+                for place, (user, spec) in enumerate(zip(whose, part, strict=True))
             )
             self._jobs += len(part)
             apply(self.state, JobsSubmitted(jobs), CLOCK)
