@@ -23,6 +23,8 @@ TURNS = 101
 _QUOTAS = (Quota(user="*", tasks=1_000, gpus=8, gpu_hours=Budget(soft=10**6, hard=10**7)),)
 _PACE = Pacing(starts=(Pace(user="*", per_minute=10**6, burst=10**5),))
 _FAIR = {"default": Queue(order="fair_share")}
+# Turns that take long are told by a few of them.
+LONGEST_MS = 2_000
 POLICIES = {
     "fifo": None,
     "priority": Policy(queues={"default": Queue(order="priority")}),
@@ -72,5 +74,7 @@ def _turns(policy: Policy | None, users: int, turns: int) -> list[float]:
         spans.append((time.process_time() - began) * 1000)
         if placed != 1:
             raise RuntimeError(f"{placed} tasks were placed on the one free slot")
+        if len(spans) >= 5 and sum(spans) > LONGEST_MS:
+            break
     gc.unfreeze()
     return spans
