@@ -28,7 +28,7 @@ from dray.sim.faults.world.process import Process
 from dray.sim.faults.world.world import World
 
 HOUR_MS = 3_600_000
-WANDERING, PATIENT = 0.1, 0.3
+WANDERING = 0.1
 
 
 class HubMachine:
@@ -277,22 +277,16 @@ class HubGroup(HubNode):
         """Whether somebody who believes to lead answers."""
         return any(machine.leads and not machine.process.stopped for machine in self.machines)
 
-    @property
-    def found(self) -> HubLife:
-        """The hub that somebody who asks finds; a request may wait in the socket of one that is stopped."""
-        machine = self._reach("people", self.rng.random() < PATIENT)
-        return machine.life if machine is not None and machine.life is not None else self.now
-
     def connect(self, connection: Connection) -> bool:
         """Take a new socket, if somebody is found."""
-        machine = self._reach(connection.owner, False)
+        machine = self._reach(connection.owner)
         if machine is None or machine.life is None:
             return False
         connection.far = machine.weather
         machine.life.connect(connection)
         return True
 
-    def _reach(self, who: str, patient: bool) -> HubMachine | None:
+    def _reach(self, who: str) -> HubMachine | None:
         many = len(self.machines)
         place = self._places.get(who, 0)
         if self.rng.random() < WANDERING:
@@ -301,7 +295,7 @@ class HubGroup(HubNode):
             self._places[who] = place
             machine = self.machines[place]
             hint = -1
-            if machine.up and not machine.weather.cut and (patient or not machine.process.stopped):
+            if machine.up and not machine.weather.cut and not machine.process.stopped:
                 if machine.leads:
                     return machine
                 hint = machine.standby.hint if machine.standby is not None else -1

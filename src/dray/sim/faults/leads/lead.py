@@ -72,15 +72,10 @@ class Lead:
             began_ms, now_ms, epoch = self._process.world.now_ms, self.hub_now(), self.epoch
 
             def answered(still: bool) -> None:
-                self._leave()
-                if self.over:
-                    return
-                if not still:
-                    self.lose("another hub has taken the store over")
-                    return
-                self._trust.renew(began_ms / 1000)
-                self._go_on()
-                done()
+                if self._answered(still):
+                    self._trust.renew(began_ms / 1000)
+                    self._go_on()
+                    done()
 
             def unanswered() -> None:
                 self._leave()
@@ -89,6 +84,13 @@ class Lead:
             self.link.ask(lambda: self.store.renew(epoch, now_ms), answered, unanswered)
 
         self._enter(ask)
+
+    def _answered(self, still: bool) -> bool:
+        """Let the next of the line ask; whether this one leads by the row that was found."""
+        self._leave()
+        if not self.over and not still:
+            self.lose("another hub has taken the store over")
+        return still and not self.over
 
     def _go_on(self) -> None:
         if self.trusted:
@@ -115,14 +117,9 @@ class Lead:
             self.link.ask(lambda: self.store.pass_epoch(self.epoch, wanted), answered, unanswered)
 
         def answered(still: bool) -> None:
-            self._leave()
-            if self.over:
-                return
-            if not still:
-                self.lose("another hub has taken the store over")
-                return
-            self.epoch = self.store.epoch = wanted
-            done(wanted)
+            if self._answered(still):
+                self.epoch = self.store.epoch = wanted
+                done(wanted)
 
         def unanswered() -> None:
             if not self.over:
