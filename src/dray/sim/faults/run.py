@@ -38,6 +38,8 @@ FOREIGN_EVERY = 4
 SEVERAL_HUBS, SEVERAL_FROM = 1 / 3, 10**9
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
 STEERED_SHARE, BROKEN_SHARE, UNTOLD_SHARE = 0.15, 0.2, 0.1
+# So long after the faults somebody looks at what a restored hub does not know.
+SORTED_OUT_MS = 30_000
 # Which worlds is of no account: these leave those alone that are kept because they show rare bugs.
 PATIENT_WORLDS = (0.06, 0.2)
 
@@ -289,3 +291,10 @@ class History:
             if worker.name not in self.drained:
                 self.drained[worker.name] = None
                 self.world.at(1000, self.resume, worker.name)
+        self.world.at(SORTED_OUT_MS, self._sort_out)
+
+    def _sort_out(self) -> None:
+        """Somebody reads what a restored hub lists as unknown to it and ends it by hand: nobody else ever does."""
+        for worker in self.workers:
+            if isinstance(worker, WorkerNode):
+                worker.supervisor.end_strangers()

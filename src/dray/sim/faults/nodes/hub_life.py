@@ -384,7 +384,8 @@ class HubLife(Desk):
             return
         missing = self.rows.missing(key for request in requests for key in request.wants)
         if missing and self.lead is not None and not self.lead.link.sound:
-            # Asked until it is answered.
+            # Asked until it is answered; until then this hub decides nothing, as in a turn that takes long.
+            self.steady_ms = self.world.now_ms
             self.process.at(READ_AGAIN_MS, self._read_for, requests)
             return
         self.rows.read(missing)

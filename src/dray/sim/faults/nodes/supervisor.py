@@ -431,6 +431,13 @@ class Supervisor:
             self._world.fail(f"the hub stops {process.execution}, of which it never heard ({reason})")
         self.ask(self.cancel, uid, reason, grace_ms)
 
+    def end_strangers(self) -> None:
+        """End, as by a signal from a person, whatever runs here that the hub never heard of."""
+        for process in [*self.processes.values()]:
+            if process.execution.stranger and not process.gone:
+                self._world.counts["unknown work ended by hand"] += 1
+                self._finish(process, "failed", "")
+
     def acked(self, uids: list[str]) -> None:
         self.runners.acked(uids)
         for uid in uids:
