@@ -16,7 +16,7 @@ import pytest
 from dray.agent.supervisor.__main__ import detach
 from dray.agent.supervisor.client import SupervisorClient
 from dray.agent.supervisor.processes.identity import now_ticks, snapshot_processes
-from dray.agent.supervisor.processes.marks import VARIABLE, find_marked, make_mark, make_token
+from dray.agent.supervisor.processes.marks import ROUNDING_TICKS, VARIABLE, find_marked, make_mark, make_token
 from dray.agent.supervisor.records.home import Home, HomeLocked
 from dray.agent.supervisor.records.journal import encode_record
 from dray.agent.supervisor.records.ledger import Entry, Ledger
@@ -259,17 +259,34 @@ def test_who_carries_no_mark_is_not_found():
         process.communicate()
 
 
-def test_a_session_that_is_older_than_the_start_is_left_alone():
-    ticks = now_ticks() + 1000
-    with subprocess.Popen(["sleep", "1000"], stdout=subprocess.PIPE) as process:
+OLD_SESSION = "read go; sleep 1000 >/dev/null 2>&1 & echo $!; sleep 1000 & echo $!; wait"
+
+
+def test_a_session_that_is_older_than_the_start_is_left_alone(wait_until):
+    """Of two that begin after the start in a session from before it, the one without a mark is none of its own."""
+    with subprocess.Popen(
+        ["sh", "-c", OLD_SESSION],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as leader:
         try:
-            assert process.stdout is not None
-            record = {"uid": "a-1", "token": "t", "pipes": [os.fstat(process.stdout.fileno()).st_ino]}
-            assert find_marked([{**record, "ticks": ticks}]) == {}
-            found = find_marked([{**record, "ticks": ticks - 1000}])
-            assert [info.pid for info in found["a-1"]] == [process.pid]
+            assert leader.stdin is not None
+            assert leader.stdout is not None
+            begun = snapshot_processes()[leader.pid].start
+            wait_until(lambda: now_ticks() > begun + 2 * ROUNDING_TICKS)
+            ticks = now_ticks()
+            leader.stdin.write("go\n")
+            leader.stdin.flush()
+            unmarked, marked = (int(leader.stdout.readline()) for _ in range(2))
+            wait_until(lambda: os.readlink(f"/proc/{unmarked}/fd/1") == "/dev/null")
+            record = {"uid": "a-1", "token": "t", "pipes": [os.fstat(leader.stdout.fileno()).st_ino]}
+            assert find_marked([{**record, "ticks": ticks + 1000}]) == {}
+            found = find_marked([{**record, "ticks": ticks}])
+            assert [info.pid for info in found["a-1"]] == [marked]
         finally:
-            process.kill()
+            os.killpg(leader.pid, signal.SIGKILL)
 
 
 HELD_UP = """
