@@ -173,6 +173,7 @@ class HubLife(Desk):
         self.sources = Sources(self.rows, self.calls, KeyMemory(), lambda: site.low_space, self._draw_ids)
         self.heard_ms: dict[str, int] = {}
         self.heard_then: dict[str, int] = {}
+        self.heeded_ms: dict[str, int] = {}
         self.asked: dict[int, int] = {}
         self.beats: Counter[str] = Counter()
         self.named: list[tuple[int, str, int, tuple[str, ...]]] = []
@@ -296,7 +297,7 @@ class HubLife(Desk):
     def _let_in(self, session: SimSession, body: Register, at_ms: int) -> Decision:
         """Its turn has come; that it spoke counts, from outside, once it was let in."""
         self._knocks.append((session, at_ms))
-        self.heard_then[session.worker] = at_ms
+        self._note_heard(session.worker, at_ms)
         return Decision(inbound.register(self.rows, session.number, body, body.id))
 
     def _interpret(self, session: SimSession, body: WorkerMessage, answered: bool, at_ms: int) -> Decision:
@@ -307,7 +308,10 @@ class HubLife(Desk):
     def _heed(self, session: SimSession, at_ms: int) -> None:
         """The hub takes a sign of life in: what waits behind others' work it cannot go by when it judges silence."""
         if inbound.is_let_in(self.state, session.worker, session.number):
-            self.heard_then[session.worker] = at_ms
+            self._note_heard(session.worker, at_ms)
+
+    def _note_heard(self, worker: str, at_ms: int) -> None:
+        self.heard_then[worker], self.heeded_ms[worker] = at_ms, self.world.now_ms
 
     def _beat(self, session: SimSession, beat: int) -> bool:
         """As the hub's sessions do: answer a heartbeat before bulk work that waits."""

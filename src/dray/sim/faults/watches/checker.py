@@ -384,7 +384,9 @@ class Checker:
                 f"{age_ms} ms after the hub's start"
             )
         steady_for_ms = now_ms - life.steady_ms
-        late_ms = min(silent_ms - patience_ms, age_ms - rules.start_grace_ms, steady_for_ms)
+        # What came during a commit that took long counts from when the hub could take it in.
+        heeded_ms = life.heeded_ms.get(attempt.worker, life.began_ms)
+        late_ms = min(now_ms - heeded_ms - patience_ms, age_ms - rules.start_grace_ms, steady_for_ms)
         # While the brake is on a hub looks now and then whether it still must be.
         braked = life.braked_ms >= 0 and now_ms - life.braked_ms < rules.suspect_ms + LATE_SLACK_MS
         if late_ms > LATE_SLACK_MS and not braked and attempt.worker not in self.shared_names:
