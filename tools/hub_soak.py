@@ -1,13 +1,15 @@
 """`./dev soak --hubs`: rounds in which the lead changes under load, on real hubs, workers and PostgreSQL.
 
-The leader is killed, stopped (SIGSTOP) and let go on, told to end (SIGTERM), asked to resign; or the database is killed
-and started again, under which the same hub goes on. Clients submit all the time. What was acknowledged must come to its
-end, once; how long the site was without a leader is measured from outside. Owns the order of a run and its report.
+The leader is killed, stopped (SIGSTOP) and let go on, told to end (SIGTERM), asked to resign, cut off from the database
+and let back; or the database, or Redis, is killed and started again, under which the same hub goes on. Clients submit
+all the time. What was acknowledged must come to its end, once, and the view in Redis must say so; how long the site was
+without a leader is measured from outside. Owns the order of a run and its report.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import signal
 import statistics
@@ -25,24 +27,36 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from tests.e2e.cluster import wait_for  # noqa: E402 - only found after the lines above
+from tests.e2e.proxy import Relay  # noqa: E402 - only found after the lines above
 from tests.e2e.site import Client, Site, settle  # noqa: E402 - only found after the lines above
 from tests.postgres import Server, Servers  # noqa: E402 - only found after the lines above
+from tests.valkey import Valkey, Valkeys  # noqa: E402 - only found after the lines above
 from tools.soak_rounds import keep, save  # noqa: E402 - only found after the lines above
 
 COMMAND = "./dev soak --hubs"
 RESULTS = ROOT / "benchmarks" / "results" / "hub_soak.json"
-KINDS = ("kill", "stop", "resign", "term", "postgres")
+KINDS = ("kill", "stop", "resign", "term", "partition", "postgres", "redis")
 SUMMED = ("rounds", "acknowledged")
 CLIENTS = 3
 STOPPED_S = (0.5, 6.0)
 AWAY_S = (0.1, 3.0)
+QUEUE = "dray:{q:default}:"
 
 
 class Rounds:
-    """What is done to the hubs, and how long nobody led each time."""
+    """What is done to the hubs and to what they stand on, and how long it was missed each time."""
 
-    def __init__(self, site: Site, server: Server, clients: list[Client], rng: random.Random) -> None:
-        self._site, self._server, self._clients, self._rng = site, server, clients, rng
+    def __init__(
+        self,
+        site: Site,
+        server: Server,
+        relays: list[Relay],
+        valkey: Valkey,
+        clients: list[Client],
+        seed: int,
+    ) -> None:
+        self._site, self._server, self._relays, self._valkey = site, server, relays, valkey
+        self._clients, self._rng = clients, random.Random(seed)  # chance, no secret
         self.kills: Counter[str] = Counter()
         self.takeovers: dict[str, list[float]] = {kind: [] for kind in KINDS}
         self._acts: dict[str, Callable[[int], None]] = {
@@ -50,13 +64,18 @@ class Rounds:
             "stop": lambda leader: site.signal_hub(leader, signal.SIGSTOP),
             "term": lambda leader: site.signal_hub(leader, signal.SIGTERM),
             "resign": self._resign,
+            "partition": self._cut_off,
+        }
+        self._others: dict[str, Callable[[], None]] = {
+            "postgres": self._kill_database,
+            "redis": self._kill_redis,
         }
 
     def run(self, kind: str) -> None:
         """One fault, then until all is whole again and work goes on."""
         self.kills[kind] += 1
-        if kind == "postgres":
-            self._kill_database()
+        if kind in self._others:
+            self._others[kind]()
         else:
             self._change_leader(kind)
         self._site.wait_standing()
@@ -69,15 +88,24 @@ class Rounds:
         self._acts[kind](leader)
         wait_for(lambda: self._site.find_leader(but=leader) >= 0, f"another hub leads after {kind}")
         self.takeovers[kind].append(time.monotonic() - began)
-        if kind == "stop":
+        if kind in ("stop", "partition"):
             time.sleep(self._rng.uniform(*STOPPED_S))
+        if kind == "stop":
             self._site.signal_hub(leader, signal.SIGCONT)
+        elif kind == "partition":
+            self._relays[leader].heal()
+            self._relays[leader].cut()
         elif kind in ("kill", "term"):
             self._site.start_one(leader)
 
     def _resign(self, leader: int) -> None:
         done = self._site.dray("hub", "resign", "--hub", self._site.urls[leader])
         assert done.code == 0, done.err
+
+    def _cut_off(self, leader: int) -> None:
+        """Nothing passes between it and the database, and neither side is told; all others still reach it."""
+        for direction in ("up", "down"):
+            self._relays[leader].lose(direction, later_too=True)
 
     def _kill_database(self) -> None:
         """The same leader goes on when the server is back; what it was without an answer for is counted."""
@@ -88,6 +116,17 @@ class Rounds:
         wait_for(lambda: self._count() > before, "jobs are taken in again")
         self.takeovers["postgres"].append(time.monotonic() - began)
 
+    def _kill_redis(self) -> None:
+        """It comes back empty: what is measured is until the view is there again, no older than it was."""
+        with self._valkey.client() as view:
+            before = int(view.hget(f"{QUEUE}stats", "seq") or 0)
+            self._valkey.kill()
+            time.sleep(self._rng.uniform(*AWAY_S))
+            self._valkey.start()
+            began = time.monotonic()
+            wait_for(lambda: int(view.hget(f"{QUEUE}stats", "seq") or 0) > before, "the view is back")
+        self.takeovers["redis"].append(time.monotonic() - began)
+
     def _count(self) -> int:
         return sum(len(client.acknowledged) for client in self._clients)
 
@@ -95,33 +134,56 @@ class Rounds:
 def main(argv: list[str]) -> int:
     """Run rounds, let all end, report. 0 only where nothing was lost, doubled or stuck."""
     options = read_words(argv)
-    rng, began = random.Random(options.seed), time.monotonic()  # chance, no secret
-    with tempfile.TemporaryDirectory(prefix="pg") as folder:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pg") as folder, contextlib.ExitStack() as open_:
         server = Servers(Path(folder)).make("fsync=on")
         server.start()
-        site = Site(server.url("postgres"), options.count, options.lease_s)
+        open_.callback(server.stop)
+        valkeys = Valkeys(Path(tempfile.mkdtemp(prefix="vk")))
+        open_.callback(valkeys.stop)
+        valkey = valkeys.make()
+        site = Site(server.url("postgres"), options.count, options.lease_s, REDIS=valkey.url)
+        open_.callback(site.close)
+        relays = [Relay(server.port) for _ in site.stores]
+        for number, relay in enumerate(relays):
+            open_.callback(relay.close)
+            site.stores[number] = site.stores[number].replace(f":{server.port}/", f":{relay.port}/")
+        site.start_all()
+        clients = [Client(site, f"c{number}") for number in range(CLIENTS)]
+        rounds = Rounds(site, server, relays, valkey, clients, options.seed)
+        for client in clients:
+            client.start()
         try:
-            site.start_all()
-            clients = [Client(site, f"c{number}") for number in range(CLIENTS)]
-            rounds = Rounds(site, server, clients, rng)
-            for client in clients:
-                client.start()
-            try:
-                run_all(rounds, options.rounds, rng, began)
-            finally:
-                for client in clients:
-                    client.stop()
-            found = settle(site, clients)
-            report = make_report(options, rounds, clients, found, time.monotonic() - began)
-            print_report(report)
-            save(options.out, COMMAND, report, SUMMED, KINDS)
-            wrong = any(found.values()) or any(client.refused for client in clients)
-            if wrong and options.keep:
-                keep(site.folder, options.keep)
-            return 1 if wrong else 0
+            run_all(rounds, options.rounds, random.Random(options.seed), began)  # chance, no secret
         finally:
-            site.close()
-            server.stop()
+            for client in clients:
+                client.stop()
+        found = settle(site, clients) | {"view": check_view(valkey)}
+        report = make_report(options, rounds, clients, found, time.monotonic() - began)
+        print_report(report)
+        save(options.out, COMMAND, report, SUMMED, KINDS)
+        wrong = any(found.values()) or any(client.refused for client in clients)
+        if wrong and options.keep:
+            keep(site.folder, options.keep)
+        return 1 if wrong else 0
+
+
+def check_view(valkey: Valkey) -> list[str]:
+    """What Redis shows of a site on which all work has ended; gives what is wrong with it."""
+
+    def left() -> list[str]:
+        with valkey.client() as view:
+            stats = view.hgetall(f"{QUEUE}stats")
+            members = [name for name in ("waiting", "running") if view.zcard(QUEUE + name)]
+        return members + [
+            name for name in ("waiting_tasks", "held_tasks", "running") if stats.get(name) != "0"
+        ]
+
+    try:
+        wait_for(lambda: not left(), "the view in Redis shows that all has ended")
+    except AssertionError:
+        return left()
+    return []
 
 
 def run_all(rounds: Rounds, count: int, rng: random.Random, began: float) -> None:

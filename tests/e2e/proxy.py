@@ -27,8 +27,12 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     def lose(self, direction: str, later_too: bool = False) -> None:
         """Lose one direction of every connection there is; with `later_too` of new ones as well."""

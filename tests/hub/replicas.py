@@ -27,7 +27,7 @@ class Pair:
             os.chown(data, 65534, 65534)
         subprocess.run(words, check=True, env=self.primary.environment("postgres"), **NOBODY)
         (data / "standby.signal").touch()
-        port, user = self.relay.url.rpartition(":")[2], self.primary.environment("postgres")
+        port, user = self.relay.port, self.primary.environment("postgres")
         source = f"host=127.0.0.1 port={port} user={user['PGUSER']} password={user['PGPASSWORD']} "
         self.standby = Server(
             self.primary.binaries,

@@ -154,7 +154,7 @@ def test_a_leader_that_is_cut_off_answers_nobody_and_stands_by_when_it_is_back(
     hubs: Hubs, shared_postgres: Server, database: str
 ) -> None:
     relay = Relay(shared_postgres.port)
-    first = hubs(url=database.replace(str(shared_postgres.port), relay.url.rpartition(":")[2]))
+    first = hubs(url=database.replace(str(shared_postgres.port), str(relay.port)))
     second = stand_by(hubs)
     with first.worker("w1") as worker:
         worker.register()
@@ -255,7 +255,7 @@ def test_a_failover_that_lost_turns_is_told_and_what_runs_unknown_is_not_killed(
     """A standby of the server is promoted that lacks the last turns; the hub that gave them out leads again."""
     pair = Pair(servers)
     relay = Relay(pair.primary.port)
-    url = pair.primary.url("postgres").replace(str(pair.primary.port), relay.url.rpartition(":")[2])
+    url = pair.primary.url("postgres").replace(str(pair.primary.port), str(relay.port))
     try:
         first = hubs(url=url)
         second = stand_by(hubs, url=url)

@@ -33,7 +33,7 @@ def relay(shared_postgres: Server) -> Iterator[Relay]:
 
 
 def through(relay: Relay, server: Server) -> str:
-    return server.url("postgres").replace(str(server.port), relay.url.rpartition(":")[2])
+    return server.url("postgres").replace(str(server.port), str(relay.port))
 
 
 def fall_silent(relay: Relay) -> None:

@@ -35,7 +35,7 @@ def database_at(pair: Pair) -> Iterator[Relay]:
 
 
 def url_at(relay: Relay, pair: Pair) -> str:
-    return pair.primary.url("postgres").replace(str(pair.primary.port), relay.url.rpartition(":")[2])
+    return pair.primary.url("postgres").replace(str(pair.primary.port), str(relay.port))
 
 
 def test_only_what_the_standby_has_as_well_is_believed_and_that_outlives_a_failover(
