@@ -183,7 +183,7 @@ async def _go_on(
     state, seq = recovered.state, max(recovered.seq, store.position().seq)
     brought = read_brought(config.home) if store.remote is not None else None
     policy_change = settle_at_start(state, policy_file, brought)
-    clock = HubClock(recovered.now_ms, recovered.clock_base)
+    clock = HubClock(recovered, epoch)
     now = clock.read()
     store.save_clock(now.now_ms, now.at_ms, clock.base)
     # With a new key: a hub that was put back to an earlier time counts again what it counted then, for other work.

@@ -24,10 +24,12 @@ Place = tuple[int, int]
 
 
 class Recovered(NamedTuple):
-    """The state after the last committed turn, its number, where hub time stood, and what was set aside."""
+    """The state after the last committed turn, its number and epoch (0: not known), where hub time stood, and what was
+    set aside."""
 
     state: State
     seq: int
+    epoch: int
     now_ms: int
     clock_base: bytes
     faults: Faults
@@ -108,7 +110,7 @@ class Fold:
     def tell(self) -> Recovered:
         """The state as far as it is."""
         faults = [*self.faults, *self._skipped.tell()]
-        return Recovered(self.state, self.seq, self.now_ms, self.clock_base, faults)
+        return Recovered(self.state, self.seq, self.epoch, self.now_ms, self.clock_base, faults)
 
 
 def recover(store: Store, rules: Rules) -> Recovered:

@@ -194,10 +194,10 @@ class HubGroup(HubNode):
         self.world.counts[f"lead taken: {taken.led.why}"] += 1
         lead, recovered, now_ms = taken.lead, taken.recovered, self.world.now_ms
         store = lead.store
-        shift_ms = find_shift(recovered.now_ms, recovered.clock_base, machine.id, now_ms)
+        shift_ms = find_shift(recovered, machine.id, now_ms)
         machine.known = Position(store.epoch, store.last_seq)
         try:
-            store.save_clock(now_ms + shift_ms, now_ms, spell_base(machine.id, shift_ms))
+            store.save_clock(now_ms + shift_ms, now_ms, spell_base(machine.id, shift_ms, store.epoch))
         except EpochLost:
             self.world.tell(f"{machine.id} has lost the lead before it began")
         self.witness.took(self.lives, machine, taken)
