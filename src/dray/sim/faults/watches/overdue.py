@@ -16,8 +16,8 @@ ZOMBIE_MS = 40_000
 
 
 def find_overdue(life: HubLife, runs: Runs) -> list[str]:
-    """Name what waits longer than any rule allows."""
-    return [
+    """Name what waits longer than any rule allows; of a hub that stood still until now nothing, it has yet to look."""
+    found = [
         *_silences(life),
         *_losses(life),
         *_unaccepted(life),
@@ -29,6 +29,7 @@ def find_overdue(life: HubLife, runs: Runs) -> list[str]:
         *_untold_ports(life, runs),
         *_rests(life),
     ]
+    return found if life.world.now_ms - life.steady_ms >= SHORT_SLACK_MS else []
 
 
 def _untold_ports(life: HubLife, runs: Runs) -> Iterator[str]:
@@ -92,8 +93,6 @@ def find_stale(life: HubLife) -> Iterator[str]:
 def _silences(life: HubLife) -> Iterator[str]:
     """Of a worker that says nothing the hub is wary in time, also where that has happened before."""
     state, now_ms = life.state, life.clock().now_ms
-    if life.world.now_ms - life.steady_ms < SHORT_SLACK_MS:
-        return  # it stood still until now
     for worker, presence in state.presence.items():
         silent_ms = now_ms - presence.seen_ms
         if not presence.suspect and silent_ms > state.rules.suspect_ms + SHORT_SLACK_MS:
