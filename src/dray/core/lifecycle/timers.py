@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from dray.core.lifecycle.happenings.workers import watch_drain
+from dray.core.lifecycle.happenings.workers import watch_drain, watch_silence
 from dray.core.lifecycle.holding import attempts, quarantines, rollouts
 from dray.core.lifecycle.services import steps
 from dray.core.lifecycle.state.events import (
@@ -42,6 +42,7 @@ from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.records.records import Attempt, Phase
 
 Reasons = Callable[[str], str]
+Unread = Callable[[], frozenset[str]]
 _OF_ASSIGNMENTS = ("accept", "resend")
 
 
@@ -64,20 +65,29 @@ def forget_answered(state: State) -> None:
         heapq.heappop(timers)
 
 
-def due(state: State, clock: Clock, reasons: Reasons) -> list[Event]:
-    """Take the timers that have run out and say what follows. `reasons` words why a job could not be placed."""
+def due(state: State, clock: Clock, reasons: Reasons, unread: Unread = frozenset) -> list[Event]:
+    """Take the timers that have run out and say what follows. `reasons` words why a job could not be placed.
+
+    `unread` names the workers of whom something waits for a later turn: whoever is behind with reading them, after its
+    store stood still or while all of them come back at once, takes none of them for silent.
+    """
     looks: list[tuple[str, str]] = []
     while state.timers and state.timers[0][0] <= clock.now_ms:
         _, kind, key = heapq.heappop(state.timers)
         looks.append((kind, key))
     if not looks:
         return []
-    was_braked = state.braked
+    was_braked, speaking = state.braked, frozenset[str]()
     if state.braked or any(kind == "silence" and _is_quiet(state, key, clock) for kind, key in looks):
-        state.braked = brake(state, clock)
+        speaking = unread()
+        state.braked = brake(state, clock, speaking)
     events: list[Event] = []
     for kind, key in looks:
-        events += _LOOKS[kind](state, key, clock, reasons)
+        if kind == "silence" and key in speaking and key in state.presence:
+            # Its time starts anew when that is read; this look is for the case that it never is.
+            watch_silence(state, key, clock)
+        else:
+            events += _LOOKS[kind](state, key, clock, reasons)
     if state.braked and not was_braked:
         events.append(Braked())
     return events
@@ -89,18 +99,18 @@ def _is_quiet(state: State, worker_id: str, clock: Clock) -> bool:
     return presence is not None and clock.now_ms - presence.seen_ms >= state.rules.unknown_ms
 
 
-def brake(state: State, clock: Clock) -> bool:
+def brake(state: State, clock: Clock, speaking: frozenset[str]) -> bool:
     """Over half the workers fell silent within a minute: more likely the hub's fault than theirs. Decide nothing.
 
     A worker that somebody drained is not counted: that is how a person says that it is gone for good.
     """
     rules = state.rules
     present = [
-        state.presence[worker.id]
+        worker.id
         for worker in state.workers.values()
         if not (worker.left or (worker.draining and not worker.faults))
     ]
-    silences = [clock.now_ms - presence.seen_ms for presence in present]
+    silences = [clock.now_ms - state.presence[one].seen_ms for one in present if one not in speaking]
     gone = [silence for silence in silences if silence >= rules.unknown_ms]
     if len(gone) < rules.brake_min or len(gone) <= rules.brake_share * len(present):
         return False

@@ -76,10 +76,10 @@ class Engine:
         self.state, self._rows = rows.state, rows
         self._setbacks = setbacks
         self._settled = False
-        self._conductor = Conductor(rows, seq)
         self._writer, self._clock, self._runner, self._observer = writer, clock, runner, observer
         self._projector = projector
         self._inbox = Inbox(DRAIN)
+        self._conductor = Conductor(rows, seq, self._inbox)
         self._taken: list[Request] = []
         self._wake = asyncio.Event()
         self._room = asyncio.Event()

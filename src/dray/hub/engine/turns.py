@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -138,10 +139,10 @@ Step = Commit | Deliver | Answer
 
 
 class Conductor:
-    """Holds the state and the number of the last turn."""
+    """Holds the state and the number of the last turn. `inbox` is what waits for a turn after the present one."""
 
-    def __init__(self, rows: Rows, seq: int) -> None:
-        self.state, self.seq, self._rows = rows.state, seq, rows
+    def __init__(self, rows: Rows, seq: int, inbox: Iterable[Request] = ()) -> None:
+        self.state, self.seq, self._rows, self._inbox = rows.state, seq, rows, inbox
         self.cut = False
         # Requests that miss rows: they come first in the next turn, whose rows are fetched anew.
         self.put_back: list[Request] = []
@@ -198,7 +199,15 @@ class Conductor:
             gathered.taking = request
             gathered.take(request)
         gathered.taking = None
-        self.cut = take_turn(self.state, gathered.clock, gathered.fold, self._reason, skip, gathered.enter)
+
+        def unread() -> frozenset[str]:
+            # What somebody awaits an answer to comes from a person.
+            waiting = chain(gathered.put_back, self.put_back, self._inbox)
+            return frozenset(request.who for request in waiting if request.done is None)
+
+        self.cut = take_turn(
+            self.state, gathered.clock, gathered.fold, self._reason, skip, gathered.enter, unread
+        )
 
     def _reason(self, job_id: str) -> str:
         return headline(self.state, self.state.jobs[job_id], View(self.state))

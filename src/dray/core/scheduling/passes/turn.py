@@ -14,7 +14,7 @@ from dray.core.lifecycle.state.events import Clock, Event, PlanDecided
 from dray.core.lifecycle.state.pass_events import PollsAnswered
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.uses import find_changes
-from dray.core.lifecycle.timers import Reasons, due
+from dray.core.lifecycle.timers import Reasons, Unread, due
 from dray.core.scheduling.claims.reservations import find_stale
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
 from dray.core.scheduling.passes.planning import Plan, is_due, plan, settle_plan
@@ -70,15 +70,17 @@ def take_turn(
     reasons: Reasons,
     skip: Container[str] = (),
     enter: Callable[[str], None] = lambda stage: None,
+    unread: Unread = frozenset,
 ) -> bool:
     """Timers, lanes, one pass, lanes again, what queues behind; gives whether another pass is due at once.
 
-    `skip` names stages that are left out because they failed again and again; `enter` hears which one is under way.
+    `skip` names stages that are left out because they failed again and again; `enter` hears which one is under way;
+    `unread` names the workers of whom something waits for a later turn.
     """
     passed = None
     enter(TIMERS)
     if TIMERS not in skip:
-        for event in due(state, clock, reasons):
+        for event in due(state, clock, reasons, unread):
             fold(event)
     enter(CALLS)
     if CALLS not in skip:

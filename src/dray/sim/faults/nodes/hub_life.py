@@ -162,7 +162,8 @@ class HubLife(Desk):
         self.state: State = recovered.state
         wake_up(self.state, self.clock(), f"hub {number}".encode())
         self.rows = Rows(self.state, self.store)
-        self.conductor = Conductor(self.rows, max(recovered.seq, start.least_seq))
+        self._inbox = Inbox(site.turn_work)
+        self.conductor = Conductor(self.rows, max(recovered.seq, start.least_seq), self._inbox)
         self.sessions = SimSessions()
         sessions: Any = self.sessions
         feed: Any = SilentFeed()
@@ -184,7 +185,6 @@ class HubLife(Desk):
         self.turn_ms = self.world.now_ms
         self._knocks: list[tuple[SimSession, int]] = []
         self.braked_ms = -1
-        self._inbox = Inbox(site.turn_work)
         self._first: list[Fact] = [EpochStarted(start.epoch)]
         self._epoch_wanted = 0
         self.busy = False
@@ -250,10 +250,15 @@ class HubLife(Desk):
         connection.hub_hears_end = lambda _, code: self.process.run(self._closed, session, code)
 
     def post(
-        self, decide: Decide, done: Any = None, presses: bool = False, wants: tuple[RowKey, ...] = ()
+        self,
+        decide: Decide,
+        done: Any = None,
+        presses: bool = False,
+        wants: tuple[RowKey, ...] = (),
+        who: str = "",
     ) -> None:
         """Queue a request."""
-        self._inbox.add(Request(decide, done, wants=wants), presses)
+        self._inbox.add(Request(decide, done, who=who, wants=wants), presses)
         self._schedule_turn(0)
 
     def _received(self, session: SimSession, message: Message) -> None:
@@ -267,7 +272,9 @@ class HubLife(Desk):
             if outdated and not self._raise_epoch(body.max_epoch_seen + 1):
                 return
             self.post(
-                lambda state, clock: self._let_in(session, body, at_ms), wants=inbound.register_rows(body)
+                lambda state, clock: self._let_in(session, body, at_ms),
+                wants=inbound.register_rows(body),
+                who=body.id,
             )
         elif session.worker:
             worker, number = session.worker, session.number
@@ -275,7 +282,7 @@ class HubLife(Desk):
                 self.beats[worker] += 1
                 self.named.append((at_ms, worker, number, tuple(body.active or ())))
             early = isinstance(body, Heartbeat) and self._beat(session, body.beat)
-            self.post(lambda state, clock: self._interpret(session, body, early, at_ms))
+            self.post(lambda state, clock: self._interpret(session, body, early, at_ms), who=worker)
             if isinstance(body, ReadyForWork):
                 self.asked[number] = max(body.credits, self.asked.get(number, 0))
             presence = self.state.presence.get(worker)
@@ -328,7 +335,7 @@ class HubLife(Desk):
             self._heed(session, at_ms)
             return Decision(inbound.answer_beat(state, worker, number, beat))
 
-        self.post(decide, presses=True)
+        self.post(decide, presses=True, who=worker)
         return True
 
     def _note_arrivals(self) -> None:
