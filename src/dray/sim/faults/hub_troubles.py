@@ -94,7 +94,7 @@ def _lag(history: History, group: HubGroup, draw: int) -> None:
     def end() -> None:
         group.disturb()
         if draw % 3:
-            group.database.fail_over()
+            group.fail_over()
         else:
             group.database.catch_up()
 

@@ -228,8 +228,16 @@ class HubGroup(HubNode):
     def noted(self, life: HubLife, seq: int) -> None:
         """As the witness in its home does. Who commits leads: a failover may have lost that another one took over."""
         if life is not self.life:
-            self.life, self._truth, life.replaced_ms = life, None, -1
+            self._lead_again(life)
         self.machine_of(life).known = Position(life.store.epoch, seq)
+
+    def _lead_again(self, life: HubLife) -> None:
+        """That another one took over is lost: the other has yet to find out."""
+        if self.life is not None and self.life.up:
+            self.stale.append(self.life)
+            self.life.replaced_ms = self.world.now_ms
+        self.stale = [stale for stale in self.stale if stale.up and stale is not life]
+        self.life, self._truth, life.replaced_ms = life, None, -1
 
     def die(self, why: str) -> None:
         """kill -9 of the one that leads."""
@@ -317,6 +325,18 @@ class HubGroup(HubNode):
         self.die_at_step = 0
         self._truth = None
         self.rng.choice(self.machines).start(at_once=True)
+
+    def fail_over(self) -> None:
+        """The database's standby is promoted. It may lack a take that was not answered yet: whoever led before goes on
+        to lead, also where there is nothing to write, and is no stale hub.
+        """
+        self.database.fail_over()
+        for machine in self.machines:
+            life = machine.life
+            if life is None or life is self.life or life.lead is None or not life.up or life.astray:
+                continue
+            if (self.file.epoch, self.file.holder) == (life.lead.epoch, life.lead.store.holder):
+                self._lead_again(life)
 
     def go_back(self, backup: Backup) -> None:
         """Another server takes the place that lacks the last turns; the hubs go on, and have yet to notice."""
