@@ -175,6 +175,8 @@ class HubLife(Desk):
         self.heard_ms: dict[str, int] = {}
         self.heard_then: dict[str, int] = {}
         self.heeded_ms: dict[str, int] = {}
+        # Of whom something waited for a later turn when the present one began.
+        self.unread: frozenset[str] = frozenset()
         self.asked: dict[int, int] = {}
         self.beats: Counter[str] = Counter()
         self.named: list[tuple[int, str, int, tuple[str, ...]]] = []
@@ -401,6 +403,7 @@ class HubLife(Desk):
             return
         self.rows.read(missing)
         self.turn_ms = self.world.now_ms
+        self.unread = frozenset(request.who for request in self._inbox)
         first, self._first = self._first, []
         self._go_on(self.conductor.turn(requests, first, self.clock()))
 

@@ -47,8 +47,6 @@ from dray.sim.faults.world.world import World
 FULL_EVERY = 50
 # Hub time gains a moment at each restart.
 CLOCK_SLACK_MS = 1000
-# As long as a slow store may keep one turn.
-TURN_SLACK_MS = 2000
 # Nor does a hub that is behind with its work look at a silence later than that.
 LATE_SLACK_MS = 10_000
 MARK = "EDIT"
@@ -371,9 +369,8 @@ class Checker:
     def _check_loss(self, life: HubLife, attempt: Attempt) -> None:
         """No worker is given up before its time, right after a start, or with most of its peers."""
         rules, now_ms = life.state.rules, life.turn_ms
-        silent = {worker: now_ms - at_ms for worker, at_ms in life.heard_then.items()}
         age_ms = now_ms - life.began_ms
-        silent_ms = silent.get(attempt.worker, age_ms)
+        silent_ms = now_ms - life.heard_then.get(attempt.worker, life.began_ms)
         spec = unpack_spec(life.state.jobs[attempt.job_id].spec)
         patience_ms = rules.lost_service_ms if spec.type == "service" else rules.lost_ms
         # A machine that was thrown out by its twin may have spoken on a session that no longer counts by then.
@@ -391,21 +388,26 @@ class Checker:
         braked = life.braked_ms >= 0 and now_ms - life.braked_ms < rules.suspect_ms + LATE_SLACK_MS
         if late_ms > LATE_SLACK_MS and not braked and attempt.worker not in self.shared_names:
             self._world.fail(f"attempt {attempt.uid} was given up {late_ms} ms after it could have been")
+        if attempt.worker in life.unread:
+            self._world.fail(f"attempt {attempt.uid} was given up with words of {attempt.worker} unread")
         if spec.overlap == "fenced" and attempt.worker not in self.shared_names:
             self._check_lease(life.state.spell(attempt), attempt.uid)
         # A drain or a resume in the very turn may have come after the judgement: it was right before or it is now.
         workers = life.state.workers.values()
+        # With a slow store the hub takes in later what it heard, and counts from there; who has yet to be read spoke.
+        silent = {
+            worker: now_ms - life.heeded_ms.get(worker, life.began_ms)
+            for worker in life.state.workers
+            if worker not in life.unread
+        }
         if all(
-            self._are_braked(rules, [w for w in workers if (w.id in changed) != counts(w)], silent, age_ms)
+            self._are_braked(rules, [w for w in workers if (w.id in changed) != counts(w)], silent)
             for changed in ((), self._turned)
         ):
             self._world.fail(f"attempt {attempt.uid} was given up while most others fell silent: {silent}")
 
-    def _are_braked(self, rules: Rules, present: list[Worker], silent: dict[str, int], age_ms: int) -> bool:
-        # Heard is what has come in; with a slow store the hub takes it in, and counts from there, a turn later.
-        gone = {
-            w.id: ms for w in present if (ms := silent.get(w.id, age_ms)) >= rules.unknown_ms + TURN_SLACK_MS
-        }
+    def _are_braked(self, rules: Rules, present: list[Worker], silent: dict[str, int]) -> bool:
+        gone = {w.id: ms for w in present if (ms := silent.get(w.id, 0)) >= rules.unknown_ms}
         # Of two machines under one name the one that was refused has spoken too, and that does not count.
         known = [ms for worker, ms in gone.items() if worker not in self.shared_names]
         fresh = [ms for ms in known if ms < rules.unknown_ms + rules.brake_window_ms]
