@@ -6,6 +6,7 @@ from collections import Counter
 
 from tests.core.harness import Cluster
 
+from dray.core.lifecycle.state.parties import GateKey, QuotaGate
 from dray.core.lifecycle.timers import next_due_ms
 from dray.core.model.policies.policy import Budget, Cap, Pace, Pacing, Quota
 
@@ -106,6 +107,19 @@ def test_what_still_runs_counts_for_a_budget(cluster: Cluster) -> None:
     cluster.advance(11)
     cluster.submit("b", gpu_count=1)
     assert not cluster.current("b")
+
+
+def test_beginnings_that_are_read_late_leave_ends_to_the_periods_that_they_came_in() -> None:
+    """A hub that starts reads rows at the time its store tells, and folds earlier turns on them."""
+    for begins_ms in ([10_000, 120_000, 130_000], [130_000, 120_000, 10_000]):
+        gate = QuotaGate(GateKey("quota", "user", "ann"), Quota(gpu_hours=Budget(hard=1, per_s=100)), {})
+        for begin_ms in begins_ms:
+            gate.hold(1, 1000, begin_ms, now_ms=250_000)
+        assert gate.used_ms(140_000) == (40_000 + 20_000 + 10_000) * 1000
+        assert gate.hold(-1, 1000, 10_000, now_ms=150_000) == 50_000 * 1000
+        assert gate.hold(-1, 1000, 120_000, now_ms=160_000) == 40_000 * 1000
+        assert gate.hold(-1, 1000, 130_000, now_ms=210_000) == 10_000 * 1000
+        assert gate.used_ms(220_000) == 0
 
 
 def test_a_pace_lets_a_burst_through_and_then_one_by_one(cluster: Cluster) -> None:

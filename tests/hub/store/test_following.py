@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from tests.core.harness import Cluster
 from tests.properties.world import records
 
 from dray.core.lifecycle.holding.attempts import adoptable
@@ -21,8 +23,11 @@ from dray.core.lifecycle.state.events import (
     WorkerLabelled,
     pack_facts,
 )
+from dray.core.lifecycle.state.parties import QuotaGate
 from dray.core.lifecycle.state.state import State, Touched
 from dray.core.lifecycle.state.timings import Rules
+from dray.core.model.policies.policy import Budget, Quota
+from dray.core.model.records.ledger import Meter
 from dray.core.model.specs.spec import JobSpec, pack_spec
 from dray.hub.engine.follower import Abandoned, Follower
 from dray.hub.engine.projection import build_projection
@@ -31,6 +36,7 @@ from dray.hub.engine.turns import Commit, Conductor, Decision, Request
 from dray.hub.rows import Rows
 from dray.hub.store.base import Followed, Snapshot, Store, Turn
 from dray.hub.store.memory import MemoryFile, MemoryStore
+from dray.hub.store.sqlite.store import SqliteStore
 from dray.sim.faults.run import History
 from dray.sim.faults.world.world import SMALL
 
@@ -236,6 +242,55 @@ def test_rows_that_went_back_are_loaded_anew() -> None:
     assert set(catch_up(follower).jobs) == {"a1", "a2"}
     assert (follower.loads, told) == (2, ["its rows are of turn 0, and those of turn 2 were there"])
     assert set(follower.finish().state.touched.jobs) == {"a1", "a2"}
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["beats after the end", "beats before it is committed"])
+def test_an_end_is_charged_to_its_period_whoever_takes_over(
+    open_store: Callable[[], Any], early: bool
+) -> None:
+    """The store tells the time of the leader's last beat, by which the next period has begun."""
+    store, cluster, followers = open_store(), Cluster(), list[Follower]()
+    store.begin_epoch()
+    cluster.rule(quotas=(Quota(user="*", gpu_hours=Budget(hard=1, per_s=100)),))
+    cluster.join("w1", credit=10, gpus=2)
+    cluster.advance(100 - cluster.now_ms % 100_000 / 1000)
+    for name in ("long", "short"):
+        cluster.submit(name, gpu_count=1)
+        cluster.run(cluster.current(name))
+    cluster.advance(30)
+    _commit(store, cluster)
+    store.project(
+        build_projection(cluster.state, take_touched(cluster.state), store.position().seq, cluster.clock)
+    )
+    cluster.advance(20)
+    cluster.end(cluster.current("short"))
+    ended_ms = cluster.now_ms
+    beat = partial(store.save_clock, ended_ms + 60_000, 0, b"")
+    if early:
+        beat()
+    if not isinstance(store, SqliteStore):
+        followers.append(Follower(open_store(), Rules()))
+        catch_up(followers[0])
+    _commit(store, cluster)
+    if not early:
+        beat()
+    states = [cluster.state, recover(store, Rules()).state, *(one.finish().state for one in followers)]
+    key = "quota user ann each"
+    for state in states:
+        assert state.ledger["meter", key] == Meter(
+            since_ms=ended_ms, period=ended_ms // 100_000, gpu_ms=50_000 * 1000
+        )
+        gate = state.parties.gates[key]
+        assert isinstance(gate, QuotaGate)
+        # What still runs: all of it in this period, and from its first moment on in the next.
+        assert [gate.used_ms(ended_ms + after_ms) for after_ms in (0, 60_000)] == [100_000_000, 10_000_000]
+
+
+def _commit(store: Any, cluster: Cluster) -> None:
+    """Write what has happened since the last time, a turn for each fact."""
+    done = store.position().seq
+    for seq, (clock, fact) in enumerate(cluster.journal[done:], done + 1):
+        store.commit(Turn(seq, clock.now_ms, clock.at_ms, pack_facts([fact]), b""))
 
 
 def _cut_log(store: Any, from_seq: int) -> None:

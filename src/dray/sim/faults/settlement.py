@@ -10,6 +10,7 @@ from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.state.events import Clock, unpack_facts
 from dray.core.lifecycle.state.state import State
+from dray.core.model.records.ledger import unpack_record
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.spec import JobSpec, unpack_spec
 from dray.hub.store.base import JobFilter
@@ -189,3 +190,10 @@ class Settlement:
             task_row = store.find_task(job_id, index)
             if task_row is None or _encode(task_row) != _encode(task):
                 self._world.fail(f"task {job_id}/{index}: the log folds to {task}, its row is {task_row}")
+        ledger = {
+            (kind, key): unpack_record(kind, packed) for kind, key, packed in store.load().ledger if packed
+        }
+        for name in ledger | fresh.ledger:
+            if fresh.ledger.get(name) != ledger.get(name):
+                folded, kept = fresh.ledger.get(name), ledger.get(name)
+                self._world.fail(f"the {' '.join(name)}: the log folds to {folded}, its row is {kept}")

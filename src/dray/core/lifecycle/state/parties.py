@@ -119,7 +119,9 @@ class QuotaGate(Gate):
     def hold(self, sign: int, gpu_milli: int, assigned_ms: int, now_ms: int) -> int:
         charge = 0
         if self.per_ms and gpu_milli:
-            self.period, self.starts = self._turned_over(now_ms)
+            # A beginning turns it over to its own period alone: who reads rows knows a later time than the turns that
+            # are folded on them, whose ends belong to the periods that they came in.
+            self.period, self.starts = self._turned_over(now_ms if sign < 0 else assigned_ms)
             begin_ms = max(assigned_ms, self.period * self.per_ms)
             self.starts += sign * gpu_milli * begin_ms
             charge = gpu_milli * max(0, now_ms - begin_ms) if sign < 0 else 0

@@ -104,7 +104,7 @@ class LeadWatch:
 
 
 def spell(state: State) -> Any:
-    """What is live, and the counters. Of attempts that have ended a recovery recalls some that nobody needs."""
+    """What is live, ledger and counters. Of attempts that have ended a recovery recalls some that nobody needs."""
     parts = []
     for name in ("jobs", "tasks", "attempts", "workers"):
         records = getattr(state, name)
@@ -114,9 +114,7 @@ def spell(state: State) -> Any:
             if name != "attempts" or record.phase.live or adoptable(state, record)
         }
         parts.append({key: _plain(record) for key, record in wanted.items()})
-    # Not the meters of quotas: a fold charges some of them otherwise than the leader did.
-    ledger = {key: record for key, record in state.ledger.items() if key[0] != "meter"}
-    return parts, ledger, state.counters
+    return parts, state.ledger, state.counters
 
 
 def _plain(record: Any) -> dict[str, Any]:
