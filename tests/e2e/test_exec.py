@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.cluster import DRAY, Cluster, is_alive, wait_dead, wait_for
+from tests.e2e.cluster import DEADLINE_S, DRAY, Cluster, is_alive, wait_dead, wait_for
 from tests.e2e.terminals import Terminal
 
 STAYS = "trap '' HUP; sleep 1000 & echo $$ $! .; wait"
@@ -102,6 +102,25 @@ def test_tasks_of_arrays_and_replicas_are_named_one_by_one(site: Cluster) -> Non
     ended = site.dray("exec", f"{array}/0", "--", "true")
     assert ended.code == 125
     assert f"no task '{array}/0' of yours runs" in ended.err
+
+
+def test_output_and_terminals_of_services_go_by_their_names_as_well(site: Cluster) -> None:
+    service = site.submit("sh", "-c", "echo begun; echo on; exec sleep 1000", type="service", name="named")
+    try:
+        site.wait_logs(service, 2)
+        for words in (("logs", "named"), ("logs", "named/0"), ("logs", "--stream", "stdout", "named")):
+            assert site.dray(*words).out == "begun\non\n", words
+        followed, end = site.begin("logs", "-f", "-n", "1", "named/0", name="followed")
+        attached, shown = site.begin("attach", "named", name="attached")
+        wait_for(lambda: end.read_text() and "on\n" in shown.read_text(), "what there is, is shown")
+        for name in ("nosuch", "named/7"):
+            missing = site.dray("logs", name)
+            assert (missing.code, "not_found" in missing.err) == (1, True), missing
+    finally:
+        site.call("POST", f"/jobs/{service}/cancel", {"grace_s": 0})
+        site.wait_state(service)
+    assert (followed.wait(DEADLINE_S), attached.wait(DEADLINE_S)) == (0, 0), end.read_text()
+    assert end.read_text() == "on\n", "the last line, also by a name"
 
 
 def test_only_its_owner_and_admins_get_in(site: Cluster, task: str) -> None:

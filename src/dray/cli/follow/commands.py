@@ -35,7 +35,7 @@ from dray.cli.follow.following import (
 )
 from dray.cli.follow.progress import ArrayProgress, StatusLine
 from dray.cli.follow.waiting import WaitedLong, Waiting
-from dray.cli.jobs.jobs import find_task, request_cancel, split_id
+from dray.cli.jobs.jobs import ask_named, find_task, request_cancel, split_id
 from dray.errors import DrayError, HubUnavailable
 
 _REFRESH_S = 1.0
@@ -252,15 +252,20 @@ def wait(session: Session, jobs: tuple[str, ...], first: bool, timeout: str | No
 def logs(session: Session, job: str, follow: bool, failed: bool, **options: Any) -> int:
     """Print the output of a job or of one task (ID/INDEX), byte for byte.
 
-    Of a job with several tasks that of all of them, each line under the number of its task.
+    Of a job with several tasks that of all of them, each line under the number of its task. A service goes by its name
+    as well.
     """
-    job_id, index = split_id(job)
+    _, index = split_id(job)
     query = {name: value for name, value in options.items() if value is not None}
     if index >= 0:
         query["task"] = index
-    if not follow:
-        return _print_logs(session, job_id, index, query, failed, None)
-    return follow_output(session, job_id, index, query, failed)
+
+    def show(job_id: str) -> int:
+        if not follow:
+            return _print_logs(session, job_id, index, query, failed, None)
+        return follow_output(session, job_id, index, dict(query), failed)
+
+    return ask_named(session.hub, job, show)[1]
 
 
 def follow_output(

@@ -19,7 +19,7 @@ from dray.cli.follow.commands import follow_output
 from dray.cli.follow.following import look
 from dray.cli.follow.remote import Left
 from dray.cli.follow.terminal import read_size
-from dray.cli.jobs.jobs import split_id
+from dray.cli.jobs.jobs import ask_named, split_id
 from dray.errors import DrayError, HubUnavailable
 from dray.wire.streams.frames import TaskTarget
 
@@ -76,12 +76,13 @@ def exec_command(
 def attach(session: Session, task: str) -> int:
     """Go to the terminal of a task that was started with `dray run -it`, and leave it with Enter ~ . as it is.
 
-    Exits as the job did, where it ends meanwhile; with 0 where it goes on. Of a task without a terminal the output is
-    followed, as with `dray logs -f`.
+    TASK is a job, one of its tasks (ID/INDEX), or a replica of a service (NAME/INDEX). Exits as the job did, where it
+    ends meanwhile; with 0 where it goes on. Of a task without a terminal the output is followed, as with `dray logs
+    -f`.
     """
-    job_id, index = split_id(task)
+    _, index = split_id(task)
     outage = Outage(session.config.away_s, f"{task} goes on")
-    job = look(session.hub, outage, job_id)
+    job_id, job = ask_named(session.hub, task, lambda found: look(session.hub, outage, found))
     if not (job.get("spec") or {}).get("interactive"):
         say(f"{task} was not started with `dray run -it` and has no terminal: this is its output")
         return follow_output(session, job_id, index)

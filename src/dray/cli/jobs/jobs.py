@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import click
@@ -17,6 +17,7 @@ from dray.cli.jobs.bulk import act_on_selected, selection_options, selects
 from dray.core.model.ids import split_task_id
 from dray.errors import DrayError
 
+T = TypeVar("T")
 ETA_S = 20.0
 NOT_FOUND = 404
 
@@ -33,7 +34,8 @@ def find_task(hub: Hub, job_id: str, index: int) -> dict[str, Any]:
     """One task of a job: the list is ordered by index, and its cursor is the index to begin with."""
     page = hub.get(job_path(job_id, "/tasks"), {"cursor": index, "limit": 1})
     for task in page.get("tasks") or []:
-        if task.get("index") == index:
+        # The first goes by its job's own id, without a number, where it was the only one at the start.
+        if max(0, int(task["index"])) == index:
             return dict(task)
     raise TaskNotFound(f"job {job_id} has no task {index}")
 
@@ -127,19 +129,23 @@ def _tell_cancel(job: Mapping[str, Any]) -> str:
     return str(job.get("state")) if has_ended(job) else "cancel requested"
 
 
-def _ask_why(session: Session, job: str, query: dict[str, Any], extra_s: float) -> tuple[str, Any]:
-    """The id that was meant, and the answer; what is no job may be the name of a service."""
-    job_id, _ = split_id(job)
+def ask_named(hub: Hub, text: str, ask: Callable[[str], T]) -> tuple[str, T]:
+    """Ask about a job, or one of its tasks, by an id, or by the name of a service where there is no such job: the id
+    that was meant, and the answer.
+    """
+    job_id, _ = split_id(text)
     try:
-        return job_id, session.hub.get(job_path(job_id, "/why"), query, extra_s=extra_s)
+        return job_id, ask(job_id)
     except HubRefusal as refusal:
         if refusal.status != NOT_FOUND:
             raise
         try:
-            found = session.hub.get(f"/services/{quote(job_id, safe='')}")["id"]
+            found = str(hub.get(f"/services/{quote(job_id, safe='')}")["id"])
         except HubRefusal:
             raise refusal from None
-    return found, session.hub.get(job_path(found, "/why"), query, extra_s=extra_s)
+        if found == job_id:
+            raise
+    return found, ask(found)
 
 
 @click.command("why", cls=HubCommand)
@@ -155,7 +161,10 @@ def why(session: Session, job: str, fast: bool, eta: bool) -> None:
     query: dict[str, Any] = {"fix": "false"} if fast else {}
     if eta:
         query["eta_s"] = ETA_S
-    job_id, answer = _ask_why(session, job, query, ETA_S if eta else 0)
+    extra_s = ETA_S if eta else 0
+    job_id, answer = ask_named(
+        session.hub, job, lambda found: session.hub.get(job_path(found, "/why"), query, extra_s=extra_s)
+    )
     if session.json:
         session.print_json(answer)
         return
