@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,9 @@ def wait_endpoints(cluster: Cluster, name: str, count: int) -> None:
 
 
 @contextlib.contextmanager
-def forwarding(cluster: Cluster, *words: str) -> Iterator[tuple[int, Path]]:
+def forwarding(cluster: Cluster, *words: str, env: Mapping[str, str] = {}) -> Iterator[tuple[int, Path]]:
     """A forward by the command line: its port, and what it says."""
-    process, said = cluster.begin("forward", *words, name=f"forward-{words[0].replace('/', '-')}")
+    process, said = cluster.begin("forward", *words, name=f"forward-{words[0].replace('/', '-')}", env=env)
     try:
         yield wait_for(lambda: read_port(process, said), "the forward has its port"), said
     finally:
@@ -197,7 +197,8 @@ def test_of_a_replica_that_is_dead_it_is_said_what_to_do(site: Cluster) -> None:
     with forwarding(site, "deaf/7") as (port, said):
         with pytest.raises(ConnectionResetError):
             exchange(port, b"x")
-        wait_for(lambda: "`dray service show deaf` tells why" in said.read_text(), "it was told")
+        told = "deaf has no replica 7 now: `dray service show deaf` lists those that it has"
+        wait_for(lambda: told in said.read_text(), "it was told")
 
 
 def make_token(site: Cluster, user: str, *scopes: str) -> str:

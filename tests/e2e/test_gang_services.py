@@ -12,9 +12,22 @@ from typing import Any
 import pytest
 from tests.e2e.cluster import CALM, Cluster, is_alive, wait_dead, wait_for
 
+# How a member of a group gets to rank 0, whenever that listens.
+JOIN = """
+import socket, time
+
+def join(place):
+    while True:
+        try:
+            return socket.create_connection(place, timeout=30)
+        except OSError:
+            time.sleep(0.05)
+"""
 # Every member joins rank 0; only rank 0 answers callers, with who it is and who has joined.
-SERVER = """
-import http.server, os, socket, threading, time
+SERVER = (
+    JOIN
+    + """
+import http.server, os
 
 rank, size, generation = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "DRAY_GANG_GENERATION"))
 place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -30,16 +43,12 @@ if rank == "0":
             self.wfile.write(f"{generation} of {size}: {rank} {' '.join(joined)}".encode())
 
     http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["DRAY_PORT"])), Handler).serve_forever()
-while True:
-    try:
-        peer = socket.create_connection(place, timeout=30)
-        break
-    except OSError:
-        time.sleep(0.05)
+peer = join(place)
 peer.sendall(rank.encode())
 while True:
     time.sleep(60)
 """
+)
 
 
 @pytest.fixture

@@ -42,8 +42,9 @@ def exec_command(
     dray exec 3f1c9a2e07b4 -- nvidia-smi
     dray exec -it web/0 -- bash         a shell beside replica 0 of the service web
 
-    TASK is a job, one of its tasks (ID/INDEX), or a replica of a service (NAME/INDEX). Without a COMMAND it is sh. The
-    command ends with the task, and its end ends nothing else. With -it, Enter ~ . leaves and hangs it up.
+    TASK is a job, one of its tasks (ID/INDEX), or a replica of a service (NAME/INDEX), of several nodes one member.
+    Without a COMMAND it is sh. The command ends with the task, and its end ends nothing else. With -it, Enter ~ .
+    leaves and hangs it up.
 
     \b
     Exit codes: the command's own; 125 it was not started; 126 not executable;

@@ -97,6 +97,9 @@ def service() -> None:
 
 
 def service_path(name: str, rest: str = "") -> str:
+    service_name, index = split_replica(name)
+    if index is not None:
+        raise click.UsageError(f"{name} is one replica, and this takes a service: write {service_name}")
     return f"/services/{quote(name, safe='')}{rest}"
 
 
@@ -162,12 +165,19 @@ def service_scale(session: Session, name: str, replicas: int) -> None:
 @click.option("--at-once", is_flag=True, help="Stop all replicas, then start them again.")
 @pass_session
 def service_restart(session: Session, name: str, at_once: bool) -> None:
-    """Start the replicas of a service anew, each stopped once another is ready; or one (NAME/INDEX), at once."""
+    """Start the replicas of a service anew, each stopped once another is ready; or one (NAME/INDEX), at once.
+
+    Of a replica of several nodes all members start again, whichever is named.
+    """
     service_name, index = split_replica(name)
     asked = {"replica": index, "at_once": at_once}
     document = session.hub.call("POST", service_path(service_name, "/restart"), body=asked)
-    rolling = index is None and not at_once
-    _told(session, document, "restarting, one replica after the other" if rolling else "restarting")
+    words = "restarting"
+    if index is None and not at_once:
+        words = "restarting, one replica after the other"
+    elif index is not None and document["nodes"] > 1:
+        words = f"restarting group {index // document['nodes']}, which {name} is of"
+    _told(session, document, words)
 
 
 @click.command("update", cls=HubCommand)

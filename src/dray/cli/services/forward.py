@@ -33,8 +33,9 @@ def forward(session: Session, name: str, port: str) -> int:
       dray forward train-7 tensorboard
 
     SERVICE is a name or an id, SERVICE/INDEX one replica of it. PORT is a port's name or number. Each connection goes
-    to the replica with the fewest; where one does not answer, another is taken and that is said. Workers need not be
-    reachable for this: they dial out.
+    to the replica with the fewest; where one does not answer, another is taken and that is said. Of a replica of
+    several nodes rank 0 answers; SERVICE/INDEX leads to any one member. Workers need not be reachable for this: they
+    dial out.
     """
     local, _, wanted = port.rpartition(":")
     chosen = _read_local(local)
@@ -77,10 +78,11 @@ def _bind(opened: Forward, chosen: int, same: int) -> None:
 
 def _look_up(session: Session, name: str) -> None:
     """Fail at once where there is nothing of that name; what is not ready yet may become so."""
+    service = split_replica(name)[0]
     try:
-        found: dict[str, Any] = session.hub.get(service_path(split_replica(name)[0], "/endpoints"))
+        found: dict[str, Any] = session.hub.get(service_path(service, "/endpoints"))
         if not found["endpoints"]:
-            say(f"no replica of {name} is ready yet: `dray service show {name}` tells why")
+            say(f"no replica of {service} is ready yet: `dray service show {service}` tells why")
     except HubRefusal as refusal:
         if refusal.status != NOT_FOUND:
             raise

@@ -36,7 +36,8 @@ REPLICA_COLUMNS = (
     Column("RESTARTS", drop=3, right=True, dull="0"),
     Column("DETAIL", least=14, cosy=24),
 )
-GROUP_COLUMN = Column("GROUP", right=True)
+# Of replicas of several nodes, after their names.
+MEMBER_COLUMNS = (Column("GROUP", right=True), Column("RANK", right=True))
 REVISION_COLUMNS = (
     Column("REVISION", right=True),
     Column("KIND"),
@@ -89,7 +90,7 @@ def draw_service(document: Document) -> str:
     rows = [
         [
             str(one["id"]),
-            *([str(one["group"])] if nodes > 1 else []),
+            *([str(one["group"]), str(one["rank"])] if nodes > 1 else []),
             str(one["health"]),
             str(one["worker"] or "-"),
             span_between(one.get("started_at"), None) or "-",
@@ -99,7 +100,7 @@ def draw_service(document: Document) -> str:
         ]
         for one in document["replica_list"]
     ]
-    columns = (*REPLICA_COLUMNS[:1], GROUP_COLUMN, *REPLICA_COLUMNS[1:]) if nodes > 1 else REPLICA_COLUMNS
+    columns = (*REPLICA_COLUMNS[:1], *MEMBER_COLUMNS, *REPLICA_COLUMNS[1:]) if nodes > 1 else REPLICA_COLUMNS
     table = draw_table(columns, rows, terminal_width(), has_colour()) if rows else ""
     return "\n".join(filter(None, (draw_pairs(pairs), table)))
 

@@ -162,7 +162,7 @@ def open_doors(api: HttpApi, passages: Passages, domain: str) -> Doors:
 
 
 def _check_pass(admitted: Admitted, found: Places) -> None:
-    if admitted.job_id and admitted.job_id != found.job.id:
+    if admitted.job_id and admitted.job_id != found.meant.job.id:
         raise Unauthenticated(
             "this pass is for another service: `dray service open` prints a link to this one"
         )

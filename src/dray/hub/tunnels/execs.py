@@ -46,13 +46,10 @@ class Execs:
 
     def _find(self, caller: Caller, name: str) -> tuple[Job, Place]:
         state = self._engine().state
-        none = NotFound(f"no task {name!r} of yours runs: `dray ps` lists what does")
         try:
             job, attempt = find_running(state, caller, name)
         except NotFound:
-            raise none from None
-        if not caller.sees(job.user):
-            raise none
+            raise NotFound(f"no task {name!r} of yours runs: `dray ps` lists what does") from None
         if job.calls:
             raise InvalidInput(
                 f"{name} is a call of a function: calls of many jobs share a process, which is no place for others"

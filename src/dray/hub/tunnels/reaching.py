@@ -87,7 +87,7 @@ class Reacher:
     async def find(self, caller: Caller, name: str, port: str, action: str) -> Places:
         """Whoever answers for a name, on record: `action` says how it is reached."""
         found = find_places(self._engine().state, caller, name, port)
-        await self._note(caller, action, found.job)
+        await self._note(caller, action, found.meant.job)
         return found
 
     async def reach(self, found: Places) -> Standing:
@@ -103,7 +103,7 @@ class Reacher:
 
     def give_up(self, found: Places, notes: Sequence[str]) -> Unreachable:
         """What to say where none of them answers."""
-        return Unreachable(f"{'; '.join(notes)}. {_advise(found.job)}")
+        return Unreachable(f"{'; '.join(notes)}. {_advise(found)}")
 
     async def line(self, worker: str) -> StreamSocket:
         """The tunnel to a worker; raises `Unreachable`."""
@@ -184,12 +184,14 @@ class Reacher:
         await engine.change(decide)
 
 
-def _advise(job: Job) -> str:
+def _advise(found: Places) -> str:
     """What to look at where whoever should answer does not."""
+    job, name = found.meant.job, found.meant.called
     if not job.service:
         return f"`dray logs {job.id}` shows what it printed: does it listen on $DRAY_PORT?"
-    name = job.name or job.id
-    return (
-        f"`dray service logs {name}` shows what it printed, `dray service restart {name}` starts it anew; with a "
-        "health_check nobody is sent to a replica that does not answer"
-    )
+    if not found.meant.own:
+        return f"{job.user}, whose service it is, can see what it printed and start it anew"
+    look = f"`dray service logs {name}` shows what it printed, `dray service restart {name}` starts it anew"
+    if all(place.rank for place in found.places):
+        return f"{look}; most servers that span machines answer at rank 0 alone, where `dray forward {name}` leads"
+    return f"{look}; with a health_check nobody is sent to a replica that does not answer"
