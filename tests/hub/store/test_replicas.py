@@ -96,3 +96,22 @@ def test_a_failover_that_lost_commits_ends_the_lead_and_is_told_to_the_next(
     again.commit(make.turn(7))
     assert [entry.seq for entry in again.tail(0)] == [1, 7]
     assert again.epoch > store.epoch
+
+
+def test_a_read_after_a_failover_that_lost_rows_ends_the_lead(
+    pair: Pair, database_at: Relay, open_postgres: Open, make: Any
+) -> None:
+    """The log is whole and the rows are older: a job that memory has let go of would be said never to have been."""
+    store = open_postgres(url_at(database_at, pair), lease_s=LEASE_S)
+    store.begin_epoch()
+    store.commit(make.turn(1))
+    reached = pair.primary.run("SELECT pg_current_wal_lsn()")
+    wait_until(lambda: pair.standby.run(f"SELECT pg_last_wal_replay_lsn() >= '{reached}'") == "t")
+    pair.part()
+    store.project(make.projection(1, jobs=[make.row(1)]))
+    assert store.find_job("j1") is not None
+    pair.fail_over(database_at)
+    with pytest.raises(EpochLost, match="rows went back to turn 0, from 1"):
+        store.find_job("j1")
+    with pytest.raises(EpochLost):
+        store.commit(make.turn(2))

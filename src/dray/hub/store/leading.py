@@ -144,13 +144,20 @@ def settle(epoch: int, known: Found) -> Generator[Settling, Found, None]:
     """
     yield Settling.RENEW
     found = yield Settling.LOOK
-    if found.applied_seq < known.applied_seq:
-        raise WentBack("rows", found.applied_seq, known.applied_seq)
+    check_found(found, known)
     if found.epoch == epoch:
         return
+    yield Settling.COMMIT
+
+
+def check_found(found: Found, known: Found) -> None:
+    """Behind a new connection may be another server, or an older copy of the last one: what was answered must be there.
+    Also of reads: what a hub let go of, because rows show it, is in older ones as if it had never been.
+    """
+    if found.applied_seq < known.applied_seq:
+        raise WentBack("rows", found.applied_seq, known.applied_seq)
     if found.last_seq < known.last_seq:
         raise WentBack("log", found.last_seq, known.last_seq)
-    yield Settling.COMMIT
 
 
 def least_epoch(known: Position | None) -> int:

@@ -14,6 +14,7 @@ import msgspec
 
 from dray.core.model.ids import attempt_number
 from dray.core.model.records.records import LONGEST_S, Attempt, Job, JobState, Task
+from dray.errors import StoreError
 from dray.hub.loop_thread import LoopThread
 from dray.hub.store.base import (
     ArgsChunk,
@@ -30,6 +31,7 @@ from dray.hub.store.base import (
     UseRow,
 )
 from dray.hub.store.columns import clean
+from dray.hub.store.leading import Found, WentBack, check_found
 from dray.hub.store.postgres.connection import Connection, Target
 from dray.hub.store.postgres.election import RETRY_S
 from dray.hub.store.postgres.errors import Unanswered
@@ -49,6 +51,8 @@ _FOLLOW = """SELECT applied_seq, greatest(applied_seq, (SELECT max(seq) FROM dra
     coalesce((SELECT epoch FROM dray.log WHERE seq = $1), 0), greatest(meta.now_ms, leader.now_ms), clock_base,
     coalesce((SELECT at_ms FROM dray.log WHERE seq = $1), 0)
     FROM dray.meta, dray.leader WHERE meta.id = 1 AND leader.id = 1"""
+_POSITIONS = """SELECT applied_seq, greatest(applied_seq, (SELECT max(seq) FROM dray.log))
+    FROM dray.meta WHERE id = 1"""
 # With the turn that was reached last, so that what follows it is known to be of the same history.
 _TAIL_FROM = """SELECT seq, now_ms, at_ms, CASE WHEN seq > $1 THEN facts END, CASE WHEN seq > $1 THEN notes END, epoch
     FROM dray.log WHERE seq >= $1 ORDER BY seq LIMIT $2 + 1"""
@@ -59,7 +63,14 @@ Find = Callable[[Sequence[tuple[Any, ...]]], Awaitable[list[Any]]]
 class Reader:
     """The questions that the hub asks of the rows."""
 
-    def __init__(self, target: Target, set_aside: list[str]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        set_aside: list[str],
+        known: Callable[[], Found],
+        lose: Callable[[WentBack], StoreError],
+    ) -> None:
+        self._known, self._lose = known, lose
         # Lists may have to walk over many rows: short reads do not wait for them.
         self._short, self._long = Connection(target), Connection(target)
         self._records = Records(set_aside)
@@ -89,7 +100,14 @@ class Reader:
         until = time.monotonic() + patience_s
         while True:
             try:
-                return await connection.ask(asked, query, *values, timeout_s=timeout_s)
+                fresh, known = not connection.is_open, self._known()
+                rows = await connection.ask(asked, query, *values, timeout_s=timeout_s)
+                if fresh:
+                    (found,) = await connection.ask("read the log", _POSITIONS)
+                    check_found(Found(None, found[1], found[0]), known)
+                return rows
+            except WentBack as gone:
+                raise self._lose(gone) from gone
             except Unanswered:
                 if self._closed or time.monotonic() > until:
                     raise
@@ -202,9 +220,7 @@ class Reader:
 
     async def positions(self) -> tuple[int, int]:
         """Give the turn that the rows have reached and the newest turn; the rows know both where the log was swept."""
-        query = """SELECT applied_seq, greatest(applied_seq, (SELECT max(seq) FROM dray.log))
-            FROM dray.meta WHERE id = 1"""
-        (row,) = await self._all("read the log", query)
+        (row,) = await self._all("read the log", _POSITIONS)
         return int(row[0]), int(row[1])
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:

@@ -105,7 +105,7 @@ class PgStore(WaitedReads):
         self.watched = Watched()
         self._target, self._home, self._loop = target, home, loop
         self._turns, self._rows = Connection(target), Connection(target)
-        self._reader = Reader(target, self.set_aside)
+        self._reader = Reader(target, self.set_aside, self._answered_for, self._lose_to)
         self._candidate = Candidate(target, holder)
         self.store_id = ""
         self._beside: list[Beside] = []
@@ -397,7 +397,7 @@ class PgStore(WaitedReads):
 
     async def _settle(self, turn: Turn, query: str, values: list[Any]) -> None:
         """Find out what became of a turn, step by step, and commit the very same again where nothing did."""
-        steps = settle(self.epoch, Found(None, self._stored_seq, self._applied_seq))
+        steps = settle(self.epoch, self._answered_for())
         try:
             step = next(steps)
             while True:
@@ -405,8 +405,15 @@ class PgStore(WaitedReads):
         except StopIteration:
             return
         except WentBack as gone:
-            # Whoever leads next says what is lost: this very hub, at once, since nobody has taken the row from it.
-            raise self._candidate.lose(f"{self._target.address}: {gone}") from gone
+            raise self._lose_to(gone) from gone
+
+    def _answered_for(self) -> Found:
+        """How far log and rows are that this hub, as the leader, was answered for."""
+        return Found(None, self._stored_seq, self._applied_seq) if self.epoch else Found(None, 0, 0)
+
+    def _lose_to(self, gone: WentBack) -> EpochLost:
+        # Whoever leads next says what is lost: this very hub, at once, since nobody has taken the row from it.
+        return self._candidate.lose(f"{self._target.address}: {gone}")
 
     async def _take_step(self, step: Settling, seq: int, query: str, values: list[Any]) -> Found:
         if step is Settling.RENEW:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from dray.errors import EpochLost
 from dray.hub.store.base import Projection, Turn
-from dray.hub.store.leading import Found, Settling, Timings, Trust, WentBack, settle
+from dray.hub.store.leading import Found, Settling, Timings, Trust, WentBack, check_found, settle
 from dray.sim.faults.leads.database import Link, SharedStore
 
 RETRY_MS, MOST_RETRY_MS = 100, 1000
@@ -27,7 +27,7 @@ class Lead:
         self.lost: Callable[[EpochLost], None] = lambda failure: None
         self.hub_now: Callable[[], int] = lambda: 0
         self._database, self._process, self._timings = link.database, link.process, timings
-        self._server = self._database.server
+        self._server = self._read_server = self._database.server
         self.stored_seq, self._applied_seq = store.file.last_seq, store.file.applied_seq
         self._trust = Trust(timings.trust_s)
         self._trust.renew(began_ms / 1000)
@@ -138,6 +138,20 @@ class Lead:
         self.over = True
         epoch = self.epoch
         self.link.ask(lambda: self.store.resign(epoch), lambda done: None, lambda: None)
+
+    def reads_what_was_written(self) -> bool:
+        """Whether rows that are read are of no older copy of the database; the lead is lost where they are."""
+        server, file = self._database.server, self._database.file
+        if self._read_server != server:
+            try:
+                check_found(
+                    Found(None, file.last_seq, file.applied_seq),
+                    Found(None, self.stored_seq, self._applied_seq),
+                )
+            except WentBack as gone:
+                self.lose(str(gone))
+            self._read_server = server
+        return not self.over
 
     # --- what is written --------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ HUBS = (
     _one(
         "lost-turns-unnoticed",
         "A leader goes on in a database that has lost its last turns.",
-        _RULES + "settle",
+        _RULES + "check_found",
         "if found.last_seq < known.last_seq:",
         "if False:",
     ),
@@ -64,7 +64,7 @@ HUBS = (
         "lost-rows-unnoticed",
         "A leader goes on in a database that has lost rows which it believes written.",
         (
-            Edit(_RULES + "settle", "if found.applied_seq < known.applied_seq:", "if False:"),
+            Edit(_RULES + "check_found", "if found.applied_seq < known.applied_seq:", "if False:"),
             Edit(_DATABASE + "try_project", "self.file.applied_seq < written_seq", "False"),
         ),
     ),

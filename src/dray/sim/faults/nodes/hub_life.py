@@ -401,6 +401,8 @@ class HubLife(Desk):
             self.steady_ms = self.world.now_ms
             self.process.at(READ_AGAIN_MS, self._read_for, requests)
             return
+        if missing and self.lead is not None and not self.lead.reads_what_was_written():
+            return
         self.rows.read(missing)
         self.turn_ms = self.world.now_ms
         self.unread = frozenset(request.who for request in self._inbox)
