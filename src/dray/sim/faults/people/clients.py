@@ -218,6 +218,7 @@ class Clients:
         """The hub was restored from a backup: arrays that it still has may be open there once more. It may have one
         whose submit was answered only later; of one that it has not it will say so.
         """
+        self._steering.rewind()
         for job_id in self._arrays:
             if job_id not in self.still_open:
                 self.still_open[job_id] = None

@@ -13,6 +13,7 @@ from typing import Any
 from dray.core.model.specs.dependency import read_need
 from dray.errors import Conflict, InvalidSpec, NotFound
 from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.watches.checker import MARK, Checker
 from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
@@ -33,6 +34,7 @@ class Steering:
         self._on = self._rng.random() < SHARE
         self._dressed: dict[str, None] = {}
         self._let_go: dict[str, None] = {}
+        self._releases: list[tuple[str, HubLife, Pending]] = []
         self._edits = 0
         if self._on:
             world.at(RELEASE_EVERY_MS, self._release_all)
@@ -127,7 +129,18 @@ class Steering:
             # From here on it may start, whether or not anybody hears the answer.
             self._let_go[job_id] = None
             self._checker.account.held.pop(job_id, None)
-            self._ask("release", lambda done: self._hub.now.hold(job_id, False, done), lambda: None)
+            self._ask("release", lambda done: self._ask_release(job_id, done), lambda: None)
+
+    def _ask_release(self, job_id: str, done: Pending) -> None:
+        self._releases.append((job_id, self._hub.now, done))
+        self._hub.now.hold(job_id, False, done)
+
+    def rewind(self) -> None:
+        """The hub was restored from a backup: it may do yet what it was asked and had not done, if it lives on."""
+        waiting = [asked for asked in self._releases if not asked[2].done()]
+        self._releases = [asked for asked in waiting if asked[1].up and not asked[1].astray]
+        for job_id, _, _ in self._releases:
+            self._checker.account.held.pop(job_id, None)
 
     def _release_all(self) -> None:
         """Once the faults have stopped nobody holds anything back any more."""
