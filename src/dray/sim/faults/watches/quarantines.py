@@ -30,7 +30,8 @@ class QuarantineWatch:
         self._state: State | None = None
         self._since_ms = 0
         self._over: dict[str, Phase] = {}
-        # By worker and job: when it last failed there; and those that named the machine, with whose work they were.
+        # By worker and job: when it last failed there, in hub time, which stands still while nobody leads; and those
+        # that named the machine, with whose work they were.
         self._failed: dict[str, dict[str, int]] = {}
         self._named: dict[str, dict[str, tuple[int, Work]]] = {}
         # By work and worker: whether the last end there was a success, and when.
@@ -76,14 +77,14 @@ class QuarantineWatch:
         work = job.user, work_of(job)
         before_ms = self._failed.get(worker, {}).get(attempt.job_id)
         if attempt.phase is Phase.FAILED:
-            self._failed.setdefault(worker, {})[attempt.job_id] = now_ms
+            self._failed.setdefault(worker, {})[attempt.job_id] = state.now_ms
         if attempt.phase in (Phase.SUCCEEDED, Phase.FAILED):
             self._went[work, worker] = attempt.phase is Phase.SUCCEEDED, now_ms
         if attempt.phase is Phase.FAILED and attempt.error == BROKEN and not attempt.cancel:
             named = self._named.setdefault(worker, {})
             new = attempt.job_id not in named
             at_once_ms = state.rules.at_once_ms + SLACK_MS
-            if new and before_ms is not None and now_ms - before_ms <= at_once_ms:
+            if new and before_ms is not None and state.now_ms - before_ms <= at_once_ms:
                 return (
                     False  # the failure just before, which named nothing, may be the one that is remembered
                 )
@@ -98,7 +99,7 @@ class QuarantineWatch:
         if worker.faults == 1 and not before:
             self._world.counts["worker quarantined"] += 1
             failed = self._failed.get(worker.id, {}).values()
-            jobs = sum(1 for at_ms in failed if now_ms - at_ms <= window_ms + SLACK_MS)
+            jobs = sum(1 for at_ms in failed if state.now_ms - at_ms <= window_ms + SLACK_MS)
             if jobs < state.rules.quarantine_failures:
                 self._world.fail(f"{worker.id} is quarantined, and {jobs} jobs failed there within a minute")
         if worker.draining or worker.faults:
