@@ -185,6 +185,7 @@ class HubLife(Desk):
         self.waits_since: dict[str, tuple[int, int]] = {}
         self.drained_ms: dict[str, tuple[int, int]] = {}
         self.turn_ms = self.world.now_ms
+        self.policy_then = self.state.policy
         self._knocks: list[tuple[SimSession, int]] = []
         self.braked_ms = -1
         self._first: list[Fact] = [EpochStarted(start.epoch)]
@@ -405,6 +406,7 @@ class HubLife(Desk):
             return
         self.rows.read(missing)
         self.turn_ms = self.world.now_ms
+        self.policy_then = self.state.policy
         self.unread = frozenset(request.who for request in self._inbox)
         first, self._first = self._first, []
         self._go_on(self.conductor.turn(requests, first, self.clock()))

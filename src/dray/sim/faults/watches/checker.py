@@ -15,6 +15,7 @@ from dray.core.lifecycle.state.events import (
     Fact,
     IdleReached,
     PlanDecided,
+    PolicyChanged,
     WaitTimedOut,
     WorkerDrained,
     WorkerLeft,
@@ -22,6 +23,7 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.lines import BucketKey
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
+from dray.core.model.policies.policy import IdlePolicy, unpack_policy
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
 from dray.core.model.specs.dependency import read_need
@@ -199,22 +201,25 @@ class Checker:
             self.calls.logged(life, facts, self.account.held)
         self.services.logged(life, facts)
         self._turned = {f.worker: None for f in facts if isinstance(f, WorkerDrained | WorkerLeft)}
+        rules = life.policy_then.idle
         for fact in facts:
             if isinstance(fact, PlanDecided):
                 for placement in fact.placements:
                     if placement.uid not in life.state.attempts:
                         self._world.fail(f"the plan holds {placement}, which was dropped at once")
+            elif isinstance(fact, PolicyChanged):
+                rules = unpack_policy(fact.policy).idle
             elif isinstance(fact, IdleReached) and fact.step:
-                self._check_idle(life.state, fact)
+                self._check_idle(rules, fact)
             elif isinstance(fact, WaitTimedOut) and fact.job_id in self.account.held:
                 self._world.fail(f"job {fact.job_id} is held, and its scheduling timeout ran out")
 
-    def _check_idle(self, state: State, fact: IdleReached) -> None:
-        """Only what its own worker has seen idle for so long is called so, and only as the policy says."""
+    def _check_idle(self, rules: IdlePolicy, fact: IdleReached) -> None:
+        """Only what its own worker has seen idle for so long is called so, and only as the policy says by then."""
         self._world.counts[f"idle: {fact.step}"] += 1
         seen_s = self._runs.idle_s.get(fact.uid, 0.0)
-        if not 0 < fact.limit_s <= fact.idle_s <= seen_s or not state.policy.idle.acts:
-            self._world.fail(f"{fact} was committed, and its worker saw {seen_s:g} s")
+        if not 0 < fact.limit_s <= fact.idle_s <= seen_s or fact.limit_s != rules.limit_s(fact.step):
+            self._world.fail(f"{fact} was committed, its worker saw {seen_s:g} s, and {rules} are in force")
 
     def committed(self, life: HubLife) -> None:
         """A result that was recorded once stays as it is, whoever dies in between."""
