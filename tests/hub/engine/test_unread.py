@@ -74,6 +74,21 @@ def test_nor_do_they_count_among_those_that_fell_silent_at_once() -> None:
     assert [worker for worker, phase in desk.phases().items() if phase is Phase.LOST] == ["w4", "w5"]
 
 
+def test_words_that_are_no_sign_of_life_put_a_loss_off_until_they_are_read() -> None:
+    """As those of another machine under its name, which is turned away."""
+    desk = Desk("w1", "w2")
+    desk.cluster.now_ms += AWAY_MS
+    desk.say("w2")
+    desk.inbox.add(Request(lambda state, clock: Decision(), None, who="w1"))
+    desk.turn()
+    assert desk.phases() == {"w1": Phase.RUNNING, "w2": Phase.RUNNING}
+    desk.turn()
+    desk.cluster.now_ms += 1000
+    desk.say("w2")
+    desk.turn()
+    assert desk.phases() == {"w1": Phase.LOST, "w2": Phase.RUNNING}
+
+
 def test_what_a_person_of_the_same_name_asks_is_no_sign_of_life() -> None:
     desk = Desk("w1", "w2")
     desk.cluster.now_ms += AWAY_MS

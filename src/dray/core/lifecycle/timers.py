@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from dray.core.lifecycle.happenings.workers import watch_drain, watch_silence
+from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, quarantines, rollouts
 from dray.core.lifecycle.services import steps
 from dray.core.lifecycle.state.events import (
@@ -44,6 +44,7 @@ from dray.core.model.records.records import Attempt, Phase
 Reasons = Callable[[str], str]
 Unread = Callable[[], frozenset[str]]
 _OF_ASSIGNMENTS = ("accept", "resend")
+_UNREAD_MS = 1000
 
 
 def next_due_ms(state: State) -> int | None:
@@ -83,9 +84,8 @@ def due(state: State, clock: Clock, reasons: Reasons, unread: Unread = frozenset
         state.braked = brake(state, clock, speaking)
     events: list[Event] = []
     for kind, key in looks:
-        if kind == "silence" and key in speaking and key in state.presence:
-            # Its time starts anew when that is read; this look is for the case that it never is.
-            watch_silence(state, key, clock)
+        if kind == "silence" and key in speaking:
+            _put_off(state, key, clock)
         else:
             events += _LOOKS[kind](state, key, clock, reasons)
     if state.braked and not was_braked:
@@ -116,6 +116,14 @@ def brake(state: State, clock: Clock, speaking: frozenset[str]) -> bool:
         return False
     fresh = [silence for silence in gone if silence < rules.unknown_ms + rules.brake_window_ms]
     return state.braked or len(fresh) > rules.brake_share * len(present)
+
+
+def _put_off(state: State, worker_id: str, clock: Clock) -> None:
+    """Look at a worker again as soon as what it said must be read: that may turn out to be no sign of life."""
+    presence = state.presence.get(worker_id)
+    if presence is not None and presence.loss_timer_ms <= clock.now_ms:
+        presence.loss_timer_ms = clock.now_ms + _UNREAD_MS
+        state.set_timer(presence.loss_timer_ms, "silence", worker_id)
 
 
 def _silence(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
