@@ -494,11 +494,6 @@ class HubLife(Desk):
         return False
 
     def _turn_over(self) -> None:
-        if self.conductor.put_back:
-            self.world.counts["request put back for rows"] += 1
-            self._turn()
-            return
-        self.busy = False
         self._note_arrivals()
         if self.state.braked:
             self.braked_ms = self.world.now_ms
@@ -506,6 +501,11 @@ class HubLife(Desk):
             self.steady_ms = self.world.now_ms
         if not self.astray:
             self.site.witness.turned(self)
+        if self.conductor.put_back:
+            self.world.counts["request put back for rows"] += 1
+            self._turn()
+            return
+        self.busy = False
         self._release()
         if len(self.state.touched) and not self._projecting and self.world.rng.random() < 0.3:
             self._project()
