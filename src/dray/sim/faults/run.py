@@ -295,6 +295,7 @@ class History:
 
     def _sort_out(self) -> None:
         """Somebody reads what a restored hub lists as unknown to it and ends it by hand: nobody else ever does."""
+        self.clients.close_strays()
         for worker in self.workers:
             if isinstance(worker, WorkerNode):
                 worker.supervisor.end_strangers()

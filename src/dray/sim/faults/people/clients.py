@@ -226,6 +226,15 @@ class Clients:
 
     # --- open arrays ------------------------------------------------------------------------------------------------
 
+    def close_strays(self) -> None:
+        """Nobody else ever closes the array of a submit that waited in a hub while another one, whose turns are lost,
+        answered it: who asked knows it by the id that is gone.
+        """
+        for job in self._hub.state.jobs.values():
+            if job.open and not job.calls and job.id not in self._arrays:
+                self.still_open[job.id] = None
+                self._extend(job.id, 0)
+
     def _extend(self, job_id: str, left: int) -> None:
         """Grow an array a few times, then close it; both until an answer says that it happened."""
         if job_id not in self.still_open:
