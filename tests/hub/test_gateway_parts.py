@@ -20,14 +20,18 @@ from dray.hub.gateways.frames import (
     Items,
     Registered,
     Told,
+    TurnTold,
     Welcome,
+    read_down,
     read_up,
     write_frame,
 )
 from dray.hub.gateways.gateway import Gateway
 from dray.hub.gateways.hub_tokens import HubTokens, hub_of, make_hub_token
 from dray.hub.gateways.kept import MOST_PRINTED_BYTES, Kept
+from dray.hub.gateways.leading import MOST_TURNS_BYTES, TURN_BYTES, Gateways
 from dray.hub.gateways.peers import Peer
+from dray.hub.store.base import Turn
 from dray.hub.workers.session import Limits
 from dray.testing.worker_script import MODERN, WorkerScript
 from dray.wire.messages.worker import worker_codec
@@ -212,6 +216,65 @@ async def test_a_leader_of_a_lower_epoch_is_not_heeded(world: World, frame: Down
     world.leader.say(frame)
     assert (world.socket.frames, world.peer.closing, len(world.gateway.kept)) == ([], None, kept)
     assert world.leader.cut
+
+
+class Follows:
+    """Who follows: what it was told."""
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+        self.links = 0
+
+    def relinked(self) -> None:
+        self.links += 1
+
+    def take(self, turn: TurnTold) -> None:
+        self.turns.append(turn.seq)
+
+
+async def test_turns_go_to_who_follows_and_not_those_of_a_lower_epoch(world: World) -> None:
+    follows = world.gateway.follows = Follows()
+    assert not world.leader.of(Hello)[-1].follows
+    world.gateway.unlinked(world.leader)
+    leader = Leader(world.gateway)
+    assert leader.of(Hello)[-1].follows
+    leader.say(Welcome(8, 101, 0))
+    leader.say(TurnTold(8, 102, 0, 0, b""))
+    leader.say(TurnTold(7, 103, 0, 0, b""))
+    assert (follows.turns, follows.links, leader.cut) == ([102], 2, True)
+
+
+class Out:
+    """The way to a gateway, which may have read all or not."""
+
+    waiting_bytes = 0
+
+    def __init__(self) -> None:
+        self.turns: list[TurnTold] = []
+
+    def send(self, frame: bytes) -> None:
+        told = read_down(frame)
+        assert isinstance(told, TurnTold)
+        self.turns.append(told)
+
+    def close(self, code: int, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+async def test_a_gateway_that_does_not_read_is_left_out_of_turns_and_keeps_its_link() -> None:
+    nobody: Any = None
+    gateways = Gateways(nobody, nobody, nobody, nobody, "http://one", lambda: 7)
+    outs = [Out() for _ in range(3)]
+    links = [gateways.open(out) for out in outs]
+    links[0]._follows = links[1]._follows = True
+    outs[1].waiting_bytes = MOST_TURNS_BYTES + 1
+    gateways.tell_turn(Turn(5, 1, 2, b"facts", b""))
+    outs[1].waiting_bytes = 0
+    gateways.tell_turn(Turn(6, 1, 2, b"x" * (TURN_BYTES + 1), b""))
+    assert outs[0].turns == [TurnTold(7, 5, 1, 2, b"facts"), TurnTold(7, 6, 1, 2, None)]
+    assert [turn.seq for turn in outs[1].turns] == [6]
+    assert not outs[2].turns, "one of an earlier version would not know what that is"
+    assert not any(link.over for link in links)
 
 
 async def test_a_store_that_went_back_makes_workers_register(world: World) -> None:

@@ -272,7 +272,9 @@ def _make_gateways(
         return None
     secret = remote.keep_secret(SECRET_NAME, secrets.token_bytes(SECRET_BYTES))
     tokens.signed = HubTokens(secret, remote.holder)
-    return Gateways(engine, sessions, tokens, owners, ground.role.url, lambda: store.epoch)
+    gateways = Gateways(engine, sessions, tokens, owners, ground.role.url, lambda: store.epoch)
+    engine().tell_turn = gateways.tell_turn
+    return gateways
 
 
 def _make_routes(

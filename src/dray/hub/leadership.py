@@ -20,9 +20,10 @@ from dray.hub.assembly import Ground
 from dray.hub.engine.follower import Abandoned, Follower
 from dray.hub.engine.garbage import leave_out_what_is_there
 from dray.hub.engine.recovery import Recovered, recover
+from dray.hub.gateways.frames import TurnTold
 from dray.hub.gateways.hub_tokens import SECRET_NAME
 from dray.hub.gateways.links import Leader
-from dray.hub.store.base import Store
+from dray.hub.store.base import LogEntry, Store
 from dray.hub.store.sqlite.opening import Check
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.presence import ensure_id
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from dray.hub.store.postgres.store import PgStore
 
 LOOK_S = 0.2
-FOLLOW_S = 0.25
+# How often the log is looked at: while the leader itself tells of its turns that is for what got lost on the way.
+FOLLOW_S, TOLD_FOLLOW_S = 0.25, 1.0
+MOST_TOLD_BYTES = 16 << 20
 STORE_FILE = "hub.sqlite"
 logger = logging.getLogger("dray.hub")
 
@@ -76,6 +79,8 @@ async def open_store(
     store = await asyncio.to_thread(open_postgres, config, home_id, again)
     follower = Follower(store, rules, lambda: leave_out_what_is_there(again=again), ground.tell_went_back)
     following, role = Following(store, follower), ground.role
+    if ground.links is not None:
+        ground.links.gateway.follows = following
     store.fingerprint, store.count_workers = ground.tell_fingerprint, ground.count_workers
     patience_s = config.store_lease_s if role.resigned else 0.0
     # The lock of the home says that no other process is this hub, and this one has no other store: what this hub held
@@ -90,6 +95,9 @@ async def open_store(
         await asyncio.to_thread(store.close, clean=False)
         await following.end()
         raise
+    finally:
+        if ground.links is not None:
+            ground.links.gateway.follows = None
     return Opened(store, follower if following.is_warm else None)
 
 
@@ -154,12 +162,21 @@ async def _link(store: PgStore, ground: Ground) -> None:
 
 
 class Following:
-    """Keeps a follower at it beside the hub's loop, on threads: a load takes long, and somebody may ask who leads."""
+    """Keeps a follower at it beside the hub's loop, on threads: a load takes long, and somebody may ask who leads.
+
+    Turns that the leader tells of are folded at once, from the first look on that was made since its link stands: only
+    the store knows whether what was folded before is still what happened. A gap is looked up, and so is too much.
+    """
 
     def __init__(self, store: PgStore, follower: Follower) -> None:
         self._store, self.follower = store, follower
         self._task: asyncio.Task[None] | None = None
-        self._over = asyncio.Event()
+        self._over, self._wake = False, asyncio.Event()
+        self._told: list[LogEntry] = []
+        self._told_bytes = 0
+        # Whether the leader has told of turns since its link stands; whether to look at the store before they count.
+        self._is_told, self._looks = False, True
+        self._looked_s = 0.0
 
     @property
     def is_warm(self) -> bool:
@@ -171,23 +188,50 @@ class Following:
         if self._task is None:
             self._task = asyncio.create_task(self._follow())
 
+    # --- what the leader tells ----------------------------------------------------------------------------------------
+
+    def relinked(self) -> None:
+        """The link is another one, or gone: what was told before is in the store, or was never so."""
+        self._drop_told()
+        self._is_told = False
+        self._wake.set()
+
+    def take(self, turn: TurnTold) -> None:
+        """Take note of a turn that is committed."""
+        self._is_told = True
+        if turn.facts is None:
+            self._drop_told()
+        else:
+            entry = LogEntry(turn.seq, turn.now_ms, turn.at_ms, turn.facts, b"", turn.epoch)
+            self._told.append(entry)
+            self._told_bytes += len(turn.facts)
+            if self._told_bytes > MOST_TOLD_BYTES:
+                self._drop_told()
+        self._wake.set()
+
+    def _drop_told(self) -> None:
+        self._told, self._told_bytes, self._looks = [], 0, True
+
+    # --- the walk -----------------------------------------------------------------------------------------------------
+
     async def _follow(self) -> None:
-        while not self._over.is_set():
+        while not self._over:
             try:
-                more = await asyncio.to_thread(self.follower.look)
+                more = await self._go_on()
             except Abandoned:
                 return
             except asyncio.CancelledError:
                 # What was under way on connections that are being closed ends so as well.
-                if self._over.is_set():
+                if self._over:
                     return
                 raise
             except StoreError as fault:
                 # Who watches the lease tells of it as well.
                 logger.info("cannot follow the leader: %s", fault.message)
-                more = False
+                await self._pause(FOLLOW_S)
+                continue
             except Exception:
-                if self._over.is_set():
+                if self._over:
                     return
                 logger.exception(
                     "this hub cannot follow the leader: it will load the store when it takes over"
@@ -196,17 +240,45 @@ class Following:
             if (reached := self.follower.reached) is not None:
                 self._store.note_seen(reached)
             self._store.set_warm(reached is not None)
+            self._looks = self._looks or more
             if not more:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._over.wait(), FOLLOW_S)
+                await self._rest()
+
+    async def _go_on(self) -> bool:
+        """Fold what was told, or look at the store; gives whether to look at once."""
+        now_s = asyncio.get_running_loop().time()
+        if self._told and not self._looks and now_s < self._looked_s + TOLD_FOLLOW_S:
+            told, self._told, self._told_bytes = self._told, [], 0
+            return await asyncio.to_thread(self.follower.hear, told)
+        # A link that is new while this look is under way wants another one.
+        looks, self._looks, self._looked_s = self._looks, False, now_s
+        try:
+            return await asyncio.to_thread(self.follower.look)
+        except BaseException:
+            self._looks = self._looks or looks
+            raise
+
+    async def _rest(self) -> None:
+        """Wait until a turn is told of, or it is time to look."""
+        if not (self._told or self._looks):
+            await self._pause(TOLD_FOLLOW_S if self._is_told else FOLLOW_S)
+
+    async def _pause(self, most_s: float) -> None:
+        self._wake.clear()
+        if not self._over:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(most_s):
+                    await self._wake.wait()
 
     async def end(self) -> None:
         """Let the look that is under way come to its end, and make no further one: this hub leads."""
-        self._over.set()
+        self._over = True
+        self._wake.set()
         if self._task is not None:
             await self._task
 
     def abandon(self) -> None:
         """This hub will not lead: what is under way is given up."""
-        self._over.set()
+        self._over = True
+        self._wake.set()
         self.follower.stop()

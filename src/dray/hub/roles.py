@@ -90,6 +90,7 @@ class Role:
             "leader": self.leader or None,
             "epoch": self.epoch,
             "lag": lag if self.name != STARTING else None,
+            "told_turns": follower.heard if follower is not None else 0,
             "takeover": takeover,
         }
 

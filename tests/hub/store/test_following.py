@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -29,12 +31,15 @@ from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.policies.policy import Budget, Quota
 from dray.core.model.records.ledger import Meter
 from dray.core.model.specs.spec import JobSpec, pack_spec
+from dray.errors import StoreAway
 from dray.hub.engine.follower import Abandoned, Follower
 from dray.hub.engine.projection import build_projection
 from dray.hub.engine.recovery import Fold, Skipped, recover
 from dray.hub.engine.turns import Commit, Conductor, Decision, Request
+from dray.hub.gateways.frames import TurnTold
+from dray.hub.leadership import Following
 from dray.hub.rows import Rows
-from dray.hub.store.base import Followed, Snapshot, Store, Turn
+from dray.hub.store.base import Followed, Position, Snapshot, Store, Turn
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.store.sqlite.store import SqliteStore
 from dray.sim.faults.run import History
@@ -336,3 +341,180 @@ def test_one_that_is_told_to_stop_gives_a_load_up() -> None:
     follower.stop()
     with pytest.raises(Abandoned):
         follower.look()
+
+
+# --- turns that the leader tells of ---------------------------------------------------------------------------------
+
+
+def told_by(file: MemoryFile, after_seq: int) -> list[Any]:
+    """What a leader tells of the turns that it has committed since."""
+    return MemoryStore(file).tail(after_seq, 1000)
+
+
+def reached(follower: Follower) -> int:
+    assert follower.reached is not None
+    return follower.reached.seq
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_turns_that_are_told_and_turns_that_are_looked_up_come_to_the_same(seed: int) -> None:
+    history, draw, told = History(seed, SMALL), random.Random(seed), list[str]()
+    world = World(history)
+    follower = Follower(world, history.hub.rules, tell=told.append)
+    catch_up(follower)
+    while history.world.now_ms < history.world.size.span_ms and history.world.step():
+        if draw.random() < 0.3 and not history.restored:
+            entries = told_by(history.hub.file, reached(follower))
+            if entries and draw.random() < 0.1:
+                # Some got lost on the way.
+                del entries[draw.randrange(len(entries))]
+            if follower.hear(entries):
+                catch_up(follower)
+        elif draw.random() < 0.02:
+            compare(catch_up(follower), recover(world.store, history.hub.rules).state)
+    assert follower.heard > 50
+    assert bool(told) == history.restored
+    handed, recovered = follower.finish(), recover(world.store, history.hub.rules)
+    compare(handed.state, recovered.state)
+    assert (handed.seq, handed.now_ms) == (recovered.seq, recovered.now_ms)
+    assert vars(handed.state.touched) == vars(_unwritten(world)), "the rows that are still to be written"
+
+
+def test_a_gap_an_earlier_turn_and_one_of_an_earlier_epoch_are_not_folded() -> None:
+    file = MemoryFile()
+    leader = Leader(MemoryStore(file), epoch=5)
+    follower = Follower(MemoryStore(file), Rules())
+    catch_up(follower)
+    began = reached(follower)
+    for name in ("a1", "a2", "a3"):
+        leader.submit(name)
+    first, second, third = told_by(file, began)
+    assert follower.hear([second]), "the one before it is missing: the store has it"
+    assert (reached(follower), follower.lag) == (began, 2)
+    assert follower.hear([first._replace(epoch=4)])
+    assert reached(follower) == began
+    assert not follower.hear([first, first, second])
+    assert not follower.hear([first, third])
+    assert (reached(follower), follower.heard, follower.lag) == (began + 3, 3, 0)
+    compare(catch_up(follower), leader.state)
+    assert follower.loads == 1
+
+
+def test_a_turn_that_is_told_of_and_cannot_be_folded_costs_a_load() -> None:
+    file = MemoryFile()
+    leader = Leader(MemoryStore(file))
+    follower = Follower(MemoryStore(file), Rules())
+    catch_up(follower)
+    leader.store.commit(Turn(file.last_seq + 1, 9, 9, pack_facts([WorkerLabelled("w", {}, "ana")]), b""))
+    leader._conductor.seq += 1
+    leader.submit("a1")
+    assert follower.hear(told_by(file, reached(follower)))
+    assert set(catch_up(follower).jobs) == {"a1"}
+    assert (follower.loads, len(follower.finish().faults)) == (2, 1)
+
+
+class Seen:
+    """What a store in PostgreSQL is told of one who follows."""
+
+    def __init__(self) -> None:
+        self.seq, self.warm = 0, False
+        self.moved = asyncio.Event()
+
+    def note_seen(self, seen: Position) -> None:
+        self.seq = seen.seq
+        self.moved.set()
+
+    def set_warm(self, warm: bool) -> None:
+        self.warm = warm
+
+    async def reaches(self, seq: int) -> None:
+        async with asyncio.timeout(30):
+            while self.seq < seq:
+                await self.moved.wait()
+                self.moved.clear()
+
+
+def follow_with(store: Any, told: list[str]) -> tuple[Seen, Following]:
+    seen: Any = Seen()
+    following = Following(seen, Follower(store, Rules(), tell=told.append))
+    following.begin()
+    return seen, following
+
+
+def tell(following: Following, entries: list[Any], without: tuple[int, ...] = ()) -> None:
+    for entry in entries:
+        facts = None if entry.seq in without else entry.facts
+        following.take(TurnTold(entry.epoch, entry.seq, entry.now_ms, entry.at_ms, facts))
+
+
+class LookedAt(MemoryStore):
+    """Counts looks, and can be away."""
+
+    away = False
+
+    def __init__(self, file: MemoryFile) -> None:
+        super().__init__(file)
+        self.looked = threading.Semaphore(0)
+
+    def follow(self, after_seq: int, limit: int = 1000) -> Followed:
+        self.looked.release()
+        if self.away:
+            raise StoreAway("the server is away")
+        return super().follow(after_seq, limit)
+
+
+async def test_what_is_told_is_folded_though_the_store_cannot_be_looked_at() -> None:
+    file = MemoryFile()
+    leader, store = Leader(MemoryStore(file)), LookedAt(file)
+    seen, following = follow_with(store, [])
+    await seen.reaches(file.last_seq)
+    store.away = True
+    for name in ("a1", "a2", "a3"):
+        after = file.last_seq
+        leader.submit(name)
+        tell(following, told_by(file, after))
+        await seen.reaches(file.last_seq)
+    assert following.follower.heard == 3
+    store.away = False
+    await following.end()
+    compare(catch_up(following.follower), leader.state)
+
+
+async def test_one_that_is_too_large_to_be_told_is_looked_up() -> None:
+    file = MemoryFile()
+    leader = Leader(MemoryStore(file))
+    seen, following = follow_with(LookedAt(file), [])
+    await seen.reaches(file.last_seq)
+    after = file.last_seq
+    leader.submit("a1")
+    leader.submit("a2")
+    tell(following, told_by(file, after), without=(after + 1,))
+    await seen.reaches(file.last_seq)
+    await following.end()
+    compare(catch_up(following.follower), leader.state)
+
+
+async def test_what_a_new_leader_tells_counts_only_after_a_look_at_what_went_before() -> None:
+    """A failover lost a turn that was followed, and the next leader gives its number to another one."""
+    file, told = MemoryFile(), list[str]()
+    leader, store = Leader(MemoryStore(file)), LookedAt(file)
+    leader.submit("lost")
+    seen, following = follow_with(store, told)
+    await seen.reaches(file.last_seq)
+    lost = file.last_seq
+    store.away = True
+    following.relinked()
+    _cut_log(leader.store, lost)
+    other = Leader(MemoryStore(file))
+    other.submit("a1")
+    tell(following, told_by(file, lost - 1))
+    # Nothing of it is taken while nobody can tell what went before.
+    store.looked = threading.Semaphore(0)
+    for _ in range(2):
+        assert await asyncio.to_thread(store.looked.acquire, timeout=30)
+    assert (seen.seq, following.follower.heard) == (lost, 0)
+    store.away = False
+    await seen.reaches(file.last_seq)
+    await following.end()
+    assert set(catch_up(following.follower).jobs) == {"a1"}
+    assert len(told) == 1

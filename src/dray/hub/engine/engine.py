@@ -33,7 +33,7 @@ from dray.hub.engine.turns import (
     TurnFailed,
 )
 from dray.hub.rows import RowKey, Rows
-from dray.hub.store.base import Chunk
+from dray.hub.store.base import Chunk, Turn
 from dray.hub.store.writer import StoreWriter
 
 T = TypeVar("T")
@@ -94,6 +94,8 @@ class Engine:
         self.failure: BaseException | None = None
         # The last turn that anything which leaves may speak of.
         self.told = seq
+        # Hears of each turn once it is committed and before anything of it leaves.
+        self.tell_turn: Callable[[Turn], None] = lambda turn: None
 
     @property
     def seq(self) -> int:
@@ -305,16 +307,20 @@ class Engine:
             self._room.set()
         await self._rows.fetch(key for request in requests for key in request.wants)
         clock = self._clock.read()
+        committed: Turn | None = None
         for step in self._steps(requests, first, clock):
             if isinstance(step, Commit):
                 decided = time.perf_counter()
                 self._observer.observe_plan(decided - began)
                 await self._writer.commit(step.turn)
+                committed = step.turn
                 self._observer.observe_commit(time.perf_counter() - decided)
             elif isinstance(step, Deliver):
                 # Nothing leaves that a restart would not show: neither what was committed, nor what was only read.
                 await self._writer.verify()
                 self.told = self.seq
+                if committed is not None:
+                    self.tell_turn(committed)
                 self._runner.run(step.effects, self.seq, clock)
             else:
                 step.give()

@@ -3,7 +3,8 @@
 Knows nothing of who leads, and decides nothing: it folds what is committed, by the very fold that recovery uses, and
 lets go of what the leader's rows show. Nobody rings its timers, so they go after each fold; `wake_up` sets them anew.
 A log that is not the one it has followed so far (it went back, or another history took its place) is loaded from the
-rows again, and told of. Where turns come from is the store's tail for now; whoever has them sooner may hand them in.
+rows again, and told of. Turns come from the store's tail; sooner, from a leader that tells of what it has committed
+(`hear`), which goes on from where the tail was read last and never takes its place.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from dray.core.lifecycle.recovery import release, take_touched
@@ -46,7 +48,8 @@ class Follower:
         self._unwritten: deque[tuple[int, Touched]] = deque()
         self._last_seq = self._applied_seq = 0
         self._stopped = threading.Event()
-        self.loads = 0
+        # How often all was loaded, and how many turns came from the leader itself.
+        self.loads = self.heard = 0
 
     # --- for others to see ------------------------------------------------------------------------------------------
 
@@ -86,19 +89,42 @@ class Follower:
         if why or _is_cut(fold, found):
             self._fold = None
             return True
-        try:
+        with self._whole():
             for entry in found.entries:
                 self.take(entry)
             self._release(fold, found)
+        return self._fold is None or found.last_seq > fold.seq
+
+    def hear(self, entries: Iterable[LogEntry]) -> bool:
+        """Fold turns that the leader tells of, as far as each is the next one; gives whether the store has more.
+
+        For turns of one leader only, and after a look since it leads: of what went before they say nothing.
+        """
+        fold = self._fold
+        if fold is None or self._stopped.is_set():
+            return True
+        with self._whole():
+            for entry in entries:
+                if entry.seq <= fold.seq:
+                    continue
+                self._last_seq = max(self._last_seq, entry.seq)
+                if entry.seq > fold.seq + 1 or entry.epoch < fold.epoch:
+                    return True
+                self.take(entry)
+                self.heard += 1
+        return self._fold is None
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Fold all of something; where that fails the state may be half changed, and is made anew."""
+        try:
+            yield
         except Unfoldable as odd:
             self._skipped.note(odd)
             self._fold = None
-            return True
         except BaseException:
-            # Whatever it was, the state may be half changed.
             self._fold = None
             raise
-        return found.last_seq > fold.seq
 
     def take(self, entry: LogEntry) -> None:
         """Fold one committed turn, the one after the last."""

@@ -39,13 +39,17 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """First of all: who it is, how far it has heard others lead, and every socket that it holds."""
+    """First of all: who it is, how far it has heard others lead, and every socket that it holds.
+
+    `follows`: it wants to be told of turns; one of an earlier version would not know what that is.
+    """
 
     gateway: str
     boot: str
     max_epoch: int
     done_seq: int
     sessions: tuple[Held, ...]
+    follows: bool = False
 
 
 class Items(msgspec.Struct, frozen=True, array_like=True, tag="items"):
@@ -138,6 +142,18 @@ class BeatAck(msgspec.Struct, frozen=True, array_like=True, tag="beat_ack"):
     strange: list[int] = []
 
 
+class TurnTold(msgspec.Struct, frozen=True, array_like=True, tag="turn"):
+    """A turn that is committed, for one who follows. Without facts where they are too large to go by this way: the
+    store has them.
+    """
+
+    epoch: int
+    seq: int
+    now_ms: int
+    at_ms: int
+    facts: bytes | None
+
+
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     """What an `ask` came to: {"token"}, or {"error"} as the HTTP API spells one."""
 
@@ -146,7 +162,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     payload: dict[str, Any]
 
 
-Down = Welcome | Told | Registered | Close | Done | BeatAck | Answer
+Down = Welcome | Told | Registered | Close | Done | BeatAck | TurnTold | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

@@ -28,6 +28,7 @@ from dray.hub.gateways.frames import (
     Hello,
     Registered,
     Told,
+    TurnTold,
     Up,
     Welcome,
     read_down,
@@ -57,6 +58,15 @@ class Line(Protocol):
     def abort(self) -> None: ...
 
 
+class TurnTaker(Protocol):
+    """Who follows the leader in this process."""
+
+    def relinked(self) -> None:
+        """The link is another one, or gone: what comes next may be of another leader."""
+
+    def take(self, turn: TurnTold) -> None: ...
+
+
 class Gateway:
     """`hub_id` names this hub among those of its database."""
 
@@ -75,7 +85,8 @@ class Gateway:
         self._told: dict[int, dict[int, int]] = {}
         self._beating: asyncio.TimerHandle | None = None
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._closing = False
+        # Where turns go that the leader tells of; nobody follows one that is in this very process.
+        self.follows: TurnTaker | None = None
 
     # --- the link -----------------------------------------------------------------------------------------------------
 
@@ -93,13 +104,18 @@ class Gateway:
         """A way to a leader stands: greet it with all that is held here."""
         self._line, self._welcomed = line, False
         held = tuple(peer.held() for peer in self.peers.values() if peer.closing is None)
-        self._say(Hello(self._id, self._boot, self._max_epoch, self._done_seq, held))
+        if self.follows is not None:
+            self.follows.relinked()
+        known = self._max_epoch, self._done_seq
+        self._say(Hello(self._id, self._boot, *known, held, follows=self.follows is not None))
 
     def unlinked(self, line: Line) -> None:
         """It is gone. Sockets stay; what the leader has not done with waits for the next one."""
         if line is not self._line:
             return
         self._line, self._welcomed = None, False
+        if self.follows is not None:
+            self.follows.relinked()
         self.kept.rewind(self.peers)
         for digest in self._told.values():
             self._heard = {**digest, **self._heard}
@@ -161,6 +177,10 @@ class Gateway:
             peer = self.peers.get(no)
             if peer is not None and no not in strange:
                 peer.ack(beat, frame.epoch, frame.seq, self._leader)
+
+    def _take_turn(self, frame: TurnTold) -> None:
+        if self.follows is not None:
+            self.follows.take(frame)
 
     def _say(self, frame: Up) -> None:
         if self._line is not None:
@@ -309,4 +329,5 @@ _TAKE: dict[type[Any], Callable[[Gateway, Any], None]] = {
     Close: Gateway._take_close,
     Done: Gateway._take_done,
     BeatAck: Gateway._take_beat_ack,
+    TurnTold: Gateway._take_turn,
 }

@@ -45,6 +45,7 @@ from dray.hub.gateways.frames import (
     Items,
     Registered,
     Told,
+    TurnTold,
     Up,
     Welcome,
     read_up,
@@ -52,6 +53,7 @@ from dray.hub.gateways.frames import (
 )
 from dray.hub.gateways.hub_tokens import hub_of
 from dray.hub.http.replies import deny_upgrade
+from dray.hub.store.base import Turn
 from dray.hub.workers import inbound
 from dray.hub.workers.owners import NOT_YOURS, Owners
 from dray.hub.workers.session import OVERLOADED, TOKEN_GONE, Filed, cut_frames
@@ -62,6 +64,8 @@ RELOADING, BROKEN, TAKEN_OVER = 1012, 1006, 4409
 # So many of the sessions that a gateway names are taken up in one turn.
 RESUMED_AT_ONCE = 500
 FRAME_BYTES, MOST_WAITING_BYTES = 1 << 20, 256 << 20
+# A gateway that has so much to read yet is told of no turns: it finds them in the store. So are larger ones.
+MOST_TURNS_BYTES, TURN_BYTES = 4 << 20, 1 << 20
 logger = logging.getLogger("dray.hub.gateways")
 
 
@@ -96,6 +100,7 @@ class Link:
         self._waiting: list[Callable[[int], Registered | Close]] = []
         self._taken: deque[_Taken] = deque()
         self._flushing = False
+        self._follows = False
 
     # --- down ---------------------------------------------------------------------------------------------------------
 
@@ -155,6 +160,15 @@ class Link:
         self._out.send(write_frame(frame))
         if self._out.waiting_bytes > MOST_WAITING_BYTES:
             self.close(OVERLOADED, "this gateway does not read what it is sent")
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a turn would be read soon, by one who follows; one that is left out shows as a gap."""
+        return self._follows and not self.over and self._out.waiting_bytes <= MOST_TURNS_BYTES
+
+    def send_turn(self, frame: bytes) -> None:
+        """Tell of a turn that is committed."""
+        self._out.send(frame)
 
     def close(self, code: int, reason: str) -> None:
         """End the link; the sockets behind it are the gateway's."""
@@ -308,6 +322,7 @@ class Link:
         await engine.change(lambda state, clock: Decision(), kind="gateway")
         now_ms = engine.state.now_ms
         self.send(Welcome(gateways.epoch, engine.told, now_ms, self.url))
+        self._follows = hello.follows
         logger.info("gateway %s brings %d workers", self.gateway, len(held))
 
     def _take_up(self, one: Held) -> FarSession | None:
@@ -396,6 +411,15 @@ class Gateways:
         """A link is gone."""
         self.links.pop(link.number, None)
         self.sessions.leave(sessions)
+
+    def tell_turn(self, turn: Turn) -> None:
+        """Tell those who follow of a turn; only once it is committed."""
+        links = [link for link in self.links.values() if link.takes_turns]
+        if links:
+            facts = turn.facts if len(turn.facts) <= TURN_BYTES else None
+            frame = write_frame(TurnTold(self.epoch, turn.seq, turn.now_ms, turn.at_ms, facts))
+            for link in links:
+                link.send_turn(frame)
 
     def close(self, why: str) -> None:
         """This hub leads no more: gateways keep their sockets, and look for who does."""

@@ -462,6 +462,9 @@ class HubRole(msgspec.Struct):
     epoch: int
     lag: int | None
     takeover: Takeover | None
+    told_turns: Annotated[
+        int, Meta(description="of one that stands by: turns that came from the leader itself, not by a look")
+    ] = 0
 
 
 class Handover(msgspec.Struct):
