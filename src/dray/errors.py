@@ -132,6 +132,12 @@ class NotLeader(NotReady):
         self.leader = leader
 
 
+class OutcomeUnknown(DrayError):
+    """The hub that leads went away with a request that is not safe to repeat: it may have been done, or not."""
+
+    code = "outcome_unknown"
+
+
 class NoSpace(DrayError):
     """The disk under the hub or the worker is full."""
 

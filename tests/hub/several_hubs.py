@@ -7,10 +7,11 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.hub.asking import wait_until
+from tests.hub.asking import ask, wait_until
 
 from dray.errors import HubUnavailable
 from dray.testing.hub_process import RunningHub
@@ -49,6 +50,19 @@ class Standby(RunningHub):
 
 
 Hubs = Callable[..., RunningHub]
+
+
+def at(hub: Standby) -> Any:
+    """A hub that stands by, to be asked as any other."""
+    return SimpleNamespace(url=hub.address, token=hub.token)
+
+
+def stand_by(hubs: Hubs, **settings: Any) -> Standby:
+    """A hub that stands by, is linked to the leader and passes on what clients ask."""
+    hub = hubs(Standby, **settings)
+    assert isinstance(hub, Standby)
+    wait_until(lambda: ask(at(hub), "GET", "/jobs")[0] == 200)
+    return hub
 
 
 @pytest.fixture

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from tests.hub.asking import ask, wait_until
-from tests.hub.several_hubs import Hubs, Standby, hubs
+from tests.hub.several_hubs import Hubs, Standby, hubs, stand_by
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dray.presence import ensure_id
 from dray.testing.hub_process import RunningHub
 from dray.testing.mock_worker import MockWorker
 from dray.testing.worker_script import MODERN
+from dray.wire.reach.dialling import Way
+from dray.wire.reach.http_line import HubConnection
+from dray.wire.reach.pinned_tls import make_context
 
 __all__ = ["hubs"]
 # Of one that is not to take over within a test, and yet looks who leads often enough.
 NEVER_S = 9
-
-
-def stand_by(hubs: Hubs, **settings: Any) -> Standby:
-    """A hub that stands by and has its link to the leader."""
-    hub = hubs(Standby, **settings)
-    assert isinstance(hub, Standby)
-    return hub
 
 
 def worker_of(hub: Standby, name: str = "w1", **options: Any) -> MockWorker:
@@ -299,7 +297,19 @@ def test_a_token_of_a_person_opens_no_link(hubs: Hubs) -> None:
 
 def test_beyond_one_machine_a_link_goes_by_the_certificate_that_the_leader_announces(hubs: Hubs) -> None:
     # Each has a certificate of its own, which nobody else was told.
-    leader, gateway = hubs(host="0.0.0.0"), stand_by(hubs, host="0.0.0.0")
+    leader, gateway = hubs(host="0.0.0.0"), hubs(Standby, host="0.0.0.0")
+    assert isinstance(gateway, Standby)
     assert gateway.address.startswith("https:")
     log = leader.home / "hub.err"
     wait_until(lambda: f"gateway {ensure_id(gateway.home)} brings" in log.read_text())
+    # And so does what clients ask there, who know the gateway's certificate alone.
+    pinned = str(json.loads((gateway.home / "hub.json").read_text())["fingerprint"])
+    where = urlsplit(gateway.address)
+    line = HubConnection(
+        Way(f"https://127.0.0.1:{where.port}"),
+        gateway.token,
+        30,
+        lambda: make_context(gateway.address, pinned),
+    )
+    with contextlib.closing(line):
+        assert line.ask("GET", "/api/v1/jobs").read().startswith(b'{"jobs":[]')

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import signal
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from tests.hub.asking import ask, wait_until
-from tests.hub.several_hubs import Hubs, Standby, hubs
+from tests.hub.asking import ask, look, wait_until
+from tests.hub.several_hubs import Hubs, Standby, hubs, stand_by
 
 from dray.testing.hub_process import RunningHub
 
@@ -21,18 +18,7 @@ LARGE = {"env": {"BALLAST": "x" * 60_000}}
 
 
 def status_of(hub: Standby) -> dict[str, Any]:
-    line = http.client.HTTPConnection(urlsplit(hub.address).netloc, timeout=30)
-    try:
-        line.request("GET", "/api/v1/hub/status")
-        return dict(json.loads(line.getresponse().read()))
-    finally:
-        line.close()
-
-
-def stand_by(hubs: Hubs, **settings: Any) -> Standby:
-    hub = hubs(Standby, **settings)
-    assert isinstance(hub, Standby)
-    return hub
+    return dict(look(hub.address, "/api/v1/hub/status"))
 
 
 def submit(hub: RunningHub, job_id: str, **spec: Any) -> None:

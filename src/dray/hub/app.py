@@ -33,7 +33,7 @@ from dray.hub.access.certificates import (
     is_loopback,
 )
 from dray.hub.access.tokens import ensure_first_token, rewrite_private
-from dray.hub.assembly import Ground, Hub, make_links, make_server, tell_url, tls_files, wire_hub
+from dray.hub.assembly import Ground, Hub, make_links, make_relay, make_server, tell_url, tls_files, wire_hub
 from dray.hub.decisions.policy import read_brought, settle_at_start
 from dray.hub.decisions.policy_file import PolicyFile, find_policy_file
 from dray.hub.documents.records import check_readiness
@@ -104,7 +104,8 @@ async def start_hub(config: HubConfig, told: asyncio.Event | None = None) -> Hub
     setbacks = Setbacks(Reports(config.home / "reports"))
     certificate = CertificateWatch(tls) if tls is not None else None
     front, links = Front(), make_links(config)
-    front.gateway = links.gateway if links is not None else None
+    if links is not None:
+        front.gateway, front.relay = links.gateway, make_relay(config, front, links)
     ground = Ground(bound, bind_local(config.home), front, setbacks, role := Role(), certificate, links)
     server = make_server(config, ground, tls)
     role.url, ground.front.role = tell_url(config, server.url), role.describe
@@ -207,7 +208,7 @@ async def _go_on(
     hub.answers.ready = True
     ground.role.lead(ground.role.url, epoch, store.remote)
     ground.role.sessions = hub.sessions.count_near
-    ground.front.app = open_doors(hub.api, hub.passages, choose_domain(config.proxy_domain, config.host))
+    ground.front.open(open_doors(hub.api, hub.passages, choose_domain(config.proxy_domain, config.host)))
     if ground.links is not None and hub.gateways is not None:
         ground.links.lead(hub.gateways)
     return hub

@@ -66,6 +66,7 @@ from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
 from dray.hub.operations.operation import Desk, Values
 from dray.hub.proxy.addresses import choose_domain
+from dray.hub.relays.relay import Relay
 from dray.hub.roles import HubRoles, Role, checks_of
 from dray.hub.rows import Rows
 from dray.hub.serving.answers import ServiceAnswers
@@ -339,12 +340,21 @@ def _make_tokens(
     return tokens, Owners(tokens, lambda: engine().state, audit)
 
 
+def make_relay(config: HubConfig, front: Front, links: Links) -> Relay:
+    """What serves clients while another hub leads."""
+    return Relay(front, links, _hosts_of(config), config.body_bytes)
+
+
+def _hosts_of(config: HubConfig) -> tuple[str, ...]:
+    return (*config.hosts, config.host, socket.gethostname())
+
+
 def make_links(config: HubConfig) -> Links | None:
     """What makes this hub a gateway while another one leads; only where several can share a store."""
     if not config.store:
         return None
-    hosts, hub_id = (*config.hosts, config.host, socket.gethostname()), ensure_id(config.home)
-    return Links(Gateway(hub_id, hosts, _limits(config)), hub_id)
+    hub_id = ensure_id(config.home)
+    return Links(Gateway(hub_id, _hosts_of(config), _limits(config)), hub_id)
 
 
 def _limits(config: HubConfig) -> Limits:
@@ -375,9 +385,8 @@ def _make_api(
     budgets: Budgets,
 ) -> HttpApi:
     limits = HttpLimits(config.body_bytes, config.json_depth)
-    hosts = (*config.hosts, config.host, socket.gethostname())
     desk.tokens.accounts.own_allowed = config.share_own_account
-    return HttpApi(desk, hosts, limits, routes, metrics.count_request, report, budgets)
+    return HttpApi(desk, _hosts_of(config), limits, routes, metrics.count_request, report, budgets)
 
 
 def _make_blobs(

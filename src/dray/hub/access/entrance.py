@@ -99,15 +99,19 @@ class Gate(Hosts):
 
     def check_caller(self, scope: Scope, headers: Headers, scopes: Iterable[str]) -> Caller:
         """Refuse a missing or dead token (401; 429 where there were too many) and one without any of `scopes` (403)."""
+        caller = self.know_caller(scope, headers)
+        caller.check(scopes)
+        return caller
+
+    def know_caller(self, scope: Scope, headers: Headers) -> Caller:
+        """Tell who asks, whatever he may do."""
         given = headers.get(b"authorization")
         try:
-            caller = self._tokens.authenticate(None if given is None else given.decode("latin-1"))
+            return self._tokens.authenticate(None if given is None else given.decode("latin-1"))
         except Unauthenticated as fault:
             if given is not None:
                 self._knocks.miss((scope.get("client") or ("",))[0], fault.message)
             raise
-        caller.check(scopes)
-        return caller
 
 
 @lru_cache(maxsize=256)

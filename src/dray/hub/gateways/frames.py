@@ -67,7 +67,9 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """Somebody stands before the gateway's door; `caller` is his Authorization header."""
+    """Somebody stands before the gateway's door; `caller` is his Authorization header. `request` says of a worker which
+    `session` it is to be and whether it is `binary`; of a client that its `caller` is to be known; of both the `peer`.
+    """
 
     id: int
     caller: str
@@ -89,12 +91,15 @@ Up = Hello | Items | Beat | Ask | Closed
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
-    """The sockets that were named go on, but for those that are closed; `seq` is the leader's last turn."""
+    """The sockets that were named go on, but for those that are closed; `seq` is the leader's last turn. `knows`: it
+    tells who clients are; one of an earlier version would not know what is asked.
+    """
 
     epoch: int
     seq: int
     now_ms: int
     url: str = ""
+    knows: bool = False
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True, tag="items"):
@@ -142,6 +147,13 @@ class BeatAck(msgspec.Struct, frozen=True, array_like=True, tag="beat_ack"):
     strange: list[int] = []
 
 
+class CallerEnded(msgspec.Struct, frozen=True, array_like=True, tag="caller_ended"):
+    """The token of a caller that was told of as held is no longer good."""
+
+    epoch: int
+    token_id: str
+
+
 class TurnTold(msgspec.Struct, frozen=True, array_like=True, tag="turn"):
     """A turn that is committed, for one who follows. Without facts where they are too large to go by this way: the
     store has them.
@@ -155,14 +167,17 @@ class TurnTold(msgspec.Struct, frozen=True, array_like=True, tag="turn"):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
-    """What an `ask` came to: {"token"}, or {"error"} as the HTTP API spells one."""
+    """What an `ask` came to: {"token"} of a worker, {"caller"} of a client, or {"error"} as the HTTP API spells one.
+
+    {"held"}: the gateway will hear when this caller's token has ended, and need not ask again before.
+    """
 
     id: int
     seq: int
     payload: dict[str, Any]
 
 
-Down = Welcome | Told | Registered | Close | Done | BeatAck | TurnTold | Answer
+Down = Welcome | Told | Registered | Close | Done | BeatAck | TurnTold | CallerEnded | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

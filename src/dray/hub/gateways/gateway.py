@@ -12,7 +12,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dray.errors import DrayError, NotReady
 from dray.hub.access.entrance import Headers, Hosts, Receive, Scope, Send, read_headers
@@ -21,6 +21,7 @@ from dray.hub.gateways.frames import (
     Ask,
     Beat,
     BeatAck,
+    CallerEnded,
     Close,
     Done,
     Down,
@@ -67,6 +68,23 @@ class TurnTaker(Protocol):
     def take(self, turn: TurnTold) -> None: ...
 
 
+class Callers(Protocol):
+    """Who keeps what the leader has said of clients."""
+
+    def heard(self, header: str, payload: dict[str, Any]) -> None:
+        """What the leader says of one, before anything else that it says."""
+
+    def ended(self, token_id: str) -> None: ...
+    def relinked(self) -> None: ...
+
+
+class _Asked(NamedTuple):
+    """A question that waits: its answer, whose header it is about where that is a client."""
+
+    answer: asyncio.Future[dict[str, Any]]
+    client: str = ""
+
+
 class Gateway:
     """`hub_id` names this hub among those of its database."""
 
@@ -77,16 +95,19 @@ class Gateway:
         self._numbers, self._asked, self._digests = (itertools.count(1) for _ in range(3))
         self._codecs = {True: worker_codec(True), False: worker_codec(False)}
         self._line: Line | None = None
-        self._welcomed = self._flushing = False
+        self._welcomed = self._knows = self._flushing = False
         self._leader = ""
         self._max_epoch = self._done_seq = 0
         # Heartbeats that the next digest tells of, by session, and those of digests that were not acked yet.
         self._heard: dict[int, int] = {}
         self._told: dict[int, dict[int, int]] = {}
         self._beating: asyncio.TimerHandle | None = None
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[int, _Asked] = {}
         # Where turns go that the leader tells of; nobody follows one that is in this very process.
         self.follows: TurnTaker | None = None
+        # Where it goes what the leader says of clients, and by whom it is heard that a leader is linked to or lost.
+        self.callers: Callers | None = None
+        self.tell_link: Callable[[], None] = lambda: None
 
     # --- the link -----------------------------------------------------------------------------------------------------
 
@@ -94,6 +115,11 @@ class Gateway:
     def is_linked(self) -> bool:
         """Whether there is a leader to carry things to."""
         return self._welcomed
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether there is one that says who clients are."""
+        return self._welcomed and self._knows
 
     @property
     def max_epoch(self) -> int:
@@ -122,18 +148,19 @@ class Gateway:
         self._told.clear()
         for peer in self.peers.values():
             peer.forget_said()
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(NotReady("the hub that leads went away: ask again in a second"))
+        for asked in self._waiting.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(NotReady("the hub that leads went away: ask again in a second"))
         self._waiting.clear()
+        if self.callers is not None:
+            self.callers.relinked()
+        self.tell_link()
 
     def take(self, raw: bytes) -> None:
         """Take one frame of the leader."""
         frame: Down = read_down(raw)
         if isinstance(frame, Answer):
-            waiting = self._waiting.pop(frame.id, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(frame.payload)
+            self._take_answer(frame)
             return
         if frame.epoch < self._max_epoch:
             logger.warning("a leader of epoch %d is not heeded: %d was seen", frame.epoch, self._max_epoch)
@@ -143,8 +170,22 @@ class Gateway:
         self._max_epoch = frame.epoch
         _TAKE[type(frame)](self, frame)
 
+    def _take_answer(self, frame: Answer) -> None:
+        asked = self._waiting.pop(frame.id, None)
+        if asked is None:
+            return
+        if asked.client and self.callers is not None:
+            # In this very step: the word that a token has ended may be the next one.
+            self.callers.heard(asked.client, frame.payload)
+        if not asked.answer.done():
+            asked.answer.set_result(frame.payload)
+
+    def _take_caller_ended(self, frame: CallerEnded) -> None:
+        if self.callers is not None:
+            self.callers.ended(frame.token_id)
+
     def _take_welcome(self, frame: Welcome) -> None:
-        self._welcomed, self._leader = True, frame.url
+        self._welcomed, self._leader, self._knows = True, frame.url, frame.knows
         if frame.seq < self._done_seq:
             logger.error(
                 "the store went back from turn %d to %d: workers register", self._done_seq, frame.seq
@@ -153,6 +194,7 @@ class Gateway:
         self._done_seq = frame.seq
         self._flush()
         self._beat_soon()
+        self.tell_link()
 
     def _take_told(self, frame: Told) -> None:
         for no, said, credit in frame.items:
@@ -253,19 +295,8 @@ class Gateway:
         """Ask the leader whether somebody may come in; gives the id of his token."""
         if not self._welcomed:
             raise NotReady("this hub stands by, and reaches none that leads: ask again in a second")
-        number, peer = next(self._asked), str((scope.get("client") or ("",))[0])
-        request = {"session": no, "binary": binary, "peer": peer}
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._say(Ask(number, headers.get(b"authorization", b"").decode("latin-1"), request))
-        try:
-            async with asyncio.timeout(ASK_S):
-                found = await waiting
-        except TimeoutError:
-            raise NotReady("the hub that leads does not answer: ask again in a second") from None
-        finally:
-            self._waiting.pop(number, None)
-        if "error" in found:
-            raise read_error(found["error"])
+        request = {"session": no, "binary": binary, "peer": str((scope.get("client") or ("",))[0])}
+        found = await self._ask(headers.get(b"authorization", b"").decode("latin-1"), request)
         token_id = str(found["token"])
         if (admit := (scope.get("extensions") or {}).get(ADMIT)) is not None:
             try:
@@ -275,6 +306,25 @@ class Gateway:
                 self._flush_soon()
                 raise
         return token_id
+
+    async def know(self, header: str, peer: str) -> dict[str, Any]:
+        """Ask the leader who a client is, by his Authorization header; raises as its own door does."""
+        return await self._ask(header, {"caller": True, "peer": peer}, header)
+
+    async def _ask(self, header: str, request: dict[str, Any], client: str = "") -> dict[str, Any]:
+        number = next(self._asked)
+        asked = self._waiting[number] = _Asked(asyncio.get_running_loop().create_future(), client)
+        self._say(Ask(number, header, request))
+        try:
+            async with asyncio.timeout(ASK_S):
+                found = await asked.answer
+        except TimeoutError:
+            raise NotReady("the hub that leads does not answer: ask again in a second") from None
+        finally:
+            self._waiting.pop(number, None)
+        if "error" in found:
+            raise read_error(found["error"])
+        return found
 
     async def _read(self, peer: Peer, receive: Receive, frames: Frames | None) -> int:
         while True:
@@ -330,4 +380,5 @@ _TAKE: dict[type[Any], Callable[[Gateway, Any], None]] = {
     Done: Gateway._take_done,
     BeatAck: Gateway._take_beat_ack,
     TurnTold: Gateway._take_turn,
+    CallerEnded: Gateway._take_caller_ended,
 }

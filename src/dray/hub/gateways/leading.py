@@ -35,6 +35,7 @@ from dray.hub.gateways.frames import (
     Ask,
     Beat,
     BeatAck,
+    CallerEnded,
     Close,
     Closed,
     Done,
@@ -61,6 +62,8 @@ from dray.hub.workers.sessions import Sessions
 
 SCOPES = ("worker", "read")
 RELOADING, BROKEN, TAKEN_OVER = 1012, 1006, 4409
+# Beyond so many clients of one gateway their tokens are not watched for it.
+MOST_CALLERS = 20_000
 # So many of the sessions that a gateway names are taken up in one turn.
 RESUMED_AT_ONCE = 500
 FRAME_BYTES, MOST_WAITING_BYTES = 1 << 20, 256 << 20
@@ -101,6 +104,8 @@ class Link:
         self._taken: deque[_Taken] = deque()
         self._flushing = False
         self._follows = False
+        # Clients at the gateway whose tokens are watched for it.
+        self._callers: dict[str, contextlib.ExitStack] = {}
 
     # --- down ---------------------------------------------------------------------------------------------------------
 
@@ -185,6 +190,9 @@ class Link:
         for session, _ in ended:
             session.lease.close()
         self.sessions.clear()
+        for lease in self._callers.values():
+            lease.close()
+        self._callers.clear()
         self._gateways.ended(self, ended)
 
     # --- what is done -------------------------------------------------------------------------------------------------
@@ -280,6 +288,9 @@ class Link:
 
     def _answer(self, frame: Ask) -> None:
         """Say whether somebody may come in, by the very rules of this hub's own door; if so he is there from now on."""
+        if frame.request.get("caller"):
+            self._tell_caller(frame)
+            return
         try:
             no, binary = int(frame.request["session"]), bool(frame.request["binary"])
             caller = self._gateways.check(frame.caller, str(frame.request["peer"]))
@@ -288,6 +299,34 @@ class Link:
         except DrayError as fault:
             payload = error_document(fault)
         self.send(Answer(frame.id, self._gateways.engine().told, payload))
+
+    def _tell_caller(self, frame: Ask) -> None:
+        """Say who a client at the gateway is, and from then on when its token has ended."""
+        try:
+            caller = self._gateways.know(frame.caller, str(frame.request["peer"]))
+            if hub_of(caller):
+                raise Forbidden("this token is one of hubs: clients have their own")
+            told = (caller.token_id, caller.user, caller.scopes)
+            payload: dict[str, Any] = {"caller": told, "held": self._watch(caller.token_id)}
+        except DrayError as fault:
+            payload = error_document(fault)
+        self.send(Answer(frame.id, self._gateways.engine().told, payload))
+
+    def _watch(self, token_id: str) -> bool:
+        """Have the gateway told once a token has ended; False where that is not sure, and it has to ask each time."""
+        if token_id in self._callers:
+            return True
+        if len(self._callers) >= MOST_CALLERS:
+            return False
+        lease = self._callers[token_id] = contextlib.ExitStack()
+        lease.enter_context(self._gateways.tokens.hold(token_id, lambda why: self._end_caller(token_id)))
+        return True
+
+    def _end_caller(self, token_id: str) -> None:
+        if (lease := self._callers.pop(token_id, None)) is not None:
+            self.send(CallerEnded(self._gateways.epoch, token_id))
+            # Not while whoever calls this goes through what is held.
+            asyncio.get_running_loop().call_soon(lease.close)
 
     def _enter(self, no: int, caller: Caller, binary: bool) -> FarSession:
         gateways = self._gateways
@@ -321,7 +360,7 @@ class Link:
             await self._resume(held[at : at + RESUMED_AT_ONCE])
         await engine.change(lambda state, clock: Decision(), kind="gateway")
         now_ms = engine.state.now_ms
-        self.send(Welcome(gateways.epoch, engine.told, now_ms, self.url))
+        self.send(Welcome(gateways.epoch, engine.told, now_ms, self.url, knows=True))
         self._follows = hello.follows
         logger.info("gateway %s brings %d workers", self.gateway, len(held))
 
@@ -391,9 +430,15 @@ class Gateways:
 
     def check(self, header: str, peer: str) -> Caller:
         """Who stands before a gateway's door; raises where this hub would not let him in."""
+        caller = self.know(header, peer)
+        caller.check(SCOPES)
+        return caller
+
+    def know(self, header: str, peer: str) -> Caller:
+        """Who stands there, whatever he may do; raises where nobody knows him."""
         given = {b"authorization": header.encode("latin-1", "replace")} if header else {}
         assert self.sessions.gate is not None  # set before anybody can come
-        return self.sessions.gate.check_caller({"client": (peer, 0)}, given, SCOPES)
+        return self.sessions.gate.know_caller({"client": (peer, 0)}, given)
 
     def open(self, out: Out) -> Link:
         """A gateway has dialled; it says hello first."""

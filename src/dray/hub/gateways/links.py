@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,7 +19,7 @@ from dray.hub.gateways.frames import PATH, SUBPROTOCOL
 from dray.hub.gateways.gateway import Gateway
 from dray.hub.gateways.hub_tokens import make_hub_token
 from dray.hub.gateways.leading import Gateways
-from dray.wire.reach.dialling import Opening, Way, check_url
+from dray.wire.reach.dialling import Line, Opening, Way, check_url
 from dray.wire.reach.websocket import HandshakeRefused, WebSocket, dial, make_address
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ class Leader(NamedTuple):
     fingerprint: str
     secret: bytes
 
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def netloc(self) -> str:
+        return urlsplit(self.url).netloc
+
 
 class Links:
     """Keeps one gateway linked. At most one link stands at a time."""
@@ -46,6 +55,11 @@ class Links:
         self.gateway, self._id, self._user = gateway, hub_id, hub_user
         self._leader: Leader | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def leader(self) -> Leader | None:
+        """Who leads elsewhere, as far as is known; None while nobody does, or this very process."""
+        return self._leader
 
     def is_linked_to(self, holder: str) -> bool:
         """Whether the link to who signs so stands."""
@@ -84,10 +98,8 @@ class Links:
             pause_s = min(MOST_PAUSE_S, 2 * pause_s)
 
     async def _serve(self, leader: Leader) -> None:
-        check_url(leader.url)
         token = make_hub_token(leader.secret, self._id, leader.holder)
-        way = Way(leader.url, "", self._user)
-        line = await Opening(way, OPEN_S, lambda: _trust(leader)).wait(asyncio.to_thread)
+        line = await self.open_line(leader)
         address = make_address(leader.url, PATH, SUBPROTOCOL, token)
         socket = await dial(address, line, OPEN_S, keepalive_s=KEEPALIVE_S)
         gateway, fault = self.gateway, list[BaseException]()
@@ -109,6 +121,12 @@ class Links:
             socket.abort()
         if fault:
             raise fault[0]
+
+    async def open_line(self, leader: Leader) -> Line:
+        """Connect to a leader, and know that it is the one; raises `OSError` or `DrayError`."""
+        check_url(leader.url)
+        way = Way(leader.url, "", self._user)
+        return await Opening(way, OPEN_S, lambda: _trust(leader)).wait(asyncio.to_thread)
 
     async def _serve_here(self, gateways: Gateways) -> None:
         up = _Up()

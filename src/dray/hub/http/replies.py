@@ -42,6 +42,7 @@ STATUS: dict[type[errors.DrayError], int] = {
     errors.NotReady: 503,
     errors.StoreError: 503,
     errors.HubUnavailable: 503,
+    errors.OutcomeUnknown: 504,
     errors.NoSpace: 507,
 }
 # Whatever an answer holds is for this caller alone and is what its type says.

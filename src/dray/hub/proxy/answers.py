@@ -8,12 +8,11 @@ nobody could place the end of this one elsewhere.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import httptools
 
 from dray.errors import Unreachable
-from dray.hub.tunnels.flow import Flow
 
 HEAD_BYTES = 64 << 10
 RESET_CONTENT = 205
@@ -36,10 +35,18 @@ class Head(NamedTuple):
     chunked: bool
 
 
+class Source(Protocol):
+    """Where an answer comes from."""
+
+    @property
+    def is_read(self) -> bool: ...
+    async def read(self) -> bytes: ...
+
+
 class AnswerReader:
     """One answer. `bodiless`: the request was such that none has a body (HEAD)."""
 
-    def __init__(self, flow: Flow, bodiless: bool) -> None:
+    def __init__(self, flow: Source, bodiless: bool) -> None:
         self._flow, self._bodiless = flow, bodiless
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []

@@ -15,13 +15,13 @@ from dray.hub.proxy.addresses import Asked
 Headers = list[tuple[bytes, bytes]]
 PASS_COOKIE = b"dray_pass"
 # Between two neighbours only (RFC 9110, 7.6.1), or written anew.
-_HOP = frozenset(
+HOP = frozenset(
     (
         *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization"),
         *(b"te", b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"),
     )
 )
-_FORWARDED = frozenset(
+FORWARDED = frozenset(
     (
         b"forwarded",
         b"x-forwarded-for",
@@ -35,7 +35,7 @@ _FORWARDED = frozenset(
 _OF_THE_SERVER = frozenset((b"date",))
 # What would speak for the whole host, which is the hub's or that of other services.
 _OF_THE_HOST = frozenset((b"strict-transport-security", b"public-key-pins", b"alt-svc"))
-_NOT_GIVEN_BACK = _HOP | _OF_THE_HOST | _OF_THE_SERVER
+_NOT_GIVEN_BACK = HOP | _OF_THE_HOST | _OF_THE_SERVER
 _OF_THE_ORIGIN = frozenset(
     (b"clear-site-data", b"service-worker-allowed", b"origin-agent-cluster", b"nel", b"report-to")
 )
@@ -73,7 +73,7 @@ def pass_on(headers: Sequence[tuple[bytes, bytes]], asked: Asked, scheme: str, c
     host = next((value for name, value in headers if name == b"host"), b"")
     passed: Headers = []
     for name, value in headers:
-        if name in _HOP or name in _FORWARDED or name in named or name in (b"content-length", b"expect"):
+        if name in HOP or name in FORWARDED or name in named or name in (b"content-length", b"expect"):
             continue
         if name == b"authorization" and value.strip().lower().startswith(TOKEN_START):
             continue

@@ -452,7 +452,7 @@ class Takeover(msgspec.Struct):
 
 
 class HubRole(msgspec.Struct):
-    """The part that the hub which answers plays; one that stands by answers this and nothing else."""
+    """The part that the hub which answers plays; one that stands by answers it to anybody."""
 
     id: str
     role: Annotated[str, Meta(description="leader, standby or starting")]
