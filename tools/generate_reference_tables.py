@@ -209,6 +209,8 @@ curl -s -H "Authorization: Bearer $token" http://127.0.0.1:7373/api/v1/jobs
 - `GET /api/v1/events` is a stream of server-sent events; `Last-Event-ID` resumes it.
 - Answers carry `Dray-Turn`, a word that only the hub can read. Whoever sends the last one back with what it asks
   next helps the hub to notice a store that has lost what it said; nobody has to.
+- Answers carry `Dray-Seq`, the number of the last turn that they know of. Of several hubs any may be asked: whoever
+  sends that number back as `Dray-Min-Seq` is answered by one that knows of that turn too, and so reads what it wrote.
 - What belongs to somebody else answers 404, as if it were not there. Errors are [on their own page](errors.md).
 """
 

@@ -104,11 +104,14 @@ async def start_hub(config: HubConfig, told: asyncio.Event | None = None) -> Hub
     setbacks = Setbacks(Reports(config.home / "reports"))
     certificate = CertificateWatch(tls) if tls is not None else None
     front, links = Front(), make_links(config)
-    if links is not None:
-        front.gateway, front.relay = links.gateway, make_relay(config, front, links)
-    ground = Ground(bound, bind_local(config.home), front, setbacks, role := Role(), certificate, links)
+    relay = make_relay(config, front, links) if links is not None else None
+    front.gateway, front.relay = links.gateway if links is not None else None, relay
+    ground = Ground(
+        bound, bind_local(config.home), front, setbacks, role := Role(), certificate, links, relay
+    )
     server = make_server(config, ground, tls)
     role.url, ground.front.role = tell_url(config, server.url), role.describe
+    role.served = relay.count if relay is not None else role.served
     ground = ground._replace(note_address=_make_note(config, ground, server))
     if config.store:
         # Until this hub leads, which may take long, it says who does.

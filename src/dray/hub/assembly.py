@@ -128,6 +128,7 @@ class Ground(NamedTuple):
     certificate: CertificateWatch | None = None
     # Where the store is on a server: what holds sockets of workers while others lead, and its way to them.
     links: Links | None = None
+    relay: Relay | None = None
     # Says where this process is, to programs of this machine; again and again costs nothing.
     note_address: Callable[[], None] = lambda: None
 

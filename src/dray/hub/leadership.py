@@ -81,6 +81,8 @@ async def open_store(
     following, role = Following(store, follower), ground.role
     if ground.links is not None:
         ground.links.gateway.follows = following
+    if ground.relay is not None:
+        ground.relay.fold.source = following
     store.fingerprint, store.count_workers = ground.tell_fingerprint, ground.count_workers
     patience_s = config.store_lease_s if role.resigned else 0.0
     # The lock of the home says that no other process is this hub, and this one has no other store: what this hub held
@@ -98,6 +100,8 @@ async def open_store(
     finally:
         if ground.links is not None:
             ground.links.gateway.follows = None
+        if ground.relay is not None:
+            ground.relay.fold.source = None
     return Opened(store, follower if following.is_warm else None)
 
 
@@ -177,6 +181,7 @@ class Following:
         # Whether the leader has told of turns since its link stands; whether to look at the store before they count.
         self._is_told, self._looks = False, True
         self._looked_s = 0.0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     @property
     def is_warm(self) -> bool:
@@ -187,6 +192,31 @@ class Following:
         """Another hub leads: follow it, from the first time that this is said."""
         if self._task is None:
             self._task = asyncio.create_task(self._follow())
+
+    @property
+    def store(self) -> PgStore:
+        """Where the rows are."""
+        return self._store
+
+    async def reach(self, seq: int, within_s: float) -> bool:
+        """Wait until a turn is folded; False where that takes longer."""
+        if (reached := self.follower.reached) is not None and reached.seq >= seq:
+            return True
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append((seq, waiting))
+        try:
+            async with asyncio.timeout(within_s):
+                await waiting
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting = [pair for pair in self._waiting if pair[1] is not waiting]
+        return True
+
+    def _tell_reached(self, seq: int) -> None:
+        for wanted, waiting in self._waiting:
+            if wanted <= seq and not waiting.done():
+                waiting.set_result(None)
 
     # --- what the leader tells ----------------------------------------------------------------------------------------
 
@@ -239,6 +269,7 @@ class Following:
                 return
             if (reached := self.follower.reached) is not None:
                 self._store.note_seen(reached)
+                self._tell_reached(reached.seq)
             self._store.set_warm(reached is not None)
             self._looks = self._looks or more
             if not more:

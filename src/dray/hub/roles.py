@@ -47,6 +47,8 @@ class Role:
         self._follower: Follower | None = None
         # Of a hub that leads: how many workers are connected to it.
         self.sessions: Callable[[], int] = lambda: 0
+        # Requests of clients that were answered here while another hub led, and those that were passed on.
+        self.served: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._led: Led | None = None
         self._led_at_ms = 0
 
@@ -82,6 +84,7 @@ class Role:
                 "after_s": round(led.after_s, 3),
             }
             takeover["before"] = before or None
+        answered, passed_on = self.served()
         return {
             "id": self.id,
             "role": self.name,
@@ -91,6 +94,8 @@ class Role:
             "epoch": self.epoch,
             "lag": lag if self.name != STARTING else None,
             "told_turns": follower.heard if follower is not None else 0,
+            "answered": answered,
+            "passed_on": passed_on,
             "takeover": takeover,
         }
 

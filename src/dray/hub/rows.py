@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, Task
@@ -34,6 +34,14 @@ class RowKey(NamedTuple):
 
     find: str
     args: tuple[Any, ...]
+
+
+class Reader(Protocol):
+    """Whoever has a state to look at: an engine, or one that follows another hub's."""
+
+    async def read(self, look: Callable[[State], T], *wants: RowKey) -> T: ...
+    async def ask(self, look: Callable[[State], T], *wants: RowKey) -> T: ...
+    async def settle(self) -> None: ...
 
 
 class RowsWanted(BaseException):

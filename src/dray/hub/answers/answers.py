@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 import dray
-from dray.core.lifecycle.holding.receipts import receipts_about
 from dray.core.lifecycle.invariants import problems
 from dray.core.lifecycle.state.effects import Note
 from dray.core.lifecycle.state.events import Clock
@@ -20,13 +19,13 @@ from dray.core.model.records.records import Attempt, Job, JobState
 from dray.core.model.specs.spec import JobSpec
 from dray.core.scheduling.explain.explain import View
 from dray.core.scheduling.turns.order import waiting_in_order
-from dray.errors import InvalidInput, NotFound, NotReady
+from dray.errors import NotFound, NotReady
 from dray.hub.access.caller import Caller
 from dray.hub.answers.estimates import Forecasts
-from dray.hub.answers.job_documents import JobDocuments
+from dray.hub.answers.job_documents import JobDocuments, JobReads
 from dray.hub.answers.metrics import Metrics
 from dray.hub.answers.output import LogReader
-from dray.hub.answers.pages import PAGE_BYTES, count_ended, count_living, is_countable, read_page, weigh_task
+from dray.hub.answers.pages import count_ended, count_living, is_countable, read_page
 from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import portions, spread, work_off
@@ -43,7 +42,6 @@ from dray.hub.documents.records import (
     worker_document,
     worker_tasks,
 )
-from dray.hub.documents.story import job_history
 from dray.hub.documents.why_and_plan import make_guest, plan_steps, why_steps
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
@@ -89,6 +87,7 @@ class Answers:
         self.calls = CallReader(parts.rows, lambda: parts.engine.fresh)
         self.documents = JobDocuments(parts.rows, self.calls, parts.forecasts)
         self.sources = Sources(parts.rows, self.calls, KeyMemory(), parts.low_space, pacing=parts.site.pacing)
+        self._reads = JobReads(parts.engine, parts.rows, self.documents)
         self._logs = LogReader(parts.engine, parts.rows, parts.outputs, self.documents.attempts_of)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         # Where tasks of several users share an account, in words.
@@ -266,9 +265,7 @@ class Answers:
     async def job(self, caller: Caller, job_id: str, wait_s: float = 0) -> Document:
         if wait_s > 0:
             await self._wait_for_end(caller, job_id, wait_s)
-        return await self._engine.ask(
-            lambda state: self.documents.document(state, caller, job_id), job_row(job_id)
-        )
+        return await self._reads.job(caller, job_id)
 
     async def jobs(self, caller: Caller, wanted: JobFilter) -> Document:
         if not caller.may("admin"):
@@ -302,46 +299,10 @@ class Answers:
     async def tasks(
         self, caller: Caller, job_id: str, states: tuple[str, ...], cursor: str, limit: int
     ) -> Document:
-        if cursor and not cursor.isdigit():
-            raise InvalidInput(f"cursor {cursor[:40]!r} is not one that this list gave")
-        await self._engine.settle()
-        first = int(cursor) if cursor else 0
-
-        def find(state: State) -> Job:
-            return owned(caller, self._rows.job(job_id), job_id)
-
-        job = await self._engine.read(find, job_row(job_id))
-        if job.calls:
-            return await work_off(
-                self._engine, lambda state: self.documents.call_documents(state, job, states, first, limit)
-            )
-        indices, following = await self._engine.read(
-            lambda state: self.documents.indices(state, job, states, first, limit)
-        )
-
-        def look(state: State, some: Sequence[int]) -> list[Document]:
-            return self._rows.each(lambda index: self.documents.task_document(state, job, index), some)
-
-        shown: list[Document] = []
-        size = 0
-        async for tasks in portions(self._engine, indices, look):
-            for task in tasks:
-                if size <= PAGE_BYTES:
-                    shown.append(task)
-                    size += weigh_task(task)
-            if size > PAGE_BYTES:
-                break
-        if len(shown) < len(indices):
-            following = indices[len(shown)]
-        return {"tasks": shown, "next_cursor": str(following) if following < job.total else None}
+        return await self._reads.tasks(caller, job_id, states, cursor, limit)
 
     async def job_events(self, caller: Caller, job_id: str) -> Document:
-        def look(state: State) -> Document:
-            job = owned(caller, self._rows.job(job_id), job_id)
-            attempts = self.documents.attempts_of(state, job, None)
-            return {"events": job_history(job, attempts, receipts_about(state, job.id))}
-
-        return await self._engine.read(look, job_row(job_id))
+        return await self._reads.events(caller, job_id)
 
     async def why(self, caller: Caller, job_id: str, fix: bool = True, eta_s: float = 0) -> Document:
         def find(state: State) -> Job:

@@ -1,4 +1,4 @@
-"""Jobs and their tasks as documents, put together from memory and rows.
+"""Jobs and their tasks as documents, put together from memory and rows; by whoever has a state to look at.
 
 Live work is read from the state as of the last commit, finished work from its rows. Memory keeps an entity until
 its row is written, so one of the two always has it.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dray.core.lifecycle.holding.receipts import receipts_about
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, JobState
 from dray.core.scheduling.explain.explain import View, headline
+from dray.errors import InvalidInput
 from dray.hub.access.caller import Caller
 from dray.hub.answers.estimates import Forecasts
 from dray.hub.answers.pages import PAGE_BYTES, weigh_task
+from dray.hub.answers.slices import portions, work_off
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.commands import owned
 from dray.hub.documents.records import Document, job_document, moment, task_document, tell_silence
 from dray.hub.documents.services import standing_document
-from dray.hub.rows import Rows
+from dray.hub.documents.story import job_history
+from dray.hub.rows import Reader, Rows, job_row
 
 SCANNED_CALLS = 10_000
 SCANNED_TASKS = 1_000
@@ -187,3 +191,59 @@ class JobDocuments:
         uids = [*state.live_of.get(job.id, ()), *(uid for uid in state.touched.attempts)]
         found = [state.attempts[uid] for uid in uids if uid in state.attempts]
         return [attempt for attempt in found if attempt.job_id == job.id]
+
+
+class JobReads:
+    """One job as it is read: its document, its tasks, what happened to it."""
+
+    def __init__(self, reader: Reader, rows: Rows, documents: JobDocuments) -> None:
+        self._reader, self._rows, self._documents = reader, rows, documents
+
+    async def job(self, caller: Caller, job_id: str) -> Document:
+        return await self._reader.ask(
+            lambda state: self._documents.document(state, caller, job_id), job_row(job_id)
+        )
+
+    async def tasks(
+        self, caller: Caller, job_id: str, states: tuple[str, ...], cursor: str, limit: int
+    ) -> Document:
+        if cursor and not cursor.isdigit():
+            raise InvalidInput(f"cursor {cursor[:40]!r} is not one that this list gave")
+        await self._reader.settle()
+        first = int(cursor) if cursor else 0
+
+        def find(state: State) -> Job:
+            return owned(caller, self._rows.job(job_id), job_id)
+
+        job = await self._reader.read(find, job_row(job_id))
+        if job.calls:
+            return await work_off(
+                self._reader, lambda state: self._documents.call_documents(state, job, states, first, limit)
+            )
+        indices, following = await self._reader.read(
+            lambda state: self._documents.indices(state, job, states, first, limit)
+        )
+
+        def look(state: State, some: Sequence[int]) -> list[Document]:
+            return self._rows.each(lambda index: self._documents.task_document(state, job, index), some)
+
+        shown: list[Document] = []
+        size = 0
+        async for tasks in portions(self._reader, indices, look):
+            for task in tasks:
+                if size <= PAGE_BYTES:
+                    shown.append(task)
+                    size += weigh_task(task)
+            if size > PAGE_BYTES:
+                break
+        if len(shown) < len(indices):
+            following = indices[len(shown)]
+        return {"tasks": shown, "next_cursor": str(following) if following < job.total else None}
+
+    async def events(self, caller: Caller, job_id: str) -> Document:
+        def look(state: State) -> Document:
+            job = owned(caller, self._rows.job(job_id), job_id)
+            attempts = self._documents.attempts_of(state, job, None)
+            return {"events": job_history(job, attempts, receipts_about(state, job.id))}
+
+        return await self._reader.read(look, job_row(job_id))

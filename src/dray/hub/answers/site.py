@@ -95,7 +95,7 @@ class SiteAnswers:
     # --- the policy and the settings ----------------------------------------------------------------------------------
 
     async def policy(self, caller: Caller) -> Document:
-        return await self._engine.ask(_policy_answer)
+        return await self._engine.ask(policy_answer)
 
     async def apply(self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False) -> Document:
         """Replace the policy; with `dry_run` only tell what that would come to."""
@@ -285,7 +285,7 @@ def _alarm_document(record: AlarmRecord) -> Document:
     return {**named, "since": moment(record.at_ms)}
 
 
-def _policy_answer(state: State) -> Document:
+def policy_answer(state: State) -> Document:
     record = policy_record(state)
     origin = _tell_origin(state)
     values = [
@@ -310,7 +310,7 @@ def _tell_origin(state: State) -> str:
 
 
 def _change_answer(state: State, change: Change, changed: bool) -> Document:
-    return _policy_answer(state) | {
+    return policy_answer(state) | {
         "changed": changed,
         "changes": [{"name": name, "old": old, "new": new} for name, old, new in change.changes],
         "problems": [{"where": problem.where, "what": problem.what} for problem in change.conflicts],

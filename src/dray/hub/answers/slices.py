@@ -13,8 +13,7 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from dray.core.lifecycle.state.state import State
-from dray.hub.engine.engine import Engine
-from dray.hub.rows import RowsWanted
+from dray.hub.rows import Reader, RowsWanted
 
 T = TypeVar("T")
 Made = TypeVar("Made")
@@ -23,7 +22,7 @@ SLICE_S = 0.004
 PORTION = 64
 # Slices of so many long answers may fall into one turn.
 AT_ONCE = 4
-_at_work: WeakKeyDictionary[Engine, asyncio.Semaphore] = WeakKeyDictionary()
+_at_work: WeakKeyDictionary[Reader, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 async def spread(work: Iterator[T]) -> T:
@@ -43,7 +42,7 @@ def _look_at(look: Callable[[State, Sequence[T]], list[Made]], some: Sequence[T]
 
 
 async def portions(
-    engine: Engine, items: Sequence[T], look: Callable[[State, Sequence[T]], list[Made]], size: int = PORTION
+    engine: Reader, items: Sequence[T], look: Callable[[State, Sequence[T]], list[Made]], size: int = PORTION
 ) -> AsyncIterator[list[Made]]:
     """Look at many things, a portion of them in one turn; whoever has enough stops asking for more."""
     for first in range(0, len(items), size):
@@ -53,7 +52,7 @@ async def portions(
         yield made
 
 
-async def work_off(engine: Engine, begin: Callable[[State], Iterator[T]]) -> T:
+async def work_off(engine: Reader, begin: Callable[[State], Iterator[T]]) -> T:
     """Run work that stops now and then to its end, and give what it said last."""
     work: list[Iterator[T]] = []
     said: list[T] = []

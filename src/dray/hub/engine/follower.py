@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -50,6 +51,11 @@ class Follower:
         self._stopped = threading.Event()
         # How often all was loaded, and how many turns came from the leader itself.
         self.loads = self.heard = 0
+        # Held while the state moves, so that others may read it in between; how often something was let go, when the
+        # store was last looked at, and which jobs have changed since the leader wrote their rows, by how many turns.
+        self._lock = threading.Lock()
+        self.released, self.looked_s = 0, float("-inf")
+        self._fresh: Counter[str] = Counter()
 
     # --- for others to see ------------------------------------------------------------------------------------------
 
@@ -65,6 +71,16 @@ class Follower:
         fold = self._fold
         return None if fold is None else max(0, self._last_seq - fold.seq)
 
+    @contextmanager
+    def reading(self) -> Iterator[Fold | None]:
+        """Look at the state, of one turn; None while there is none. From any thread, and not for long."""
+        with self._lock:
+            yield self._fold
+
+    def is_written(self, job_id: str) -> bool:
+        """Whether the rows show all that was folded of a job; asked while reading."""
+        return job_id not in self._fresh
+
     def stop(self) -> None:
         """Give up soon: a load ends with `Abandoned`."""
         self._stopped.set()
@@ -79,6 +95,7 @@ class Follower:
         fresh = fold is None
         if fold is None:
             fold = self._load()
+        began_s = time.monotonic()
         found = self._store.follow(fold.seq, BATCH)
         if fresh:
             fold.turn_at_ms = found.at_ms
@@ -93,7 +110,11 @@ class Follower:
             for entry in found.entries:
                 self.take(entry)
             self._release(fold, found)
-        return self._fold is None or found.last_seq > fold.seq
+        if self._fold is None:
+            return True
+        # Nothing that was committed before this is missing.
+        self.looked_s = began_s if found.last_seq <= fold.seq else self.looked_s
+        return found.last_seq > fold.seq
 
     def hear(self, entries: Iterable[LogEntry]) -> bool:
         """Fold turns that the leader tells of, as far as each is the next one; gives whether the store has more.
@@ -130,11 +151,18 @@ class Follower:
         """Fold one committed turn, the one after the last."""
         fold = self._fold
         assert fold is not None, "loaded before"
-        fold.take(entry)
-        touched = take_touched(fold.state)
-        if len(touched):
-            self._unwritten.append((entry.seq, touched))
-        _let_rest(fold.state)
+        with self._lock:
+            try:
+                fold.take(entry)
+            except BaseException:
+                # Half folded: nobody reads that.
+                self._fold = None
+                raise
+            touched = take_touched(fold.state)
+            if len(touched):
+                self._unwritten.append((entry.seq, touched))
+                self._fresh.update(_jobs_of(fold.state, touched))
+            _let_rest(fold.state)
 
     def finish(self) -> Recovered:
         """Take what is left, once nobody else can commit; the state is whoever's who asked."""
@@ -148,6 +176,7 @@ class Follower:
 
     def _load(self) -> Fold:
         self._unwritten.clear()
+        self._fresh.clear()
         self.loads += 1
         snapshot = self._store.load()
         self._applied_seq = snapshot.applied_seq
@@ -176,13 +205,25 @@ class Follower:
         if not written:
             return
         again = _join(touched for _, touched in self._unwritten)
-        for touched in written:
-            release(
-                fold.state,
-                [key for key in touched.jobs if key not in again.jobs],
-                [key for key in touched.tasks if key not in again.tasks],
-                [key for key in touched.attempts if key not in again.attempts],
+        with self._lock:
+            self.released += 1
+            self._fresh = Counter(
+                job_id for _, touched in self._unwritten for job_id in _jobs_of(fold.state, touched)
             )
+            for touched in written:
+                release(
+                    fold.state,
+                    [key for key in touched.jobs if key not in again.jobs],
+                    [key for key in touched.tasks if key not in again.tasks],
+                    [key for key in touched.attempts if key not in again.attempts],
+                )
+
+
+def _jobs_of(state: State, touched: Touched) -> set[str]:
+    """The jobs that a turn changed anything of."""
+    attempts = (state.attempts.get(uid) for uid in touched.attempts)
+    of_attempts = (attempt.job_id for attempt in attempts if attempt is not None)
+    return {*touched.jobs, *(job_id for job_id, _ in touched.tasks), *of_attempts}
 
 
 def _let_rest(state: State) -> None:

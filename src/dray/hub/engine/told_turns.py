@@ -18,9 +18,10 @@ from collections.abc import Callable
 
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.store.base import Lost, Position
-from dray.wire.reach.dialling import TURN_HEADER
+from dray.wire.reach.dialling import SEQ_HEADER, TURN_HEADER
 
 HEADER = TURN_HEADER.lower().encode()
+SEQ = SEQ_HEADER.lower().encode()
 _TOLD = struct.Struct("<8sQQ")
 _SIGNED_BYTES = 24
 _CONTEXT = b"turns that clients were told"
@@ -55,6 +56,11 @@ class TurnWords:
             told = _TOLD.pack(self._run, *at)
             self._at, self._word = at, base64.urlsafe_b64encode(told + self._sign(told))
         return self._word
+
+    @property
+    def seq(self) -> int:
+        """The last turn that may be told."""
+        return self._now().seq
 
     def hear(self, word: bytes | None, who: str) -> None:
         """Take a word back. One that this hub's home did not sign says nothing; one that is true is told once a run."""

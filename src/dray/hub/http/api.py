@@ -34,7 +34,7 @@ from dray.hub.access.entrance import (
 from dray.hub.access.request_budgets import UNIT_BYTES, Budgets
 from dray.hub.access.tokens import SCOPES
 from dray.hub.answers.refusals import internal_error
-from dray.hub.engine.told_turns import HEADER, TurnWords
+from dray.hub.engine.told_turns import HEADER, SEQ, TurnWords
 from dray.hub.files.base import Reading
 from dray.hub.http.calls import PIECE_BYTES, ROUTES
 from dray.hub.http.replies import (
@@ -299,9 +299,8 @@ class _Exchange:
             body = encode(answer.document)
             self._sent_bytes = len(body)
             words = self._api.words if request.caller is not None else None
-            await send_whole(
-                self._send, answer.status, body, more=[(HEADER, words.write())] if words is not None else None
-            )
+            told = [] if words is None else [(HEADER, words.write()), (SEQ, b"%d" % words.seq)]
+            await send_whole(self._send, answer.status, body, more=told)
         elif isinstance(answer, Text):
             self._answered = answer.status
             media, more = answer.media.encode(), list(answer.headers)

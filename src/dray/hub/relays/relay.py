@@ -1,4 +1,4 @@
-"""Clients at a hub that stands by: let in by the leader's word, passed on, held while the lead changes.
+"""Clients at a hub that stands by: let in by the leader's word, answered or passed on, held while the lead changes.
 
 Whoever asks is known before anything of his request is read. A change of the lead is short: what comes meanwhile waits,
 and what was under way at the hub that went is asked of the next one, which may be this very process. Where nobody has
@@ -28,6 +28,7 @@ from dray.hub.http.replies import deny_upgrade, send_error
 from dray.hub.http.routes import Router
 from dray.hub.proxy.addresses import ROOT
 from dray.hub.relays.callers import KnownCallers
+from dray.hub.relays.fold_answers import Asked, FoldAnswers
 from dray.hub.relays.lines import HttpLine, HttpLines, Unsent
 from dray.hub.relays.passing import HOLD_S, MOST_PAUSE_S, RELAYED, Passing
 from dray.hub.relays.sockets import Carried, deny, dial_leader
@@ -55,6 +56,8 @@ class Relay:
         self._lost_s = float("-inf")
         self._was_there = False
         self._going_on: dict[object, tuple[str, Callable[[], None]]] = {}
+        self.fold = FoldAnswers()
+        self._answered = self._passed_on = 0
         self._keys, self._boot = itertools.count(1), secrets.token_hex(8)
 
     # --- who leads ----------------------------------------------------------------------------------------------------
@@ -67,6 +70,10 @@ class Relay:
     def is_open(self) -> bool:
         """Whether what clients ask is passed on."""
         return self._leader is not None
+
+    def count(self) -> tuple[int, int]:
+        """How many requests were answered here, and how many passed on."""
+        return self._answered, self._passed_on
 
     def woken(self) -> None:
         """Look who leads now: whoever waits for that goes on, and whoever waits for another one no longer."""
@@ -143,10 +150,14 @@ class Relay:
                 await self._serve_here(scope, receive, send)
                 return
             vouch(scope, caller)
-            route, _ = self._router.find(scope["method"], scope["raw_path"])
+            route, path = self._router.find(scope["method"], scope["raw_path"])
             if route.scopes:
                 caller.check(route.scopes)
+            if await self.fold.answer(caller, Asked(scope, receive, headers, route, path), send):
+                self._answered += 1
+                return
             passing = Passing(self, scope, receive, send, headers, route)
+            self._passed_on += 1
             async with self._budget(caller, headers):
                 await passing.run(self._body_bytes)
         except ClientDisconnected:

@@ -16,6 +16,7 @@ from dray.errors import NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.documents.records import moment
 from dray.hub.engine.engine import Engine
+from dray.hub.rows import Reader
 from dray.hub.templates.changes import add, remove
 from dray.hub.templates.library import BUILT_IN, Found, built_in, expand, find, newest, record_of
 from dray.hub.templates.trial import check_by_trial
@@ -23,21 +24,17 @@ from dray.hub.templates.trial import check_by_trial
 Document = dict[str, Any]
 
 
-class TemplateAnswers:
-    """One hub's answers about its templates."""
+class TemplateReads:
+    """What there is to be read of templates, by whoever has a state."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def expand(self, raw: Mapping[str, Any]) -> Document:
-        """The spec of a job that names a template."""
-        return expand(self._engine.state, raw)
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
 
     async def list(self, caller: Caller) -> Document:
-        return await self._engine.ask(lambda state: {"templates": [_row(found) for found in newest(state)]})
+        return await self._reader.ask(lambda state: {"templates": [_row(found) for found in newest(state)]})
 
     async def show(self, caller: Caller, name: str) -> Document:
-        return await self._engine.ask(lambda state: _document(find(state, name)))
+        return await self._reader.ask(lambda state: _document(find(state, name)))
 
     async def history(self, caller: Caller, name: str) -> Document:
         """All versions of a template, newest first, also of one that was removed."""
@@ -60,7 +57,19 @@ class TemplateAnswers:
                 "removed_by": record.removed_by if removed and record is not None else "",
             }
 
-        return await self._engine.ask(look)
+        return await self._reader.ask(look)
+
+
+class TemplateAnswers(TemplateReads):
+    """One hub's answers about its templates."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._engine = engine
+
+    def expand(self, raw: Mapping[str, Any]) -> Document:
+        """The spec of a job that names a template."""
+        return expand(self._engine.state, raw)
 
     async def render(self, caller: Caller, name: str, params: Mapping[str, Any]) -> Document:
         """The job that a template and these values make; nothing is submitted."""

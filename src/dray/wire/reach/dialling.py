@@ -30,6 +30,8 @@ SOCKET_NAME = "hub.sock"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # What the hub last said of its turns, given back to it: see `hub/engine/told_turns.py`.
 TURN_HEADER = "Dray-Turn"
+# The last turn that an answer knows of, and the one that a hub must have reached before it answers by itself.
+SEQ_HEADER, MIN_SEQ_HEADER = "Dray-Seq", "Dray-Min-Seq"
 # What every system takes as the path of a socket, its closing zero included.
 PATH_BYTES = 104
 

@@ -465,6 +465,10 @@ class HubRole(msgspec.Struct):
     told_turns: Annotated[
         int, Meta(description="of one that stands by: turns that came from the leader itself, not by a look")
     ] = 0
+    answered: Annotated[
+        int, Meta(description="requests of clients that it answered from its own state while another hub led")
+    ] = 0
+    passed_on: Annotated[int, Meta(description="those that it passed on to the leader")] = 0
 
 
 class Handover(msgspec.Struct):
