@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +18,9 @@ import pytest
 from tests.hub.asking import ask, look, wait_until
 from tests.hub.several_hubs import Hubs, Standby, at, hubs, stand_by
 
+from dray.cli.base.hub import Hub
 from dray.client.faces.hub import connect
+from dray.client.reach.discovery import settle_config, site_of
 from dray.testing.hub_process import RunningHub
 
 __all__ = ["hubs"]
@@ -224,3 +227,45 @@ def test_a_program_goes_on_over_a_gateway_when_the_leader_is_killed(hubs: Hubs) 
         assert {job.id for job in (first, second)} <= {
             job["id"] for job in ask(heir, "GET", "/jobs")[1]["jobs"]
         }
+
+
+def cli_of(*hubs: Standby) -> Hub:
+    """The command line's way to a site that it knows several addresses of."""
+    return Hub(settle_config(hubs[0].home, hub=",".join(hub.address for hub in hubs), token=hubs[0].token))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_clients_of_a_gateway_that_goes_move_on_to_another(hubs: Hubs, how: signal.Signals) -> None:
+    leader, first, second = (
+        hubs(),
+        stand_by(hubs, store_lease_s=NEVER_S),
+        stand_by(hubs, store_lease_s=NEVER_S),
+    )
+    urls = f"{first.address},{second.address}"
+    cli = cli_of(first, second)
+    cli.config = replace(cli.config, timeout_s=3.0)
+    with connect(urls, first.token, first.home) as client:
+        done = [client.submit(["true"]).id]
+        done.append(cli.call("POST", "/jobs", body=JOB, headers={"Idempotency-Key": "one"})["id"])
+        # Neither is moved to the leader.
+        assert site_of(cli.config).told == ""
+        assert look(first.address, "/api/v1/hub/status")["passed_on"] > 0
+        os.kill(first.pid, how)
+        done.append(cli.call("POST", "/jobs", body=JOB, headers={"Idempotency-Key": "two"})["id"])
+        done.append(client.submit(["true"]).id)
+        assert site_of(cli.config).told == ""
+    if how is signal.SIGSTOP:
+        os.kill(first.pid, signal.SIGCONT)
+    assert sorted(done) == sorted(job["id"] for job in ask(leader, "GET", "/jobs")[1]["jobs"])
+
+
+def test_a_command_reads_what_it_wrote_whichever_hub_it_asks_next(hubs: Hubs) -> None:
+    hubs()
+    first, second = stand_by(hubs), stand_by(hubs)
+    one, other = cli_of(first), cli_of(second)
+    for number in range(60):
+        one.call("PUT", "/policy", body={"queues": {f"q{number}": {}}})
+        # As where the first address answers no more.
+        other._seq = one._seq
+        assert f"q{number}" in json.dumps(other.get("/policy"))
+    assert look(second.address, "/api/v1/hub/status")["answered"] > 10

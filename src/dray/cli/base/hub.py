@@ -23,7 +23,7 @@ from dray.config import ClientConfig
 from dray.core.model.units import format_seconds
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, NotLeader, Problem
 from dray.presence import find_holder
-from dray.wire.reach.dialling import TURN_HEADER, Stranger
+from dray.wire.reach.dialling import MIN_SEQ_HEADER, SEQ_HEADER, TURN_HEADER, Stranger
 from dray.wire.reach.http_line import BROKEN, HubConnection
 
 API = "/api/v1"
@@ -98,8 +98,9 @@ class Hub:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        # The last turn that the hub spoke of, in its own words, for as long as this command runs.
-        self._turn = ""
+        # The last turn that the hub spoke of, in its own words and as a number, for as long as this command runs:
+        # whichever hub is asked next has to know of it.
+        self._turn = self._seq = ""
 
     def call(
         self,
@@ -199,6 +200,7 @@ class Hub:
         sent = {
             "User-Agent": f"dray/{__version__}",
             **({TURN_HEADER: self._turn} if self._turn else {}),
+            **({MIN_SEQ_HEADER: self._seq} if self._seq else {}),
             **(headers or {}),
         }
         payload = None
@@ -218,6 +220,7 @@ class Hub:
             connection.close()
             raise HubAway(f"the hub at {target.url} does not answer: {_reason(error)}", sent=True) from None
         self._turn = response.headers.get(TURN_HEADER, "") or self._turn
+        self._seq = response.headers.get(SEQ_HEADER, "") or self._seq
         return connection, response
 
 
