@@ -130,6 +130,8 @@ class RoomWatch:
             leaving = {victim.uid for victim in receipt.victims}
             for worker, devices in zip(receipt.workers, receipt.devices, strict=True):
                 if worker == attempt.worker and not self._offers.is_gone(receipt.id, worker):
+                    if self._offers.is_crowded(receipt.id, worker) and _moves_to(receipt, attempt):
+                        continue  # the room of who is moved comes first, and there may not be enough for both now
                     held = [state.attempts[uid] for uid in state.held[worker] if uid not in leaving]
                     others = _expected(state, worker, state.now_ms, job.id)
                     part = state.asks(job.shape)[receipt.variant], devices
@@ -471,6 +473,12 @@ class RoomWatch:
 def _is_as_promised(state: State, key: Promise) -> bool:
     job = state.jobs[key[2]]
     return (job.queue, state.asks(job.shape)) == key[4:]
+
+
+def _moves_to(receipt: Receipt, attempt: Attempt) -> bool:
+    """Whether an attempt is that of a victim who was moved to where it is."""
+    place = attempt.job_id, attempt.index, attempt.worker
+    return any((victim.job_id, victim.index, victim.to) == place for victim in receipt.victims)
 
 
 def _lacks(
