@@ -26,6 +26,7 @@ CATALOGUE = (
     "database_starts",
     "redis_mirror",
     "hub_takeovers",
+    "gateway_fleet",
     "idle_workers",
     "worker_reconnect",
     "start_times",

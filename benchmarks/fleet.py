@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +69,25 @@ def running_fleet(
     first: int = 0,
 ) -> Iterator[FleetProcesses]:
     """Simulated workers numbered from `first` on, not yet connected, gone when the block ends."""
+
+    def make_token() -> str:
+        return str(cluster.request("POST", "/tokens", {"scopes": ["admin"]})["token"])
+
+    with running_fleet_at(cluster.url, make_token, workers, slots, beat_s, first) as fleet:
+        yield fleet
+
+
+@contextlib.contextmanager
+def running_fleet_at(
+    url: str, make_token: Callable[[], str], workers: int, slots: int, beat_s: float, first: int
+) -> Iterator[FleetProcesses]:
+    """The same at any hub. The tokens are an administrator's: that of a worker speaks for one alone."""
     started: list[subprocess.Popen[str]] = []
     fleet = FleetProcesses(started)
     try:
         for begin in range(first, first + workers, OF_TOKEN):
             count = min(OF_TOKEN, first + workers - begin)
-            # An administrator's: that of a worker speaks for one alone.
-            made = cluster.request("POST", "/tokens", {"scopes": ["admin"]})
-            words = [cluster.url, made["token"], begin, count, slots, beat_s]
+            words = [url, make_token(), begin, count, slots, beat_s]
             started.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "benchmarks.fleet_process", *map(str, words)],
