@@ -9,6 +9,7 @@ import pytest
 from tests.core.harness import Cluster
 
 from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.recovery import load
 from dray.core.lifecycle.state.events import AttemptsLost, RequeueRequested, WorkerDrained
 from dray.core.lifecycle.state.service_events import (
     HealthChanged,
@@ -16,6 +17,7 @@ from dray.core.lifecycle.state.service_events import (
     ServiceUpdated,
     UpdateAbandoned,
 )
+from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.replicas import ready_replicas, wanted
 from dray.core.model.records.records import Phase
 from dray.core.model.specs.spec import pack_spec, unpack_spec
@@ -259,6 +261,22 @@ def test_a_restart_replaces_all_by_the_same_and_is_nothing_to_go_back_to(cluster
         assert step(cluster) >= 2
     assert by_revision(cluster) == {2: 2}
     assert list(rollouts.revisions_of(cluster.state, cluster.job("web"))) == [2]
+
+
+def test_what_a_restart_has_yet_to_stop_holds_what_it_asked_for_whatever_comes_next(cluster: Cluster) -> None:
+    serve(cluster, 1, cpu_milli=1000, update={"settle_s": 0.0, "drain_s": 0.0})
+    update(cluster, kind="restart")
+    (fresh,) = starting(cluster)
+    make_ready(cluster, fresh)
+    settle(cluster)
+    (old,) = stopping(cluster)
+    assert cluster.job("web").stable == 2
+    update(cluster, cpu_milli=500)
+    state, again = cluster.state, State()
+    again.ledger.update(state.ledger)
+    rows = (state.jobs.values(), state.tasks.values(), state.attempts.values(), state.workers.values())
+    load(again, state.counters, rows)
+    assert again.ask(again.attempts[old]).cpu_milli == 1000
 
 
 def test_the_last_ten_revisions_are_kept(cluster: Cluster) -> None:

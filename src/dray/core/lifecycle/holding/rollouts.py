@@ -37,11 +37,18 @@ def write(state: State, job: Job, revision: Revision) -> None:
     _take_shape(state, job.id, revision)
 
 
-def drop(state: State, job: Job, number: int) -> None:
-    """Forget a revision that there is no reason to go back to."""
+def merge(state: State, job: Job, number: int) -> None:
+    """Forget a revision whose spec is that of the present one. What is still there of it goes by that one from here on:
+    what it holds is to be known also when the next one asks for something else.
+    """
     known = revisions_of(state, job)
     if known.pop(number, None) is not None:
         state.enter(KIND, job.id, RevisionsRecord(tuple(known.values())))
+    for uid in state.live_of.get(job.id, ()):
+        attempt = state.attempts[uid]
+        if attempt.revision == number:
+            attempt.revision = job.revision
+            state.touched.attempts[uid] = None
 
 
 def forget(state: State, job: Job) -> None:

@@ -182,5 +182,5 @@ def _finish(state: State, job: Job, clock: Clock) -> list[Effect]:
     job.stable = job.revision
     if mine.kind == "restart" and known[before].spec == job.spec:
         # The same by another number: there is nothing to go back to.
-        rollouts.drop(state, job, before)
+        rollouts.merge(state, job, before)
     return [Note("service_updated", job.id, data={"revision": job.revision, "before": before})]
