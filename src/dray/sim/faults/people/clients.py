@@ -231,7 +231,7 @@ class Clients:
         answered it: who asked knows it by the id that is gone.
         """
         for job in self._hub.state.jobs.values():
-            if job.open and not job.calls and job.id not in self._arrays:
+            if job.open and not (job.calls or job.service) and job.id not in self._arrays:
                 self.still_open[job.id] = None
                 self._extend(job.id, 0)
 
