@@ -15,6 +15,9 @@ import pytest
 from tests.e2e.cluster import DRAY, Cluster, wait_for
 from tests.e2e.test_gangs import MEET
 
+# The hub has a network of its own, in which the address of the tests' database is nobody's.
+pytestmark = pytest.mark.home_site("a hub in a network of its own")
+
 HUB_ADDRESS, AGENT_ADDRESS = "10.213.77.1", "10.213.77.2"
 
 
